@@ -1,0 +1,48 @@
+# Everything a contributor types. Each target makes the virtual environment it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SOURCE := ding_lite entry configs examples benchmarks tests setup.py
+
+.DEFAULT_GOAL := help
+.PHONY: help train test check lint type learn bench format clean
+
+help:           ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+# Made anew whenever what is installed could have changed.
+$(VENV)/ready: setup.py constraints.txt
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+train: $(VENV)/ready   ## install, and solve CartPole
+	$(BIN)/ding-lite train -c cartpole_ppo
+
+test: $(VENV)/ready    ## install, and run the tests
+	$(BIN)/pytest -n 2 -m "not learn"
+
+lint: $(VENV)/ready    ## style and dead code
+	$(BIN)/ruff format --check $(SOURCE)
+	$(BIN)/ruff check $(SOURCE)
+
+type: $(VENV)/ready    ## types
+	$(BIN)/mypy
+
+check: lint type test  ## all that must hold before a commit
+
+learn: $(VENV)/ready   ## every shipped config reaches its score (an hour)
+	$(BIN)/pytest -n 2 -m learn
+
+bench: $(VENV)/ready   ## throughput beside other libraries
+	$(BIN)/python benchmarks/throughput.py
+
+format: $(VENV)/ready  ## rewrite layout and imports
+	$(BIN)/ruff check --select I --fix $(SOURCE)
+	$(BIN)/ruff format $(SOURCE)
+
+clean:                 ## remove what was made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

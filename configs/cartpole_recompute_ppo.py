@@ -1,0 +1,36 @@
+"""The course example of PPO x Family: advantages computed again at every epoch, on 127 samples.
+
+Ten epochs over 127 transitions in minibatches of 16, the last one of 15: nothing dropped, nothing
+repeated. Its published code regresses V on V + advantage with the gradient cancelling, so that the
+critic never learns; here the target is fixed at the start of each epoch.
+
+    ding-lite train -c cartpole_recompute_ppo
+"""
+
+config = dict(
+    exp_name="cartpole_recompute_ppo",
+    seed=0,
+    max_env_step=200_000,
+    env=dict(
+        env_id="CartPole-v1",
+        collector_env_num=1,
+        evaluator_env_num=8,
+        n_evaluator_episode=16,
+        stop_value=475,
+    ),
+    policy=dict(
+        type="ppo",
+        recompute_adv=True,
+        model=dict(share_encoder=False, encoder_hidden_size_list=[64, 64], activation="tanh"),
+        learn=dict(
+            epoch_per_collect=10,
+            batch_size=16,
+            learning_rate=1e-4,
+            value_weight=1.0,  # 0.5 mse
+            entropy_weight=0.001,
+            value_norm=False,
+        ),
+        collect=dict(n_sample=127, discount_factor=0.99, gae_lambda=0.95),
+        eval=dict(eval_freq=20_000),
+    ),
+)

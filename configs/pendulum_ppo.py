@@ -1,0 +1,17 @@
+"""Pendulum-v1: about -160 within 200k steps. The short horizon (gamma 0.9) is what makes it easy.
+
+    ding-lite train -c pendulum_ppo
+"""
+
+config = dict(
+    exp_name="pendulum_ppo",
+    seed=0,
+    max_env_step=200_000,
+    env=dict(env_id="Pendulum-v1", collector_env_num=8, evaluator_env_num=8, n_evaluator_episode=16),
+    policy=dict(
+        type="ppo",
+        learn=dict(epoch_per_collect=10, batch_size=128, learning_rate=1e-3, lr_schedule="linear"),
+        collect=dict(n_sample=2048, discount_factor=0.9, gae_lambda=0.95),
+        eval=dict(eval_freq=20_000),
+    ),
+)

@@ -1,0 +1,179 @@
+"""The command line: ``ding-lite train | eval | plot | config | list``.
+
+Parsing needs neither torch nor NumPy: ``--help`` answers at once, and thread counts can be chosen
+before either is loaded. Each command's work is in the module of its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ding_lite.errors import DingLiteError
+
+EXAMPLES = """\
+examples:
+  ding-lite train -c cartpole_ppo                    train a shipped config
+  ding-lite train -c my.py -s 3 policy.learn.learning_rate=1e-3
+  ding-lite train --env LunarLander-v3 --policy ppo  no file needed
+  ding-lite train -c cartpole_ppo --resume           go on with its run
+  ding-lite eval runs/cartpole_ppo -n 100            play 100 episodes with the best checkpoint
+  ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves, with an interval over seeds
+  ding-lite config -c cartpole_ppo                   every key, its value, and where it came from
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="ding-lite",
+        description="PPO and PPG: train from a config file, evaluate, and draw learning curves.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_train(commands)
+    _add_eval(commands)
+    _add_plot(commands)
+    _add_config(commands)
+    _add_list(commands)
+    return parser
+
+
+def _command(commands: argparse._SubParsersAction, name: str, text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def _add_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="import a module first, such as one that registers a policy (may be repeated)",
+    )
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-c", "--config", metavar="FILE|NAME", help="a .py or .json file, or a shipped config's name"
+    )
+    parser.add_argument("--env", metavar="ENV_ID", help="a gymnasium environment, instead of a file")
+    parser.add_argument("--policy", metavar="NAME", help="with --env: the policy (default ppo)")
+    _add_import(parser)
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key.path=value", help="overrides, such as policy.learn.batch_size=128"
+    )
+
+
+def _add_train(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "train", "train a policy")
+    _add_source(parser)
+    parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of the run")
+    parser.add_argument("--exp-name", metavar="DIR", help="the run's folder, as given; it must not exist")
+    parser.add_argument("--max-env-step", type=int, metavar="N", help="stop at N environment steps")
+    parser.add_argument("--max-train-iter", type=int, metavar="N", help="stop at N optimiser steps")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="DIR|CKPT",
+        help="go on with a run: this one, or the one that --exp-name or the config names",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show nothing (log.txt has it all)")
+    _add_overrides(parser)
+
+
+def _add_eval(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "eval", "play episodes with a trained policy")
+    parser.add_argument("run", metavar="RUN_OR_CKPT", help="a run's folder (its best is taken) or a checkpoint")
+    parser.add_argument("-n", "--episodes", type=int, default=16, metavar="N", help="episodes (default 16)")
+    parser.add_argument("-s", "--seed", type=int, default=0, metavar="SEED", help="of the start states")
+    parser.add_argument("--stochastic", action="store_true", help="draw actions instead of the greedy ones")
+    parser.add_argument("--video", metavar="DIR", help="record the episodes as mp4 files there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    parser.add_argument("-c", "--config", metavar="FILE", help="config file whose classes the run needs")
+    _add_import(parser)
+
+
+def _add_plot(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "plot", "draw learning curves of runs")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders; seeds of one config are grouped")
+    parser.add_argument("-o", "--output", default="curves.png", metavar="FILE", help=".png, .pdf or .svg")
+    parser.add_argument("--title", metavar="TEXT", help="above the figure")
+
+
+def _add_config(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "config", "show the resolved config, and where each value came from")
+    _add_source(parser)
+    parser.add_argument("--json", action="store_true", help="print it as a file that -c takes")
+    _add_overrides(parser)
+
+
+def _add_list(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "list", "list what a config can name")
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        choices=("policies", "models", "encoders", "envs", "configs"),
+        help="one kind only (default: all)",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code; see ``errors`` for what each means."""
+    parser = build_parser()
+    args = parser.parse_args(_detach_resume(list(sys.argv[1:] if argv is None else argv)))
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"ding_lite {version('ding_lite')}")
+        return 0
+    if args.command is None:
+        parser.print_help()
+        return 2
+    _limit_blas_threads()
+    # The working directory is where a user's own modules are, as with `python script.py`.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        for module in getattr(args, "imports", []):
+            importlib.import_module(module)
+        return int(importlib.import_module(f"ding_lite.cli.{args.command}").run(args))
+    except DingLiteError as error:
+        if args.debug:
+            traceback.print_exc()
+        print(f"ding-lite {args.command}: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except ModuleNotFoundError as error:
+        if error.name in getattr(args, "imports", []):
+            print(f"ding-lite: error: --import {error.name}: there is no such module", file=sys.stderr)
+            return 2
+        raise
+
+
+def _detach_resume(argv: list[str]) -> list[str]:
+    """Keeps ``--resume`` from taking an override (``a.b=3``) for its value."""
+    for i, token in enumerate(argv[:-1]):
+        if token == "--resume" and "=" in argv[i + 1]:
+            argv[i] = "--resume="
+    return argv
+
+
+def _limit_blas_threads() -> None:
+    """One thread for NumPy's matrix products, which are small here; torch's count is set by the run."""
+    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")

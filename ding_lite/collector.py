@@ -1,0 +1,126 @@
+"""Steps the environments with the policy, and hands over one rollout at a time.
+
+    obs (B, ...) --policy--> action, log_prob --envs--> transition --storage--> rollout (T, B)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.envs.spaces import tree_leaves, tree_map
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import EnvContractError
+from ding_lite.rollout import Rollout, RolloutStorage
+from ding_lite.types import CollectMode, Episode, Transition, Tree
+
+WINDOW = 100  # episodes that the running means are over
+
+
+class Collector:
+    """Collects rollouts of T = ceil(n_sample / B) steps from B environments.
+
+    Args:
+        envs: stepped by this collector alone.
+        mode: of the policy that acts.
+        n_sample: transitions in a rollout, rounded up to whole steps.
+    """
+
+    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int) -> None:
+        self.envs, self.mode = envs, mode
+        self.steps = math.ceil(n_sample / envs.num_envs)
+        self.storage = RolloutStorage(self.steps)
+        self.obs: Tree = envs.reset("collect")
+        self.finished: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self.episodes: list[Episode] = []  # finished in the last rollout
+        self.episode_count = 0
+
+    @property
+    def n_sample(self) -> int:
+        """Rows in a rollout: T * B."""
+        return self.steps * self.envs.num_envs
+
+    def collect(self) -> Rollout:
+        """Returns one rollout with advantages; its memory is used again by the next one.
+
+        Raises:
+            EnvContractError: if an observation or a reward is not finite; nothing is learned from it.
+        """
+        storage, mode, envs = self.storage, self.mode, self.envs
+        final_rows: list[tuple[int, np.ndarray, Tree]] = []
+        self.episodes = []
+        with torch.inference_mode():
+            for t in range(self.steps):
+                # The row of the storage stays as it is; the environments may reuse their arrays.
+                obs = storage.write(t, "obs", self.obs)
+                output = mode.forward(obs)
+                transition = envs.step(mode.to_env(output["action"]))
+                for name, value in mode.process_transition(obs, output, transition).items():
+                    if name != "obs":
+                        storage.write(t, name, value)
+                if transition.final_obs is not None:
+                    final_rows.append((t, transition.final_env, transition.final_obs))
+                self._check_finite(transition, t)
+                self.episodes += transition.episodes
+                self.obs = transition.obs
+        self.finished.extend((e.episode_return, e.length) for e in self.episodes)
+        self.episode_count += len(self.episodes)
+        others = {"last_obs": tree_map(np.copy, self.obs)}
+        if final_rows:
+            others["final"] = _final(final_rows)
+        return mode.get_train_sample(storage.rollout(**others))
+
+    def _check_finite(self, transition: Transition, t: int) -> None:
+        if not np.isfinite(transition.reward).all():
+            bad = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
+            self._refuse(bad, f"reward = {transition.reward[bad]}")
+        for leaf in tree_leaves(transition.obs):
+            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+                bad = tuple(int(i) for i in np.argwhere(~np.isfinite(leaf))[0])
+                self._refuse(bad[0], f"observation{list(bad[1:])} = {leaf[bad]}")
+
+    def _refuse(self, env: int, what: str) -> None:
+        raise EnvContractError(
+            f"{self.envs.describe(env)}: {what}. Observations and rewards must be finite; "
+            "nothing of this rollout was learned from"
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the means over the last 100 finished episodes, and the longest of them."""
+        if not self.finished:
+            return {"episode_count": float(self.episode_count)}
+        returns, lengths = zip(*self.finished, strict=True)
+        return {
+            "episode_return": float(np.mean(returns)),
+            "episode_length": float(np.mean(lengths)),
+            "episode_length_max": float(max(lengths)),
+            "episode_count": float(self.episode_count),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the open episodes and the recent finished ones."""
+        return {
+            "envs": self.envs.state_dict(),
+            "finished": np.array(self.finished, np.float64).reshape(-1, 2),
+            "episode_count": self.episode_count,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.obs = self.envs.load_state_dict(state["envs"])
+        self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=WINDOW)
+        self.episode_count = int(state["episode_count"])
+
+
+def _final(rows: list[tuple[int, np.ndarray, Tree]]) -> dict[str, Any]:
+    """Returns the true last observations (K, ...) and the rows t (K,) and envs (K,) they end."""
+    times = [np.full(len(envs), t) for t, envs, _ in rows]
+    return {
+        "obs": tree_map(lambda *leaves: np.concatenate(leaves), *[obs for _, _, obs in rows]),
+        "t": np.concatenate(times),
+        "env": np.concatenate([envs for _, envs, _ in rows]),
+    }

@@ -1,0 +1,208 @@
+"""From ``config.env`` to environments: one env, or a vector of them on the backend that suits it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from ding_lite.envs.in_process import EpisodeRecorder, InProcessVectorEnv
+from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import ConfigError, DingLiteError, EnvError
+from ding_lite.registry import ENV_REGISTRY
+from ding_lite.schema import Key
+
+CONFIG: dict[str, Any] = dict(
+    # "gymnasium", a registered name, "package.module:Class", or in Python the class itself.
+    type=Key("gymnasium", (str, object)),
+    env_id=Key("", (str,)),
+    # Arguments of the environment, for collector and evaluator alike.
+    kwargs={},
+    # Outermost last: names, "package.module:Wrapper", or dicts {"type": ..., **arguments}.
+    wrappers=Key([], (list,)),
+    collector_env_num=Key(8, low=1),
+    evaluator_env_num=Key(8, low=1),
+    n_evaluator_episode=Key(16, low=1),
+    # A mean evaluation return that counts as solved and ends the run; None: run to the limit.
+    stop_value=Key(None, (float,), optional=True),
+    # Steps after which an evaluation episode is cut, and reported as cut.
+    max_eval_steps=Key(10_000, low=1),
+    # Keys of an ended episode's info that go to episodes.csv.
+    info_keys=["is_success"],
+    # Who steps the environments: auto, base (this process) or vector (gymnasium's own vector env).
+    manager=dict(
+        type=Key("auto", choices=("auto", "base", "vector")),
+        # base only: what the row after an episode's end is (see envs.vector).
+        autoreset=Key("same_step", choices=("same_step", "next_step", "disabled")),
+    ),
+)
+
+ENV_REGISTRY.declare_section(CONFIG)
+
+# What a missing module is installed by; names are lower case.
+EXTRAS = {
+    "box2d": "box2d",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "ale": "atari",
+    "minigrid": "minigrid",
+    "minatar": "minatar",
+    "envpool": "envpool",
+    "pygame": "classic",
+    "moviepy": "video",
+}
+# Namespaces of environment ids, the module that registers them, and what to call in it, if anything.
+NAMESPACES = {
+    "ALE": ("ale_py", None),
+    "MinAtar": ("minatar.gym", "register_envs"),
+    "MiniGrid": ("minigrid", None),
+    "BabyAI": ("minigrid", None),
+}
+
+
+@ENV_REGISTRY.register("gymnasium")
+def make_gymnasium(env_id: str, **kwargs: Any) -> gym.Env:
+    """Makes a registered gymnasium environment; its own checker is off, ours is on."""
+    _register_namespace(env_id)
+    return gym.make(env_id, disable_env_checker=True, **kwargs)
+
+
+def _register_namespace(env_id: str) -> None:
+    namespace = env_id.split("/")[0].split("-")[0]
+    if namespace in NAMESPACES and env_id not in gym.registry:
+        module_name, function = NAMESPACES[namespace]
+        module = importlib.import_module(module_name)
+        if function is None:
+            gym.register_envs(module)
+        else:
+            getattr(module, function)()
+
+
+def missing_extra(error: BaseException) -> str:
+    """Returns the install line for a module that ``error`` says is missing, or nothing."""
+    text = str(error).lower()
+    name = (getattr(error, "name", None) or "").lower().split(".")[0]
+    extra = EXTRAS.get(name) or next((e for word, e in EXTRAS.items() if word in text), "")
+    return f' Install what it needs: pip install "ding_lite[{extra}]"' if extra else ""
+
+
+def make_env(env_cfg: Mapping[str, Any], **overrides: Any) -> gym.Env:
+    """Makes one environment: the raw one, its recorder, then the wrappers of the config.
+
+    Raises:
+        EnvError: with the reason, and with the install line where a package is missing.
+    """
+    kind = env_cfg["type"]
+    kwargs = {**env_cfg["kwargs"], **overrides}
+    shown = env_cfg["env_id"] or kind
+    try:
+        factory = ENV_REGISTRY.get(kind) if isinstance(kind, str) else kind
+        if kind == "gymnasium":
+            kwargs["env_id"] = env_cfg["env_id"]
+        env = factory(**kwargs)
+        if not isinstance(env, gym.Env):
+            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
+        env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
+        for wrapper in env_cfg["wrappers"]:
+            env = _wrap(env, wrapper)
+    except (DingLiteError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise EnvError(f"env {shown!r} cannot be made: {said}.{missing_extra(error)}") from error
+    return env
+
+
+def _wrap(env: gym.Env, wrapper: Any) -> gym.Env:
+    if not isinstance(wrapper, (str, Mapping)):
+        return wrapper(env)
+    arguments = {} if isinstance(wrapper, str) else dict(wrapper)
+    name = wrapper if isinstance(wrapper, str) else arguments.pop("type", None)
+    if not isinstance(name, str) or ":" not in name:
+        raise ConfigError(
+            f'env.wrappers: {wrapper!r} is not a wrapper; write "package.module:Wrapper" or '
+            '{"type": "package.module:Wrapper", ...}'
+        )
+    return ENV_REGISTRY.get(name)(env, **arguments)
+
+
+def make_vector_env(
+    env_cfg: Mapping[str, Any], num_envs: int, seed: int, *, evaluate: bool = False
+) -> VectorEnv:
+    """Makes ``num_envs`` environments; ``auto`` takes gymnasium's own vector environment where it
+    has one whose open episodes can be saved, and steps them in this process otherwise.
+
+    Args:
+        env_cfg: the config's section ``env``, complete.
+        num_envs: B.
+        seed: the run's.
+        evaluate: bound every episode by ``max_eval_steps``.
+    """
+    kind = env_cfg["manager"]["type"]
+    if kind == "vector" or (kind == "auto" and _has_adapter(env_cfg)):
+        return _make_native(env_cfg, num_envs, seed)
+    make: Callable[[int], gym.Env] = functools.partial(_make_numbered, env_cfg, evaluate)
+    return InProcessVectorEnv(make, num_envs, seed, env_cfg["manager"]["autoreset"])
+
+
+def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gym.Env:
+    env = make_env(env_cfg)
+    return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"]) if evaluate else env
+
+
+def _entry_point(env_cfg: Mapping[str, Any]) -> str:
+    spec = gym.registry.get(env_cfg["env_id"])
+    return str(getattr(spec, "vector_entry_point", None) or "")
+
+
+def _has_adapter(env_cfg: Mapping[str, Any]) -> bool:
+    plain = env_cfg["type"] == "gymnasium" and not env_cfg["wrappers"] and not env_cfg["kwargs"]
+    return plain and _entry_point(env_cfg) in STATE_ADAPTERS
+
+
+def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> VectorEnv:
+    if env_cfg["wrappers"]:
+        raise ConfigError(
+            "env.wrappers: wrappers of single environments need env.manager.type='base'; "
+            "a native vector environment has no single ones"
+        )
+    shown = env_cfg["env_id"] or env_cfg["type"]
+    try:
+        if env_cfg["type"] == "gymnasium":
+            _register_namespace(env_cfg["env_id"])
+            env = gym.make_vec(
+                env_cfg["env_id"],
+                num_envs=num_envs,
+                vectorization_mode="vector_entry_point",
+                **env_cfg["kwargs"],
+            )
+        else:
+            kind = env_cfg["type"]
+            factory = ENV_REGISTRY.get(kind) if isinstance(kind, str) else kind
+            env = factory(num_envs=num_envs, **env_cfg["kwargs"])
+    except DingLiteError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise EnvError(f"vector env {shown!r} cannot be made: {said}.{missing_extra(error)}") from error
+    return NativeVectorEnv(env, seed, _entry_point(env_cfg), tuple(env_cfg["info_keys"]))
+
+
+# ``(make, collector_cfgs, evaluator_cfgs)``: DI-engine's way to bring environments of one's own.
+EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
+
+
+def vector_env_of(
+    make: Callable[[Any], gym.Env], cfgs: Sequence[Any], seed: int, max_steps: int | None = None
+) -> VectorEnv:
+    """Makes one environment for each of ``cfgs`` by ``make(cfg)``, stepped in this process."""
+
+    def numbered(index: int) -> gym.Env:
+        env: gym.Env = EpisodeRecorder(make(cfgs[index]))
+        return env if max_steps is None else gym.wrappers.TimeLimit(env, max_steps)
+
+    return InProcessVectorEnv(numbered, len(cfgs), seed)

@@ -1,0 +1,165 @@
+"""``vector``: a gymnasium ``VectorEnv`` that steps all its environments by itself.
+
+Its autoreset mode is read from ``metadata["autoreset_mode"]``. It is seeded once, when it is reset;
+where a state adapter is known, its open episodes can be saved and brought back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv as GymnasiumVectorEnv
+
+from ding_lite.envs.spaces import ObservationBuffer, children, tree_map
+from ding_lite.envs.vector import NO_ENVS, VectorEnv
+from ding_lite.errors import CheckpointError, EnvContractError
+from ding_lite.seeding import integer_seed
+from ding_lite.types import Episode, Transition, Tree
+
+
+def _cartpole_state(env: Any) -> dict[str, Any]:
+    return {
+        "state": env.state.copy(),
+        "steps": env.steps.copy(),
+        "prev_done": env.prev_done.copy(),
+        "generator": env.np_random.bit_generator.state,
+    }
+
+
+def _set_cartpole_state(env: Any, state: Mapping[str, Any]) -> None:
+    env.state = np.array(state["state"])
+    env.steps = np.array(state["steps"])
+    env.prev_done = np.array(state["prev_done"])
+    env.np_random.bit_generator.state = state["generator"]
+
+
+# Entry points whose whole state is plain data: how to read it and how to set it.
+STATE_ADAPTERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": (_cartpole_state, _set_cartpole_state),
+}
+
+
+class NativeVectorEnv(VectorEnv):
+    """Wraps a gymnasium vector environment of any autoreset mode.
+
+    Args:
+        env: a ``gymnasium.vector.VectorEnv``.
+        seed: the run's.
+        entry_point: of the environment, to find its state adapter.
+        info_keys: of an ended episode's info, recorded with it.
+    """
+
+    def __init__(
+        self, env: GymnasiumVectorEnv, seed: int = 0, entry_point: str = "", info_keys: tuple[str, ...] = ()
+    ) -> None:
+        self.env, self.seed, self.info_keys = env, seed, info_keys
+        self.num_envs = env.num_envs
+        self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
+        self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
+        self.adapter = STATE_ADAPTERS.get(entry_point)
+        self.episode_returns = np.zeros(self.num_envs, np.float64)
+        self.episode_lengths = np.zeros(self.num_envs, np.int64)
+        self._pending_reset = np.zeros(self.num_envs, bool)
+        self._all_valid = np.ones(self.num_envs, bool)
+        self._final = ObservationBuffer(self.obs_space, self.num_envs)
+
+    def reset(self, *stream: str | int) -> Tree:
+        obs, _ = self.env.reset(seed=integer_seed(self.seed, *stream))
+        self.episode_returns[:] = 0
+        self.episode_lengths[:] = 0
+        self._pending_reset[:] = False
+        return as_tree(obs, self.obs_space)
+
+    def step(self, action: Tree) -> Transition:
+        if children(self.action_space) is not None:
+            action = _as_space(action, self.action_space)
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        obs, reward = as_tree(obs, self.obs_space), np.asarray(reward, np.float32)
+        valid = self._all_valid
+        if self._pending_reset.any():
+            valid = ~self._pending_reset
+            reward, terminated, truncated = reward * valid, terminated & valid, truncated & valid
+        self.episode_returns += reward
+        self.episode_lengths += valid
+        done = terminated | truncated
+        self._pending_reset = done if self.mode is AutoresetMode.NEXT_STEP else self._pending_reset
+        final_obs, final_env, episodes = None, NO_ENVS, []
+        if done.any():
+            truncated = truncated & ~terminated
+            final_env = np.flatnonzero(truncated)
+            final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
+            episodes = self._finish(done, info)
+            if self.mode is AutoresetMode.DISABLED:
+                obs, _ = self.env.reset(options={"reset_mask": done})
+                obs = as_tree(obs, self.obs_space)
+        return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
+
+    def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
+        if self.mode is not AutoresetMode.SAME_STEP:
+            return tree_map(lambda array: array[final_env].copy(), obs)
+        if "final_obs" not in info:
+            raise EnvContractError(
+                f"{self.backend}: envs {final_env.tolist()} were truncated in autoreset mode SAME_STEP, "
+                "and info has no 'final_obs': the value of their last observation cannot be known"
+            )
+        for env in final_env:
+            self._final.write(int(env), info["final_obs"][env])
+        return self._final.rows(final_env)
+
+    def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
+        info = info.get("final_info", info)
+        episodes = [
+            Episode(
+                int(i),
+                float(self.episode_returns[i]),
+                int(self.episode_lengths[i]),
+                {key: float(info[key][i]) for key in self.info_keys if key in info},
+            )
+            for i in np.flatnonzero(done)
+        ]
+        self.episode_returns[done] = 0
+        self.episode_lengths[done] = 0
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        native = None if self.adapter is None else self.adapter[0](self.env.unwrapped)
+        return {
+            "native": native,
+            "pending_reset": self._pending_reset.copy(),
+            "returns": self.episode_returns.copy(),
+            "lengths": self.episode_lengths.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
+        if self.adapter is None or state["native"] is None:
+            raise CheckpointError(f"{self.backend}: open episodes of this backend cannot be restored")
+        self.env.reset(seed=0)  # makes the generator and the arrays that the adapter fills
+        self.adapter[1](self.env.unwrapped, state["native"])
+        self._pending_reset = np.array(state["pending_reset"], bool)
+        self.episode_returns = np.array(state["returns"], np.float64)
+        self.episode_lengths = np.array(state["lengths"], np.int64)
+        return self.env.unwrapped.state.T.astype(np.float32)
+
+    def close(self) -> None:
+        self.env.close()
+
+
+def as_tree(obs: Any, space: gym.Space) -> Tree:
+    """Returns a batch as gymnasium gives it in the form that is stored: nested dicts, no float64."""
+    branches = children(space)
+    if branches is None:
+        return obs.astype(np.float32) if obs.dtype == np.float64 else obs
+    keys = range(len(branches)) if isinstance(space, gym.spaces.Tuple) else branches
+    return {name: as_tree(obs[k], child) for (name, child), k in zip(branches.items(), keys, strict=True)}
+
+
+def _as_space(action: Tree, space: gym.Space) -> Any:
+    branches = children(space)
+    if branches is None:
+        return action
+    parts = {name: _as_space(action[name], child) for name, child in branches.items()}
+    return tuple(parts.values()) if isinstance(space, gym.spaces.Tuple) else parts

@@ -1,0 +1,76 @@
+"""Every error that ding_lite raises on purpose, and the exit code each gives the command line.
+
+* DingLiteError            1
+  x ConfigError            2   a key or a value that a config may not have
+  x RegistryError          2   a name that nothing is registered under, or one that is taken
+  x EnvError               3   an environment that cannot be made or stepped
+    . EnvContractError     3   an environment that breaks the contract of its own spaces
+    . EnvWorkerError       3   a worker process that died, hung, or whose environment raised
+  x NumericsError          4   a loss or a gradient that is not finite
+  x CheckpointError        5   a file that is not a checkpoint, or not one for this run
+  x ContractError          2   a registered policy or model that breaks its base class's contract
+"""
+
+from __future__ import annotations
+
+
+class DingLiteError(Exception):
+    """Base class: ``except DingLiteError`` catches all that the library can explain."""
+
+    exit_code = 1
+
+
+class ConfigError(DingLiteError, ValueError):
+    """Raised when a config has an unknown key or an impossible value."""
+
+    exit_code = 2
+
+
+class RegistryError(DingLiteError, LookupError):
+    """Raised when a registered name is missing, or is registered twice."""
+
+    exit_code = 2
+
+
+class ContractError(DingLiteError, TypeError):
+    """Raised when a registered class does not do what its base class promises."""
+
+    exit_code = 2
+
+
+class EnvError(DingLiteError, RuntimeError):
+    """Raised when an environment cannot be made, or fails while it is stepped."""
+
+    exit_code = 3
+
+
+class EnvContractError(EnvError):
+    """Raised when what an environment returns is not what its spaces declare."""
+
+
+class EnvWorkerError(EnvError):
+    """Raised when a worker process died or hung, or an environment in it raised.
+
+    Attributes:
+        worker: number of the worker process.
+        envs: numbers of its environments.
+        remote_traceback: the worker's own traceback as text; empty if it left none.
+    """
+
+    def __init__(
+        self, message: str, worker: int = -1, envs: tuple[int, ...] = (), remote_traceback: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.worker, self.envs, self.remote_traceback = worker, envs, remote_traceback
+
+
+class NumericsError(DingLiteError, ArithmeticError):
+    """Raised when a loss or a gradient is not finite; the parameters are as they were before it."""
+
+    exit_code = 4
+
+
+class CheckpointError(DingLiteError, OSError):
+    """Raised when a checkpoint is damaged, foreign, or belongs to another model or run."""
+
+    exit_code = 5

@@ -1,0 +1,125 @@
+"""Plays whole episodes with the greedy policy, beside training and without any effect on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.types import EvalMode, Evaluation, Tree
+
+
+class Evaluator:
+    """Plays ``n_episode`` episodes on its own environments, an equal share on each.
+
+    Shares are fixed in advance and differ by at most one: taking the first ``n_episode`` to finish
+    would favour short ones.
+
+    Args:
+        envs: made for evaluation; episodes in them are at most ``max_steps`` long.
+        mode: of the policy that plays.
+        n_episode: episodes in one evaluation.
+        max_steps: a bound for environments that do not end by themselves.
+    """
+
+    def __init__(self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int) -> None:
+        self.envs, self.mode = envs, mode
+        self.n_episode, self.max_steps = n_episode, max_steps
+
+    def evaluate(
+        self, *stream: str | int, on_step: Callable[[Tree], Any] | None = None
+    ) -> Evaluation:
+        """Plays one evaluation; the same ``stream`` of seeds gives the same start states.
+
+        Args:
+            stream: names the seeds, such as ``(iteration, attempt)``.
+            on_step: called with the observations before each step.
+        """
+        envs, quota = self.envs, self._quota()
+        results: list[list[tuple[float, int]]] = [[] for _ in range(envs.num_envs)]
+        self.mode.reset()
+        obs = envs.reset("evaluate", *stream)
+        # A native environment has no time limit of ours: whatever is still open then is cut.
+        for _ in range((self.max_steps + 1) * int(quota.max())):
+            if on_step is not None:
+                on_step(obs)
+            transition = envs.step(self.mode.to_env(self.mode.forward(obs)["action"]))
+            obs = transition.obs
+            for episode in transition.episodes:
+                if len(results[episode.env]) < quota[episode.env]:
+                    results[episode.env].append((episode.episode_return, episode.length))
+            if transition.episodes and all(len(r) >= q for r, q in zip(results, quota, strict=True)):
+                break
+        for env, (done, wanted) in enumerate(zip(results, quota, strict=True)):
+            if len(done) < wanted:
+                done.append((float(envs.episode_returns[env]), int(envs.episode_lengths[env])))
+        flat = [one for done in results for one in done]
+        return Evaluation(
+            returns=tuple(r for r, _ in flat),
+            lengths=tuple(n for _, n in flat),
+            cut_short=sum(n >= self.max_steps for _, n in flat),
+        )
+
+    def _quota(self) -> np.ndarray:
+        """Returns how many episodes each environment plays (B,)."""
+        base, more = divmod(self.n_episode, self.envs.num_envs)
+        return np.array([base + (i < more) for i in range(self.envs.num_envs)])
+
+
+class Scores:
+    """The evaluations of a run: the last one, the best mean, and whether it is solved.
+
+    Args:
+        stop_value: a mean that counts as solved, if a second evaluation on fresh seeds reaches it too.
+    """
+
+    def __init__(self, stop_value: float | None) -> None:
+        self.stop_value = stop_value
+        self.last: Evaluation | None = None
+        self.best = -math.inf
+        self.iteration = -1  # of the last evaluation
+
+    def evaluate(self, evaluator: Evaluator, iteration: int) -> tuple[Evaluation, bool]:
+        """Evaluates, twice where the first result calls for it, and returns (result, solved)."""
+        found, solved = evaluator.evaluate(iteration, 0), False
+        if self.stop_value is not None and found.mean >= self.stop_value:
+            again = evaluator.evaluate(iteration, 1)
+            found, solved = found + again, again.mean >= self.stop_value
+        self.last, self.iteration = found, iteration
+        return found, solved
+
+    def is_best(self, found: Evaluation) -> bool:
+        """Notes a result; of equals the later is the best, since it has learned more. A nan never is."""
+        if not found.mean >= self.best:
+            return False
+        self.best = found.mean
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        last = self.last
+        return {
+            "best": None if math.isinf(self.best) else self.best,
+            "iteration": self.iteration,
+            "last": None if last is None else [list(last.returns), list(last.lengths), last.cut_short],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        last = state["last"]
+        self.last = None if last is None else Evaluation(tuple(last[0]), tuple(last[1]), int(last[2]))
+        self.best = -math.inf if state["best"] is None else float(state["best"])
+        self.iteration = int(state["iteration"])
+
+
+def evaluation_metrics(found: Evaluation) -> dict[str, float]:
+    """Returns what is logged of an evaluation."""
+    return {
+        "eval/episode_return_mean": found.mean,
+        "eval/episode_return_std": found.std,
+        "eval/episode_return_min": min(found.returns),
+        "eval/episode_return_max": max(found.returns),
+        "eval/episode_length_mean": float(np.mean(found.lengths)),
+        "eval/episode_length_max": float(max(found.lengths)),
+    }

@@ -1,0 +1,211 @@
+"""A run's folder: everything a run leaves behind, written as it happens.
+
+    config.json   {config, source}             metrics.csv   one row an iteration
+    log.txt       what was said, with times    episodes.csv  one row an episode
+    git.txt       commit and changes           tb/           tensorboardX
+    ckpt/         last, best, iteration_*      result.json   how it ended
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ding_lite.checkpoint import replacing
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.schema import Key
+from ding_lite.types import Episode
+
+LOGGER_CONFIG: dict[str, Any] = dict(
+    freq=Key(5_000, low=1),  # env steps between rows in TensorBoard (metrics.csv has every iteration)
+    tensorboard=True,
+)
+
+
+def new_run_folder(exp_name: str, exact: bool) -> Path:
+    """Creates the folder of a new run.
+
+    Args:
+        exp_name: a path as given if ``exact``, else a name under ``runs/`` that gets ``_2``, ``_3``, ...
+            where it is taken.
+        exact: whether the user named this very folder.
+
+    Raises:
+        ConfigError: if it exists (``exact``), or cannot be created or written to.
+    """
+    wanted = Path(exp_name) if exact else Path("runs") / exp_name
+    folder, number = wanted, 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError as error:
+            if exact:
+                raise ConfigError(
+                    f"run folder {folder} exists; choose another --exp-name, go on with it by --resume, "
+                    "or remove it"
+                ) from error
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}_{number}")
+        except OSError as error:
+            raise ConfigError(f"run folder {folder} cannot be created: {error}") from error
+    return folder
+
+
+class CsvFile:
+    """A CSV file that grows by rows; a column that turns up late is added to all of it.
+
+    Args:
+        file: is continued where it exists.
+        keep: rows for which it is false are dropped from an existing file.
+    """
+
+    def __init__(self, file: Path, first_columns: Iterable[str]) -> None:
+        self.file = file
+        self.columns = list(first_columns)
+        if file.exists():
+            with file.open(newline="") as stream:
+                self.columns = next(csv.reader(stream), self.columns)
+        else:
+            file.write_text(_line(self.columns))
+        self._stream = file.open("a", newline="")
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Appends rows and hands them to the operating system."""
+        rows = list(rows)
+        new = [name for row in rows for name in row if name not in self.columns]
+        if new:
+            self._widen(list(dict.fromkeys(new)))
+        self._stream.write("".join(_line([_cell(row.get(c)) for c in self.columns]) for row in rows))
+        self._stream.flush()
+
+    def _widen(self, new: list[str]) -> None:
+        self._stream.close()
+        lines = self.file.read_text().splitlines()
+        padding = "," * len(new)
+        self.columns += new
+        body = "".join(f"{line}{padding}\n" for line in lines[1:])
+        with replacing(self.file) as temporary:
+            temporary.write_text(_line(self.columns) + body)
+        self._stream = self.file.open("a", newline="")
+
+    def cut_after(self, column: str, last: float) -> None:
+        """Drops the rows whose ``column`` is above ``last``, keeping the others byte for byte."""
+        self._stream.close()
+        lines = self.file.read_text().splitlines(keepends=True)
+        index = self.columns.index(column)
+        kept = [line for line in lines[1:] if _number(line.split(",")[index]) <= last]
+        with replacing(self.file) as temporary:
+            temporary.write_text("".join(lines[:1] + kept))
+        self._stream = self.file.open("a", newline="")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _line(cells: Iterable[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("inf")  # a row torn by a crash goes with those past the checkpoint
+
+
+class RunLogger:
+    """Writes the files of one run.
+
+    Args:
+        folder: exists already.
+        config: what ``config.json`` says.
+        resume_at: of a run that goes on, the env step it goes on from: later rows are dropped.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], resume_at: int | None = None) -> None:
+        self.folder = folder
+        options = config["config"]["logger"]
+        self.freq, self._next_tensorboard = options["freq"], 0
+        try:
+            self._log = (folder / "log.txt").open("a")
+            self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration"])
+            self.episodes = CsvFile(folder / "episodes.csv", ["env_step", "return", "length"])
+            if resume_at is None:
+                (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+                (folder / "git.txt").write_text(_git_state())
+            else:
+                self.metrics.cut_after("env_step", resume_at)
+                self.episodes.cut_after("env_step", resume_at)
+        except OSError as error:
+            raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+        self._tensorboard = None
+        if options["tensorboard"]:
+            from tensorboardX import SummaryWriter
+
+            purge = None if resume_at is None else resume_at + 1
+            self._tensorboard = SummaryWriter(str(folder / "tb"), purge_step=purge)
+
+    def say(self, text: str) -> None:
+        """Writes lines to log.txt, each with the time."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
+        self._log.flush()
+
+    def write(self, env_step: int, row: Mapping[str, Any], episodes: Iterable[Episode]) -> None:
+        """Writes one iteration: its row of metrics, and its finished episodes."""
+        self.metrics.write([row])
+        self.episodes.write(
+            [{"env_step": env_step, "return": e.episode_return, "length": e.length, **e.info} for e in episodes]
+        )
+        evaluated = any(name.startswith("eval/") for name in row)
+        if self._tensorboard is not None and (evaluated or env_step >= self._next_tensorboard):
+            self._next_tensorboard = env_step + self.freq
+            for name, value in row.items():
+                if "/" in name:
+                    self._tensorboard.add_scalar(name, value, env_step)
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """Writes result.json, whole or not at all."""
+        try:
+            with replacing(self.folder / "result.json") as temporary:
+                temporary.write_text(json.dumps(result, indent=2) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"{self.folder / 'result.json'} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        for part in (self.metrics, self.episodes, self._log, self._tensorboard):
+            if part is not None:
+                part.close()
+
+
+def _git_state() -> str:
+    """Returns the commit of the working directory and what differs from it, or why there is none."""
+    texts = []
+    for command in (["rev-parse", "HEAD"], ["status", "--short"], ["diff", "HEAD"]):
+        try:
+            done = subprocess.run(
+                ["git", *command], capture_output=True, text=True, errors="replace", timeout=10,
+                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"no git state: {error}\n"
+        if done.returncode:
+            return "not in a git repository\n"
+        texts.append(done.stdout.strip())
+    return "\n\n".join(text for text in texts if text) + "\n"

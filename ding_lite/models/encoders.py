@@ -1,0 +1,295 @@
+"""From observations to features: one encoder a leaf of the observation space, then a trunk.
+
+An encoder is ``Encoder(space, activation=..., **kwargs)`` with an ``out_features``; it takes the leaf
+as it was stored (uint8 images, integer indices) and casts it itself.
+
+Shapes: N samples, C channels, H, W pixels, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import ConfigError
+from ding_lite.registry import ENCODER_REGISTRY
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+    "leaky_relu": nn.LeakyReLU,
+}
+MASK_KEY = "action_mask"  # an observation that no encoder looks at
+
+
+def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
+    """Returns linear layers of ``sizes``, each followed by ``activation``."""
+    layers: list[nn.Module] = []
+    for before, after in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers)
+
+
+def observation_leaves(space: gym.Space) -> Iterator[tuple[tuple[str, ...], gym.Space]]:
+    """Yields ``(path, leaf space)`` in a stable order; a Tuple's items are called "0", "1", ..."""
+    if isinstance(space, gym.spaces.Dict):
+        items: Any = sorted(space.spaces.items())
+    elif isinstance(space, gym.spaces.Tuple):
+        items = [(str(i), child) for i, child in enumerate(space.spaces)]
+    else:
+        yield (), space
+        return
+    for name, child in items:
+        for path, leaf in observation_leaves(child):
+            yield (name, *path), leaf
+
+
+def is_image(space: gym.Space) -> bool:
+    """An image is a Box of three dimensions, or a uint8 one of two."""
+    return isinstance(space, gym.spaces.Box) and (
+        len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
+    )
+
+
+@ENCODER_REGISTRY.register("mlp")
+class VectorEncoder(nn.Module):
+    """Flattens and casts numbers to float32; with ``hidden_size_list`` layers of its own follow.
+
+    Shapes:
+        (N, ...) of any dtype -> (N, F)
+    """
+
+    def __init__(
+        self, space: gym.Space, activation: str = "tanh", hidden_size_list: Sequence[int] = ()
+    ) -> None:
+        super().__init__()
+        size = int(np.prod(space.shape or (1,)))
+        self.layers = mlp([size, *hidden_size_list], activation)
+        self.out_features = [size, *hidden_size_list][-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype != torch.float32:
+            x = x.to(torch.float32)
+        return self.layers(x if x.dim() == 2 else x.reshape(len(x), -1))
+
+
+@ENCODER_REGISTRY.register("embedding")
+class IndexEncoder(nn.Module):
+    """Looks up a learned vector for each index of a Discrete or MultiDiscrete observation.
+
+    Shapes:
+        (N,) or (N, K) whole numbers -> (N, F) or (N, K F)
+    """
+
+    def __init__(self, space: gym.Space, activation: str = "tanh", embedding_size: int = 32) -> None:
+        super().__init__()
+        sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.flatten().tolist()
+        start = np.atleast_1d(space.start).flatten()
+        offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - start
+        self.register_buffer("offset", torch.as_tensor(offset), persistent=False)
+        self.table = nn.Embedding(int(sum(sizes)), embedding_size)
+        nn.init.normal_(self.table.weight, std=1.0)
+        self.out_features = embedding_size * len(sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x.reshape(len(x), -1).long() + self.offset).flatten(1)
+
+
+class ImageEncoder(nn.Module):
+    """What image encoders share: finding the channels, scaling uint8, and the size of the output.
+
+    uint8 pixels are divided by 255; floats and bools are taken as they are. Height x width x channels
+    is told from channels x height x width by the smaller end; ``channels`` ("first" or "last") says it
+    where both ends are equal.
+
+    Shapes:
+        (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, F)
+    """
+
+    def __init__(self, space: gym.Space, channels: str | None = None) -> None:
+        super().__init__()
+        self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
+        self.two_dimensional = len(space.shape) == 2
+        shape = (*space.shape, 1) if self.two_dimensional else space.shape
+        self.channels_last = self.two_dimensional or self._channels_last(shape, channels)
+        self.in_shape = (shape[2], *shape[:2]) if self.channels_last else tuple(shape)
+
+    @staticmethod
+    def _channels_last(shape: tuple[int, ...], channels: str | None) -> bool:
+        if channels is not None:
+            return channels == "last"
+        if shape[0] == shape[2]:
+            raise ConfigError(
+                f"policy.model.encoder: an image of shape {shape} does not tell where its channels "
+                'are; set policy.model.encoder.channels to "first" or "last"'
+            )
+        return shape[2] < shape[0]
+
+    def images(self, x: Tensor) -> Tensor:
+        """Shapes: as stored -> (N, C, H, W) float32."""
+        if self.two_dimensional:
+            x = x.unsqueeze(-1)
+        if self.channels_last:
+            x = x.movedim(-1, 1)
+        x = x.to(torch.float32)
+        return x * self.scale if self.scale != 1.0 else x
+
+    def features_of(self, convolutions: nn.Module) -> int:
+        """Returns the flattened output size, or says which input was too small."""
+        try:
+            with torch.no_grad():
+                return convolutions(torch.zeros(1, *self.in_shape)).numel()
+        except RuntimeError as error:
+            c, h, w = self.in_shape
+            raise ConfigError(
+                f"policy.model.encoder: {type(self).__name__} cannot take images of {h} x {w} pixels "
+                f"with {c} channels: {error}. Smaller images suit 'minatar_cnn'."
+            ) from error
+
+
+@ENCODER_REGISTRY.register("nature_cnn")
+class NatureCNN(ImageEncoder):
+    """Three convolutions, 32-64-64 (Mnih et al., Nature 2015); at least 36 x 36 pixels."""
+
+    trunk = (512,)
+
+    def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
+        super().__init__(space, channels)
+        act = ACTIVATIONS[activation]
+        self.layers = nn.Sequential(
+            nn.Conv2d(self.in_shape[0], 32, 8, 4), act(),
+            nn.Conv2d(32, 64, 4, 2), act(),
+            nn.Conv2d(64, 64, 3, 1), act(),
+        )  # fmt: skip
+        self.out_features = self.features_of(self.layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.images(x)).flatten(1)
+
+
+@ENCODER_REGISTRY.register("minatar_cnn")
+class MinAtarCNN(ImageEncoder):
+    """One convolution of 16 3 x 3 filters (arXiv:1903.03176), for grids as small as 3 x 3."""
+
+    trunk = (128,)
+
+    def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
+        super().__init__(space, channels)
+        self.layers = nn.Sequential(nn.Conv2d(self.in_shape[0], 16, 3), ACTIVATIONS[activation]())
+        self.out_features = self.features_of(self.layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.images(x)).flatten(1)
+
+
+class _Residual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.ReLU(), nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(), nn.Conv2d(width, width, 3, padding=1),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
+@ENCODER_REGISTRY.register("impala_cnn")
+class ImpalaCNN(ImageEncoder):
+    """Three residual stages, 16-32-32 (arXiv:1802.01561, figure 3, deep)."""
+
+    trunk = (256,)
+
+    def __init__(
+        self,
+        space: gym.Space,
+        activation: str = "relu",
+        channels: str | None = None,
+        widths: Sequence[int] = (16, 32, 32),
+    ) -> None:
+        super().__init__(space, channels)
+        stages: list[nn.Module] = []
+        before = self.in_shape[0]
+        for width in widths:
+            stages += [nn.Conv2d(before, width, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+            stages += [_Residual(width), _Residual(width)]
+            before = width
+        self.layers = nn.Sequential(*stages, nn.ReLU())
+        self.out_features = self.features_of(self.layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.images(x)).flatten(1)
+
+
+def default_encoder(space: gym.Space) -> str:
+    """Returns the name of the encoder that a leaf gets when the config names none."""
+    if is_image(space):
+        height, width = sorted(space.shape)[-2:]
+        return "nature_cnn" if min(height, width) >= 36 else "minatar_cnn"
+    if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        return "embedding"
+    if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
+        return "mlp"
+    raise ConfigError(
+        f"observations of {type(space).__name__} are not supported; supported are Box, Discrete, "
+        "MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+    )
+
+
+class Encoder(nn.Module):
+    """The encoders of all leaves, their features side by side, and a trunk on top.
+
+    Args:
+        space: the observation space, a leaf or a tree.
+        encoder: ``None`` chooses by the space; else ``{"type": name, ...}`` for the images (or, where
+            there are none, for every leaf), or ``{"leaf.path": {"type": ...}}`` a leaf.
+        hidden_size_list: widths of the trunk; ``None`` is the encoder's own, 64-64 for vectors.
+        activation: its name.
+
+    Shapes:
+        observations (N, ...), or a dict of them -> (N, out_features)
+    """
+
+    def __init__(
+        self,
+        space: gym.Space,
+        encoder: Mapping[str, Any] | None,
+        hidden_size_list: Sequence[int] | None,
+        activation: str,
+    ) -> None:
+        super().__init__()
+        found = [(path, leaf) for path, leaf in observation_leaves(space) if path[:1] != (MASK_KEY,)]
+        self.paths = [path for path, _ in found]
+        has_images = any(is_image(leaf) for _, leaf in found)
+        self.leaves = nn.ModuleList()
+        for path, leaf in found:
+            chosen = dict(encoder or {})
+            if "type" not in chosen:
+                chosen = dict(chosen.get(".".join(path), {}))
+            elif has_images and not is_image(leaf):
+                chosen = {}
+            name = chosen.pop("type", None) or default_encoder(leaf)
+            self.leaves.append(ENCODER_REGISTRY.get(name)(leaf, activation=activation, **chosen))
+        if hidden_size_list is None:
+            hidden_size_list = next((m.trunk for m in self.leaves if hasattr(m, "trunk")), (64, 64))
+        sizes = [sum(leaf.out_features for leaf in self.leaves), *hidden_size_list]
+        self.trunk = mlp(sizes, activation)
+        self.out_features = sizes[-1]
+
+    def forward(self, obs: Any) -> Tensor:
+        features = [leaf(_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
+        return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
+
+
+def _at(tree: Any, path: tuple[str, ...]) -> Tensor:
+    for name in path:
+        tree = tree[name]
+    return tree

@@ -1,0 +1,437 @@
+"""One process, one loop: collect, learn, and now and then evaluate.
+
+    envs -> Collector -> rollout -> Learner -> policy
+                                    Evaluator ---^   (beside the loop, never inside it)
+
+The pipeline is an iterator, so a script that embeds it owns its loop::
+
+    pipeline = SerialPipeline("cartpole_ppo")
+    for progress in pipeline:
+        if progress.evaluation:
+            print(progress.env_step, progress.evaluation.mean)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from ding_lite.checkpoint import find_checkpoint, load_checkpoint, prune_snapshots, save_checkpoint
+from ding_lite.collector import Collector
+from ding_lite.config import Config, compile_config, load_config, plain, refuse_foreign_modules
+from ding_lite.display import Display, Quiet, display_for
+from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
+from ding_lite.envs.space_json import space_to_json
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import CheckpointError, DingLiteError
+from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
+from ding_lite.learner import Learner
+from ding_lite.models.encoders import is_image, observation_leaves
+from ding_lite.logger import RunLogger, new_run_folder
+from ding_lite.policies.base import Policy
+from ding_lite.policies.load import as_tensors
+from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.types import Progress
+
+
+class SerialPipeline:
+    """Builds the parts of a run from a config, and turns the crank.
+
+    Args:
+        config: a dict, a file, the name of a shipped config, or a compiled one.
+        seed: replaces the config's.
+        env_setting: ``(make, collector_cfgs, evaluator_cfgs)``: environments made by ``make(cfg)``, one
+            for each cfg, instead of those that the config describes.
+        model: trained as it is, instead of one built from the config.
+        max_train_iter, max_env_step: stop at the first iteration boundary at or past them.
+        folder: of the run, which must not exist; ``runs/<exp_name>`` (or ``_2``, ...) when None.
+        display: shows how it goes; nothing is shown when None.
+
+    Raises:
+        ConfigError: for any fault of the config, before an environment steps.
+        EnvError: if the environments cannot be made. Neither leaves a folder behind.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | Path | Config,
+        *,
+        seed: int | None = None,
+        env_setting: EnvSetting | None = None,
+        model: torch.nn.Module | None = None,
+        max_train_iter: int | None = None,
+        max_env_step: int | None = None,
+        folder: str | Path | None = None,
+        display: Display | None = None,
+    ) -> None:
+        limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step, "seed": seed}
+        self._build(_compiled(config, limits), env_setting, model, display or Quiet())
+        name = self.cfg.exp_name if folder is None else str(folder)
+        self._open(new_run_folder(name, exact=folder is not None))
+
+    @classmethod
+    def resume(
+        cls,
+        run: str | Path,
+        *,
+        checkpoint: str = "last",
+        max_train_iter: int | None = None,
+        max_env_step: int | None = None,
+        env_setting: EnvSetting | None = None,
+        model: torch.nn.Module | None = None,
+        display: Display | None = None,
+        trust: Sequence[str] = (),
+    ) -> SerialPipeline:
+        """Returns the pipeline of a saved run, ready to go on where its checkpoint was made.
+
+        Args:
+            run: a run's folder, or one of its checkpoints.
+            checkpoint: which one of a run.
+            max_train_iter, max_env_step: new limits; the saved ones when None.
+            env_setting, model, display: as for a new pipeline.
+            trust: modules of your own that the saved config may import.
+
+        Raises:
+            CheckpointError: if there is none, or it does not fit.
+        """
+        folder = find_checkpoint(Path(run), checkpoint)
+        state, saved = load_checkpoint(folder)
+        refuse_foreign_modules(saved["config"], trust)
+        self = cls.__new__(cls)
+        limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
+        self._build(_compiled(saved, limits), env_setting, model, display or Quiet())
+        self.load_state_dict(state)
+        self._open(folder.parent.parent, resume_at=self.progress.env_step)
+        return self
+
+    def _build(
+        self, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None, display: Display
+    ) -> None:
+        self.config, self.cfg, self.display = config, config.values, display
+        env, seed = self.cfg.env, self.cfg.seed
+        self.progress, self.status, self.error = Progress(), "running", ""
+        self.scores = Scores(env.stop_value)
+        self._wall_time, self._started = 0.0, time.monotonic()
+        self._stop_requested = ""
+        self.envs: VectorEnv | None = None
+        self.eval_envs: VectorEnv | None = None
+        try:
+            if env_setting is None:
+                self.envs = make_vector_env(env, env.collector_env_num, seed)
+                self.eval_envs = make_vector_env(env, env.evaluator_env_num, seed, evaluate=True)
+            else:
+                make, collector_cfgs, evaluator_cfgs = env_setting
+                self.envs = vector_env_of(make, collector_cfgs, seed)
+                self.eval_envs = vector_env_of(make, evaluator_cfgs, seed, env.max_eval_steps)
+            torch.set_num_threads(_threads(self.cfg.num_threads, self.envs.obs_space))
+            kind = self.cfg.policy.type
+            self.policy: Policy = (POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind)(
+                self.cfg.policy, self.envs.obs_space, self.envs.action_space, model=model, seed=seed
+            )
+            self.collector = Collector(self.envs, self.policy.collect_mode, self.cfg.policy.collect.n_sample)
+            self.learner = Learner(self.policy.learn_mode)
+            self.evaluator = Evaluator(
+                self.eval_envs, self.policy.eval_mode, env.n_evaluator_episode, env.max_eval_steps
+            )
+        except BaseException:
+            self._close_envs()
+            raise
+
+    def _open(self, folder: Path, resume_at: int | None = None) -> None:
+        self.folder = folder
+        try:
+            self.logger = RunLogger(folder, self.config.as_json(), resume_at)
+        except BaseException:
+            self._close_envs()
+            raise
+        self.say("resumed" if resume_at is not None else "new run", f"folder {folder}")
+        assert self.envs is not None
+        self.say(f"env {self.cfg.env.env_id or self.cfg.env.type}: {self.envs.backend}")
+        self.say(
+            f"policy {self.cfg.policy.type} on {self.policy.device}, "
+            f"{sum(p.numel() for p in self.policy.model.parameters()):,} parameters, "
+            f"{torch.get_num_threads()} torch threads, seed {self.cfg.seed}"
+        )
+        if self.collector.n_sample != self.cfg.policy.collect.n_sample:
+            self.say(
+                f"policy.collect.n_sample={self.cfg.policy.collect.n_sample} is rounded up to "
+                f"{self.collector.n_sample}: {self.collector.steps} steps of {self.envs.num_envs} environments"
+            )
+
+    def say(self, *parts: str) -> None:
+        """Writes a line to log.txt, and shows it."""
+        line = "  ".join(parts)
+        self.logger.say(line)
+        self.display.say(line)
+
+    # ------------------------------------------------------------------ the loop
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Trains until a limit is reached or the task is solved, yielding after every turn.
+
+        A ``break`` saves the run and leaves it ready to be resumed.
+        """
+        self._started = time.monotonic()
+        self.status = "running"
+        try:
+            while not self.is_over():
+                self.step()
+                yield self.progress
+            self._finish()
+        except GeneratorExit:
+            self._conclude("interrupted")
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.close()
+
+    def is_over(self) -> bool:
+        """Returns whether a limit is reached, the task is solved, or a stop was asked for."""
+        cfg, done = self.cfg, self.progress
+        return bool(
+            self._stop_requested
+            or done.solved
+            or done.env_step >= cfg.max_env_step
+            or (cfg.max_train_iter is not None and done.train_iter >= cfg.max_train_iter)
+        )
+
+    def request_stop(self, reason: str) -> None:
+        """Asks the run to end at the next iteration boundary; safe to call from a signal handler."""
+        self._stop_requested = reason
+
+    def step(self) -> Progress:
+        """Takes one turn: collect, learn, perhaps evaluate, and write it down."""
+        progress, began = self.progress, time.perf_counter()
+        before = progress.env_step
+        rollout = self.collector.collect()
+        collected = time.perf_counter()
+        learned = self.learner.train(rollout)
+        done = time.perf_counter()
+
+        fresh = int(rollout.valid.sum())
+        progress.env_step += fresh
+        progress.train_iter = self.learner.train_iter
+        progress.iteration += 1
+        progress.metrics = {
+            **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
+            **{f"learn/{name}": value for name, value in learned.items()},
+            "time/env_steps_per_second": fresh / (done - began),
+            "time/collect_s": collected - began,
+            "time/learn_s": done - collected,
+        }
+        progress.evaluation = None
+        if _crosses(before, progress.env_step, self.cfg.policy.eval.eval_freq):
+            self._evaluate()
+        self._write_row()
+        if _crosses(before, progress.env_step, self.cfg.checkpoint.freq):
+            self.save("last")
+        if _crosses(before, progress.env_step, self.cfg.checkpoint.keep_freq):
+            self._snapshot()
+        self.display.show(progress, self.cfg.max_env_step)
+        return progress
+
+    def _evaluate(self) -> None:
+        """Evaluates, and keeps the best as a checkpoint."""
+        progress, began = self.progress, time.perf_counter()
+        progress.evaluation, progress.solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        progress.metrics |= evaluation_metrics(progress.evaluation)
+        progress.metrics["time/eval_s"] = time.perf_counter() - began
+        if self.scores.is_best(progress.evaluation):
+            self.save("best")
+
+    def _write_row(self) -> None:
+        progress = self.progress
+        row = {
+            "env_step": progress.env_step,
+            "train_iter": progress.train_iter,
+            "iteration": progress.iteration,
+            **progress.metrics,
+            "time/wall_s": self.wall_time,
+        }
+        self.logger.write(progress.env_step, row, self.collector.episodes)
+
+    # ------------------------------------------------------------------ ending
+
+    def _finish(self) -> None:
+        if self._stop_requested:
+            self._conclude("interrupted", self._stop_requested)
+            return
+        if self.scores.iteration != self.progress.iteration:
+            self.progress.metrics = {}
+            self._evaluate()
+            self.collector.episodes = []
+            self._write_row()
+            self.display.show(self.progress, self.cfg.max_env_step)
+        self._conclude("solved" if self.progress.solved else "finished")
+
+    def _conclude(self, status: str, error: str = "") -> None:
+        self.status, self.error = status, error
+        self.save("last")
+        self._write_result()
+
+    def _fail(self, error: BaseException) -> None:
+        """Notes how a run died; its last checkpoint stays the one from before."""
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self.status = "interrupted" if interrupted else "failed"
+        self.error = f"{type(error).__name__}: {error}"
+        try:
+            self.logger.say(self.error)
+            self._write_result()
+        except (DingLiteError, OSError) as second:
+            self.display.say(f"result.json could not be written: {second}")
+        self.close()
+
+    def _write_result(self) -> None:
+        last, progress, cfg = self.scores.last, self.progress, self.cfg
+        exists = {name: (self.folder / "ckpt" / name).exists() for name in ("last", "best")}
+        self.logger.result(
+            {
+                "status": self.status,
+                "solved": progress.solved,
+                "eval_value": None if last is None else last.mean,
+                "eval_value_std": None if last is None else last.std,
+                "best_eval_value": self.scores.state_dict()["best"],
+                "env_step": progress.env_step,
+                "train_iter": progress.train_iter,
+                "iterations": progress.iteration,
+                "wall_time_s": self.wall_time,
+                "env_steps_per_second": progress.env_step / self.wall_time if self.wall_time else None,
+                "seed": cfg.seed,
+                "policy": plain(cfg.policy.type),
+                "env_id": cfg.env.env_id or plain(cfg.env.type),
+                "checkpoint": "ckpt/last" if exists["last"] else None,
+                "best_checkpoint": "ckpt/best" if exists["best"] else None,
+                "error": self.error or None,
+            }
+        )
+
+    def summary(self) -> str:
+        """Returns two lines for people: how it ended, and what to do next."""
+        last = self.scores.last
+        told = "" if last is None else f", evaluation {last.mean:.1f} ± {last.std:.1f}"
+        return (
+            f"{self.status} after {self.progress.env_step:,} env steps and {self.wall_time:.1f} s{told}\n"
+            f"run: {self.folder}   try: ding-lite eval {self.folder} -n 100"
+        )
+
+    @property
+    def wall_time(self) -> float:
+        """Seconds of training so far, over all sessions of the run."""
+        return self._wall_time + time.monotonic() - self._started
+
+    def close(self) -> None:
+        """Frees environments and files; calling it twice is fine."""
+        self._close_envs()
+        self.logger.close()
+
+    def _close_envs(self) -> None:
+        for envs in (self.envs, self.eval_envs):
+            if envs is not None:
+                envs.close()
+        self.envs = self.eval_envs = None
+
+    # ------------------------------------------------------------------ state
+
+    def save(self, name: str = "last") -> Path:
+        """Saves a checkpoint as ``ckpt/<name>`` of the run's folder and returns its path."""
+        folder = self.folder / "ckpt" / name
+        spaces = {
+            "obs": space_to_json(self.policy.obs_space),
+            "action": space_to_json(self.policy.action_space),
+        }
+        save_checkpoint(folder, self.state_dict(), {**self.config.as_json(), "spaces": spaces})
+        return folder
+
+    def _snapshot(self) -> None:
+        self.save(f"iteration_{self.progress.iteration:08d}")
+        prune_snapshots(self.folder / "ckpt", self.cfg.checkpoint.keep)
+
+    def _parts(self) -> dict[str, Any]:
+        """Returns every part with a state of its own, by name."""
+        return {
+            "policy": self.policy,
+            "collector": self.collector,
+            "learner": self.learner,
+            "progress": self.progress,
+            "scores": self.scores,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the whole state of the run as one tree; ``clock`` is not part of what is compared."""
+        state = {name: part.state_dict() for name, part in self._parts().items()}
+        return {**state, "clock": {"wall_time": self.wall_time}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over the whole state; the environments go on in the middle of their episodes.
+
+        Raises:
+            CheckpointError: if it lacks a part, or a part does not fit.
+        """
+        for name, part in self._parts().items():
+            if name not in state:
+                raise CheckpointError(f"the checkpoint has no {name!r}: it cannot be resumed from")
+            part.load_state_dict(as_tensors(state[name]) if name == "policy" else state[name])
+        self._wall_time = float(state["clock"]["wall_time"])
+
+
+def serial_pipeline(
+    config: Mapping[str, Any] | str | Path | Config,
+    seed: int | None = None,
+    env_setting: EnvSetting | None = None,
+    model: torch.nn.Module | None = None,
+    max_train_iter: int | None = None,
+    max_env_step: int | None = None,
+) -> Policy:
+    """Trains what ``config`` describes until it is done, shows how it goes, and returns the policy.
+
+    The arguments are those of :class:`SerialPipeline`; ``seed=None`` is the config's own.
+    """
+    with display_for(sys.stdout) as display:
+        pipeline = SerialPipeline(
+            config,
+            seed=seed,
+            env_setting=env_setting,
+            model=model,
+            max_train_iter=max_train_iter,
+            max_env_step=max_env_step,
+            display=display,
+        )
+        for _ in pipeline:
+            pass
+        display.say(pipeline.summary())
+    return pipeline.policy
+
+
+# The name that DI-engine's users know; which data a policy learns from is its config's business.
+serial_pipeline_onpolicy = serial_pipeline
+
+
+def _compiled(config: Any, limits: Mapping[str, Any]) -> Config:
+    if isinstance(config, (str, Path)):
+        config = load_config(config)
+    if isinstance(config, Config):
+        config = config.as_json()
+    if "spaces" in config:  # a checkpoint's
+        config = {"config": config["config"], "source": config["source"]}
+    return compile_config(config, limits=limits)
+
+
+def _threads(wanted: int | str, obs_space: gym.Space) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    images = any(is_image(leaf) for _, leaf in observation_leaves(obs_space))
+    return len(os.sched_getaffinity(0)) if images and hasattr(os, "sched_getaffinity") else 1
+
+
+def _crosses(before: int, after: int, freq: int) -> bool:
+    """Returns whether a multiple of ``freq`` lies past ``before`` and not past ``after``."""
+    return freq > 0 and after // freq > before // freq
+

@@ -1,0 +1,198 @@
+"""What every actor-critic policy shares: acting, credit assignment, and scales.
+
+Rewards and values are stored raw and scaled where they are used, by statistics that stay fixed from an
+iteration's first action to its last gradient step.
+
+Shapes: T steps, B envs, N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor
+
+from ding_lite.errors import ConfigError
+from ding_lite.policies.base import Policy, check_declared
+from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.rl.returns import gae
+from ding_lite.rl.running_stats import RewardScale, ValueNorm
+from ding_lite.rollout import Rollout, map_tree
+from ding_lite.schema import Key
+from ding_lite.types import Tree
+
+VALUE_CHUNK_BYTES = 2**26  # of float32 input to the value network at a time
+
+
+class ActorCriticPolicy(Policy):
+    """Acts by ``model.compute_actor``, and gives every step its advantage by ``model.compute_critic``."""
+
+    config: dict[str, Any] = dict(
+        action_space=Key(None, (str,), choices=("discrete", "continuous", "hybrid"), optional=True),
+        learn=dict(
+            learning_rate=Key(3e-4, above=0),
+            value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
+            ignore_done=False,  # take every termination for a truncation
+        ),
+        collect=dict(
+            n_sample=Key(2048, low=2),  # transitions in a rollout, over all environments
+            n_episode=Key(None, fixed_because="rollouts of whole episodes are not built yet; set n_sample"),
+            unroll_len=Key(1, choices=(0, 1)),
+            discount_factor=Key(0.99, low=0, high=1),
+            gae_lambda=Key(0.95, low=0, high=1),
+        ),
+        normalize=dict(
+            obs=False,  # observations to mean 0 and std 1, running
+            obs_clip=Key(10.0, above=0),
+            reward=False,  # rewards by the std of the discounted return
+            reward_clip=Key(None, (float,), above=0, optional=True),  # after the scaling, for training
+        ),
+    )
+
+    # ------------------------------------------------------------------ preparing
+
+    def _init_shared(self) -> None:
+        cfg = self.cfg
+        check_declared(self.obs_space, self.action_space, {"action_space": cfg.action_space})
+        norm = cfg.normalize
+        self.obs_norm = ObservationNorm(self.obs_space, norm.obs_clip, self.device) if norm.obs else None
+        self.reward_scale = RewardScale(cfg.collect.discount_factor) if norm.reward else None
+        self.value_norm = ValueNorm() if cfg.learn.value_norm else None
+        if self.value_norm is not None and not self.model.value_heads:
+            raise ConfigError(
+                f"policy.learn.value_norm: {type(self.model).__name__} names no value_heads, and PopArt "
+                "must correct them; set model.value_heads = (its last linear value layer,), or "
+                "value_norm=False"
+            )
+        self.progress = TrainingProgress(cfg.learn.learning_rate)
+
+    # ------------------------------------------------------------------ acting
+
+    def _inputs(self, obs: Tree) -> Any:
+        """Returns observations as the model takes them: on the device, normalised."""
+        obs = self._on_device(obs)
+        return obs if self.obs_norm is None else self.obs_norm(obs)
+
+    @torch.inference_mode()
+    def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
+        inputs = self._inputs(obs)
+        dist = self._distribution(inputs, self.model.compute_actor(inputs))
+        action = dist.sample(self.generator)
+        return {"action": action, "log_prob": dist.log_prob(action)}
+
+    @torch.inference_mode()
+    def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
+        inputs = self._inputs(obs)
+        return {"action": self._distribution(inputs, self.model.compute_actor(inputs)).mode()}
+
+    # ------------------------------------------------------------------ credit
+
+    def _get_train_sample(self, rollout: Rollout) -> Rollout:
+        rollout = rollout.to(self.device)
+        for name, field in self._credit(rollout).items():
+            setattr(rollout, name, field)
+        return rollout
+
+    @torch.no_grad()
+    def _credit(self, rollout: Rollout) -> dict[str, Tensor]:
+        """Returns value, advantage and value_target (T, B) by the newest value network, raw units.
+
+        What stands on a row that is not valid never reaches a valid one.
+        """
+        valid = rollout.valid
+        value = self._values(rollout.obs, lead=2)
+        next_value = torch.empty_like(value)
+        next_value[:-1] = value[1:]
+        next_value[-1] = self._values(rollout.last_obs, lead=1)
+        if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__
+            final = rollout.final
+            next_value[final.t, final.env] = self._values(final.obs, lead=1)
+        advantage, target = gae(
+            self._training_reward(rollout.reward).masked_fill(~valid, 0.0),
+            value.masked_fill(~valid, 0.0),
+            next_value.masked_fill(~valid, 0.0),
+            rollout.terminated,
+            rollout.truncated | ~valid,
+            gamma=self.cfg.collect.discount_factor,
+            gae_lambda=self.cfg.collect.gae_lambda,
+            ignore_done=self.cfg.learn.ignore_done,
+        )
+        return {"value": value, "advantage": advantage, "value_target": target}
+
+    def _values(self, obs: Any, lead: int) -> Tensor:
+        """Returns the values of observations with ``lead`` leading dims, raw units, in chunks."""
+        shape: torch.Size = torch.Size()
+        sizes: list[int] = []
+
+        def note(leaf: Tensor) -> None:
+            nonlocal shape
+            shape = leaf.shape[:lead]
+            sizes.append(leaf[(0,) * lead].numel() * 4)
+
+        map_tree(note, obs)
+        flat = map_tree(lambda leaf: leaf.flatten(0, lead - 1), obs)
+        chunk = max(1, VALUE_CHUNK_BYTES // max(1, sum(sizes)))
+        values = [
+            self.model.compute_critic(self._inputs(map_tree(lambda x, s=start: x[s : s + chunk], flat)))
+            for start in range(0, shape.numel(), chunk)
+        ]
+        value = torch.cat(values).view(shape)
+        return value if self.value_norm is None else self.value_norm.denormalize(value)
+
+    def _training_reward(self, reward: Tensor) -> Tensor:
+        if self.reward_scale is not None:
+            reward = reward / float(self.reward_scale.std)
+        clip = self.cfg.normalize.reward_clip
+        return reward if clip is None else reward.clamp(-clip, clip)
+
+    # ------------------------------------------------------------------ scales and state
+
+    def _update_normalizers(self, data: Rollout) -> None:
+        if self.obs_norm is not None:
+            self.obs_norm.update(data.obs, data.valid)
+        if self.reward_scale is not None:
+            done = (data.terminated | data.truncated).cpu().numpy()
+            self.reward_scale.update_from(data.reward.cpu().numpy(), done, data.valid.cpu().numpy())
+
+    @property
+    def learning_rate(self) -> float:
+        """The base of the schedule. Assigning replaces it from the next iteration on, and is saved."""
+        return self.progress.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.progress.learning_rate = float(value)
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            **super()._state(),
+            "obs_norm": self.obs_norm,
+            "reward_scale": self.reward_scale,
+            "value_norm": self.value_norm,
+            "progress": self.progress,
+        }
+
+
+class TrainingProgress:
+    """How far this policy has learned: what its schedules are functions of."""
+
+    def __init__(self, learning_rate: float) -> None:
+        self.env_step = 0  # fresh valid rows learned from
+        self.learning_rate = learning_rate  # base of the schedule
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"env_step": self.env_step, "learning_rate": self.learning_rate}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.env_step, self.learning_rate = int(state["env_step"]), float(state["learning_rate"])
+
+
+def has_box(space: gym.Space) -> bool:
+    if isinstance(space, gym.spaces.Dict):
+        return any(has_box(child) for child in space.spaces.values())
+    if isinstance(space, gym.spaces.Tuple):
+        return any(has_box(child) for child in space.spaces)
+    return isinstance(space, gym.spaces.Box)

@@ -1,0 +1,71 @@
+"""Observations and rewards brought to unit scale, as part of a policy and of its checkpoint.
+
+Statistics stay as they are from an iteration's first action to its last gradient step: the ratio of
+the first minibatch is 1, and the values of a whole rollout can be computed in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.models.encoders import MASK_KEY, is_image, observation_leaves
+from ding_lite.rl.running_stats import RunningMeanStd
+
+
+class ObservationNorm:
+    """(obs - mean) / std, clipped, for every leaf of floats; images, indices and masks pass as they are.
+
+    Shapes:
+        observations (N, ...) or a dict of such -> the same
+    """
+
+    def __init__(self, space: gym.Space, clip: float, device: torch.device) -> None:
+        self.clip, self.device = clip, device
+        self.stats: dict[tuple[str, ...], RunningMeanStd] = {
+            path: RunningMeanStd(leaf.shape)
+            for path, leaf in observation_leaves(space)
+            if _is_numeric(leaf) and path[:1] != (MASK_KEY,)
+        }
+        self._scale: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+        self._refresh()
+
+    def _refresh(self) -> None:
+        for path, stats in self.stats.items():
+            mean = torch.as_tensor(stats.mean, dtype=torch.float32, device=self.device)
+            inverse = torch.as_tensor(1 / stats.std, dtype=torch.float32, device=self.device)
+            self._scale[path] = (mean, inverse)
+
+    def __call__(self, obs: Any, path: tuple[str, ...] = ()) -> Any:
+        if not isinstance(obs, Tensor):
+            return {name: self(value, (*path, name)) for name, value in obs.items()}
+        if path not in self._scale:
+            return obs
+        mean, inverse = self._scale[path]
+        return ((obs.to(torch.float32) - mean) * inverse).clamp_(-self.clip, self.clip)
+
+    def update(self, obs: Any, valid: Tensor) -> None:
+        """Takes in the valid rows of a rollout's observations (T, B, ...)."""
+        for path, stats in self.stats.items():
+            leaf = obs
+            for name in path:
+                leaf = leaf[name]
+            stats.update(leaf[valid].cpu().numpy())
+        self._refresh()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"/".join(path): stats.state_dict() for path, stats in self.stats.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for path, stats in self.stats.items():
+            stats.load_state_dict(state["/".join(path)])
+        self._refresh()
+
+
+def _is_numeric(leaf: gym.Space) -> bool:
+    return isinstance(leaf, gym.spaces.Box) and not is_image(leaf) and np.dtype(leaf.dtype).kind == "f"

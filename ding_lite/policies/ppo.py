@@ -1,0 +1,276 @@
+"""Proximal Policy Optimization (arXiv:1707.06347).
+
+    r     = pi(a|s) / pi_old(a|s)
+    L_pi  = -mean(min(r A, clip(r, 1 - eps, 1 + eps) A))  -  entropy_weight * entropy
+    L_V   = 0.5 mean((V - R)^2)
+    L     = L_pi + value_weight * L_V
+
+Advantages are GAE with the true last observation of a truncated episode; rewards and values are stored
+raw and scaled where they are used.
+
+Shapes: T steps, B envs, N = valid rows of T * B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.policies.actor_critic import ActorCriticPolicy, has_box
+from ding_lite.policies.updater import Updater
+from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.rl import losses
+from ding_lite.rl.returns import explained_variance
+from ding_lite.rl.schedules import KINDS, schedule
+from ding_lite.rollout import Batch, Rollout, batch_of, flatten_valid, minibatches, time_major_fields
+from ding_lite.schema import Key
+from ding_lite.seeding import GeneratorState, torch_generator
+
+UNTIL_BUILT = "it is not built yet"
+
+
+@POLICY_REGISTRY.register("ppo")
+class PPOPolicy(ActorCriticPolicy):
+    """PPO on fresh rollouts, with every option of "The 37 Implementation Details of PPO".
+
+    A policy of your own overrides :meth:`policy_loss` or :meth:`value_loss`; both see a
+    :class:`~ding_lite.rollout.Batch` whose ``dist`` and ``new_value`` are fresh, are pure, and return
+    ``(0-d loss, dict of 0-d metrics)``.
+    """
+
+    config: dict[str, Any] = dict(
+        on_policy=Key(True, fixed_because="the policy 'ppo' learns from fresh rollouts"),
+        priority=Key(False, fixed_because="fresh rollouts are used whole"),
+        priority_IS_weight=Key(False, fixed_because="fresh rollouts are used whole"),
+        recompute_adv=True,  # values and advantages anew at each epoch, from the newest network
+        nstep_return=Key(False, fixed_because="fresh rollouts use GAE"),
+        transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
+        learn=dict(
+            epoch_per_collect=Key(10, low=1),  # passes over each rollout
+            batch_size=Key(64, low=1),  # samples in a minibatch
+            adam_eps=Key(1e-5, above=0),
+            value_weight=Key(0.5, low=0),
+            # Entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
+            entropy_weight=Key(None, (float,), low=0, optional=True),
+            clip_ratio=Key(0.2, above=0),
+            dual_clip=Key(None, (float,), above=1, optional=True),  # bound for A < 0, such as 3.0
+            # Clips the value this far from its old estimate, in the units of the loss; None: no clip.
+            value_clip=Key(None, (float,), above=0, optional=True),
+            value_loss=Key("mse", choices=("mse", "smooth_l1")),
+            # Advantages to mean 0 and std 1: in each minibatch (True), over the whole batch, or not.
+            adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
+            target_kl=Key(None, (float,), above=0, optional=True),  # policy stops above 1.5 times it
+            grad_clip_type=Key("clip_norm", (str,), choices=("clip_norm", "clip_value"), optional=True),
+            grad_clip_value=Key(0.5, above=0),
+            # How each coefficient changes over schedule_env_step, down to its final share.
+            lr_schedule=Key("constant", choices=KINDS),
+            lr_final=Key(0.0, low=0),
+            clip_schedule=Key("constant", choices=KINDS),  # of clip_ratio and value_clip alike
+            clip_final=Key(0.0, low=0),
+            entropy_schedule=Key("constant", choices=KINDS),
+            entropy_final=Key(0.0, low=0),
+            schedule_env_step=Key(None, (int,), low=1, optional=True),  # None: the config's max_env_step
+            # DI-engine's, which are said elsewhere here or not built.
+            lr_scheduler=Key(None, fixed_because="write lr_schedule='linear' and lr_final"),
+            ppo_param_init=Key(True, fixed_because="write policy.model.init='torch' for torch's own"),
+            kl_type=Key("k1", fixed_because=f"it belongs to kl_beta, and {UNTIL_BUILT}"),
+            kl_beta=Key(0.0, fixed_because=UNTIL_BUILT),
+            pretrained_model_path=Key(None, fixed_because=UNTIL_BUILT),
+        ),
+    )
+
+    # ------------------------------------------------------------------ preparing
+
+    def _init_learn(self) -> None:
+        self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
+        self._init_optimizers()
+
+    def _init_optimizers(self) -> None:
+        self.optimizer = self._make_updater(self.model.parameters())
+
+    def _make_updater(self, parameters: Any) -> Updater:
+        learn = self.cfg.learn
+        return Updater(
+            parameters,
+            learning_rate=learn.learning_rate,
+            eps=learn.adam_eps,
+            grad_clip_type=learn.grad_clip_type,
+            grad_clip_value=learn.grad_clip_value,
+        )
+
+    # ------------------------------------------------------------------ losses
+
+    @property
+    def clip_ratio(self) -> float:
+        """The policy's clip range, by its schedule."""
+        return self.cfg.learn.clip_ratio * self._schedule("clip")
+
+    @property
+    def entropy_weight(self) -> float:
+        """The weight of the entropy bonus, by its schedule."""
+        weight = self.cfg.learn.entropy_weight
+        if weight is None:
+            weight = 0.0 if has_box(self.action_space) else 0.01
+        return weight * self._schedule("entropy")
+
+    def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the clipped surrogate less the entropy bonus.
+
+        Shapes:
+            every field of ``batch`` is (N, ...); ``batch.dist.log_prob`` gives (N,)
+        """
+        log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
+        objective = losses.clipped_surrogate(
+            log_ratio, batch.advantage, self.clip_ratio, self.cfg.learn.dual_clip
+        )
+        policy_loss, entropy = -objective.mean(), batch.dist.entropy().mean()
+        return policy_loss - self.entropy_weight * entropy, {
+            "policy_loss": policy_loss,
+            "entropy_loss": entropy,
+            "approx_kl": losses.approx_kl(log_ratio),
+            "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
+        }
+
+    def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the error of the value, before its weight, in normalised units under value_norm.
+
+        Shapes:
+            ``batch.new_value``, ``batch.value`` (old), ``batch.value_target``: (N,)
+        """
+        clip = self.cfg.learn.value_clip
+        if clip is not None:
+            clip = max(clip * self._schedule("clip"), 1e-8)
+        error = losses.value_error(
+            batch.new_value, batch.value_target, batch.value, clip, self.cfg.learn.value_loss
+        )
+        return error.mean(), {"value_loss": error.mean()}
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the weighted sum of both losses, on the model's fresh outputs."""
+        logit, batch.new_value = self.model.compute_actor_critic(batch.obs)
+        batch.dist = self._distribution(batch.obs, logit)
+        policy_loss, policy_metrics = self.policy_loss(batch)
+        value_loss, value_metrics = self.value_loss(batch)
+        total = policy_loss + self.cfg.learn.value_weight * value_loss
+        return total, {"total_loss": total, **policy_metrics, **value_metrics}
+
+    def _critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the value part alone, for epochs after target_kl has stopped the policy."""
+        batch.new_value = self.model.compute_critic(batch.obs)
+        value_loss, metrics = self.value_loss(batch)
+        return self.cfg.learn.value_weight * value_loss, metrics
+
+    # ------------------------------------------------------------------ learning
+
+    def _forward_learn(self, data: Rollout) -> dict[str, float]:
+        """Improves the model from one rollout with advantages, and returns the means of the metrics."""
+        data = data.to(self.device)
+        if self.value_norm is not None:
+            targets = data.value_target[data.valid].cpu().numpy()
+            self.value_norm.update_heads(targets, self.model.value_heads)
+        self._apply_learning_rate()
+        history: list[dict[str, Tensor]] = []
+        metrics = self._describe(data)
+        epochs = self._policy_phase(data, history)
+        self.optimizer.raise_if_bad(history)
+        metrics |= _mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
+        metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
+        self._update_normalizers(data)
+        self.progress.env_step += int(data.valid.sum())
+        return metrics
+
+    def _policy_phase(self, data: Rollout, history: list[dict[str, Tensor]]) -> int:
+        """Runs the epochs, appends each step's metrics to ``history``, returns the policy's epochs."""
+        learn = self.cfg.learn
+        flat = self._training_set(data, data)
+        policy_goes_on, policy_epochs = True, 0
+        for epoch in range(learn.epoch_per_collect):
+            if epoch and self.cfg.recompute_adv:
+                flat = self._training_set(data, self._credit(data))
+            loss = self.loss if policy_goes_on else self._critic_loss
+            kls = []
+            for batch in self._minibatches(flat):
+                total, metrics = loss(batch)
+                norm = self.optimizer.step(total)
+                history.append({**{k: v.detach() for k, v in metrics.items()}, "grad_norm": norm})
+                kls.append(history[-1].get("approx_kl"))
+            policy_epochs += policy_goes_on
+            if learn.target_kl is not None and policy_goes_on:
+                policy_goes_on = float(torch.stack(kls).mean()) <= 1.5 * learn.target_kl
+        return policy_epochs
+
+    @torch.no_grad()
+    def _training_set(self, data: Rollout, credit: Any) -> Rollout:
+        """Returns the valid rows (N, ...) as the losses take them, with ``credit``'s three fields."""
+        fields = time_major_fields(data)
+        for name in ("value", "advantage", "value_target"):
+            fields[name] = credit[name]
+        if self.obs_norm is not None:
+            fields["obs"] = self.obs_norm(fields["obs"])
+        if self.value_norm is not None:
+            fields["value"] = self.value_norm.normalize(fields["value"])
+            fields["value_target"] = self.value_norm.normalize(fields["value_target"])
+        flat = flatten_valid(fields, data.valid)
+        if self.cfg.learn.adv_norm == "batch":
+            flat.advantage = losses.normalize_advantage(flat.advantage)
+        return flat
+
+    def _minibatches(self, flat: Rollout) -> Iterator[Batch]:
+        """Yields one pass over the training set, each sample once."""
+        per_minibatch = self.cfg.learn.adv_norm in ("minibatch", True)
+        for index in minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation):
+            batch = batch_of(flat, index)
+            if per_minibatch:
+                batch.advantage = losses.normalize_advantage(batch.advantage)
+            yield batch
+
+    def _describe(self, data: Rollout) -> dict[str, float]:
+        """Returns what the collected data itself says."""
+        valid = data.valid
+        value, target, advantage = data.value[valid], data.value_target[valid], data.advantage[valid]
+        told = {
+            "explained_variance": explained_variance(value, target),
+            "adv_max": advantage.max(),
+            "adv_mean": advantage.mean(),
+            "value_max": value.max(),
+            "value_mean": value.mean(),
+        }
+        return dict(zip(told, torch.stack(list(told.values())).tolist(), strict=True))
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [
+            *("cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac"),
+            *("explained_variance", "grad_norm", "adv_max", "adv_mean", "value_max", "value_mean"),
+            *("clip_ratio", "epochs", "updates"),
+        ]
+
+    # ------------------------------------------------------------------ schedules and state
+
+    def _schedule(self, name: str) -> float:
+        learn = self.cfg.learn
+        total = learn.schedule_env_step
+        share = self.progress.env_step / total if total else 0.0
+        return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
+
+    def _apply_learning_rate(self) -> None:
+        self.optimizer.learning_rate = self.learning_rate * self._schedule("lr")
+
+    def _state(self) -> dict[str, Any]:
+        learning = "learn" in self.fields
+        return {
+            **super()._state(),
+            "optimizer": self.optimizer if learning else None,
+            "permutation": GeneratorState(self.permutation) if learning else None,
+        }
+
+
+def _mean_metrics(history: list[dict[str, Tensor]]) -> dict[str, float]:
+    """Returns the mean of every metric over the steps that have it, waiting for the device once."""
+    names = sorted({name for step in history for name in step})
+    means = [torch.stack([step[name] for step in history if name in step]).mean() for name in names]
+    return dict(zip(names, torch.stack(means).tolist(), strict=True))
+
+

@@ -1,0 +1,103 @@
+"""One gradient step: the only place with backward, clipping and the optimiser.
+
+The learner's loop lives in the policy, so that ``learn_mode`` works alone; what must be done in one
+place, so that it can be guarded and measured, lives here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import NumericsError
+
+
+class Updater:
+    """Adam over ``parameters``, clipped, and guarded: a step that is not finite changes nothing.
+
+    Args:
+        parameters: those that the loss reaches.
+        learning_rate: of the first step; assign ``updater.learning_rate`` to change it.
+        eps: Adam's.
+        grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
+        grad_clip_value: the bound.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        learning_rate: float,
+        eps: float,
+        grad_clip_type: str | None,
+        grad_clip_value: float,
+    ) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
+        self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=eps, fused=True)
+        self._bad_steps: list[Tensor] = []
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.optimizer.param_groups[0]["lr"] = value
+
+    def step(self, loss: Tensor) -> Tensor:
+        """Takes one step down ``loss`` and returns the norm of the gradient before clipping.
+
+        Where the loss or the norm is not finite, neither parameters nor Adam's moments move; nothing
+        is waited for, :meth:`raise_if_bad` tells later.
+
+        Shapes:
+            loss: () -> ()
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if self.clip_type == "clip_norm":
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_value)
+        else:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            norm = nn.utils.get_total_norm(gradients)
+            if self.clip_type == "clip_value":
+                nn.utils.clip_grad_value_(self.parameters, self.clip_value)
+        bad = (~torch.isfinite(norm + loss.detach())).to(torch.float32)
+        self._bad_steps.append(bad)
+        # What GradScaler uses: a fused optimiser leaves everything as it is where found_inf is 1.
+        self.optimizer.found_inf = bad  # type: ignore[attr-defined]
+        self.optimizer.step()
+        return norm
+
+    def raise_if_bad(self, history: list[Mapping[str, Tensor]]) -> None:
+        """Ends an iteration.
+
+        Args:
+            history: the metrics of the steps since the last call, to name what was not finite.
+
+        Raises:
+            NumericsError: if one of its steps was not finite.
+        """
+        bad_steps, self._bad_steps = self._bad_steps, []
+        if not bad_steps:
+            return
+        bad = torch.stack(bad_steps).nonzero().flatten().tolist()
+        if not bad:
+            return
+        first = history[bad[0]] if bad[0] < len(history) else {}
+        parts = {k: float(v) for k, v in first.items() if not torch.isfinite(v)} or "the gradient"
+        raise NumericsError(
+            f"{len(bad)} of {len(bad_steps)} gradient steps were not finite; the first is step {bad[0]} "
+            f"of this iteration, where {parts} was. The parameters were left as they were before each "
+            "of them. Try a lower learning_rate or grad_clip_value, or look at the rewards' scale."
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.optimizer.load_state_dict(dict(state))

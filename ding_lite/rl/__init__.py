@@ -1,0 +1,1 @@
+"""Pure functions of tensors: credit, losses, distributions, schedules, running statistics."""

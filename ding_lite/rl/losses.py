@@ -1,0 +1,102 @@
+"""The losses of PPO and what is watched beside them, per sample or as a mean.
+
+Sources: PPO arXiv:1707.06347, dual clip arXiv:1912.09729 (eq. 5), the low-variance KL estimator
+http://joschu.net/blog/kl-approx.html (k3).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def clipped_surrogate(
+    log_ratio: Tensor, advantage: Tensor, clip_ratio: float | Tensor, dual_clip: float | None = None
+) -> Tensor:
+    """Returns min(r A, clip(r, 1 - eps, 1 + eps) A), eq. 7, to be maximised.
+
+    With ``dual_clip`` c > 1 the objective is bounded from below by c A, only where A < 0.
+
+    Shapes:
+        log_ratio = log pi - log pi_old, advantage: (N,) -> (N,)
+    """
+    ratio = torch.exp(log_ratio)
+    clipped = torch.clamp(ratio, 1 - clip_ratio, 1 + clip_ratio)
+    objective = torch.min(ratio * advantage, clipped * advantage)
+    if dual_clip is not None:
+        objective = torch.where(advantage < 0, torch.max(objective, dual_clip * advantage), objective)
+    return objective
+
+
+def value_error(
+    value: Tensor,
+    target: Tensor,
+    old_value: Tensor | None = None,
+    value_clip: float | Tensor | None = None,
+    kind: str = "mse",
+) -> Tensor:
+    """Returns 0.5 (V - R)^2, or smooth-L1 (torch's, beta 1); clipped around ``old_value`` if asked.
+
+    The clipped error is max(e(V), e(V_old + clip(V - V_old, -eps, eps))), section "9. value loss
+    clipping" of the 37 implementation details.
+
+    Shapes:
+        value, target, old_value: (N,) -> (N,)
+    """
+    error = _regression_error(value, target, kind)
+    if value_clip is None:
+        return error
+    if old_value is None:
+        raise ValueError("value_error: clipping needs old_value")
+    near = old_value + torch.clamp(value - old_value, -value_clip, value_clip)
+    return torch.max(error, _regression_error(near, target, kind))
+
+
+def _regression_error(value: Tensor, target: Tensor, kind: str) -> Tensor:
+    if kind == "mse":
+        return 0.5 * torch.square(value - target)
+    if kind == "smooth_l1":
+        return F.smooth_l1_loss(value, target, reduction="none")
+    raise ValueError(f"value_error: kind is 'mse' or 'smooth_l1', got {kind!r}")
+
+
+def approx_kl(log_ratio: Tensor) -> Tensor:
+    """Returns the k3 estimate of KL(pi_old || pi): mean of (r - 1) - log r, never negative.
+
+    Shapes:
+        log_ratio: (N,) -> ()
+    """
+    return (torch.expm1(log_ratio) - log_ratio).mean()
+
+
+def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:
+    """Returns the share of samples whose ratio is outside 1 - eps .. 1 + eps.
+
+    Shapes:
+        log_ratio: (N,) -> ()
+    """
+    return (torch.expm1(log_ratio).abs() > clip_ratio).to(log_ratio.dtype).mean()
+
+
+def normalize_advantage(advantage: Tensor, eps: float = 1e-8) -> Tensor:
+    """Returns (A - mean) / std over all of ``advantage``; a constant one becomes 0.
+
+    The std is the population's, so that one sample alone gives 0 and not nan. A spread within the
+    rounding error of the mean counts as constant: dividing it by itself would train on noise.
+
+    Shapes:
+        advantage: (N,) -> (N,)
+    """
+    mean, std = advantage.mean(), advantage.std(correction=0)
+    constant = std <= 1e-6 * mean.abs()
+    return torch.where(constant, torch.zeros_like(advantage), (advantage - mean) / (std + eps))
+
+
+def weighted_mean(x: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Returns mean(weight x): divided by the count, not by the sum of the weights.
+
+    Shapes:
+        x, weight: (N,) -> ()
+    """
+    return x.mean() if weight is None else (weight * x).mean()

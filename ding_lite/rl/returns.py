@@ -1,0 +1,81 @@
+"""Credit assignment: from rewards and values to advantages and value targets.
+
+    delta_t  = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t)
+    A_t      = delta_t + gamma lambda (1 - done_t) c_{t+1} A_{t+1}
+    target_t = V(s_t) + min(c_bar, rho_t) A_t
+
+With c = rho = 1 this is GAE (arXiv:1506.02438, eq. 16). With rho = pi/mu and c = min(c_bar, rho) the
+targets are those of V-trace (arXiv:1802.01561, eq. 1, with c_i = lambda min(c_bar, rho_i)). A step's
+own weight reaches its target but not its advantage: the surrogate loss brings it in, once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+@torch.no_grad()
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    weight: Tensor | None = None,
+    ignore_done: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Returns ``(advantage, value_target)``.
+
+    A terminated step has no future. A truncated step bootstraps from ``next_value``, which must be
+    the value of the observation the episode was cut at, not of the one after the reset. Where both
+    flags are set, termination wins. ``ignore_done`` takes every termination for a truncation.
+
+    Args:
+        reward: in the units of ``value``.
+        weight: min(c_bar, pi/mu) of each step for V-trace; none is 1, fresh data.
+        gamma: discount per step.
+        gae_lambda: 0 is the one-step error, 1 the Monte-Carlo return less the value.
+        ignore_done: bootstrap where the task ended too; the trace is cut all the same.
+
+    Shapes:
+        every argument and both results: (T, B)
+
+    Raises:
+        ValueError: if the shapes differ.
+    """
+    shapes = {x.shape for x in (reward, value, next_value, terminated, truncated)}
+    if len(shapes) != 1 or reward.dim() != 2:
+        raise ValueError(f"gae: every argument is (T, B), got {sorted(map(tuple, shapes))}")
+    done = terminated | truncated
+    bootstrap = torch.ones_like(reward) if ignore_done else (~terminated).to(reward.dtype)
+    delta = reward + gamma * bootstrap * next_value - value
+    carry = gamma * gae_lambda * (~done).to(reward.dtype)
+    if weight is not None:
+        # carry_t multiplies c_{t+1} A_{t+1}.
+        carry[:-1] *= weight[1:]
+
+    advantage = delta
+    rows, carries = advantage.unbind(0), carry.unbind(0)
+    for t in range(len(rows) - 2, -1, -1):
+        rows[t].addcmul_(carries[t], rows[t + 1])
+    own = advantage if weight is None else weight * advantage
+    return advantage, value + own
+
+
+@torch.no_grad()
+def explained_variance(value: Tensor, target: Tensor) -> Tensor:
+    """Returns 1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than the mean.
+
+    A constant target gives 0: there is no variance to explain.
+
+    Shapes:
+        value, target: (N,) -> ()
+    """
+    variance = target.var(correction=0)
+    unexplained = (target - value).var(correction=0)
+    ratio = 1 - unexplained / variance.clamp_min(torch.finfo(variance.dtype).tiny)
+    return torch.where(variance > 0, ratio, torch.zeros_like(variance))

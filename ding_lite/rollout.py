@@ -1,0 +1,151 @@
+"""The rollout: a time-major tree, written in place while it is collected and indexed as one object.
+
+Fields (T steps, B envs): obs, action, log_prob, reward, terminated, truncated, valid, and what the
+policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs`` (B, ...), the
+observation after the last row, and, where episodes were cut, ``final``: ``final.obs`` (K, ...), the true
+last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
+
+This is the only module that touches treetensor: its import-time warnings are silenced here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"treevalue\.")
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"treetensor\.|hbutils\.")
+    import treetensor.torch as ttorch
+
+# A treetensor whose leaves are the fields above. (The library ships no type hints.)
+Rollout = Any
+UNLIKE_THE_REST = ("last_obs", "final")  # fields that are not (T, B, ...)
+
+
+def as_rollout(fields: Mapping[str, Any]) -> Rollout:
+    """Makes a rollout of a nested dict of tensors."""
+    return ttorch.Tensor(dict(fields))
+
+
+def to_dict(tree: Any) -> Any:
+    """Returns a treetensor, or a tree of anything, as nested plain dicts; leaves are not copied."""
+    if isinstance(tree, (ttorch.Tensor, Mapping)):
+        return {name: to_dict(value) for name, value in tree.items()}
+    return tree
+
+
+def map_tree(function: Any, tree: Any) -> Any:
+    """Applies ``function`` to every leaf of a tensor, a nested dict or a treetensor."""
+    if isinstance(tree, (ttorch.Tensor, Mapping)):
+        return {name: map_tree(function, value) for name, value in tree.items()}
+    return function(tree)
+
+
+def to_device(tree: Any, device: torch.device) -> Any:
+    """Returns arrays or tensors as tensors on ``device``; on the CPU an array is not copied."""
+    return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
+
+
+def time_major_fields(rollout: Rollout) -> dict[str, Any]:
+    """Returns the fields that are (T, B, ...), by name."""
+    return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
+
+
+def flatten_valid(fields: Mapping[str, Any], valid: Tensor) -> Rollout:
+    """Returns the valid rows of (T, B, ...) fields as one tree (N, ...), time first.
+
+    Shapes:
+        fields: (T, B, ...), valid: (T, B) -> (N, ...) with N = valid.sum()
+    """
+    if bool(valid.all()):
+        flat = map_tree(lambda x: x.flatten(0, 1), fields)
+    else:
+        index = valid.flatten().nonzero().squeeze(-1)
+        flat = map_tree(lambda x: x.flatten(0, 1)[index], fields)
+    return ttorch.Tensor(flat)
+
+
+def minibatch_sizes(n: int, batch_size: int) -> list[int]:
+    """Splits ``n`` samples: a short last minibatch is kept, one sample alone joins the one before."""
+    sizes = [batch_size] * (n // batch_size)
+    rest = n % batch_size
+    if rest == 1 and sizes:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    return sizes
+
+
+def minibatches(n: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yields the indices of one pass over ``n`` samples in random order, each exactly once."""
+    order = torch.randperm(n, generator=generator, device=generator.device)
+    yield from order.split(minibatch_sizes(n, batch_size))
+
+
+class Batch(SimpleNamespace):
+    """What a loss sees: the fields of a minibatch (N, ...) and the model's fresh outputs on it.
+
+    ``dist`` is the action distribution, ``new_value`` the value (N,), each where the loss asked for it.
+    """
+
+
+def batch_of(flat: Rollout, index: Tensor) -> Batch:
+    """Returns the samples ``index`` of a flat tree."""
+    return Batch(**flat[index])
+
+
+class RolloutStorage:
+    """Arrays (T, B, ...) allocated at the first row and written in place ever after.
+
+    Everything collected is kept on the host: it comes from environments there, and goes to a device
+    in one copy when the rollout is complete.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self._arrays: dict[str, Any] = {}
+        self._tensors: dict[str, Any] = {}
+
+    def write(self, t: int, name: str, value: Any) -> Any:
+        """Copies one row (B, ...) of the field ``name`` in, and returns its view of the storage."""
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = self._allocate(value)
+        return _write_row(array, t, value)
+
+    def _allocate(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: self._allocate(leaf) for name, leaf in value.items()}
+        leaf = _as_array(value)
+        return np.zeros((self.steps, *leaf.shape), leaf.dtype)
+
+    def array(self, name: str) -> Any:
+        """Returns the array (T, B, ...) of one field."""
+        return self._arrays[name]
+
+    def rollout(self, **others: Any) -> Rollout:
+        """Returns all fields as one tree of tensors that share the storage, and ``others`` with them."""
+        fields = map_tree(torch.from_numpy, self._arrays)
+        others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
+        return as_rollout({**fields, **others})
+
+
+def _write_row(array: Any, t: int, value: Any) -> Any:
+    if isinstance(array, dict):
+        return {name: _write_row(leaf, t, value[name]) for name, leaf in array.items()}
+    row = array[t]
+    row[...] = _as_array(value)
+    return row
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if isinstance(value, Tensor):
+        return value.cpu().numpy() if value.is_cuda else value.numpy()
+    return np.asarray(value)

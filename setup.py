@@ -1,0 +1,64 @@
+"""Packaging: metadata, extras, and the shipped configs, which are installed beside the library."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).parent
+
+
+class BuildWithConfigs(build_py):
+    """Copies configs/ into the package, so that ``-c cartpole_ppo`` works after ``pip install`` too."""
+
+    def run(self) -> None:
+        super().run()
+        target = Path(self.build_lib) / "ding_lite" / "_configs"
+        if not self.editable_mode:
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(HERE / "configs", target, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+EXTRAS = {
+    "box2d": ["gymnasium[box2d]"],
+    "mujoco": ["gymnasium[mujoco]"],
+    "classic": ["gymnasium[classic-control]"],
+    "plot": ["matplotlib>=3.8"],
+    "video": ["gymnasium[classic-control]", "moviepy>=2"],
+}
+TEST = ["pytest>=8", "pytest-xdist>=3", "stable-baselines3>=2.7"]
+
+setup(
+    name="ding_lite",
+    version="0.1.0",
+    description="PPO and PPG, correct and fast: launch a config, register a policy, embed the pipeline.",
+    long_description=(HERE / "README.md").read_text() if (HERE / "README.md").exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["ding_lite", "ding_lite.*"]),
+    package_data={"ding_lite": ["py.typed"]},
+    cmdclass={"build_py": BuildWithConfigs},
+    install_requires=[
+        "torch>=2.10",
+        "gymnasium>=1.1",
+        "numpy>=2.0",
+        "easydict>=1.10",
+        "DI-treetensor>=0.5.0",
+        "tensorboardX>=2.6",
+        "safetensors>=0.5",
+        "rich>=13",
+    ],
+    extras_require={
+        **EXTRAS,
+        "test": [*TEST, *EXTRAS["box2d"], *EXTRAS["plot"], *EXTRAS["video"]],
+        "dev": [*TEST, *EXTRAS["box2d"], *EXTRAS["plot"], *EXTRAS["video"], "ruff>=0.14", "mypy>=1.18"],
+    },
+    entry_points={"console_scripts": ["ding-lite=ding_lite.cli:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
