@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCE := ding_lite entry configs examples benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check lint type learn bench format clean
+.PHONY: help train test check lint type learn results bench format clean
 
 help:           ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -22,7 +22,7 @@ train: $(VENV)/ready   ## install, and solve CartPole
 	$(BIN)/ding-lite train -c cartpole_ppo
 
 test: $(VENV)/ready    ## install, and run the tests
-	$(BIN)/pytest -n 2 -m "not learn"
+	$(BIN)/pytest -n 2
 
 lint: $(VENV)/ready    ## style and dead code
 	$(BIN)/ruff format --check $(SOURCE)
@@ -33,8 +33,11 @@ type: $(VENV)/ready    ## types
 
 check: lint type test  ## all that must hold before a commit
 
-learn: $(VENV)/ready   ## every shipped config reaches its score (an hour)
-	$(BIN)/pytest -n 2 -m learn
+learn: $(VENV)/ready   ## every shipped config reaches its score (half an hour; restartable)
+	$(BIN)/python benchmarks/learning.py --check
+
+results: $(VENV)/ready ## one row of that table: make results ROW=cartpole_ppo
+	$(BIN)/python benchmarks/learning.py $(ROW)
 
 bench: $(VENV)/ready   ## throughput beside other libraries
 	$(BIN)/python benchmarks/throughput.py

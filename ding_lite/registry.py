@@ -32,7 +32,9 @@ class Registry:
     def __init__(self, noun: str, modules: tuple[str, ...] = ()) -> None:
         self.noun = noun
         self._modules = modules
+        self._own = tuple(f"{module}." for module in modules)
         self._entries: dict[str, Any] = {}
+        self._replaced: set[str] = set()  # names that a user took over from the library
         self._section: dict[str, Any] = {}
 
     def register(self, name: str, *, force: bool = False) -> Callable[[T], T]:
@@ -44,6 +46,10 @@ class Registry:
 
         def decorate(entry: T) -> T:
             taken = self._entries.get(name)
+            if force:
+                self._replaced.add(name)
+            elif name in self._replaced and f"{entry.__module__}.".startswith(self._own):
+                return entry  # the library's own module came later than the user's replacement
             if taken is not None and not force and _place(taken) != _place(entry):
                 raise RegistryError(
                     f"{self.noun} {name!r} is registered twice: by {_place(taken)} and by "

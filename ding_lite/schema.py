@@ -91,13 +91,23 @@ def _overlay(below: Schema, above: Mapping[str, Any]) -> Schema:
         known = merged.get(name)
         if isinstance(value, Key):
             merged[name] = value
+        elif isinstance(known, Key) and not (isinstance(value, Mapping) and dict not in known.kinds):
+            merged[name] = _with_default(known, value)
         elif isinstance(value, Mapping) and value:
             merged[name] = _overlay(known if isinstance(known, dict) else {}, value)
-        elif isinstance(known, Key):
-            merged[name] = dataclasses.replace(known, default=value)
         elif not (isinstance(known, dict) and isinstance(value, Mapping)):
             merged[name] = Key(value)
     return merged
+
+
+def _with_default(key: Key, value: Any) -> Key:
+    """Returns ``key`` with another default; the type stays, unless the default is of a new one."""
+    kinds = key.kinds
+    if float in kinds and type(value) is int:
+        value = float(value)
+    if key.choices or value is None or type(value) in kinds:
+        return dataclasses.replace(key, default=value, kind=key.kind if key.choices else kinds)
+    return dataclasses.replace(key, default=value, kind=(*kinds, type(value)))
 
 
 def default_values(schema: Schema) -> dict[str, Any]:
@@ -192,7 +202,7 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
         return converted, ""
     items = converted if isinstance(converted, list) else [converted]
     for item in items:
-        fault = _out_of_range(item, key)
+        fault = _out_of_range(item, key, number=isinstance(converted, list))
         if fault:
             return value, fault
     return converted, ""
@@ -202,11 +212,11 @@ def _convert(value: Any, kinds: tuple[type, ...]) -> tuple[Any, str]:
     """Converts only where nothing is lost: 64.0 to 64, 1 to 1.0, a tuple to a list."""
     if type(value) in kinds:
         return (copy.deepcopy(value) if isinstance(value, (list, dict)) else value), ""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if float in kinds and number:
-        return float(value), ""
-    if int in kinds and number and float(value).is_integer():
-        return int(value), ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if float in kinds and _same_as_float(value):
+            return float(value), ""
+        if int in kinds and float(value).is_integer():
+            return int(value), ""
     if list in kinds and isinstance(value, tuple):
         return list(value), ""
     if dict in kinds and isinstance(value, Mapping):
@@ -220,7 +230,15 @@ def _convert(value: Any, kinds: tuple[type, ...]) -> tuple[Any, str]:
     return value, f"expected {names}, got {_show(value)}{hint}"
 
 
-def _out_of_range(item: Any, key: Key) -> str:
+def _same_as_float(value: float) -> bool:
+    try:
+        return math.isnan(value) or float(value) == value
+    except OverflowError:
+        return False
+
+
+def _out_of_range(item: Any, key: Key, number: bool) -> str:
+    """Returns what is wrong with ``item``; where it must be a ``number`` anything else is, too."""
     bounds = [
         (key.low, lambda x, b: x >= b, "at least"),
         (key.high, lambda x, b: x <= b, "at most"),
@@ -228,7 +246,8 @@ def _out_of_range(item: Any, key: Key) -> str:
         (key.below, lambda x, b: x < b, "below"),
     ]
     if isinstance(item, bool) or not isinstance(item, (int, float)):
-        return ""
+        bounded = any(bound is not None for bound, _, _ in bounds)
+        return f"expected a list of numbers, got {_show(item)} in it" if number and bounded else ""
     if math.isnan(item):
         return "nan is not a value to train with"
     if any(bound is not None and not holds(item, bound) for bound, holds, _ in bounds):

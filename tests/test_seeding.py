@@ -79,9 +79,9 @@ def test_negative_seed_is_refused():
 
 
 def test_numpy_generator_leaves_the_global_state_alone():
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state()[1].copy()
     numpy_generator(0, "x").normal(size=10)
-    assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    assert np.array_equal(np.random.get_state()[1], before)
 
 
 def test_torch_generators_of_two_names_differ_and_of_one_name_agree():

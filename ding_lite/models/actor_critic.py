@@ -81,7 +81,7 @@ class VAC(ActorCritic):
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
         # tanh for vectors, relu for images, when None.
-        activation=Key(None, (str,), choices=tuple(ACTIVATIONS), optional=True),
+        activation=Key(None, choices=tuple(ACTIVATIONS), optional=True),
         # Hidden layers of each head, before its one linear layer.
         actor_head_hidden_size_list=Key([], low=1),
         critic_head_hidden_size_list=Key([], low=1),
@@ -91,7 +91,7 @@ class VAC(ActorCritic):
         sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
         fixed_sigma_value=Key(0.3, above=0),
         # Bounds the mean of a Box action: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5).
-        bound_type=Key(None, (str,), choices=("tanh", "soft"), optional=True),
+        bound_type=Key(None, choices=("tanh", "soft"), optional=True),
         # "orthogonal", "normed" (the PPG authors') or "torch" (each layer's own default).
         init=Key("orthogonal", choices=("orthogonal", "normed", "torch")),
         # Gains of the orthogonal init: hidden layers, last policy layer, last value layer.

@@ -78,7 +78,7 @@ class VectorEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:
             x = x.to(torch.float32)
-        return self.layers(x if x.dim() == 2 else x.reshape(len(x), -1))
+        return self.layers(x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1))
 
 
 @ENCODER_REGISTRY.register("embedding")
@@ -100,7 +100,8 @@ class IndexEncoder(nn.Module):
         self.out_features = embedding_size * len(sizes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.table(x.reshape(len(x), -1).long() + self.offset).flatten(1)
+        index = x.unsqueeze(-1) if x.dim() == 1 else x.flatten(1)
+        return self.table(index.long() + self.offset).flatten(1)
 
 
 class ImageEncoder(nn.Module):
@@ -268,14 +269,8 @@ class Encoder(nn.Module):
         super().__init__()
         found = [(path, leaf) for path, leaf in observation_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in found]
-        has_images = any(is_image(leaf) for _, leaf in found)
         self.leaves = nn.ModuleList()
-        for path, leaf in found:
-            chosen = dict(encoder or {})
-            if "type" not in chosen:
-                chosen = dict(chosen.get(".".join(path), {}))
-            elif has_images and not is_image(leaf):
-                chosen = {}
+        for (_, leaf), chosen in zip(found, _options_by_leaf(found, encoder or {}), strict=True):
             name = chosen.pop("type", None) or default_encoder(leaf)
             self.leaves.append(ENCODER_REGISTRY.get(name)(leaf, activation=activation, **chosen))
         if hidden_size_list is None:
@@ -287,6 +282,22 @@ class Encoder(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         features = [leaf(_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
         return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
+
+
+def _options_by_leaf(
+    found: Sequence[tuple[tuple[str, ...], gym.Space]], encoder: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Returns each leaf's own share of ``policy.model.encoder``."""
+    names = [".".join(path) for path, _ in found]
+    if encoder and all(isinstance(value, Mapping) for value in encoder.values()):
+        unknown = sorted(set(encoder) - set(names))
+        if unknown:
+            raise ConfigError(
+                f"policy.model.encoder: there is no observation {unknown[0]!r}; there are {', '.join(names)}"
+            )
+        return [dict(encoder.get(name, {})) for name in names]
+    has_images = any(is_image(leaf) for _, leaf in found)
+    return [dict(encoder) if is_image(leaf) or not has_images else {} for _, leaf in found]
 
 
 def _at(tree: Any, path: tuple[str, ...]) -> Tensor:

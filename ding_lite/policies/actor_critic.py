@@ -31,7 +31,7 @@ class ActorCriticPolicy(Policy):
     """Acts by ``model.compute_actor``, and gives every step its advantage by ``model.compute_critic``."""
 
     config: dict[str, Any] = dict(
-        action_space=Key(None, (str,), choices=("discrete", "continuous", "hybrid"), optional=True),
+        action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
         learn=dict(
             learning_rate=Key(3e-4, above=0),
             value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
@@ -122,6 +122,7 @@ class ActorCriticPolicy(Policy):
         )
         return {"value": value, "advantage": advantage, "value_target": target}
 
+    @torch.no_grad()
     def _values(self, obs: Any, lead: int) -> Tensor:
         """Returns the values of observations with ``lead`` leading dims, raw units, in chunks."""
         shape: torch.Size = torch.Size()

@@ -59,7 +59,7 @@ class Policy:
             # DI-engine's: spaces are read from the environment; where these are written, they must agree.
             obs_shape=Key(None, (int, list), optional=True),
             action_shape=Key(None, (int, list), optional=True),
-            action_space=Key(None, (str,), choices=("discrete", "continuous", "hybrid"), optional=True),
+            action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
         ),
         learn=dict(resume_training=Key(False, fixed_because="a run is resumed with --resume")),
         # Env steps between evaluations, at the first boundary past each multiple; 0: only at the end.

@@ -63,7 +63,7 @@ class PPOPolicy(ActorCriticPolicy):
             # Advantages to mean 0 and std 1: in each minibatch (True), over the whole batch, or not.
             adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
             target_kl=Key(None, (float,), above=0, optional=True),  # policy stops above 1.5 times it
-            grad_clip_type=Key("clip_norm", (str,), choices=("clip_norm", "clip_value"), optional=True),
+            grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 
 LOG_2PI = math.log(2 * math.pi)
@@ -190,15 +191,15 @@ class TanhNormal(Normal):
         log pi(a) = log N(u) - sum 2 (log 2 - u - softplus(-2u)) - sum log((high - low)/2)
 
     The KL of two is that of their base Normals, exactly: one bijection maps both. The entropy is the
-    Normal's plus the mean log-determinant, estimated at fixed quantiles of the Normal, so that it is
-    a function of the parameters alone and has a gradient.
+    Normal's plus the mean log-determinant, by Gauss-Hermite quadrature: a function of the parameters
+    alone, with a gradient, and without the noise of sampling.
 
     Shapes:
         logit: {"mu": (N, A), "sigma": (N, A)}; action: (N, A) float32; half_width: (A,)
     """
 
-    # Midpoints of 16 slices of equal probability: enough for 1e-2 nats at sigma <= 2.
-    _quantiles = torch.special.ndtri((torch.arange(16, dtype=torch.float64) + 0.5) / 16).float()
+    # 16 nodes: an error of at most 0.004 nats a dimension for sigma <= 2.
+    _nodes, _weights = (torch.tensor(x, dtype=torch.float32) for x in hermegauss(16))
 
     def __init__(self, logit: Mapping[str, Tensor], half_width: Tensor) -> None:
         super().__init__(logit)
@@ -212,8 +213,10 @@ class TanhNormal(Normal):
         return super().log_prob(action) - self._log_det(action)
 
     def entropy(self) -> Tensor:
-        z = self._quantiles.to(self.mu).view(-1, *[1] * self.mu.dim())
-        return super().entropy() + self._log_det(self.mu + self.sigma * z).mean(0)
+        z = self._nodes.to(self.mu).view(-1, *[1] * self.mu.dim())
+        weights = (self._weights / self._weights.sum()).to(self.mu)
+        log_det = self._log_det(self.mu + self.sigma * z)
+        return super().entropy() + torch.tensordot(weights, log_det, 1)
 
 
 class Beta(Distribution):
@@ -238,7 +241,8 @@ class Beta(Distribution):
         return (x / (x + y)).clamp(self._edge, 1 - self._edge)
 
     def mode(self) -> Tensor:
-        return (self.alpha - 1) / (self.alpha + self.beta - 2)
+        # The edge keeps alpha = beta = 1, a flat density, at its middle.
+        return (self.alpha - 1 + self._edge) / (self.alpha + self.beta - 2 + 2 * self._edge)
 
     def _log_norm(self) -> Tensor:
         return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)

@@ -47,7 +47,8 @@ def gae(
     Raises:
         ValueError: if the shapes differ.
     """
-    shapes = {x.shape for x in (reward, value, next_value, terminated, truncated)}
+    given = (reward, value, next_value, terminated, truncated, *(() if weight is None else (weight,)))
+    shapes = {x.shape for x in given}
     if len(shapes) != 1 or reward.dim() != 2:
         raise ValueError(f"gae: every argument is (T, B), got {sorted(map(tuple, shapes))}")
     done = terminated | truncated
@@ -70,7 +71,8 @@ def gae(
 def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     """Returns 1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than the mean.
 
-    A constant target gives 0: there is no variance to explain.
+    A constant target gives 0: there is no variance to explain. So does one whose spread is within the
+    rounding error of its mean.
 
     Shapes:
         value, target: (N,) -> ()
@@ -78,4 +80,5 @@ def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     variance = target.var(correction=0)
     unexplained = (target - value).var(correction=0)
     ratio = 1 - unexplained / variance.clamp_min(torch.finfo(variance.dtype).tiny)
-    return torch.where(variance > 0, ratio, torch.zeros_like(variance))
+    constant = variance.sqrt() <= 1e-6 * target.mean().abs()
+    return torch.where(constant, torch.zeros_like(variance), ratio)

@@ -77,7 +77,7 @@ def test_mask_reaches_the_distribution():
 def test_rows_do_not_mix():
     model, obs = model_for(IMAGE, BOX), batch(IMAGE)
     value = model.compute_critic(obs)
-    assert torch.allclose(model.compute_critic(obs[3:5]), value[3:5], atol=1e-6)
+    assert torch.allclose(model.compute_critic(obs[3:5]), value[3:5], atol=1e-5)
 
 
 # ------------------------------------------------------------------ sharing
@@ -217,7 +217,8 @@ def test_every_branch_of_a_tree_action_starts_small():
 
 def test_policy_is_almost_uniform_at_first():
     model = model_for(VECTOR, DISCRETE)
-    probs = model.compute_actor(10 * torch.randn(100, 4)).softmax(-1)
+    obs = 10 * torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    probs = model.compute_actor(obs).softmax(-1)
     assert (probs - 1 / 3).abs().max() < 0.02
 
 

@@ -1,0 +1,373 @@
+"""PPO against a reference written from the paper, and each of its options."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
+from ding_lite.collector import Collector
+from ding_lite.envs.in_process import EpisodeRecorder, InProcessVectorEnv
+from ding_lite.rollout import batch_of
+
+OBS_SIZE = 4
+
+
+class Wander(gym.Env):
+    """Random observations and rewards; episodes terminate or are truncated at random."""
+
+    def __init__(self, action_space: gym.Space | None = None) -> None:
+        self.observation_space = gym.spaces.Box(-5, 5, (OBS_SIZE,), np.float32)
+        self.action_space = action_space or gym.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._obs(), {}
+
+    def _obs(self):
+        return self.np_random.uniform(-2, 2, OBS_SIZE).astype(np.float32)
+
+    def step(self, action):
+        ends = self.np_random.random(2) < 0.08
+        return self._obs(), float(self.np_random.normal()), bool(ends[0]), bool(ends[1]), {}
+
+
+BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+def make(space=None, n_sample=64, envs=4, **policy):
+    """Returns (policy, collector) on Wander, with the options of the section ``policy``."""
+    user = {"env": {"type": Wander}, "policy": {"collect": {"n_sample": n_sample}, **policy}}
+    user["policy"].setdefault("learn", {}).setdefault("batch_size", 16)
+    cfg = compile_config(user).values.policy
+    vector = InProcessVectorEnv(lambda index: EpisodeRecorder(Wander(space)), envs)
+    policy = PPOPolicy(cfg, vector.obs_space, vector.action_space)
+    return policy, Collector(vector, policy.collect_mode, n_sample)
+
+
+def parameters(policy):
+    return [p.detach().clone() for p in policy.model.parameters()]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+# ---------------------------------------------------------------- against the reference
+
+
+def reference_gae(rollout, value, last_value, final_value, gamma, lam):
+    """The definition, one environment and one step at a time, in float64."""
+    steps, envs = rollout.reward.shape
+    advantage = np.zeros((steps, envs))
+    for env in range(envs):
+        running, next_value = 0.0, float(last_value[env])
+        for t in reversed(range(steps)):
+            if rollout.terminated[t, env]:
+                after, running = 0.0, 0.0
+            elif rollout.truncated[t, env]:
+                after, running = final_value[(t, env)], 0.0
+            else:
+                after = next_value
+            delta = float(rollout.reward[t, env]) + gamma * after - float(value[t, env])
+            running = delta + gamma * lam * running
+            advantage[t, env] = running
+            next_value = float(value[t, env])
+    return advantage
+
+
+def plain_networks(policy, box):
+    """The same weights in float64, as anyone would write them: Linear, Tanh, Linear, Tanh, Linear."""
+    state = {k: v.double() for k, v in policy.model.state_dict().items()}
+
+    def network(encoder, head):
+        def forward(x):
+            for layer in (0, 2):
+                x = torch.tanh(x @ state[f"{encoder}.trunk.{layer}.weight"].T + state[f"{encoder}.trunk.{layer}.bias"])
+            return x @ state[f"{head}.weight"].T + state[f"{head}.bias"]
+
+        return forward
+
+    actor = network("actor_encoder", "actor_head.out.layer")
+    critic = network("critic_encoder", "critic_head.0")
+    for tensor in state.values():
+        tensor.requires_grad_(True)
+    if not box:
+        return state, lambda x: torch.distributions.Categorical(logits=actor(x)), lambda x: critic(x)[:, 0]
+
+    def normal(x):
+        sigma = state["actor_head.out.log_sigma"].exp().expand_as(actor(x))
+        return torch.distributions.Independent(torch.distributions.Normal(actor(x), sigma), 1)
+
+    return state, normal, lambda x: critic(x)[:, 0]
+
+
+@pytest.mark.parametrize("space", [None, BOX], ids=["discrete", "box"])
+def test_credit_loss_and_gradients_agree_with_a_reference_in_float64(space):
+    learn = dict(value_norm=False, value_clip=0.3, dual_clip=2.0, entropy_weight=0.02, adv_norm="minibatch")
+    policy, collector = make(space, recompute_adv=False, learn=learn)
+    for _ in range(3):  # off the initial weights, so that ratios differ from 1 and clips are at work
+        policy.learn_mode.forward(collector.collect())
+    rollout = collector.collect()
+    flat = policy._training_set(rollout, rollout)
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.add_(0.25 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    index = torch.arange(5, 45)
+    batch = batch_of(flat, index)
+    batch.advantage = (batch.advantage - batch.advantage.mean()) / batch.advantage.std(correction=0)
+    policy.model.zero_grad()
+    loss, metrics = policy.loss(batch)
+    loss.backward()
+
+    state, dist_of, value_of = plain_networks(policy, space is not None)
+    obs = flat.obs.double()[index]
+    dist, value = dist_of(obs), value_of(obs)
+    ratio = (dist.log_prob(flat.action[index]) - flat.log_prob.double()[index]).exp()
+    advantage = flat.advantage.double()[index]
+    advantage = (advantage - advantage.mean()) / advantage.std(correction=0)
+    surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    surrogate = torch.where(advantage < 0, torch.maximum(surrogate, 2.0 * advantage), surrogate)
+    old, target = flat.value.double()[index], flat.value_target.double()[index]
+    near = old + (value - old).clamp(-0.3, 0.3)
+    value_loss = 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2).mean()
+    expected = -surrogate.mean() + 0.5 * value_loss - 0.02 * dist.entropy().mean()
+    expected.backward()
+
+    assert ((ratio - 1).abs() > 0.2).any(), "the clip was not at work: the test would not see it"
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)
+    assert float(metrics["value_loss"].detach()) == pytest.approx(float(value_loss.detach()), abs=1e-6)
+    for name, parameter in policy.model.named_parameters():
+        assert torch.allclose(parameter.grad.double(), state[name].grad, atol=1e-6), name
+
+
+def test_advantages_agree_with_the_definition_and_bootstrap_from_the_true_last_observation():
+    policy, collector = make(n_sample=200, learn=dict(value_norm=False))
+    rollout = collector.collect()
+    value = policy._values(rollout.obs, lead=2)
+    last = policy._values(rollout.last_obs, lead=1)
+    final = rollout.final
+    cuts = zip(final.t.tolist(), final.env.tolist(), policy._values(final.obs, lead=1).tolist(), strict=True)
+    final_value = {(t, env): v for t, env, v in cuts}
+    assert rollout.terminated.any()
+    assert len(final_value) == int(rollout.truncated.sum()) > 0
+    expected = reference_gae(rollout, value, last, final_value, 0.99, 0.95)
+    assert np.allclose(rollout.advantage, expected, atol=1e-5)
+    assert np.allclose(rollout.value_target, expected + value.numpy(), atol=1e-5)
+    # Negative control: the value of the observation after the reset is another number.
+    wrong = dict.fromkeys(final_value, 0.0)
+    assert not np.allclose(rollout.advantage, reference_gae(rollout, value, last, wrong, 0.99, 0.95), atol=1e-3)
+
+
+def test_ignore_done_takes_terminations_for_truncations():
+    policy, collector = make(n_sample=200, learn=dict(value_norm=False))
+    rollout = collector.collect()
+    plain = rollout.advantage.clone()
+    policy.cfg.learn.ignore_done = True
+    ignoring = policy._credit(rollout)["advantage"]
+    t, env = (int(i[0]) for i in rollout.terminated.nonzero(as_tuple=True))
+    assert not torch.equal(plain[t, env], ignoring[t, env])
+
+
+@pytest.mark.parametrize("space", [None, BOX], ids=["discrete", "box"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_the_ratio_of_the_first_minibatch_is_one(space, normalize):
+    policy, collector = make(space, normalize=dict(obs=normalize, reward=normalize))
+    for _ in range(3):
+        rollout = collector.collect()
+        batch = next(policy._minibatches(policy._training_set(rollout, rollout)))
+        _, metrics = policy.loss(batch)
+        assert abs(float(metrics["approx_kl"].detach())) < 1e-6
+        assert float(metrics["clipfrac"]) == 0
+        ratio = (batch.dist.log_prob(batch.action) - batch.log_prob).exp()
+        assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-5)
+        policy.learn_mode.forward(rollout)
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_a_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before():
+    policy, collector = make(n_sample=127, envs=1, learn=dict(batch_size=16, epoch_per_collect=10))
+    assert policy.learn_mode.forward(collector.collect())["updates"] == 10 * 8
+    policy, collector = make(n_sample=129, envs=1, learn=dict(batch_size=16, epoch_per_collect=1))
+    assert policy.learn_mode.forward(collector.collect())["updates"] == 8
+
+
+@pytest.mark.parametrize("mode", ["minibatch", "batch", False])
+def test_advantages_are_normalised_where_the_mode_says(mode):
+    policy, collector = make(learn=dict(adv_norm=mode))
+    rollout = collector.collect()
+    flat = policy._training_set(rollout, rollout)
+    whole = flat.advantage
+    first = next(policy._minibatches(flat)).advantage
+    assert (abs(float(whole.mean())) < 1e-6 and float(whole.std(correction=0)) == pytest.approx(1)) == (
+        mode == "batch"
+    )
+    assert (abs(float(first.mean())) < 1e-6) == (mode == "minibatch")
+
+
+def test_target_kl_stops_the_policy_and_the_value_goes_on():
+    learn = dict(epoch_per_collect=6, learning_rate=0.02, target_kl=1e-4, value_norm=False)
+    policy, collector = make(learn=learn)
+    rollout = collector.collect()
+    before = {k: v.clone() for k, v in policy.model.state_dict().items()}
+    metrics = policy.learn_mode.forward(rollout)
+    assert metrics["epochs"] == 1
+    assert metrics["updates"] == 6 * 4
+    one_epoch, other = make(learn={**learn, "epoch_per_collect": 1})
+    one_epoch.learn_mode.forward(other.collect())
+    after, shorter = policy.model.state_dict(), one_epoch.model.state_dict()
+    assert all(torch.equal(after[k], shorter[k]) for k in after if k.startswith("actor"))
+    assert not torch.equal(after["critic_head.0.weight"], shorter["critic_head.0.weight"])
+    assert not torch.equal(before["actor_head.out.layer.weight"], after["actor_head.out.layer.weight"])
+
+
+def test_without_target_kl_every_epoch_trains_the_policy():
+    policy, collector = make(learn=dict(epoch_per_collect=6, learning_rate=0.02))
+    assert policy.learn_mode.forward(collector.collect())["epochs"] == 6
+
+
+def test_the_critic_of_the_course_example_learns_and_its_published_form_has_no_gradient():
+    policy, collector = make(
+        n_sample=127, envs=1, recompute_adv=True, learn=dict(value_norm=False, epoch_per_collect=10)
+    )
+    rollout = collector.collect()
+    before = float(torch.square(policy._values(rollout.obs, 2) - rollout.value_target).mean())
+    for _ in range(20):
+        policy.learn_mode.forward(rollout)
+    credit = policy._credit(rollout)
+    after = float(torch.square(credit["value"] - credit["value_target"]).mean())
+    assert after < 0.9 * before
+    # Published: the target is V + advantage with V not detached, so that (V - target) has no V in it.
+    value = policy.model.compute_critic(rollout.obs.flatten(0, 1))
+    published = torch.square(value - (value + rollout.advantage.flatten())).mean()
+    gradient = torch.autograd.grad(published, policy.model.critic_head[0].weight)[0]
+    assert torch.equal(gradient, torch.zeros_like(gradient))
+
+
+def test_recompute_adv_uses_the_newest_values_at_each_epoch():
+    policy, collector = make(recompute_adv=True, learn=dict(epoch_per_collect=3, learning_rate=0.01))
+    other, other_collector = make(recompute_adv=False, learn=dict(epoch_per_collect=3, learning_rate=0.01))
+    policy.learn_mode.forward(collector.collect())
+    other.learn_mode.forward(other_collector.collect())
+    assert not equal(parameters(policy), parameters(other))
+    # One epoch has nothing to compute again.
+    one, one_collector = make(recompute_adv=True, learn=dict(epoch_per_collect=1))
+    two, two_collector = make(recompute_adv=False, learn=dict(epoch_per_collect=1))
+    one.learn_mode.forward(one_collector.collect())
+    two.learn_mode.forward(two_collector.collect())
+    assert equal(parameters(one), parameters(two))
+
+
+def test_value_norm_keeps_raw_values_when_its_scale_moves():
+    policy, collector = make(learn=dict(value_norm=True))
+    rollout = collector.collect()
+    before = policy._values(rollout.obs, 2)
+    policy.value_norm.update_heads(1000 + 50 * rollout.reward.flatten().numpy(), policy.model.value_heads)
+    assert torch.allclose(policy._values(rollout.obs, 2), before, atol=1e-3)
+    assert float(policy.value_norm.mean) == pytest.approx(1000, abs=20)
+
+
+@pytest.mark.parametrize(("kind", "norms"), [("clip_norm", True), ("clip_value", False), (None, False)])
+def test_gradients_are_clipped_as_asked(kind, norms):
+    policy, collector = make(learn=dict(grad_clip_type=kind, grad_clip_value=1e-3))
+    flat_of = collector.collect()
+    batch = next(policy._minibatches(policy._training_set(flat_of, flat_of)))
+    norm = policy.optimizer.step(100 * policy.loss(batch)[0])
+    gradients = torch.cat([p.grad.flatten() for p in policy.model.parameters()])
+    assert float(norm) > 1e-2, "too small a gradient to be clipped"
+    assert (float(gradients.norm()) <= 1.001e-3) == norms
+    assert (float(gradients.abs().max()) <= 1.001e-3) == (kind is not None)
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_reported():
+    policy, collector = make(learn=dict(epoch_per_collect=1, value_norm=False))
+    rollout = collector.collect()
+    rollout.advantage[:] = math.nan
+    before, moments = parameters(policy), copy.deepcopy(policy.optimizer.state_dict()["state"])
+    with pytest.raises(NumericsError, match=r"4 of 4 gradient steps.*policy_loss.*learning_rate"):
+        policy.learn_mode.forward(rollout)
+    assert equal(before, parameters(policy))
+    after = policy.optimizer.state_dict()["state"]
+    assert all(torch.isfinite(v).all() for s in after.values() for v in s.values())
+    assert moments == {}
+
+
+def test_schedules_are_functions_of_saved_progress():
+    learn = dict(
+        learning_rate=1e-2,
+        lr_schedule="linear",
+        clip_ratio=0.4,
+        clip_schedule="cosine",
+        entropy_weight=0.1,
+        entropy_schedule="linear",
+        entropy_final=0.5,
+        schedule_env_step=256,
+    )
+    policy, collector = make(learn=learn)
+    assert policy.learn_mode.forward(collector.collect())["cur_lr"] == pytest.approx(1e-2)
+    metrics = policy.learn_mode.forward(collector.collect())
+    assert metrics["cur_lr"] == pytest.approx(1e-2 * (1 - 64 / 256))
+    assert metrics["clip_ratio"] == pytest.approx(0.4 * 0.5 * (1 + math.cos(math.pi / 4)))
+    assert policy.entropy_weight == pytest.approx(0.1 * (1 - 0.5 * 128 / 256))
+    other, _ = make(learn=learn)
+    other.load_state_dict(policy.state_dict())
+    assert other.entropy_weight == policy.entropy_weight
+
+
+def test_entropy_weight_defaults_to_a_bonus_for_discrete_actions_only():
+    assert make()[0].entropy_weight == 0.01
+    assert make(BOX)[0].entropy_weight == 0.0
+
+
+def test_every_declared_metric_is_given():
+    policy, collector = make(learn=dict(target_kl=0.5))
+    given = policy.learn_mode.forward(collector.collect())
+    assert set(policy.learn_mode.monitor_vars()) == set(given)
+
+
+class Headless(ActorCritic):
+    """A model that names no value heads."""
+
+    def __init__(self, obs_space, action_space):
+        super().__init__(obs_space, action_space)
+        self.actor_head = ActionHead(action_space, OBS_SIZE)
+        self.critic_head = nn.Linear(OBS_SIZE, 1)
+
+    def compute_actor(self, obs):
+        return self.actor_head(obs)
+
+    def compute_critic(self, obs):
+        return self.critic_head(obs)[:, 0]
+
+
+def test_value_norm_needs_to_know_the_value_heads():
+    with pytest.raises(ConfigError, match=r"value_norm.*Headless.*value_heads"):
+        make(model=dict(type=Headless))
+    make(model=dict(type=Headless), learn=dict(value_norm=False))
+
+
+def test_a_model_passed_in_is_never_initialised_again():
+    space = Wander()
+    model = Headless(space.observation_space, space.action_space)
+    before = [p.clone() for p in model.parameters()]
+    cfg = compile_config({"env": {"type": Wander}, "policy": {"learn": {"value_norm": False}}}).values.policy
+    policy = PPOPolicy(cfg, space.observation_space, space.action_space, model=model)
+    assert policy.model is model
+    assert equal(before, list(model.parameters()))
+
+
+def test_smooth_l1_is_an_option_of_the_value_loss():
+    policy, collector = make(learn=dict(value_loss="smooth_l1", value_norm=False))
+    rollout = collector.collect()
+    batch = next(policy._minibatches(policy._training_set(rollout, rollout)))
+    policy.loss(batch)
+    expected = torch.nn.functional.smooth_l1_loss(batch.new_value, batch.value_target)
+    assert policy.value_loss(batch)[0].item() == pytest.approx(expected.item())
