@@ -1,11 +1,12 @@
 """Learning results of the shipped configs: train by the command line, evaluate, write RESULTS.md.
 
     python benchmarks/learning.py                 every row that is not there yet
-    python benchmarks/learning.py ROW ...         these rows, from the start
+    python benchmarks/learning.py ROW ...         these rows only
     python benchmarks/learning.py --check         exit 1 if a row misses its bar
 
 Each seed is a process of its own; two run at a time. What is measured is the final checkpoint on 100
-greedy episodes with start states that training never used. A stopped row goes on where it stopped.
+greedy episodes with start states that training never used. Stopped, it goes on where it was: seeds that
+are done are in learning/ROW.json (remove it to measure anew), an open one is resumed.
 """
 
 from __future__ import annotations
@@ -57,11 +58,21 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     folder = RUNS / f"{name}_{seed}"
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    train = [*cli, "train", "-q", "-c", row.config, "-s", str(seed)]
-    where = ["--resume", str(folder)] if (folder / "ckpt").is_dir() else ["--exp-name", str(folder)]
-    train = [*cli, "train", "-q", *where] if where[0] == "--resume" else [*train, *where]
-    subprocess.run(train, check=True, env=one_thread)
-    command = [*cli, "eval", str(folder / "ckpt" / row.checkpoint), "-n", "100", "-s", str(1000 + seed), "--json"]
+    new = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder)]
+    goes_on = ["--resume", str(folder)]
+    subprocess.run(
+        [*cli, "train", "-q", *(goes_on if (folder / "ckpt").is_dir() else new)], check=True, env=one_thread
+    )
+    command = [
+        *cli,
+        "eval",
+        str(folder / "ckpt" / row.checkpoint),
+        "-n",
+        "100",
+        "-s",
+        str(1000 + seed),
+        "--json",
+    ]
     told = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
     evaluation, result = json.loads(told.stdout), json.loads((folder / "result.json").read_text())
     return {
@@ -75,10 +86,10 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     }
 
 
-def run_row(name: str, fresh: bool) -> None:
+def run_row(name: str) -> None:
     """Runs the seeds of a row that are missing and stores them one by one."""
     row, file = ROWS[name], STORE / f"{name}.json"
-    stored = {"seeds": []} if fresh or not file.exists() else json.loads(file.read_text())
+    stored = json.loads(file.read_text()) if file.exists() else {"seeds": []}
     done = {one["seed"] for one in stored["seeds"]}
     with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(run_seed, name, row, seed) for seed in range(row.seeds) if seed not in done]
@@ -106,7 +117,7 @@ def misses(name: str) -> str:
 def write_table() -> None:
     """Writes the stored rows between the markers of RESULTS.md."""
     lines = [
-        "| config | seeds | env steps | mean of 100 greedy episodes, each seed | mean | bar | s a run | commit |",
+        "| config | seeds | env steps | return of each seed | mean | bar | s a run | commit |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, row in ROWS.items():
@@ -138,7 +149,9 @@ def _machine() -> str:
 
 def main() -> int:
     """Runs rows, or checks them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
     parser.add_argument("--check", action="store_true", help="compare with the bars at the end")
     args = parser.parse_args()
@@ -146,7 +159,7 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown row {unknown[0]!r}; there are {', '.join(ROWS)}")
     for name in args.rows or ROWS:
-        run_row(name, fresh=False)
+        run_row(name)
     missed = [text for text in map(misses, args.rows or ROWS) if text] if args.check else []
     print("\n".join(missed) or "every row is there" + (" and reaches its bar" if args.check else ""))
     return 1 if missed else 0

@@ -1,6 +1,6 @@
 """Acrobot-v1: about -80 within 500k steps. Observations are normalised, as in rl-zoo.
 
-    ding-lite train -c acrobot_ppo
+ding-lite train -c acrobot_ppo
 """
 
 config = dict(

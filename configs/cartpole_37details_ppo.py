@@ -1,6 +1,6 @@
 """The vectorised PPO of "The 37 Implementation Details of PPO" (CleanRL's ppo.py), on CartPole-v1.
 
-    ding-lite train -c cartpole_37details_ppo
+ding-lite train -c cartpole_37details_ppo
 """
 
 config = dict(

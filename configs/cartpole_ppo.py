@@ -1,6 +1,6 @@
 """CartPole-v1, solved (475) in a few seconds: the first config to try.
 
-    ding-lite train -c cartpole_ppo
+ding-lite train -c cartpole_ppo
 """
 
 config = dict(

@@ -1,7 +1,7 @@
 """LunarLander-v3 (extra box2d): above 230 within 1M steps. A long horizon, as in rl-zoo.
 
-    pip install "ding_lite[box2d]"
-    ding-lite train -c lunarlander_ppo
+pip install "ding_lite[box2d]"
+ding-lite train -c lunarlander_ppo
 """
 
 config = dict(

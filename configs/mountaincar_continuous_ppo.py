@@ -1,6 +1,6 @@
 """MountainCarContinuous-v0: above 90. The reward is found by exploration alone, then kept.
 
-    ding-lite train -c mountaincar_continuous_ppo
+ding-lite train -c mountaincar_continuous_ppo
 """
 
 config = dict(

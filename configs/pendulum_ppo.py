@@ -1,6 +1,6 @@
 """Pendulum-v1: about -160 within 200k steps. The short horizon (gamma 0.9) is what makes it easy.
 
-    ding-lite train -c pendulum_ppo
+ding-lite train -c pendulum_ppo
 """
 
 config = dict(

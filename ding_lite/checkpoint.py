@@ -111,10 +111,32 @@ def find_checkpoint(path: Path, name: str) -> Path:
     )
 
 
-def prune_snapshots(folder: Path, keep: int) -> None:
-    """Removes all but the newest ``keep`` snapshots ``iteration_*`` of a run's ckpt folder."""
-    for old in sorted(folder.glob("iteration_*"))[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+class CheckpointKeeper:
+    """The folder ``ckpt`` of a run: ``last``, ``best``, and the newest snapshots ``iteration_*``.
+
+    Args:
+        folder: of the run.
+        config: saved with every checkpoint.
+        keep: how many snapshots.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], keep: int) -> None:
+        self.folder, self.config, self.keep = folder / "ckpt", config, keep
+
+    def save(self, name: str, state: Mapping[str, Any]) -> Path:
+        """Saves ``ckpt/<name>`` and returns its path."""
+        save_checkpoint(self.folder / name, state, self.config)
+        return self.folder / name
+
+    def snapshot(self, iteration: int, state: Mapping[str, Any]) -> None:
+        """Saves a snapshot and removes the oldest ones."""
+        self.save(f"iteration_{iteration:08d}", state)
+        for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def name_of(self, name: str) -> str | None:
+        """Returns ``"ckpt/<name>"`` if there is one."""
+        return f"ckpt/{name}" if (self.folder / name).is_dir() else None
 
 
 def _verified_files(folder: Path) -> dict[str, bytes]:

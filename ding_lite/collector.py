@@ -1,6 +1,6 @@
 """Steps the environments with the policy, and hands over one rollout at a time.
 
-    obs (B, ...) --policy--> action, log_prob --envs--> transition --storage--> rollout (T, B)
+obs (B, ...) --policy--> action, log_prob --envs--> transition --storage--> rollout (T, B)
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Collector:
             self._refuse(bad, f"reward = {transition.reward[bad]}")
         for leaf in tree_leaves(transition.obs):
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                bad = tuple(int(i) for i in np.argwhere(~np.isfinite(leaf))[0])
-                self._refuse(bad[0], f"observation{list(bad[1:])} = {leaf[bad]}")
+                where = tuple(int(i) for i in np.argwhere(~np.isfinite(leaf))[0])
+                self._refuse(where[0], f"observation{list(where[1:])} = {leaf[where]}")
 
     def _refuse(self, env: int, what: str) -> None:
         raise EnvContractError(

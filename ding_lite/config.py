@@ -56,6 +56,20 @@ class Config:
         """Returns what ``config.json`` of a run holds; classes become "package.module:Name"."""
         return {"config": plain(self.values), "source": dict(self.source)}
 
+    def replaced(self, **values: Any) -> Config:
+        """Returns a copy with other top-level values (None: as it is); schedules keep their length.
+
+        Raises:
+            ConfigError: for a value out of its range.
+        """
+        given = {name: value for name, value in values.items() if value is not None}
+        checked, faults = check(given, as_schema(RUN_CONFIG))
+        if faults:
+            raise _error("the arguments", faults)
+        return Config(
+            EasyDict({**self.values, **checked}), {**self.source, **dict.fromkeys(checked, "command line")}
+        )
+
     def modules(self) -> list[str]:
         """Returns the modules of the user's own classes that this config names."""
         return foreign_modules(plain(self.values))
@@ -66,7 +80,6 @@ def compile_config(
     overrides: Mapping[str, Any] | None = None,
     *,
     origin: str = "config",
-    limits: Mapping[str, Any] | None = None,
 ) -> Config:
     """Checks a config and completes it; compiling the result again changes nothing.
 
@@ -74,7 +87,6 @@ def compile_config(
         user: a config, or what a run's ``config.json`` holds.
         overrides: ``{"policy.learn.batch_size": 128}``, laid over ``user``.
         origin: what to call ``user`` in messages and in ``source``.
-        limits: ``max_env_step`` and ``max_train_iter`` that stop the run but leave its schedules alone.
 
     Raises:
         ConfigError: naming every fault at once, each with its whole path and what to do.
@@ -103,9 +115,6 @@ def compile_config(
         where = next((s for p, s in given.items() if path == p or path.startswith(f"{p}.")), None)
         source[path] = where or source.get(path, "default")
     _resolve(values, source)
-    for name, value in (limits or {}).items():
-        if value is not None:
-            values[name], source[name] = value, "command line"
     return Config(EasyDict(values), source)
 
 
@@ -240,7 +249,7 @@ def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return below
 
 
-def _set(tree: dict[str, Any], path: str, value: Any) -> None:
+def _set(tree: Any, path: str, value: Any) -> None:
     *parents, last = path.split(".")
     for i, name in enumerate(parents):
         tree = tree.setdefault(name, {})
@@ -282,6 +291,13 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     """
     file = find_config(name)
     return compile_config(read_config(file), parse_overrides(overrides), origin=str(file))
+
+
+def as_config(config: Mapping[str, Any] | str | Path | Config) -> Config:
+    """Returns a complete config from whatever names or holds one."""
+    if isinstance(config, Config):
+        return config
+    return load_config(config) if isinstance(config, (str, Path)) else compile_config(config)
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -333,4 +349,3 @@ def read_config(file: Path) -> dict[str, Any]:
             + (f"; its `config` is a {type(config).__name__}" if config is not None else "")
         )
     return config
-

@@ -29,9 +29,7 @@ class Evaluator:
         self.envs, self.mode = envs, mode
         self.n_episode, self.max_steps = n_episode, max_steps
 
-    def evaluate(
-        self, *stream: str | int, on_step: Callable[[Tree], Any] | None = None
-    ) -> Evaluation:
+    def evaluate(self, *stream: str | int, on_step: Callable[[Tree], Any] | None = None) -> Evaluation:
         """Plays one evaluation; the same ``stream`` of seeds gives the same start states.
 
         Args:

@@ -1,9 +1,9 @@
 """A run's folder: everything a run leaves behind, written as it happens.
 
-    config.json   {config, source}             metrics.csv   one row an iteration
-    log.txt       what was said, with times    episodes.csv  one row an episode
-    git.txt       commit and changes           tb/           tensorboardX
-    ckpt/         last, best, iteration_*      result.json   how it ended
+config.json   {config, source}             metrics.csv   one row an iteration
+log.txt       what was said, with times    episodes.csv  one row an episode
+git.txt       commit and changes           tb/           tensorboardX
+ckpt/         last, best, iteration_*      result.json   how it ended
 """
 
 from __future__ import annotations
@@ -171,7 +171,10 @@ class RunLogger:
         """Writes one iteration: its row of metrics, and its finished episodes."""
         self.metrics.write([row])
         self.episodes.write(
-            [{"env_step": env_step, "return": e.episode_return, "length": e.length, **e.info} for e in episodes]
+            [
+                {"env_step": env_step, "return": e.episode_return, "length": e.length, **e.info}
+                for e in episodes
+            ]
         )
         evaluated = any(name.startswith("eval/") for name in row)
         if self._tensorboard is not None and (evaluated or env_step >= self._next_tensorboard):

@@ -13,31 +13,23 @@ The pipeline is an iterator, so a script that embeds it owns its loop::
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import torch
 
-from ding_lite.checkpoint import find_checkpoint, load_checkpoint, prune_snapshots, save_checkpoint
-from ding_lite.collector import Collector
-from ding_lite.config import Config, compile_config, load_config, plain, refuse_foreign_modules
+from ding_lite.assembly import Parts
+from ding_lite.checkpoint import CheckpointKeeper, find_checkpoint, load_checkpoint
+from ding_lite.config import Config, as_config, compile_config, plain, refuse_foreign_modules
 from ding_lite.display import Display, Quiet, display_for
-from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
-from ding_lite.envs.space_json import space_to_json
-from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import CheckpointError, DingLiteError
-from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
-from ding_lite.learner import Learner
-from ding_lite.models.encoders import is_image, observation_leaves
+from ding_lite.envs.make import EnvSetting
+from ding_lite.errors import DingLiteError
+from ding_lite.evaluator import evaluation_metrics
 from ding_lite.logger import RunLogger, new_run_folder
 from ding_lite.policies.base import Policy
-from ding_lite.policies.load import as_tensors
-from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.types import Progress
 
 
@@ -71,8 +63,10 @@ class SerialPipeline:
         folder: str | Path | None = None,
         display: Display | None = None,
     ) -> None:
-        limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step, "seed": seed}
-        self._build(_compiled(config, limits), env_setting, model, display or Quiet())
+        config = as_config(config).replaced(
+            max_train_iter=max_train_iter, max_env_step=max_env_step, seed=seed
+        )
+        self._build(config, env_setting, model, display or Quiet())
         name = self.cfg.exp_name if folder is None else str(folder)
         self._open(new_run_folder(name, exact=folder is not None))
 
@@ -105,9 +99,14 @@ class SerialPipeline:
         state, saved = load_checkpoint(folder)
         refuse_foreign_modules(saved["config"], trust)
         self = cls.__new__(cls)
-        limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
-        self._build(_compiled(saved, limits), env_setting, model, display or Quiet())
-        self.load_state_dict(state)
+        config = compile_config({name: saved[name] for name in ("config", "source")})
+        config = config.replaced(max_train_iter=max_train_iter, max_env_step=max_env_step)
+        self._build(config, env_setting, model, display or Quiet())
+        try:
+            self.load_state_dict(state)
+        except BaseException:
+            self.parts.close()
+            raise
         self._open(folder.parent.parent, resume_at=self.progress.env_step)
         return self
 
@@ -115,63 +114,30 @@ class SerialPipeline:
         self, config: Config, env_setting: EnvSetting | None, model: torch.nn.Module | None, display: Display
     ) -> None:
         self.config, self.cfg, self.display = config, config.values, display
-        env, seed = self.cfg.env, self.cfg.seed
-        self.progress, self.status, self.error = Progress(), "running", ""
-        self.scores = Scores(env.stop_value)
-        self._wall_time, self._started = 0.0, time.monotonic()
-        self._stop_requested = ""
-        self.envs: VectorEnv | None = None
-        self.eval_envs: VectorEnv | None = None
-        try:
-            if env_setting is None:
-                self.envs = make_vector_env(env, env.collector_env_num, seed)
-                self.eval_envs = make_vector_env(env, env.evaluator_env_num, seed, evaluate=True)
-            else:
-                make, collector_cfgs, evaluator_cfgs = env_setting
-                self.envs = vector_env_of(make, collector_cfgs, seed)
-                self.eval_envs = vector_env_of(make, evaluator_cfgs, seed, env.max_eval_steps)
-            torch.set_num_threads(_threads(self.cfg.num_threads, self.envs.obs_space))
-            kind = self.cfg.policy.type
-            self.policy: Policy = (POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind)(
-                self.cfg.policy, self.envs.obs_space, self.envs.action_space, model=model, seed=seed
-            )
-            self.collector = Collector(self.envs, self.policy.collect_mode, self.cfg.policy.collect.n_sample)
-            self.learner = Learner(self.policy.learn_mode)
-            self.evaluator = Evaluator(
-                self.eval_envs, self.policy.eval_mode, env.n_evaluator_episode, env.max_eval_steps
-            )
-        except BaseException:
-            self._close_envs()
-            raise
+        self.status, self.error, self._stop_requested = "running", "", ""
+        self._earlier_wall_time, self._started = 0.0, time.monotonic()
+        self.parts = parts = Parts(self.cfg, env_setting, model)
+        self.policy, self.collector, self.learner = parts.policy, parts.collector, parts.learner
+        self.evaluator, self.scores, self.progress = parts.evaluator, parts.scores, parts.progress
 
     def _open(self, folder: Path, resume_at: int | None = None) -> None:
         self.folder = folder
+        config = self.config.as_json()
+        saved = {**config, "spaces": self.parts.spaces()}
+        self.checkpoints = CheckpointKeeper(folder, saved, self.cfg.checkpoint.keep)
         try:
-            self.logger = RunLogger(folder, self.config.as_json(), resume_at)
+            self.logger = RunLogger(folder, config, resume_at)
         except BaseException:
-            self._close_envs()
+            self.parts.close()
             raise
-        self.say("resumed" if resume_at is not None else "new run", f"folder {folder}")
-        assert self.envs is not None
-        self.say(f"env {self.cfg.env.env_id or self.cfg.env.type}: {self.envs.backend}")
-        self.say(
-            f"policy {self.cfg.policy.type} on {self.policy.device}, "
-            f"{sum(p.numel() for p in self.policy.model.parameters()):,} parameters, "
-            f"{torch.get_num_threads()} torch threads, seed {self.cfg.seed}"
-        )
-        if self.collector.n_sample != self.cfg.policy.collect.n_sample:
-            self.say(
-                f"policy.collect.n_sample={self.cfg.policy.collect.n_sample} is rounded up to "
-                f"{self.collector.n_sample}: {self.collector.steps} steps of {self.envs.num_envs} environments"
-            )
+        self.say(f"{'new run' if resume_at is None else 'resumed'}  folder {folder}")
+        for line in self.parts.describe():
+            self.say(line)
 
-    def say(self, *parts: str) -> None:
+    def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it."""
-        line = "  ".join(parts)
         self.logger.say(line)
         self.display.say(line)
-
-    # ------------------------------------------------------------------ the loop
 
     def __iter__(self) -> Iterator[Progress]:
         """Trains until a limit is reached or the task is solved, yielding after every turn.
@@ -234,7 +200,7 @@ class SerialPipeline:
         if _crosses(before, progress.env_step, self.cfg.checkpoint.freq):
             self.save("last")
         if _crosses(before, progress.env_step, self.cfg.checkpoint.keep_freq):
-            self._snapshot()
+            self.checkpoints.snapshot(progress.iteration, self.state_dict())
         self.display.show(progress, self.cfg.max_env_step)
         return progress
 
@@ -257,8 +223,6 @@ class SerialPipeline:
             "time/wall_s": self.wall_time,
         }
         self.logger.write(progress.env_step, row, self.collector.episodes)
-
-    # ------------------------------------------------------------------ ending
 
     def _finish(self) -> None:
         if self._stop_requested:
@@ -291,7 +255,6 @@ class SerialPipeline:
 
     def _write_result(self) -> None:
         last, progress, cfg = self.scores.last, self.progress, self.cfg
-        exists = {name: (self.folder / "ckpt" / name).exists() for name in ("last", "best")}
         self.logger.result(
             {
                 "status": self.status,
@@ -307,8 +270,8 @@ class SerialPipeline:
                 "seed": cfg.seed,
                 "policy": plain(cfg.policy.type),
                 "env_id": cfg.env.env_id or plain(cfg.env.type),
-                "checkpoint": "ckpt/last" if exists["last"] else None,
-                "best_checkpoint": "ckpt/best" if exists["best"] else None,
+                "checkpoint": self.checkpoints.name_of("last"),
+                "best_checkpoint": self.checkpoints.name_of("best"),
                 "error": self.error or None,
             }
         )
@@ -325,49 +288,20 @@ class SerialPipeline:
     @property
     def wall_time(self) -> float:
         """Seconds of training so far, over all sessions of the run."""
-        return self._wall_time + time.monotonic() - self._started
+        return self._earlier_wall_time + time.monotonic() - self._started
 
     def close(self) -> None:
         """Frees environments and files; calling it twice is fine."""
-        self._close_envs()
+        self.parts.close()
         self.logger.close()
-
-    def _close_envs(self) -> None:
-        for envs in (self.envs, self.eval_envs):
-            if envs is not None:
-                envs.close()
-        self.envs = self.eval_envs = None
-
-    # ------------------------------------------------------------------ state
 
     def save(self, name: str = "last") -> Path:
         """Saves a checkpoint as ``ckpt/<name>`` of the run's folder and returns its path."""
-        folder = self.folder / "ckpt" / name
-        spaces = {
-            "obs": space_to_json(self.policy.obs_space),
-            "action": space_to_json(self.policy.action_space),
-        }
-        save_checkpoint(folder, self.state_dict(), {**self.config.as_json(), "spaces": spaces})
-        return folder
-
-    def _snapshot(self) -> None:
-        self.save(f"iteration_{self.progress.iteration:08d}")
-        prune_snapshots(self.folder / "ckpt", self.cfg.checkpoint.keep)
-
-    def _parts(self) -> dict[str, Any]:
-        """Returns every part with a state of its own, by name."""
-        return {
-            "policy": self.policy,
-            "collector": self.collector,
-            "learner": self.learner,
-            "progress": self.progress,
-            "scores": self.scores,
-        }
+        return self.checkpoints.save(name, self.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the whole state of the run as one tree; ``clock`` is not part of what is compared."""
-        state = {name: part.state_dict() for name, part in self._parts().items()}
-        return {**state, "clock": {"wall_time": self.wall_time}}
+        return {**self.parts.state_dict(), "clock": {"wall_time": self.wall_time}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over the whole state; the environments go on in the middle of their episodes.
@@ -375,11 +309,8 @@ class SerialPipeline:
         Raises:
             CheckpointError: if it lacks a part, or a part does not fit.
         """
-        for name, part in self._parts().items():
-            if name not in state:
-                raise CheckpointError(f"the checkpoint has no {name!r}: it cannot be resumed from")
-            part.load_state_dict(as_tensors(state[name]) if name == "policy" else state[name])
-        self._wall_time = float(state["clock"]["wall_time"])
+        self.parts.load_state_dict(state)
+        self._earlier_wall_time = float(state["clock"]["wall_time"])
 
 
 def serial_pipeline(
@@ -414,24 +345,6 @@ def serial_pipeline(
 serial_pipeline_onpolicy = serial_pipeline
 
 
-def _compiled(config: Any, limits: Mapping[str, Any]) -> Config:
-    if isinstance(config, (str, Path)):
-        config = load_config(config)
-    if isinstance(config, Config):
-        config = config.as_json()
-    if "spaces" in config:  # a checkpoint's
-        config = {"config": config["config"], "source": config["source"]}
-    return compile_config(config, limits=limits)
-
-
-def _threads(wanted: int | str, obs_space: gym.Space) -> int:
-    if isinstance(wanted, int):
-        return wanted
-    images = any(is_image(leaf) for _, leaf in observation_leaves(obs_space))
-    return len(os.sched_getaffinity(0)) if images and hasattr(os, "sched_getaffinity") else 1
-
-
 def _crosses(before: int, after: int, freq: int) -> bool:
     """Returns whether a multiple of ``freq`` lies past ``before`` and not past ``after``."""
     return freq > 0 and after // freq > before // freq
-

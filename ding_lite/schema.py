@@ -223,7 +223,9 @@ def _convert(value: Any, kinds: tuple[type, ...]) -> tuple[Any, str]:
         return copy.deepcopy(dict(value)), ""
     if object in kinds:
         return value, ""
-    names = " or ".join({"int": "a whole number", "float": "a number"}.get(k.__name__, f"a {k.__name__}") for k in kinds)
+    names = " or ".join(
+        {"int": "a whole number", "float": "a number"}.get(k.__name__, f"a {k.__name__}") for k in kinds
+    )
     hint = ""
     if isinstance(value, str) and (int in kinds or float in kinds):
         hint = " (a number is written without quotes)"

@@ -213,7 +213,9 @@ def _check_learns(name: str | type, config: dict[str, Any]) -> None:
             pass
     assert pipeline.scores.last is not None
     reached = pipeline.scores.last.mean / MatchEnv.length
-    _expect(reached > 0.9, f"after 12,000 steps it earns {reached:.2f} of 1 a step in ding_lite.testing.MatchEnv")
+    _expect(
+        reached > 0.9, f"after 12,000 steps it earns {reached:.2f} of 1 a step in ding_lite.testing.MatchEnv"
+    )
 
 
 def _row(tree: Any, index: int) -> Any:

@@ -1,6 +1,6 @@
 """An environment of your own: any ``gymnasium.Env``, named by its class, a callable, or a registered name.
 
-    python examples/custom_env.py
+python examples/custom_env.py
 """
 
 import gymnasium as gym

@@ -1,6 +1,6 @@
 """A network of your own: policy and value on one small residual trunk.
 
-    python examples/custom_model.py
+python examples/custom_model.py
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Training as a part of your own program: the pipeline is an iterator, so the loop is yours.
 
-    python examples/embed_pipeline.py
+python examples/embed_pipeline.py
 """
 
 import time

@@ -229,3 +229,64 @@ def _feed(hasher, value):
         hasher.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
     else:
         hasher.update(f"{type(value).__name__} {value!r}".encode())
+
+
+class MatchUnsorted(MatchEnv):
+    """Its Dict spaces list their keys in an order of their own."""
+
+    def __init__(self):
+        move, force = SPACES.Discrete(2), SPACES.Box(-1.0, 1.0, (1,), np.float32)
+        super().__init__(SPACES.Dict(move=move, force=force))
+
+
+class ShownTwice(gym.Env):
+    """A MatchEnv whose observation is a Dict with its keys out of order, of different sizes."""
+
+    def __init__(self):
+        self.inner = MatchEnv()
+        self.action_space = self.inner.action_space
+        self.observation_space = SPACES.Dict(
+            what=self.inner.observation_space, again=SPACES.Box(-1.0, 1.0, (1,), np.float32)
+        )
+
+    def obs(self, flat):
+        return {"what": flat, "again": flat[:1]}
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.inner.reset(seed=seed)
+        return self.obs(obs), info
+
+    def step(self, action):
+        obs, *rest = self.inner.step(action)
+        return (self.obs(obs), *rest)
+
+
+def small_config(env="CartPole-v1", **others):
+    """Returns a config whose iterations take some hundredths of a second; ``others`` is laid over it."""
+    base = {
+        "max_env_step": 1536,
+        "env": {
+            **({"env_id": env} if isinstance(env, str) else {"type": env}),
+            "collector_env_num": 4,
+            "evaluator_env_num": 2,
+            "n_evaluator_episode": 2,
+        },
+        "policy": {
+            "model": {"encoder_hidden_size_list": [16]},
+            "learn": {"epoch_per_collect": 2, "batch_size": 64},
+            "collect": {"n_sample": 256},
+            "eval": {"eval_freq": 0},
+        },
+        "checkpoint": {"freq": 0},
+        "logger": {"tensorboard": False},
+    }
+    return merged(base, others)
+
+
+def merged(below, above):
+    """Returns nested dicts laid over others."""
+    out = dict(below)
+    for name, value in above.items():
+        both = isinstance(value, dict) and isinstance(out.get(name), dict)
+        out[name] = merged(out[name], value) if both else value
+    return out

@@ -73,7 +73,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 def _add_overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "overrides", nargs="*", metavar="key.path=value", help="overrides, such as policy.learn.batch_size=128"
+        "overrides", nargs="*", metavar="key.path=value", help="such as policy.learn.batch_size=128"
     )
 
 
@@ -97,7 +97,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
 
 def _add_eval(commands: argparse._SubParsersAction) -> None:
     parser = _command(commands, "eval", "play episodes with a trained policy")
-    parser.add_argument("run", metavar="RUN_OR_CKPT", help="a run's folder (its best is taken) or a checkpoint")
+    parser.add_argument("run", metavar="RUN_OR_CKPT", help="a run's folder (its best), or a checkpoint")
     parser.add_argument("-n", "--episodes", type=int, default=16, metavar="N", help="episodes (default 16)")
     parser.add_argument("-s", "--seed", type=int, default=0, metavar="SEED", help="of the start states")
     parser.add_argument("--stochastic", action="store_true", help="draw actions instead of the greedy ones")

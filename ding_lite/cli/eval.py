@@ -6,7 +6,6 @@ import argparse
 import functools
 import json
 import os
-
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +83,11 @@ def _table(told: dict[str, Any], found: Evaluation) -> str:
         f"checkpoint  {told['checkpoint']}",
         f"episodes    {told['episodes']} (seed {told['seed']})",
         f"return      {found.mean:.2f} ± {found.std:.2f}   "
-        + "  ".join(f"{n} {q:.1f}" for n, q in zip(("min", "25%", "50%", "75%", "max"), quartiles, strict=True)),
+        + "  ".join(
+            f"{n} {q:.1f}" for n, q in zip(("min", "25%", "50%", "75%", "max"), quartiles, strict=True)
+        ),
         f"length      {np.mean(found.lengths):.1f}   max {max(found.lengths)}",
     ]
     if found.cut_short:
         lines.append(f"            {found.cut_short} episodes were cut at env.max_eval_steps")
     return "\n".join(lines)
-
-

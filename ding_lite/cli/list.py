@@ -34,7 +34,9 @@ def _entries(kind: str) -> list[tuple[str, str]]:
 
 def _about(file: object) -> str:
     config = read_config(file)  # type: ignore[arg-type]
-    return f"{config['policy'].get('type', 'ppo')} on {config['env'].get('env_id') or config['env'].get('type')}"
+    return (
+        f"{config['policy'].get('type', 'ppo')} on {config['env'].get('env_id') or config['env'].get('type')}"
+    )
 
 
 def _first_line(text: str | None) -> str:

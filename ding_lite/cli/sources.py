@@ -12,7 +12,7 @@ def config_of(args: argparse.Namespace) -> Config:
     """Returns the complete config that the arguments describe."""
     overrides = parse_overrides(args.overrides)
     if args.config and (args.env or args.policy):
-        raise ConfigError("give either -c, or --env with --policy; with -c, write env.env_id=... to change one")
+        raise ConfigError("give either -c, or --env with --policy; with -c, env.env_id=... changes it")
     if args.config:
         file = find_config(args.config)
         return compile_config(read_config(file), overrides, origin=str(file))

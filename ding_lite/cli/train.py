@@ -71,9 +71,7 @@ def _resumed(args: argparse.Namespace, display: Display) -> SerialPipeline | Non
     if pipeline.is_over():
         display.say(
             f"{run_folder} is finished: {pipeline.progress.env_step:,} of {pipeline.cfg.max_env_step:,} env "
-            "steps"
-            + (", solved" if pipeline.progress.solved else "")
-            + ". Raise --max-env-step to extend it"
+            "steps" + (", solved" if pipeline.progress.solved else "") + ". Raise --max-env-step to extend it"
         )
         pipeline.close()
         return None
@@ -115,4 +113,3 @@ def stopping_on_signals(pipeline: SerialPipeline) -> Iterator[list[str]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-

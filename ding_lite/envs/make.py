@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,11 +34,17 @@ CONFIG: dict[str, Any] = dict(
     max_eval_steps=Key(10_000, low=1),
     # Keys of an ended episode's info that go to episodes.csv.
     info_keys=["is_success"],
-    # Who steps the environments: auto, base (this process) or vector (gymnasium's own vector env).
+    # Who steps the environments: auto, base (this process), subprocess (worker processes), or vector
+    # (gymnasium's own vector environment).
     manager=dict(
-        type=Key("auto", choices=("auto", "base", "vector")),
-        # base only: what the row after an episode's end is (see envs.vector).
+        type=Key("auto", choices=("auto", "base", "subprocess", "vector")),
+        # What the row after an episode's end is (see envs.vector); not for vector.
         autoreset=Key("same_step", choices=("same_step", "next_step", "disabled")),
+        worker_num=Key(None, (int,), low=1, optional=True),  # worker processes; None: one a core
+        # Seconds after which a worker that does not answer is taken for hung, and killed.
+        step_timeout=Key(300.0, above=0),
+        reset_timeout=Key(300.0, above=0),
+        start_timeout=Key(300.0, above=0),
     ),
 )
 
@@ -65,14 +72,15 @@ NAMESPACES = {
 
 
 @ENV_REGISTRY.register("gymnasium")
-def make_gymnasium(env_id: str, **kwargs: Any) -> gym.Env:
+def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -> gym.Env:
     """Makes a registered gymnasium environment; its own checker is off, ours is on."""
-    _register_namespace(env_id)
+    if isinstance(env_id, str):
+        _register_namespace(env_id)
     return gym.make(env_id, disable_env_checker=True, **kwargs)
 
 
 def _register_namespace(env_id: str) -> None:
-    namespace = env_id.split("/")[0].split("-")[0]
+    namespace = str(env_id).split("/")[0].split("-")[0]
     if namespace in NAMESPACES and env_id not in gym.registry:
         module_name, function = NAMESPACES[namespace]
         module = importlib.import_module(module_name)
@@ -133,8 +141,10 @@ def _wrap(env: gym.Env, wrapper: Any) -> gym.Env:
 def make_vector_env(
     env_cfg: Mapping[str, Any], num_envs: int, seed: int, *, evaluate: bool = False
 ) -> VectorEnv:
-    """Makes ``num_envs`` environments; ``auto`` takes gymnasium's own vector environment where it
-    has one whose open episodes can be saved, and steps them in this process otherwise.
+    """Makes ``num_envs`` environments on the backend that the config names.
+
+    ``auto`` takes gymnasium's own vector environment where there is one whose open episodes can be
+    saved, and steps them in this process otherwise.
 
     Args:
         env_cfg: the config's section ``env``, complete.
@@ -142,11 +152,41 @@ def make_vector_env(
         seed: the run's.
         evaluate: bound every episode by ``max_eval_steps``.
     """
-    kind = env_cfg["manager"]["type"]
+    manager = env_cfg["manager"]
+    kind = manager["type"]
     if kind == "vector" or (kind == "auto" and _has_adapter(env_cfg)):
         return _make_native(env_cfg, num_envs, seed)
+    if kind == "subprocess":
+        from ding_lite.envs.subprocess import SubprocessVectorEnv
+
+        return SubprocessVectorEnv(
+            functools.partial(_make_numbered, _resolved(env_cfg), evaluate),
+            num_envs,
+            seed,
+            manager["autoreset"],
+            num_workers=min(num_envs, manager["worker_num"] or cores()),
+            **{name: manager[name] for name in ("step_timeout", "reset_timeout", "start_timeout")},
+        )
     make: Callable[[int], gym.Env] = functools.partial(_make_numbered, env_cfg, evaluate)
-    return InProcessVectorEnv(make, num_envs, seed, env_cfg["manager"]["autoreset"])
+    return InProcessVectorEnv(make, num_envs, seed, manager["autoreset"])
+
+
+def cores() -> int:
+    """Returns how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the section with names looked up that only this process may know, for a worker to use."""
+    plain = {name: value for name, value in env_cfg.items() if name != "manager"}
+    kind = plain["type"]
+    if isinstance(kind, str) and kind != "gymnasium":
+        plain["type"] = ENV_REGISTRY.get(kind)
+    elif kind == "gymnasium":
+        _register_namespace(plain["env_id"])
+        # An id that the user's own code registered is unknown to a worker; its spec is not.
+        plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
+    return plain
 
 
 def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gym.Env:

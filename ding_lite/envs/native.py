@@ -7,17 +7,26 @@ where a state adapter is known, its open episodes can be saved and brought back.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv as GymnasiumVectorEnv
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.spaces import ObservationBuffer, children, tree_map
 from ding_lite.envs.vector import NO_ENVS, VectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError
 from ding_lite.seeding import integer_seed
 from ding_lite.types import Episode, Transition, Tree
+
+
+class StateAdapter(NamedTuple):
+    """How to read the whole state of a native environment as plain data, set it, and see it."""
+
+    read: Callable[[Any], dict[str, Any]]
+    write: Callable[[Any, Mapping[str, Any]], None]
+    observe: Callable[[Any], Tree]
 
 
 def _cartpole_state(env: Any) -> dict[str, Any]:
@@ -36,9 +45,10 @@ def _set_cartpole_state(env: Any, state: Mapping[str, Any]) -> None:
     env.np_random.bit_generator.state = state["generator"]
 
 
-# Entry points whose whole state is plain data: how to read it and how to set it.
-STATE_ADAPTERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": (_cartpole_state, _set_cartpole_state),
+STATE_ADAPTERS = {
+    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": StateAdapter(
+        _cartpole_state, _set_cartpole_state, lambda env: env.state.T.astype(np.float32)
+    ),
 }
 
 
@@ -126,7 +136,7 @@ class NativeVectorEnv(VectorEnv):
         return episodes
 
     def state_dict(self) -> dict[str, Any]:
-        native = None if self.adapter is None else self.adapter[0](self.env.unwrapped)
+        native = None if self.adapter is None else self.adapter.read(self.env.unwrapped)
         return {
             "native": native,
             "pending_reset": self._pending_reset.copy(),
@@ -138,11 +148,11 @@ class NativeVectorEnv(VectorEnv):
         if self.adapter is None or state["native"] is None:
             raise CheckpointError(f"{self.backend}: open episodes of this backend cannot be restored")
         self.env.reset(seed=0)  # makes the generator and the arrays that the adapter fills
-        self.adapter[1](self.env.unwrapped, state["native"])
+        self.adapter.write(self.env.unwrapped, state["native"])
         self._pending_reset = np.array(state["pending_reset"], bool)
         self.episode_returns = np.array(state["returns"], np.float64)
         self.episode_lengths = np.array(state["lengths"], np.int64)
-        return self.env.unwrapped.state.T.astype(np.float32)
+        return self.adapter.observe(self.env.unwrapped)
 
     def close(self) -> None:
         self.env.close()

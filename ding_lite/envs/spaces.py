@@ -55,9 +55,7 @@ class LeafBuffer:
         Raises:
             EnvContractError: if its shape or dtype is not what the space declares.
         """
-        if not (
-            type(value) is np.ndarray and value.dtype == self.declared and value.shape == self.shape
-        ):
+        if not (type(value) is np.ndarray and value.dtype == self.declared and value.shape == self.shape):
             value = self._conform(value)
         self.array[index] = value
 
@@ -102,9 +100,7 @@ class ObservationBuffer:
             return leaf.array
         is_tuple = isinstance(space, gym.spaces.Tuple)
         return {
-            name: self._build(
-                child, num_envs, (*keys, int(name) if is_tuple else name), f"{path}[{name!r}]"
-            )
+            name: self._build(child, num_envs, (*keys, int(name) if is_tuple else name), f"{path}[{name!r}]")
             for name, child in branches.items()
         }
 

@@ -142,8 +142,8 @@ class VAC(ActorCritic):
             fixed_sigma_value=fixed_sigma_value,
             bound_type=bound_type,
         )
-        self.critic_head = value_head(features, critic_head_hidden_size_list, activation)
-        self.value_heads = (self.critic_head[-1],)
+        self.critic_head, last = value_head(features, critic_head_hidden_size_list, activation)
+        self.value_heads = (last,)
         initialize(self, init, init_gain or {})
 
     def compute_actor(self, obs: Any) -> Any:
@@ -158,10 +158,13 @@ class VAC(ActorCritic):
         return self.actor_head(features), self.critic_head(critic_features).squeeze(-1)
 
 
-def value_head(features: int, hidden_size_list: Sequence[int], activation: str) -> nn.Sequential:
-    """Returns the layers of a value head; the last one is linear, (N, F) -> (N, 1)."""
+def value_head(
+    features: int, hidden_size_list: Sequence[int], activation: str
+) -> tuple[nn.Sequential, nn.Linear]:
+    """Returns the layers of a value head, (N, F) -> (N, 1), and its last one, which is linear."""
     sizes = [features, *hidden_size_list]
-    return nn.Sequential(*mlp(sizes, activation), nn.Linear(sizes[-1], 1))
+    last = nn.Linear(sizes[-1], 1)
+    return nn.Sequential(*mlp(sizes, activation), last), last
 
 
 def initialize(model: VAC, kind: str, gain: Mapping[str, float]) -> None:
@@ -180,6 +183,6 @@ def initialize(model: VAC, kind: str, gain: Mapping[str, float]) -> None:
             init.normed(layer, 1.4)
         elif isinstance(layer, nn.Conv2d):
             init.normed(layer, 0.638)
-    for head in (model.actor_head.out, *model.value_heads):
+    init.normed(model.actor_head.out, 0.1)
+    for head in model.value_heads:
         init.normed(head, 0.1)
-

@@ -91,9 +91,11 @@ class IndexEncoder(nn.Module):
 
     def __init__(self, space: gym.Space, activation: str = "tanh", embedding_size: int = 32) -> None:
         super().__init__()
-        sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.flatten().tolist()
-        start = np.atleast_1d(space.start).flatten()
+        whole: Any = space
+        sizes = [int(whole.n)] if isinstance(space, gym.spaces.Discrete) else whole.nvec.flatten().tolist()
+        start = np.atleast_1d(whole.start).flatten()
         offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - start
+        self.offset: Tensor
         self.register_buffer("offset", torch.as_tensor(offset), persistent=False)
         self.table = nn.Embedding(int(sum(sizes)), embedding_size)
         nn.init.normal_(self.table.weight, std=1.0)
@@ -118,10 +120,11 @@ class ImageEncoder(nn.Module):
     def __init__(self, space: gym.Space, channels: str | None = None) -> None:
         super().__init__()
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
-        self.two_dimensional = len(space.shape) == 2
-        shape = (*space.shape, 1) if self.two_dimensional else space.shape
+        shape = tuple(space.shape or ())
+        self.two_dimensional = len(shape) == 2
+        shape = (*shape, 1) if self.two_dimensional else shape
         self.channels_last = self.two_dimensional or self._channels_last(shape, channels)
-        self.in_shape = (shape[2], *shape[:2]) if self.channels_last else tuple(shape)
+        self.in_shape = (shape[2], *shape[:2]) if self.channels_last else shape
 
     @staticmethod
     def _channels_last(shape: tuple[int, ...], channels: str | None) -> bool:
@@ -233,8 +236,8 @@ class ImpalaCNN(ImageEncoder):
 def default_encoder(space: gym.Space) -> str:
     """Returns the name of the encoder that a leaf gets when the config names none."""
     if is_image(space):
-        height, width = sorted(space.shape)[-2:]
-        return "nature_cnn" if min(height, width) >= 36 else "minatar_cnn"
+        smaller_side = sorted(space.shape or ())[-2]
+        return "nature_cnn" if smaller_side >= 36 else "minatar_cnn"
     if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
         return "embedding"
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
@@ -269,13 +272,15 @@ class Encoder(nn.Module):
         super().__init__()
         found = [(path, leaf) for path, leaf in observation_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in found]
-        self.leaves = nn.ModuleList()
+        leaves: list[Any] = []
         for (_, leaf), chosen in zip(found, _options_by_leaf(found, encoder or {}), strict=True):
             name = chosen.pop("type", None) or default_encoder(leaf)
-            self.leaves.append(ENCODER_REGISTRY.get(name)(leaf, activation=activation, **chosen))
+            leaves.append(ENCODER_REGISTRY.get(name)(leaf, activation=activation, **chosen))
+        self.leaves = nn.ModuleList(leaves)
         if hidden_size_list is None:
-            hidden_size_list = next((m.trunk for m in self.leaves if hasattr(m, "trunk")), (64, 64))
-        sizes = [sum(leaf.out_features for leaf in self.leaves), *hidden_size_list]
+            trunks = [leaf.trunk for leaf in leaves if hasattr(leaf, "trunk")]
+            hidden_size_list = trunks[0] if trunks else (64, 64)
+        sizes = [sum(leaf.out_features for leaf in leaves), *hidden_size_list]
         self.trunk = mlp(sizes, activation)
         self.out_features = sizes[-1]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -106,6 +106,7 @@ class BoxHead(nn.Module):
         self.low = space.low.astype(np.float64)
         self.high = space.high.astype(np.float64)
         half = torch.as_tensor((self.high - self.low) / 2, dtype=torch.float32).flatten()
+        self.half_width: Tensor
         self.register_buffer("half_width", half, persistent=False)
         outputs = 2 * size if box_distribution == "beta" or sigma_type == "conditioned" else size
         self.layer = nn.Linear(features, outputs)
@@ -114,6 +115,7 @@ class BoxHead(nn.Module):
         if sigma_type == "independent":
             self.log_sigma = nn.Parameter(torch.zeros(size))
         elif sigma_type == "fixed":
+            self.sigma: Tensor
             self.register_buffer("sigma", torch.full((size,), fixed_sigma_value), persistent=False)
 
     def _check(self, space: gym.spaces.Box) -> None:
@@ -172,23 +174,22 @@ class TreeHead(nn.Module):
         if isinstance(space, gym.spaces.Dict):
             branches = dict(space.spaces)
         else:
-            branches = {str(i): child for i, child in enumerate(space.spaces)}
-        self.names = list(branches)
-        heads = [_leaf_head(child, features, **box_options) for child in branches.values()]
-        self.heads = nn.ModuleList(heads)
+            branches = {str(i): child for i, child in enumerate(cast(gym.spaces.Tuple, space).spaces)}
+        self.heads = nn.ModuleList(_leaf_head(c, features, **box_options) for c in branches.values())
+        self.by_name: dict[str, Any] = dict(zip(branches, self.heads, strict=True))
 
     def forward(self, x: Tensor) -> dict[str, Any]:
-        return {name: head(x) for name, head in zip(self.names, self.heads, strict=True)}
+        return {name: head(x) for name, head in self.by_name.items()}
 
     def distribution(self, logit: Mapping[str, Any], mask: Any = None) -> D.Distribution:
         parts = {}
-        for name, head in zip(self.names, self.heads, strict=True):
+        for name, head in self.by_name.items():
             own = mask[name] if mask is not None and name in mask else None
             parts[name] = head.distribution(logit[name], own)
         return D.Joint(parts)
 
     def to_env(self, action: Mapping[str, Any]) -> dict[str, Any]:
-        return {n: head.to_env(action[n]) for n, head in zip(self.names, self.heads, strict=True)}
+        return {name: head.to_env(action[name]) for name, head in self.by_name.items()}
 
 
 def _leaf_head(space: gym.Space, features: int, **box_options: Any) -> nn.Module:
@@ -227,7 +228,7 @@ class ActionHead(nn.Module):
         super().__init__()
         sizes = [features, *hidden_size_list]
         self.hidden = mlp(sizes, activation)
-        self.out = _leaf_head(space, sizes[-1], **box_options)
+        self.out: Any = _leaf_head(space, sizes[-1], **box_options)
 
     def forward(self, features: Tensor) -> Any:
         return self.out(self.hidden(features))

@@ -52,8 +52,6 @@ class ActorCriticPolicy(Policy):
         ),
     )
 
-    # ------------------------------------------------------------------ preparing
-
     def _init_shared(self) -> None:
         cfg = self.cfg
         check_declared(self.obs_space, self.action_space, {"action_space": cfg.action_space})
@@ -68,8 +66,6 @@ class ActorCriticPolicy(Policy):
                 "value_norm=False"
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
-
-    # ------------------------------------------------------------------ acting
 
     def _inputs(self, obs: Tree) -> Any:
         """Returns observations as the model takes them: on the device, normalised."""
@@ -87,8 +83,6 @@ class ActorCriticPolicy(Policy):
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         inputs = self._inputs(obs)
         return {"action": self._distribution(inputs, self.model.compute_actor(inputs)).mode()}
-
-    # ------------------------------------------------------------------ credit
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
@@ -149,8 +143,6 @@ class ActorCriticPolicy(Policy):
         clip = self.cfg.normalize.reward_clip
         return reward if clip is None else reward.clamp(-clip, clip)
 
-    # ------------------------------------------------------------------ scales and state
-
     def _update_normalizers(self, data: Rollout) -> None:
         if self.obs_norm is not None:
             self.obs_norm.update(data.obs, data.valid)
@@ -192,6 +184,7 @@ class TrainingProgress:
 
 
 def has_box(space: gym.Space) -> bool:
+    """Returns whether a Box is in a space, or is it."""
     if isinstance(space, gym.spaces.Dict):
         return any(has_box(child) for child in space.spaces.values())
     if isinstance(space, gym.spaces.Tuple):

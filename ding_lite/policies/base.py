@@ -108,8 +108,6 @@ class Policy:
             )
         return model
 
-    # ------------------------------------------------------------------ what a subclass writes
-
     def _init_shared(self) -> None:
         """Prepares what several modes need."""
 
@@ -151,8 +149,6 @@ class Policy:
         """Returns the names of the metrics that ``learn_mode.forward`` gives."""
         return []
 
-    # ------------------------------------------------------------------ the modes
-
     @property
     def learn_mode(self) -> LearnMode:
         self._require("learn")
@@ -181,8 +177,6 @@ class Policy:
     def _require(self, field: str) -> None:
         if field not in self.fields:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
-
-    # ------------------------------------------------------------------ acting
 
     def act(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Returns the environment's action for one observation or for a batch, NumPy in and out.
@@ -221,8 +215,6 @@ class Policy:
     def _on_device(self, obs: Tree) -> Any:
         return to_device(obs, self.device)
 
-    # ------------------------------------------------------------------ state
-
     def _state(self) -> dict[str, Any]:
         """Returns the parts with a state_dict of their own, by name. A subclass adds its own."""
         return {"model": self.model, "generator": GeneratorState(self.generator)}
@@ -254,10 +246,10 @@ def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapp
     Raises:
         ConfigError: where they differ.
     """
-    discrete = isinstance(action_space, gym.spaces.Discrete)
+    count = int(action_space.n) if isinstance(action_space, gym.spaces.Discrete) else None
     actual = {
         "obs_shape": list(obs_space.shape or ()),
-        "action_shape": [int(action_space.n)] if discrete else list(action_space.shape or ()),
+        "action_shape": list(action_space.shape or ()) if count is None else [count],
         "action_space": action_kind(action_space),
     }
     for name, said in declared.items():

@@ -28,7 +28,7 @@ class ObservationNorm:
     def __init__(self, space: gym.Space, clip: float, device: torch.device) -> None:
         self.clip, self.device = clip, device
         self.stats: dict[tuple[str, ...], RunningMeanStd] = {
-            path: RunningMeanStd(leaf.shape)
+            path: RunningMeanStd(leaf.shape or ())
             for path, leaf in observation_leaves(space)
             if _is_numeric(leaf) and path[:1] != (MASK_KEY,)
         }

@@ -82,8 +82,6 @@ class PPOPolicy(ActorCriticPolicy):
         ),
     )
 
-    # ------------------------------------------------------------------ preparing
-
     def _init_learn(self) -> None:
         self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
         self._init_optimizers()
@@ -100,8 +98,6 @@ class PPOPolicy(ActorCriticPolicy):
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
         )
-
-    # ------------------------------------------------------------------ losses
 
     @property
     def clip_ratio(self) -> float:
@@ -163,8 +159,6 @@ class PPOPolicy(ActorCriticPolicy):
         value_loss, metrics = self.value_loss(batch)
         return self.cfg.learn.value_weight * value_loss, metrics
 
-    # ------------------------------------------------------------------ learning
-
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
@@ -191,12 +185,13 @@ class PPOPolicy(ActorCriticPolicy):
             if epoch and self.cfg.recompute_adv:
                 flat = self._training_set(data, self._credit(data))
             loss = self.loss if policy_goes_on else self._critic_loss
-            kls = []
+            kls: list[Tensor] = []
             for batch in self._minibatches(flat):
                 total, metrics = loss(batch)
                 norm = self.optimizer.step(total)
                 history.append({**{k: v.detach() for k, v in metrics.items()}, "grad_norm": norm})
-                kls.append(history[-1].get("approx_kl"))
+                if policy_goes_on:
+                    kls.append(history[-1]["approx_kl"])
             policy_epochs += policy_goes_on
             if learn.target_kl is not None and policy_goes_on:
                 policy_goes_on = float(torch.stack(kls).mean()) <= 1.5 * learn.target_kl
@@ -247,8 +242,6 @@ class PPOPolicy(ActorCriticPolicy):
             *("clip_ratio", "epochs", "updates"),
         ]
 
-    # ------------------------------------------------------------------ schedules and state
-
     def _schedule(self, name: str) -> float:
         learn = self.cfg.learn
         total = learn.schedule_env_step
@@ -272,5 +265,3 @@ def _mean_metrics(history: list[dict[str, Tensor]]) -> dict[str, float]:
     names = sorted({name for step in history for name in step})
     means = [torch.stack([step[name] for step in history if name in step]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist(), strict=True))
-
-

@@ -6,7 +6,7 @@ place, so that it can be guarded and measured, lives here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,7 +73,7 @@ class Updater:
         self.optimizer.step()
         return norm
 
-    def raise_if_bad(self, history: list[Mapping[str, Tensor]]) -> None:
+    def raise_if_bad(self, history: Sequence[Mapping[str, Tensor]]) -> None:
         """Ends an iteration.
 
         Args:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def clipped_surrogate(
-    log_ratio: Tensor, advantage: Tensor, clip_ratio: float | Tensor, dual_clip: float | None = None
+    log_ratio: Tensor, advantage: Tensor, clip_ratio: float, dual_clip: float | None = None
 ) -> Tensor:
     """Returns min(r A, clip(r, 1 - eps, 1 + eps) A), eq. 7, to be maximised.
 
@@ -33,7 +33,7 @@ def value_error(
     value: Tensor,
     target: Tensor,
     old_value: Tensor | None = None,
-    value_clip: float | Tensor | None = None,
+    value_clip: float | None = None,
     kind: str = "mse",
 ) -> Tensor:
     """Returns 0.5 (V - R)^2, or smooth-L1 (torch's, beta 1); clipped around ``old_value`` if asked.
@@ -70,7 +70,7 @@ def approx_kl(log_ratio: Tensor) -> Tensor:
     return (torch.expm1(log_ratio) - log_ratio).mean()
 
 
-def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:
+def clip_fraction(log_ratio: Tensor, clip_ratio: float) -> Tensor:
     """Returns the share of samples whose ratio is outside 1 - eps .. 1 + eps.
 
     Shapes:

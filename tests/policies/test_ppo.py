@@ -59,9 +59,6 @@ def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-# ---------------------------------------------------------------- against the reference
-
-
 def reference_gae(rollout, value, last_value, final_value, gamma, lam):
     """The definition, one environment and one step at a time, in float64."""
     steps, envs = rollout.reward.shape
@@ -89,7 +86,9 @@ def plain_networks(policy, box):
     def network(encoder, head):
         def forward(x):
             for layer in (0, 2):
-                x = torch.tanh(x @ state[f"{encoder}.trunk.{layer}.weight"].T + state[f"{encoder}.trunk.{layer}.bias"])
+                x = torch.tanh(
+                    x @ state[f"{encoder}.trunk.{layer}.weight"].T + state[f"{encoder}.trunk.{layer}.bias"]
+                )
             return x @ state[f"{head}.weight"].T + state[f"{head}.bias"]
 
         return forward
@@ -162,7 +161,9 @@ def test_advantages_agree_with_the_definition_and_bootstrap_from_the_true_last_o
     assert np.allclose(rollout.value_target, expected + value.numpy(), atol=1e-5)
     # Negative control: the value of the observation after the reset is another number.
     wrong = dict.fromkeys(final_value, 0.0)
-    assert not np.allclose(rollout.advantage, reference_gae(rollout, value, last, wrong, 0.99, 0.95), atol=1e-3)
+    assert not np.allclose(
+        rollout.advantage, reference_gae(rollout, value, last, wrong, 0.99, 0.95), atol=1e-3
+    )
 
 
 def test_ignore_done_takes_terminations_for_truncations():
@@ -188,9 +189,6 @@ def test_the_ratio_of_the_first_minibatch_is_one(space, normalize):
         ratio = (batch.dist.log_prob(batch.action) - batch.log_prob).exp()
         assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-5)
         policy.learn_mode.forward(rollout)
-
-
-# ---------------------------------------------------------------- options
 
 
 def test_a_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before():

@@ -127,7 +127,9 @@ def train(env, tmp_path, steps=6_000, **env_options):
         env=dict(type=env, n_evaluator_episode=8, **env_options),
         policy=dict(
             recompute_adv=False,
-            learn=dict(learning_rate=5e-3, batch_size=64, epoch_per_collect=6, value_norm=False, adv_norm=False),
+            learn=dict(
+                learning_rate=5e-3, batch_size=64, epoch_per_collect=6, value_norm=False, adv_norm=False
+            ),
             collect=dict(n_sample=512, discount_factor=GAMMA),
             eval=dict(eval_freq=0),
         ),

@@ -1,0 +1,131 @@
+"""The parts of a run, built from its config in one place, and their state as one tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from ding_lite.collector import Collector
+from ding_lite.config import plain
+from ding_lite.envs.make import EnvSetting, cores, make_vector_env, vector_env_of
+from ding_lite.envs.space_json import space_to_json
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import CheckpointError
+from ding_lite.evaluator import Evaluator, Scores
+from ding_lite.learner import Learner
+from ding_lite.models.encoders import is_image, observation_leaves
+from ding_lite.policies.base import Policy
+from ding_lite.policies.load import as_tensors
+from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.types import Progress
+
+
+class Parts:
+    """Environments, policy and workers of one run.
+
+    Args:
+        cfg: a complete config.
+        env_setting: environments instead of those that the config describes.
+        model: trained as it is, instead of one built from the config.
+
+    Raises:
+        EnvError: if the environments cannot be made.
+        ConfigError: if the policy or its model cannot be built for them.
+    """
+
+    def __init__(self, cfg: Any, env_setting: EnvSetting | None, model: torch.nn.Module | None) -> None:
+        self.cfg = cfg
+        self._open_envs: list[VectorEnv] = []
+        try:
+            self._build(env_setting, model)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, env_setting: EnvSetting | None, model: torch.nn.Module | None) -> None:
+        cfg, env, seed = self.cfg, self.cfg.env, self.cfg.seed
+        if env_setting is None:
+            self.envs = self._opened(make_vector_env(env, env.collector_env_num, seed))
+            eval_envs = self._opened(make_vector_env(env, env.evaluator_env_num, seed, evaluate=True))
+        else:
+            make, collector_cfgs, evaluator_cfgs = env_setting
+            self.envs = self._opened(vector_env_of(make, collector_cfgs, seed))
+            eval_envs = self._opened(vector_env_of(make, evaluator_cfgs, seed, env.max_eval_steps))
+        torch.set_num_threads(_threads(cfg.num_threads, self.envs.obs_space))
+        kind = cfg.policy.type
+        self.policy: Policy = (POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind)(
+            cfg.policy, self.envs.obs_space, self.envs.action_space, model=model, seed=seed
+        )
+        self.collector = Collector(self.envs, self.policy.collect_mode, cfg.policy.collect.n_sample)
+        self.learner = Learner(self.policy.learn_mode)
+        self.evaluator = Evaluator(
+            eval_envs, self.policy.eval_mode, env.n_evaluator_episode, env.max_eval_steps
+        )
+        self.progress = Progress()
+        self.scores = Scores(env.stop_value)
+
+    def _opened(self, envs: VectorEnv) -> VectorEnv:
+        self._open_envs.append(envs)
+        return envs
+
+    def describe(self) -> list[str]:
+        """Returns what a run says of itself when it begins."""
+        cfg, policy, collector = self.cfg, self.policy, self.collector
+        size = sum(p.numel() for p in policy.model.parameters())
+        lines = [
+            f"env {cfg.env.env_id or plain(cfg.env.type)}: {self.envs.backend}",
+            f"policy {plain(cfg.policy.type)} on {policy.device}, {size:,} parameters, "
+            f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
+        ]
+        wanted, taken = cfg.policy.collect.n_sample, collector.n_sample
+        if taken != wanted:
+            lines.append(
+                f"n_sample={wanted} is rounded up to {taken}: {collector.steps} steps of "
+                f"{self.envs.num_envs} environments"
+            )
+        return lines
+
+    def spaces(self) -> dict[str, Any]:
+        """Returns the spaces as a checkpoint keeps them."""
+        return {
+            "obs": space_to_json(self.policy.obs_space),
+            "action": space_to_json(self.policy.action_space),
+        }
+
+    def _stateful(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "collector": self.collector,
+            "learner": self.learner,
+            "progress": self.progress,
+            "scores": self.scores,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of every part, as one tree."""
+        return {name: part.state_dict() for name, part in self._stateful().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over the whole state; the environments go on in the middle of their episodes.
+
+        Raises:
+            CheckpointError: if it lacks a part, or a part does not fit.
+        """
+        for name, part in self._stateful().items():
+            if name not in state:
+                raise CheckpointError(f"the checkpoint has no {name!r}: it cannot be resumed from")
+            part.load_state_dict(as_tensors(state[name]) if name == "policy" else state[name])
+
+    def close(self) -> None:
+        """Closes the environments; calling it twice is fine."""
+        while self._open_envs:
+            self._open_envs.pop().close()
+
+
+def _threads(wanted: int | str, obs_space: gym.Space) -> int:
+    if isinstance(wanted, int):
+        return wanted
+    return cores() if any(is_image(leaf) for _, leaf in observation_leaves(obs_space)) else 1

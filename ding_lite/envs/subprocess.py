@@ -1,0 +1,294 @@
+"""``subprocess``: environments stepped by worker processes, over shared memory.
+
+    with contextlib.closing(SubprocessVectorEnv(make, num_envs=8, num_workers=2)) as envs:
+        obs = envs.reset("collect")
+        transition = envs.step(action)
+
+The transitions are bit for bit those of :class:`InProcessVectorEnv`, whatever the number of workers.
+
+* A worker is a fresh interpreter, not a fork: no CUDA context or lock is inherited, and the main script
+  is not imported again, so it needs no ``if __name__ == "__main__"``. It gets this process's
+  ``sys.path`` and the factory by cloudpickle.
+* Every wait is bounded. A worker that dies, hangs or raises ends the pool with an error that says
+  which environments it had; every later call says that the pool is closed.
+* Nothing is left behind. The memory has no name in any file system; the workers end when this process
+  does, however it dies. It needs POSIX.
+* A call broken by an exception (KeyboardInterrupt) leaves answers on their way: they are dropped by
+  their sequence number, and ``reset`` or ``load_state_dict`` must come next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import pickle
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import gymnasium as gym
+import numpy as np
+
+from ding_lite.envs import wire
+from ding_lite.envs.in_process import AUTORESET
+from ding_lite.envs.spaces import tree_leaves, tree_map
+from ding_lite.envs.vector import NO_ENVS, VectorEnv
+from ding_lite.envs.worker_pool import WorkerPool
+from ding_lite.envs.worker_process import WorkerProcess, shared_memory
+from ding_lite.errors import CheckpointError, EnvError
+from ding_lite.seeding import integer_seed
+from ding_lite.types import Episode, Transition, Tree
+
+
+class SubprocessVectorEnv(VectorEnv):
+    """Steps B environments in W processes, a contiguous slice in each.
+
+    Args:
+        make: builds environment number i, an ``EpisodeRecorder`` somewhere inside it. It is called in a
+            worker: modules that register what it looks up by name must be imported by it.
+        num_envs: B.
+        seed: the run's.
+        autoreset: as in :class:`InProcessVectorEnv`.
+        num_workers: W, at most B; by default as many as there are cores for this process.
+        step_timeout, reset_timeout, start_timeout: seconds after which a worker counts as hanging.
+        close_timeout: seconds that the environments have to close, all together.
+
+    Raises:
+        EnvWorkerError: from any call, if a worker died, hung or met an exception of an environment. Errors
+            of the library's own kinds (such as ``EnvContractError``) keep their kind. The pool is closed.
+        EnvError: if the pool is closed, or ``step`` is called before ``reset``.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], gym.Env],
+        num_envs: int,
+        seed: int = 0,
+        autoreset: str = "same_step",
+        *,
+        num_workers: int | None = None,
+        step_timeout: float = 300.0,
+        reset_timeout: float = 300.0,
+        start_timeout: float = 300.0,
+        close_timeout: float = 5.0,
+    ) -> None:
+        if autoreset not in AUTORESET:
+            raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
+        if num_envs < 1 or (num_workers is not None and num_workers < 1):
+            raise ValueError(f"expected at least 1 environment and worker, got {num_envs} and {num_workers}")
+        if not hasattr(socket, "send_fds"):
+            raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
+        self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
+        self.step_timeout, self.reset_timeout, self.start_timeout = step_timeout, reset_timeout, start_timeout
+        self.close_timeout = close_timeout
+        num_workers = min(num_envs, num_workers or _cores())
+        plural = "es" if num_workers > 1 else ""
+        self.backend = f"{num_envs} environments in {num_workers} worker process{plural}"
+        self._stream: tuple[str | int, ...] = ()
+        self._lacking = "these environments have not been reset yet"  # why step cannot be called; or ""
+        self._shared: wire.SharedArrays | None = None
+        self._no_payloads = (b"",) * num_workers
+        bounds = [num_envs * k // num_workers for k in range(num_workers + 1)]
+        slices = [range(*pair) for pair in itertools.pairwise(bounds)]
+        # Pickled before anything is started: this is what fails most often.
+        jobs = [self._job(make, k, num_workers, rows) for k, rows in enumerate(slices)]
+        self._pool = WorkerPool(slices, close_timeout, self._locate)
+        try:
+            self._start(jobs)
+        except BaseException as error:
+            self._pool.fail(error)
+            raise
+
+    def _start(self, jobs: list[bytes]) -> None:
+        replies = self._request(wire.START, jobs, self.start_timeout, "start_timeout")
+        spaces = [cloudpickle.loads(reply) for reply in replies]
+        self.obs_space, self.action_space = spaces[0]
+        self._check_same_spaces(spaces)
+        size = wire.SharedArrays(None, spaces[0], self.num_envs, len(jobs)).size
+        fd = shared_memory(size)
+        try:
+            memory = mmap.mmap(fd, size)
+            for worker in self._pool.workers:
+                socket.send_fds(worker.channel.sock, [b"m"], [fd])
+        except OSError as error:
+            raise EnvError(f"the shared memory cannot be handed to the workers: {error}") from error
+        finally:
+            os.close(fd)
+        self._shared = wire.SharedArrays(memory, spaces[0], self.num_envs, len(jobs))
+        self._lacking = "these environments have not been reset yet"
+
+    def _job(self, make: Callable[[int], gym.Env], number: int, num_workers: int, rows: range) -> bytes:
+        job = wire.Job(make, number, num_workers, rows, self.num_envs, self.seed, self.autoreset)
+        try:
+            return cloudpickle.dumps(job)
+        except Exception as error:
+            raise EnvError(
+                f"the factory of the environments cannot be sent to a worker process: {error}. "
+                "Let it be a module's function of plain arguments, or set env.manager.type='base'"
+            ) from error
+
+    def _check_same_spaces(self, spaces: list[tuple[gym.Space, gym.Space]]) -> None:
+        names = ("observation_space", "action_space")
+        for worker, pair in zip(self._pool.workers, spaces, strict=True):
+            for name, space, first in zip(names, pair, spaces[0], strict=True):
+                if space != first:
+                    raise EnvError(
+                        f"env {worker.rows[0]} has the {name} {space}, env 0 {first}; "
+                        "all environments of a run must have the same"
+                    )
+
+    # ---- the face of every vector environment
+
+    @property
+    def episode_returns(self) -> np.ndarray:  # type: ignore[override]
+        return self._open().episode_return.copy()
+
+    @property
+    def episode_lengths(self) -> np.ndarray:  # type: ignore[override]
+        return self._open().length.copy()
+
+    def reset(self, *stream: str | int) -> Tree:
+        shared = self._open()
+        self._stream = stream
+        payloads = [pickle.dumps(stream)] * len(self._pool.workers)
+        self._request(wire.RESET, payloads, self.reset_timeout, "reset_timeout")
+        return shared.obs
+
+    def step(self, action: Tree) -> Transition:
+        shared = self._open()
+        self._check_ready()
+        payloads = self._hand_over(action, shared)
+        replies = self._request(wire.STEP, payloads, self.step_timeout, "step_timeout")
+        final_obs, final_env, episodes = self._rare(replies)
+        return Transition(
+            obs=shared.obs,
+            reward=shared.reward.copy(),
+            terminated=shared.terminated.copy(),
+            truncated=shared.truncated.copy(),
+            valid=shared.valid.copy(),
+            final_obs=final_obs,
+            final_env=final_env,
+            episodes=episodes,
+        )
+
+    def _hand_over(self, action: Tree, shared: wire.SharedArrays) -> Sequence[bytes]:
+        """Puts a batch of actions where the workers look, or, if it does not fit, into the messages.
+
+        Environments get exactly what they would get in this process: a batch of another dtype than the
+        action space's is not cast.
+        """
+        if shared.action is not None and _fits(action, shared.action):
+            tree_map(np.copyto, shared.action, action)
+            return self._no_payloads
+        action = tree_map(np.asarray, action)
+        counts = {len(leaf) if leaf.ndim else 0 for leaf in tree_leaves(action)}
+        if counts != {self.num_envs}:
+            raise EnvError(f"step got {sorted(counts)} actions for {self.num_envs} environments")
+        return [
+            pickle.dumps(tree_map(lambda leaf, rows=rows: leaf[rows], action), pickle.HIGHEST_PROTOCOL)
+            for rows in (slice(w.rows.start, w.rows.stop) for w in self._pool.workers)
+        ]
+
+    def _rare(self, replies: list[bytes]) -> tuple[Tree | None, np.ndarray, list[Episode]]:
+        """Returns final_obs, final_env and episodes, out of the few answers that have any."""
+        rows: list[Tree] = []
+        envs: list[np.ndarray] = []
+        episodes: list[Episode] = []
+        for worker, reply in zip(self._pool.workers, replies, strict=True):
+            if reply:
+                final_obs, final_env, ended = pickle.loads(reply)
+                start = worker.rows.start
+                episodes += [one._replace(env=one.env + start) for one in ended]
+                if final_obs is not None:
+                    rows.append(final_obs)
+                    envs.append(final_env + start)
+        if not rows:
+            return None, NO_ENVS, episodes
+        return tree_map(lambda *parts: np.concatenate(parts), *rows), np.concatenate(envs), episodes
+
+    def describe(self, env: int) -> str:
+        if self._shared is None:
+            return f"env {env}"
+        episode, step = int(self._shared.episode[env]), int(self._shared.step[env])
+        seed = integer_seed(self.seed, *self._stream, env, episode)
+        return f"env {env} (seed {seed}, episode {episode}, step {step})"
+
+    def state_dict(self) -> dict[str, Any]:
+        shared = self._open()
+        self._check_ready()
+        replies = self._request(wire.STATE, self._no_payloads, self.reset_timeout, "reset_timeout")
+        parts = [pickle.loads(reply) for reply in replies]
+        return {
+            "stream": list(self._stream),
+            "pending_reset": np.concatenate([part["pending_reset"] for part in parts]),
+            "obs": tree_map(np.copy, shared.obs),
+            "envs": [one for part in parts for one in part["envs"]],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
+        shared = self._open()
+        if len(state["envs"]) != self.num_envs:
+            raise CheckpointError(
+                f"the state is of {len(state['envs'])} environments, these are {self.num_envs}; "
+                "open episodes can only be brought back into as many"
+            )
+        self._stream = tuple(state["stream"])
+        payloads = []
+        for worker in self._pool.workers:
+            rows = slice(worker.rows.start, worker.rows.stop)
+            part = {
+                "stream": self._stream,
+                "pending_reset": np.asarray(state["pending_reset"])[rows],
+                "obs": tree_map(lambda leaf, rows=rows: np.asarray(leaf)[rows], state["obs"]),
+                "envs": list(state["envs"])[rows],
+            }
+            payloads.append(pickle.dumps(part, pickle.HIGHEST_PROTOCOL))
+        # Every action of the open episodes is played again, in each worker one env after the other.
+        records = [one["actions"] for one in state["envs"] if one["actions"] is not None]
+        played = sum(len(tree_leaves(actions)[0]) for actions in records)
+        allowed = self.num_envs * self.reset_timeout + played * self.step_timeout
+        self._request(wire.LOAD, payloads, allowed, "envs * reset_timeout + actions * step_timeout")
+        return shared.obs
+
+    def close(self) -> None:
+        self._shared = None
+        self._pool.close()
+
+    def _open(self) -> wire.SharedArrays:
+        """Returns the shared arrays; raises if the pool is closed."""
+        if self._pool.closed or self._shared is None:
+            self._shared = None  # frees the memory
+            raise EnvError(self._pool.closed)
+        return self._shared
+
+    def _check_ready(self) -> None:
+        if self._lacking:
+            raise EnvError(f"{self._lacking}: reset() or load_state_dict() must be called first")
+
+    def _request(self, kind: int, payloads: Sequence[bytes], timeout: float, limit: str) -> list[bytes]:
+        if kind != wire.STATE:  # which changes nothing, so that it may be interrupted
+            self._lacking = "the last call failed or was interrupted: what it changed is lost"
+        replies = self._pool.request(kind, payloads, timeout, limit)
+        self._lacking = ""
+        return replies
+
+    def _locate(self, worker: WorkerProcess) -> tuple[int, str]:
+        """Returns the environment that a worker is calling now, for messages."""
+        if self._shared is None:
+            return wire.IDLE, "the making of its environments"
+        env = int(self._shared.busy[worker.number])
+        return env, "" if env == wire.IDLE else self.describe(env)
+
+
+def _fits(batch: Tree, target: Tree) -> bool:
+    """Tells whether a batch of actions has exactly the structure, shapes and dtypes of ``target``."""
+    if isinstance(target, dict):
+        same = isinstance(batch, dict) and batch.keys() == target.keys()
+        return same and all(_fits(batch[name], child) for name, child in target.items())
+    return type(batch) is np.ndarray and batch.dtype == target.dtype and batch.shape == target.shape
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,161 @@
+"""Tiny environments with known answers, and ones that go wrong on purpose, for the tests of workers.
+
+They live in a module of their own, since a worker imports it to unpickle them.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from ding_lite.envs.in_process import EpisodeRecorder
+
+
+def total(action):
+    """Returns the sum of all numbers in an action of any form."""
+    if isinstance(action, (dict, tuple)):
+        return sum(total(part) for part in (action.values() if isinstance(action, dict) else action))
+    return float(np.sum(action))
+
+
+class Counting(gym.Env):
+    """Counts its steps up to a length drawn from its seed; ends by termination or truncation in turn.
+
+    The observation is a dict and shows seed, step and the last action, so that any mix-up is seen.
+    """
+
+    observation_space = spaces.Dict(
+        {
+            "count": spaces.Box(-np.inf, np.inf, (3,), np.float64),
+            "image": spaces.Box(0, 255, (2, 2), np.uint8),
+            "pair": spaces.Tuple([spaces.Discrete(100), spaces.MultiBinary(2)]),
+        }
+    )
+
+    def __init__(self, index, actions="discrete"):
+        self.index = index
+        self.action_space = {
+            "discrete": spaces.Discrete(5),
+            "box": spaces.Box(-1, 1, (2,), np.float32),
+            "tuple": spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)]),
+            "dict": spaces.Dict({"a": spaces.MultiDiscrete([2, 3]), "b": spaces.Discrete(4)}),
+        }[actions]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed = seed
+        self.count, self.last = 0, 0.0
+        self.length = int(self.np_random.integers(1, 9))
+        return self._obs(), {}
+
+    def step(self, action):
+        self.last = total(action)
+        self.count += 1
+        done = self.count >= self.length
+        both, odd = self.length % 4 == 0, self.length % 2 == 1
+        reward = self.last + float(self.np_random.random())
+        return self._obs(), reward, done and (odd or both), done and (not odd or both), {"won": odd}
+
+    def _obs(self):
+        return {
+            "count": np.array([self.seed % 1000, self.count, self.last], np.float64),
+            "image": np.full((2, 2), self.count, np.uint8),
+            "pair": (self.count % 100, np.array([self.index % 2, 1], np.int8)),
+        }
+
+
+def counting(actions, index):
+    return EpisodeRecorder(Counting(index, actions), ("won",))
+
+
+class Faulty(gym.Env):
+    """Environment 1 goes wrong at ``where`` (init, reset, its second step, close), in the manner ``how``."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(10)
+
+    def __init__(self, index, where, how):
+        self.index, self.where, self.how = index, where, how
+        self.count = 0
+        self._maybe("init")
+
+    def _maybe(self, place):
+        if place != self.where or self.index != 1:
+            return
+        if self.how == "raise":
+            raise ValueError(f"broken in {place}")
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "exit":
+            sys.exit(3)
+        if self.how == "hang":
+            time.sleep(1000)
+        if self.how == "slow":
+            time.sleep(0.6)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        self._maybe("reset")
+        return self._obs(0), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.count == 2:
+            self._maybe("step")
+        wrong = self.where == "shape" and self.index == 1
+        obs = np.zeros(3, np.float32) if wrong else self._obs(action)
+        return obs, float(action), False, False, {}
+
+    def _obs(self, action):
+        return np.array([self.count, action], np.float32)
+
+    def close(self):
+        self._maybe("close")
+
+
+def faulty(where, how, index):
+    return EpisodeRecorder(Faulty(index, where, how))
+
+
+class Witness(gym.Env):
+    """Tells what its process is like."""
+
+    observation_space = spaces.Box(-1, 1000, (4,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        heavy = float("torch" in sys.modules)
+        ignores = float(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
+        return np.array([heavy, ignores, float(os.environ["OMP_NUM_THREADS"]), 0], np.float32), {}
+
+    def step(self, action):
+        return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def witness(index):
+    return EpisodeRecorder(Witness())
+
+
+class TooWide(Counting):
+    observation_space = spaces.Dict({"count": spaces.Box(0, 1, (4,))})
+
+
+def uneven(index):
+    return EpisodeRecorder(Counting(index) if index < 2 else TooWide(index))
+
+
+def drifting(index):
+    """Not deterministic: an open episode of it cannot be played again."""
+    env = Counting(index)
+    env._obs = lambda: {
+        "count": np.random.default_rng().random(3),
+        "image": np.zeros((2, 2), np.uint8),
+        "pair": (0, np.zeros(2, np.int8)),
+    }
+    return EpisodeRecorder(env)

@@ -1,0 +1,186 @@
+"""From a config to environments: every way to name one, wrappers, and what is said when it cannot be made."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from worlds import CountingEnv, HalveReward, LengthEnv
+
+from ding_lite.config import compile_config
+from ding_lite.envs.in_process import EpisodeRecorder
+from ding_lite.envs.make import EXTRAS, make_env, make_vector_env, vector_env_of
+from ding_lite.envs.native import NativeVectorEnv
+from ding_lite.errors import ConfigError, DingLiteError, EnvError, RegistryError
+from ding_lite.registry import ENV_REGISTRY
+
+
+def section(**env):
+    return compile_config({"env": env}).values.env
+
+
+def made(**env):
+    return make_env(section(**env))
+
+
+@ENV_REGISTRY.register("test_make_length")
+def make_length(length=4):
+    return LengthEnv(length)
+
+
+def test_environment_is_made_by_its_gymnasium_id():
+    env = made(env_id="CartPole-v1")
+    assert env.unwrapped.spec.id == "CartPole-v1"
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (LengthEnv, 5),
+        (make_length, 4),
+        (lambda: LengthEnv(7), 7),
+        ("test_make_length", 4),
+        ("worlds:LengthEnv", 5),
+    ],
+    ids=["class", "function", "lambda", "registered name", "module:Class"],
+)
+def test_environment_of_ones_own_is_made_however_it_is_named(kind, expected):
+    env = make_env({**section(env_id="CartPole-v1"), "type": kind, "env_id": ""})
+    assert env.unwrapped.length == expected
+
+
+@pytest.mark.parametrize("kind", [LengthEnv, "worlds:LengthEnv"], ids=["class", "module:Class"])
+def test_config_takes_an_environment_of_ones_own(kind):
+    assert made(type=kind).unwrapped.length == 5
+
+
+def test_kwargs_reach_the_environment():
+    assert made(type=LengthEnv, kwargs={"length": 9}).unwrapped.length == 9
+
+
+def test_kwargs_reach_gymnasium_make():
+    env = made(env_id="CartPole-v1", kwargs={"max_episode_steps": 3})
+    env.reset(seed=0)
+    assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
+    env.close()
+
+
+def test_wrappers_lie_outside_the_recorder_and_the_last_is_outermost():
+    env = made(
+        type=LengthEnv,
+        wrappers=["worlds:HalveReward", {"type": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 2}],
+    )
+    kinds = [type(env), type(env.env), type(env.env.env)]
+    assert kinds == [gym.wrappers.TimeLimit, HalveReward, EpisodeRecorder]
+
+
+def test_wrapper_gets_its_arguments():
+    env = made(type=LengthEnv, wrappers=[{"type": "worlds:HalveReward", "share": 0.25}])
+    env.reset(seed=0)
+    assert env.step(0)[1] == 0.25
+
+
+def test_wrapper_may_be_the_class_itself():
+    assert isinstance(make_env({**section(type=LengthEnv), "wrappers": [HalveReward]}), HalveReward)
+
+
+@pytest.mark.parametrize("wrapper", ["TimeLimit", {"max_episode_steps": 3}, {"type": 3}], ids=str)
+def test_what_names_no_wrapper_is_refused_with_how_to_write_it(wrapper):
+    with pytest.raises(ConfigError, match="package.module:Wrapper"):
+        made(type=LengthEnv, wrappers=[wrapper])
+
+
+def test_missing_wrapper_is_named():
+    with pytest.raises(RegistryError, match="worlds:NoSuchWrapper"):
+        made(type=LengthEnv, wrappers=["worlds:NoSuchWrapper"])
+
+
+def test_wrong_env_id_is_named_with_gymnasium_s_own_hint():
+    with pytest.raises(EnvError, match="CartPole-v99"):
+        made(env_id="CartPole-v99")
+    with pytest.raises(EnvError, match="(?i)did you mean.*CartPole"):
+        made(env_id="CartPol-v1")
+
+
+def test_unregistered_type_lists_what_is_registered():
+    with pytest.raises(RegistryError, match="Did you mean 'test_make_length'"):
+        made(type="test_make_lenght")
+
+
+@pytest.mark.parametrize("module", ["ale_py", "minigrid", "minatar", "mujoco", "pygame"])
+def test_missing_package_names_the_install_line(module):
+    def broken():
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    with pytest.raises(EnvError) as caught:
+        make_env({**section(type=LengthEnv), "type": broken})
+    assert f'pip install "ding_lite[{EXTRAS[module]}]"' in str(caught.value)
+
+
+def test_other_errors_of_a_constructor_name_no_extra():
+    def broken():
+        raise ValueError("needs a size")
+
+    with pytest.raises(EnvError, match="ValueError: needs a size") as caught:
+        make_env({**section(type=LengthEnv), "type": broken})
+    assert "pip install" not in str(caught.value)
+
+
+def test_what_is_no_environment_is_refused():
+    with pytest.raises(EnvError, match="expected a gymnasium.Env, got dict"):
+        make_env({**section(type=LengthEnv), "type": dict})
+
+
+@pytest.mark.parametrize(
+    ("env", "native"),
+    [
+        ({"env_id": "CartPole-v1"}, True),
+        ({"env_id": "CartPole-v1", "manager": {"type": "base"}}, False),
+        ({"env_id": "CartPole-v1", "manager": {"type": "vector"}}, True),
+        ({"env_id": "CartPole-v1", "kwargs": {"render_mode": None}}, False),
+        ({"env_id": "CartPole-v1", "wrappers": ["worlds:HalveReward"]}, False),
+        ({"env_id": "Pendulum-v1"}, False),
+        ({"type": LengthEnv}, False),
+    ],
+    ids=str,
+)
+def test_auto_takes_a_native_vector_only_where_its_episodes_can_be_saved(env, native):
+    envs = make_vector_env(section(**env), 2, seed=0)
+    assert isinstance(envs, NativeVectorEnv) == native
+    assert envs.num_envs == 2
+    envs.close()
+
+
+def test_wrappers_and_a_native_vector_exclude_each_other():
+    cfg = section(env_id="CartPole-v1", wrappers=["worlds:HalveReward"], manager={"type": "vector"})
+    with pytest.raises(ConfigError, match=r"env.wrappers.*manager.type='base'"):
+        make_vector_env(cfg, 2, seed=0)
+
+
+def test_native_vector_that_does_not_exist_is_an_env_error():
+    with pytest.raises(EnvError, match="Pendulum-v1"):
+        make_vector_env(section(env_id="Pendulum-v1", manager={"type": "vector"}), 2, seed=0)
+
+
+def test_evaluation_environments_are_bounded_and_training_ones_are_not():
+    cfg = section(type=LengthEnv, kwargs={"length": 50}, max_eval_steps=3, manager={"type": "base"})
+    lengths = []
+    for evaluate in (True, False):
+        envs = make_vector_env(cfg, 1, seed=0, evaluate=evaluate)
+        envs.reset("collect")
+        transitions = [envs.step(np.zeros(1, np.int64)) for _ in range(60)]
+        lengths.append([e.length for one in transitions for e in one.episodes][0])
+        envs.close()
+    assert lengths == [3, 50]
+
+
+def test_env_setting_makes_one_environment_for_each_cfg():
+    envs = vector_env_of(LengthEnv, [3, 4, 5], seed=0)
+    assert [env.unwrapped.length for env in envs.envs] == [3, 4, 5]
+
+
+def test_every_error_of_making_is_one_of_ours():
+    def broken():
+        raise AttributeError("gone")
+
+    with pytest.raises(DingLiteError):
+        make_vector_env({**section(type=CountingEnv), "type": broken}, 2, seed=0)

@@ -1,0 +1,214 @@
+"""Native vector environments: flags and observations checked against gymnasium's own single environments."""
+
+import copy
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from worlds import CountingEnv, SeededEnv, copy_of, same_tree
+
+from ding_lite.envs.native import NativeVectorEnv
+from ding_lite.errors import CheckpointError, EnvContractError
+
+CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
+NUM_ENVS, STEPS = 6, 1600
+
+
+def cartpole(seed=0):
+    env = gym.make_vec("CartPole-v1", num_envs=NUM_ENVS, vectorization_mode="vector_entry_point")
+    return NativeVectorEnv(env, seed, CARTPOLE)
+
+
+def act(obs, rng):
+    """Balances in the first three environments until the limit, acts at random in the others."""
+    action = rng.integers(0, 2, NUM_ENVS)
+    action[:3] = obs[:3, 2] + 0.3 * obs[:3, 3] + 0.02 * obs[:3, 0] + 0.05 * obs[:3, 1] > 0
+    return action
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """Rows (obs before, action, transition) of some thousands of steps."""
+    envs, rng = cartpole(), np.random.default_rng(0)
+    obs, rows = envs.reset("collect").copy(), []
+    for _ in range(STEPS):
+        action = act(obs, rng)
+        transition = copy_of(envs.step(action))
+        rows.append((obs, action, transition))
+        obs = transition.obs
+    return rows
+
+
+def test_every_transition_is_reproduced_by_the_single_environment(recorded):
+    env = gym.make("CartPole-v1").unwrapped
+    env.reset(seed=0)
+    length, checked = np.zeros(NUM_ENVS, int), 0
+    for obs, action, transition in recorded:
+        for i in range(NUM_ENVS):
+            if not transition.valid[i]:
+                length[i] = 0
+                continue
+            env.state, env.steps_beyond_terminated = tuple(obs[i].astype(np.float64)), None
+            expected, reward, terminated, _, _ = env.step(int(action[i]))
+            length[i] += 1
+            assert transition.obs[i] == pytest.approx(expected, abs=1e-5)
+            assert transition.reward[i] == reward
+            assert transition.terminated[i] == terminated
+            assert transition.truncated[i] == (length[i] >= 500 and not terminated)
+            checked += 1
+    assert checked > 5 * STEPS
+    assert sum(row[2].truncated.sum() for row in recorded) >= 6
+    assert sum(row[2].terminated.sum() for row in recorded) >= 100
+
+
+def test_final_observations_are_what_the_single_environment_ends_in(recorded):
+    env = gym.make("CartPole-v1").unwrapped
+    env.reset(seed=0)
+    checked = 0
+    for obs, action, transition in recorded:
+        assert transition.final_env.tolist() == np.flatnonzero(transition.truncated).tolist()
+        for row, i in enumerate(transition.final_env):
+            env.state, env.steps_beyond_terminated = tuple(obs[i].astype(np.float64)), None
+            expected = env.step(int(action[i]))[0]
+            assert transition.final_obs[row] == pytest.approx(expected, abs=1e-5)
+            checked += 1
+    assert checked >= 6
+
+
+def test_row_after_an_end_is_not_valid_and_shows_a_start(recorded):
+    ended = np.zeros(NUM_ENVS, bool)
+    for _, _, transition in recorded:
+        assert np.array_equal(transition.valid, ~ended)
+        assert np.abs(transition.obs[ended]).max(initial=0) <= 0.05
+        assert not transition.reward[ended].any()
+        ended = transition.terminated | transition.truncated
+
+
+def test_episodes_are_the_sums_of_the_valid_rows(recorded):
+    total, length = np.zeros(NUM_ENVS), np.zeros(NUM_ENVS, int)
+    for _, _, transition in recorded:
+        total += transition.reward * transition.valid
+        length += transition.valid
+        done = np.flatnonzero(transition.terminated | transition.truncated)
+        told = [(e.env, e.episode_return, e.length) for e in transition.episodes]
+        assert told == [(i, total[i], length[i]) for i in done]
+        total[done], length[done] = 0, 0
+
+
+def test_same_seed_and_name_give_the_same_starts():
+    assert np.array_equal(cartpole().reset("collect"), cartpole().reset("collect"))
+    assert not np.array_equal(cartpole().reset("collect"), cartpole().reset("evaluate"))
+    assert not np.array_equal(cartpole().reset("collect"), cartpole(seed=1).reset("collect"))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 17, 60, 499, 500, 501, 640])
+def test_state_adapter_goes_on_exactly_where_it_was_saved(cut):
+    envs, rng = cartpole(), np.random.default_rng(1)
+    obs = envs.reset("collect").copy()
+    for _ in range(cut):
+        obs = copy_of(envs.step(act(obs, rng))).obs
+    state = copy.deepcopy(envs.state_dict())
+    other = cartpole(seed=99)
+    assert np.array_equal(other.load_state_dict(state), obs)
+    assert np.array_equal(other.episode_lengths, envs.episode_lengths)
+    assert np.array_equal(other.episode_returns, envs.episode_returns)
+    for _ in range(150):
+        action = act(obs, rng)
+        one, again = envs.step(action), other.step(action)
+        assert same_tree(list(one), list(again))
+        obs = one.obs.copy()
+
+
+def test_saved_state_does_not_change_while_the_environments_go_on():
+    envs, rng = cartpole(), np.random.default_rng(1)
+    obs = envs.reset("collect")
+    state = envs.state_dict()
+    before = copy.deepcopy(state)
+    for _ in range(60):
+        obs = envs.step(act(obs, rng)).obs
+    assert same_tree(state, before)
+
+
+# ---------------------------------------------------------------------- any gymnasium vector environment
+
+SCRIPTS = (((2, "terminated"), (3, "truncated")), ((3, "both"), (1, "truncated"), (1, "terminated")))
+MODES = list(AutoresetMode)
+
+
+def synced(mode, make=CountingEnv):
+    env = SyncVectorEnv([lambda s=script: make(s) for script in SCRIPTS], autoreset_mode=mode)
+    return NativeVectorEnv(env)
+
+
+def rows_of(envs, count):
+    envs.reset("collect")
+    return [copy_of(envs.step(np.zeros(envs.num_envs, np.int64))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_rewards_and_flags_of_each_mode_are_those_counted_by_hand(mode):
+    valid = [[], []]
+    for one in rows_of(synced(mode), 9):
+        for i in range(2):
+            if one.valid[i]:
+                valid[i].append((one.reward[i], bool(one.terminated[i]), bool(one.truncated[i])))
+    first = [(1, False, False), (2, True, False), (11, False, False), (12, False, False), (13, False, True)]
+    second = [(1, False, False), (2, False, False), (3, True, False), (11, False, True), (21, True, False)]
+    assert valid[0][:5] == first
+    assert valid[1][:5] == second
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_final_observations_of_each_mode_are_the_true_last_ones(mode):
+    found = []
+    for one in rows_of(synced(mode), 8):
+        if one.final_obs is not None:
+            found += zip(one.final_env.tolist(), one.final_obs.tolist(), strict=True)
+    assert found[:2] == [(1, [1, 1]), (0, [1, 3])]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_observation_after_an_end_is_the_new_episode_s_first(mode):
+    """Under NEXT_STEP one row later, which is not valid."""
+    transitions = rows_of(synced(mode), 3)
+    ended, after = transitions[1], transitions[2]
+    if mode is AutoresetMode.NEXT_STEP:
+        assert ended.obs[0].tolist() == [0, 2]
+        assert after.obs[0].tolist() == [1, 0]
+        assert not after.valid[0]
+    else:
+        assert ended.obs[0].tolist() == [1, 0]
+        assert after.obs[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_episodes_of_each_mode_have_the_returns_and_lengths_counted_by_hand(mode):
+    told = [(e.env, e.episode_return, e.length) for one in rows_of(synced(mode), 9) for e in one.episodes]
+    assert [e for e in told if e[0] == 0][:2] == [(0, 3, 2), (0, 36, 3)]
+    assert [e for e in told if e[0] == 1][:3] == [(1, 6, 3), (1, 11, 1), (1, 21, 1)]
+
+
+def test_float64_observations_are_handed_over_as_float32():
+    envs = NativeVectorEnv(SyncVectorEnv([SeededEnv, SeededEnv]))
+    assert envs.reset("collect").dtype == np.float32
+
+
+def test_open_episodes_without_an_adapter_cannot_be_restored():
+    envs = synced(AutoresetMode.NEXT_STEP)
+    envs.reset("collect")
+    with pytest.raises(CheckpointError, match="cannot be restored"):
+        envs.load_state_dict(envs.state_dict())
+
+
+def test_cut_without_a_final_observation_is_refused_under_same_step():
+    class Forgetful(gym.vector.VectorWrapper):
+        def step(self, action):
+            *result, info = self.env.step(action)
+            return (*result, {})
+
+    inner = SyncVectorEnv([lambda: CountingEnv(((1, "truncated"),))], autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = NativeVectorEnv(Forgetful(inner))
+    envs.reset("collect")
+    with pytest.raises(EnvContractError, match=r"envs \[0\] were truncated.*no 'final_obs'"):
+        envs.step(np.zeros(1, np.int64))

@@ -1,0 +1,456 @@
+"""Worker processes: the same transitions as in one process, and every fault bounded, typed and clean.
+
+Real processes and real signals. The fixture ``no_leaks`` looks at children and descriptors after each test.
+"""
+
+import contextlib
+import copy
+import functools
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import faulty_worlds as worlds
+import numpy as np
+import pytest
+
+from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.subprocess import SubprocessVectorEnv
+from ding_lite.errors import CheckpointError, EnvContractError, EnvError, EnvWorkerError
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+
+
+def process_state(pid):
+    """Returns (parent's pid, state letter) of a process; (0, "X") of one that is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0, "X"
+    return int(fields[1]), fields[0]
+
+
+def children():
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [pid for pid in pids if process_state(pid)[0] == os.getpid()]
+
+
+def descriptors():
+    kinds = Counter()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            kinds[os.readlink(f"/proc/self/fd/{fd}")] += 1
+    return kinds
+
+
+@pytest.fixture(autouse=True)
+def no_leaks():
+    gc.collect()
+    others, open_before, blocks = children(), descriptors(), sorted(os.listdir("/dev/shm"))
+    yield
+    gc.collect()
+    assert children() == others
+    assert descriptors() - open_before == Counter()
+    assert sorted(os.listdir("/dev/shm")) == blocks
+
+
+@contextlib.contextmanager
+def pool(make, num_envs=4, **kwargs):
+    kwargs.setdefault("num_workers", 2)
+    envs = SubprocessVectorEnv(make, num_envs, **kwargs)
+    try:
+        yield envs
+    finally:
+        start = time.monotonic()
+        envs.close()
+        assert time.monotonic() - start < envs.close_timeout + 2
+
+
+def faulty(where, how):
+    return functools.partial(worlds.faulty, where, how)
+
+
+def discrete(num_envs=4):
+    return np.arange(num_envs)
+
+
+def batches(kind, num_envs, seed=0):
+    """Endless batches of actions of the named space, in the dtypes that policies give."""
+    rng = np.random.default_rng(seed)
+    while True:
+        whole = functools.partial(rng.integers, size=num_envs)
+        box = rng.uniform(-1, 1, (num_envs, 2)).astype(np.float32)
+        yield {
+            "discrete": whole(5),
+            "box": box,
+            "tuple": {"0": whole(3), "1": box},
+            "dict": {"a": rng.integers(0, 2, (num_envs, 2)), "b": whole(4)},
+        }[kind]
+
+
+def assert_same(a, b):
+    """Bit for bit, dtypes too."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert_same(a[name], b[name])
+    elif a is None or b is None:
+        assert a is b
+    else:
+        assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+
+
+def assert_same_transition(x, y):
+    for name in ("obs", "reward", "terminated", "truncated", "valid", "final_obs", "final_env"):
+        assert_same(getattr(x, name), getattr(y, name))
+    assert x.episodes == y.episodes
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize("kind", ["discrete", "box", "tuple", "dict"])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_the_same_transitions_as_in_one_process(num_workers, kind, autoreset):
+    make = functools.partial(worlds.counting, kind)
+    base = InProcessVectorEnv(make, 5, 7, autoreset)
+    seen = {"terminated": 0, "truncated": 0, "invalid": 0}
+    with pool(make, 5, seed=7, autoreset=autoreset, num_workers=num_workers) as envs:
+        assert (envs.obs_space, envs.action_space) == (base.obs_space, base.action_space)
+        for stream in (("collect",), ("evaluate", 3)):
+            assert_same(envs.reset(*stream), base.reset(*stream))
+            for _, action in zip(range(40), batches(kind, 5), strict=False):
+                x, y = envs.step(action), base.step(action)
+                assert_same_transition(x, y)
+                assert_same(envs.episode_returns, base.episode_returns)
+                assert_same(envs.episode_lengths, base.episode_lengths)
+                assert [envs.describe(i) for i in range(5)] == [base.describe(i) for i in range(5)]
+                seen["terminated"] += x.terminated.sum()
+                seen["truncated"] += x.truncated.sum()
+                seen["invalid"] += (~x.valid).sum()
+    assert min(seen["terminated"], seen["truncated"]) > 10
+    assert (seen["invalid"] > 0) == (autoreset == "next_step")
+
+
+def test_actions_of_another_dtype_reach_the_environments_as_they_are():
+    make = functools.partial(worlds.counting, "box")
+    base = InProcessVectorEnv(make, 4)
+    with pool(make) as envs:
+        envs.reset("x")
+        base.reset("x")
+        action = np.random.default_rng(0).uniform(-1, 1, (4, 2))  # float64: float32 would round it
+        assert_same_transition(envs.step(action), base.step(action))
+        assert_same_transition(envs.step(action.astype(np.float32)), base.step(action.astype(np.float32)))
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize("way", ["to workers", "to one process", "other slices"])
+def test_a_state_taken_in_mid_episode_goes_on_anywhere(way, autoreset):
+    make = functools.partial(worlds.counting, "dict")
+    one = functools.partial(InProcessVectorEnv, make, 5, 3, autoreset)
+    many = functools.partial(SubprocessVectorEnv, make, 5, 3, autoreset)
+    first, second = {
+        "to workers": (one, functools.partial(many, num_workers=2)),
+        "to one process": (functools.partial(many, num_workers=2), one),
+        "other slices": (functools.partial(many, num_workers=3), functools.partial(many, num_workers=2)),
+    }[way]
+    with contextlib.closing(first()) as a, contextlib.closing(second()) as b:
+        a.reset("collect")
+        actions = batches("dict", 5)
+        for _, action in zip(range(13), actions, strict=False):
+            obs = a.step(action).obs
+        state = a.state_dict()
+        before = copy.deepcopy(state)
+        assert_same(b.load_state_dict(state), obs)
+        assert state.keys() == before.keys()
+        assert state["envs"][0]["episode"] == before["envs"][0]["episode"]
+        assert_same(a.episode_returns, b.episode_returns)
+        for _, action in zip(range(20), actions, strict=False):
+            assert_same_transition(a.step(action), b.step(action))
+        del obs
+
+
+def test_a_state_that_cannot_be_brought_back_leaves_the_pool_usable():
+    with pool(worlds.drifting) as envs:
+        envs.reset("x")
+        state = envs.state_dict()
+        with pytest.raises(CheckpointError, match="not deterministic"):
+            envs.load_state_dict(state)
+        with pytest.raises(EnvError, match="reset"):
+            envs.step(discrete() % 5)
+        envs.reset("x")
+        envs.step(discrete() % 5)
+        with pytest.raises(CheckpointError, match="of 3 environments, these are 4"):
+            envs.load_state_dict({**state, "envs": state["envs"][:3]})
+
+
+def test_killed_idle_worker_is_named():
+    with pool(faulty("", ""), 8) as envs:
+        envs.reset("x")
+        os.kill(envs._pool.workers[1].process.pid, signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(EnvWorkerError) as caught:
+            envs.step(discrete(8))
+        assert time.monotonic() - start < 2.5
+        assert str(caught.value) == "worker 1 (envs 4-7) died, exit code -9 (killed: out of memory?)"
+        assert (caught.value.worker, caught.value.envs) == (1, (4, 5, 6, 7))
+        assert isinstance(caught.value, EnvError)
+        assert caught.value.exit_code == 3
+        for call in (lambda: envs.step(discrete(8)), lambda: envs.reset("x"), envs.state_dict):
+            with pytest.raises(EnvError, match="closed after a failure: worker 1"):
+                call()
+
+
+@pytest.mark.parametrize(("how", "words"), [("kill", r"exit code -9 \(killed"), ("exit", "exit code 3")])
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+def test_worker_that_ends_itself_is_noticed_at_once(where, how, words):
+    start = time.monotonic()
+    with pytest.raises(EnvWorkerError, match=rf"worker 0 \(envs 0-1\) died, {words}") as caught:
+        run_to_the_fault(faulty(where, how))
+    assert time.monotonic() - start < 5
+    if where != "init":
+        assert ("episode 0, step 2" if where == "step" else "step 0") in str(caught.value)
+        assert "in env 1 (seed " in str(caught.value)
+
+
+def run_to_the_fault(make, **kwargs):
+    with pool(make, **kwargs) as envs:
+        envs.reset("x")
+        for _ in range(3):
+            envs.step(discrete())
+
+
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+def test_an_exception_says_which_environment_when_and_where_in_the_code(where):
+    with pytest.raises(EnvWorkerError, match=f"env 1.*ValueError: broken in {where}") as caught:
+        run_to_the_fault(faulty(where, "raise"))
+    error = caught.value
+    assert "faulty_worlds.py" in error.remote_traceback
+    assert f"broken in {where}" in str(error.__cause__)
+    assert error.worker == 0
+    if where == "step":
+        assert error.envs == (1,)
+        assert "(seed " in str(error)
+        assert "episode 0, step 2), action 1:" in str(error)
+
+
+def test_a_message_is_the_same_as_in_one_process():
+    base = InProcessVectorEnv(faulty("step", "raise"), 4)
+    base.reset("x")
+    base.step(discrete())
+    with pytest.raises(EnvError) as here:
+        base.step(discrete())
+    with pytest.raises(EnvError) as there:
+        run_to_the_fault(faulty("step", "raise"))
+    assert str(here.value) == str(there.value)
+
+
+def test_an_error_of_the_library_keeps_its_kind():
+    with pytest.raises(EnvContractError, match=r"env 1 .*shape \(3,\)"):
+        run_to_the_fault(faulty("shape", ""))
+    with pytest.raises(EnvError, match="env 2 has the observation_space"), pool(worlds.uneven):
+        pass
+    with pytest.raises(EnvError, match="env 2 has the observation_space"), pool(worlds.uneven, num_workers=1):
+        pass
+
+
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+def test_a_hanging_environment_is_killed_and_named(where):
+    limit = {"init": "start", "reset": "reset", "step": "step"}[where] + "_timeout"
+    start = time.monotonic()
+    with pytest.raises(
+        EnvWorkerError, match=rf"worker 0 \(envs 0-1\) did not answer within {limit}="
+    ) as caught:
+        run_to_the_fault(faulty(where, "hang"), **{limit: 1.5 if where == "init" else 0.3})
+    assert time.monotonic() - start < 5
+    assert "worker 1" not in str(caught.value)
+    if where == "step":
+        assert "in env 1 (seed" in str(caught.value)
+
+
+def test_a_hanging_close_is_cut():
+    with pool(faulty("close", "hang"), close_timeout=0.5) as envs:
+        envs.reset("x")
+
+
+def test_an_unclosed_pool_ends_with_its_object():
+    envs = SubprocessVectorEnv(faulty("", ""), 4, num_workers=2)
+    del envs  # no_leaks looks
+
+
+class Interrupt(Exception):
+    pass
+
+
+def interrupt(*_):
+    raise Interrupt
+
+
+def test_a_late_reply_is_never_returned():
+    with pool(faulty("step", "slow")) as envs:
+        envs.reset("x")
+        envs.step(discrete())
+        previous = signal.signal(signal.SIGALRM, interrupt)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Interrupt):
+                envs.step(discrete())  # the second step of env 1 takes 0.6 s
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+        with pytest.raises(EnvError, match="reset"):
+            envs.step(discrete())
+        assert envs.reset("x").tolist() == [[0, 0]] * 4
+        transition = envs.step(np.full(4, 9))
+        assert transition.obs.tolist() == [[1, 9]] * 4
+        assert transition.reward.tolist() == [9] * 4
+        del transition
+
+
+def test_calls_out_of_order():
+    with pool(faulty("", "")) as envs:
+        with pytest.raises(EnvError, match="not been reset"):
+            envs.step(discrete())
+        envs.reset("x")
+        with pytest.raises(EnvError, match=r"\[3\] actions for 4 environments"):
+            envs.step(discrete(3))
+        envs.step(discrete())
+        envs.close()
+        envs.close()
+        for call in (
+            lambda: envs.step(discrete()),
+            envs.reset,
+            envs.state_dict,
+            lambda: envs.episode_returns,
+        ):
+            with pytest.raises(EnvError, match="have been closed"):
+                call()
+        assert envs.describe(2) == "env 2"
+
+
+def test_workers_are_light_and_leave_ctrl_c_to_the_parent():
+    import torch  # noqa: F401 (here, so that a worker could inherit it)
+
+    with pool(worlds.witness) as envs:
+        assert envs.reset("x").tolist() == [[0, 1, 1, 0]] * 4
+        assert envs.backend == "4 environments in 2 worker processes"
+        for worker in envs._pool.workers:
+            os.kill(worker.process.pid, signal.SIGINT)
+        envs.step(np.zeros(4, int))
+
+
+def test_a_factory_that_cannot_be_sent():
+    lock = threading.Lock()
+    with pytest.raises(EnvError, match="cannot be sent to a worker"):
+        SubprocessVectorEnv(lambda index: lock, 2)
+
+
+def test_bad_arguments():
+    for bad in (dict(autoreset="never"), dict(num_workers=0)):
+        with pytest.raises(ValueError, match="autoreset|at least 1"):
+            SubprocessVectorEnv(faulty("", ""), 2, **bad)
+    with pool(faulty("", ""), 2, num_workers=9) as envs:
+        assert envs.backend == "2 environments in 2 worker processes"
+
+
+# ---- what needs a parent of its own
+
+SCRIPT = """
+    import functools, os, resource, signal, sys, time
+    import gymnasium as gym, numpy as np
+    from ding_lite.envs.in_process import EpisodeRecorder
+    from ding_lite.envs.subprocess import SubprocessVectorEnv
+    import faulty_worlds as worlds
+"""
+
+
+def script(body, **kwargs):
+    """Starts a script that has no ``if __name__ == "__main__"``."""
+    root = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join([str(root), str(Path(__file__).parent)])
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SCRIPT) + textwrap.dedent(body)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def alive(pid):
+    return process_state(pid)[1] not in "XZ"
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+@pytest.mark.parametrize("doing", ["nothing", "a step that hangs"])
+def test_no_worker_outlives_a_killed_parent(doing, thread):
+    body = f"""
+        import threading
+        envs = []
+        make = functools.partial(worlds.faulty, "step", "hang")
+        start = lambda: envs.append(SubprocessVectorEnv(make, 4, num_workers=2, close_timeout=2))
+        if {thread == "main"}:
+            start()
+        else:  # a worker must outlive the thread that made it
+            maker = threading.Thread(target=start); maker.start(); maker.join(); time.sleep(0.3)
+        envs[0].reset("x")
+        envs[0].step(np.zeros(4, int))
+        print(*[w.process.pid for w in envs[0]._pool.workers], flush=True)
+        if {doing != "nothing"}:
+            envs[0].step(np.zeros(4, int))
+        time.sleep(100)
+    """
+    with script(body) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(alive(pid) for pid in pids)
+        time.sleep(0.2)
+        parent.kill()
+        deadline = time.monotonic() + 5
+        while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(alive(pid) for pid in pids)
+
+
+def test_a_plain_script_needs_no_guard_and_may_define_its_environments():
+    body = """
+        class Mine(worlds.Counting):
+            def __init__(self, index):
+                super().__init__(index)
+                self.metadata = {"np": np.__version__}
+
+        bonus = 2
+        envs = SubprocessVectorEnv(lambda index: EpisodeRecorder(Mine(index + bonus)), 3, num_workers=2)
+        envs.reset("x")
+        print(envs.step(np.zeros(3, int)).reward.shape)
+        # not closed: the end of the interpreter does it
+    """
+    with script(body) as parent:
+        out, err = parent.communicate(timeout=30)
+    assert (parent.returncode, out.strip(), err) == (0, "(3,)", "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [("RLIMIT_NOFILE", 12, "ulimit -n"), ("RLIMIT_FSIZE", 4096, "ulimit -f")],
+)
+def test_a_limit_of_the_machine_is_named(limit, value, words):
+    body = f"""
+        from ding_lite.errors import EnvError
+        make = functools.partial(worlds.counting, "box")
+        resource.setrlimit(resource.{limit}, ({value}, {value}))
+        try:
+            SubprocessVectorEnv(make, 64, num_workers={12 if limit == "RLIMIT_NOFILE" else 2})
+        except EnvError as error:
+            print(error)
+    """
+    with script(body) as parent:
+        out, err = parent.communicate(timeout=30)
+    assert parent.returncode == 0, err
+    assert words in out
+    assert str(value) in out

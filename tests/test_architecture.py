@@ -1,0 +1,305 @@
+"""The shape of the project: imports go down the layers, files and functions stay short, nothing is unsafe."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "ding_lite"
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_ENTRY_LINES = 350, 60, 15
+
+LAYERS = [  # a module may import from its own layer and from those above its line
+    {"errors", "types", "seeding", "schema"},
+    {"registry", "rl", "rollout", "logger", "checkpoint", "display"},
+    {"config", "models", "envs", "buffer"},
+    {"policies", "collector", "evaluator"},
+    {"learner"},
+    {"pipeline"},
+    {"cli", "testing", "plotting"},
+    {"__init__", "__main__"},
+]
+LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}
+# One layer, two sides that see each other only through the modes.
+STRANGERS = [({"policies"}, {"collector", "evaluator"})]
+
+
+def files_of(*folders: str) -> list[Path]:
+    return [f for name in folders for f in sorted((ROOT / name).rglob("*.py")) if "_configs" not in f.parts]
+
+
+LIBRARY = files_of("ding_lite")
+CODE = [*LIBRARY, *files_of("configs", "entry", "examples", "benchmarks"), ROOT / "setup.py"]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def module_name(path: Path) -> str:
+    """``ding_lite/rl/losses.py`` is ``ding_lite.rl.losses``; a package's ``__init__`` is the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path) for path in LIBRARY}
+
+
+def imported_modules(source: str, module: str, *, package: bool, modules: set[str]) -> set[str]:
+    """Returns the library's modules that ``source`` imports, at its top or inside any function."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, module, package)
+            for alias in node.names:
+                submodule = f"{base}.{alias.name}"
+                found.add(submodule if submodule in modules else base)
+    return {name for name in found if name.split(".")[0] == "ding_lite"} - {module}
+
+
+def _base(node: ast.ImportFrom, module: str, package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".") + ([""] if package else [])
+    return ".".join([*parts[: -node.level], *([node.module] if node.module else [])])
+
+
+def imports_of(path: Path) -> set[str]:
+    package = path.name == "__init__.py"
+    return imported_modules(path.read_text(), module_name(path), package=package, modules=MODULES)
+
+
+def unit(module: str) -> str:
+    """The layer entry of a module: its folder, or its own name at the top of the package."""
+    return (module.split(".") + ["__init__"])[1]
+
+
+def wrong_imports(module: str, imported: set[str]) -> set[str]:
+    own = unit(module)
+    too_high = {name for name in imported if LAYER[unit(name)] > LAYER[own]}
+    strangers = [b for a, b in STRANGERS if own in a] + [a for a, b in STRANGERS if own in b]
+    return too_high | {name for name in imported if any(unit(name) in side for side in strangers)}
+
+
+def circles(graph: dict[str, set[str]]) -> set[str]:
+    """Returns the nodes that can reach themselves."""
+
+    def reachable(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = list(graph.get(start, ()))
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo += graph.get(node, ())
+        return seen
+
+    return {node for node in graph if node in reachable(node)}
+
+
+# ------------------------------------------------------------------ layers
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_every_module_has_a_layer(path):
+    assert unit(module_name(path)) in LAYER
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_imports_go_down_the_layers(path):
+    module = module_name(path)
+    wrong = wrong_imports(module, imports_of(path))
+    assert not wrong, f"{module} (layer {LAYER[unit(module)]}) imports {sorted(wrong)}"
+
+
+def test_modules_do_not_import_each_other_in_a_circle():
+    graph = {module_name(path): imports_of(path) for path in LIBRARY}
+    assert circles(graph) == set()
+
+
+@pytest.mark.parametrize("depth", range(len(LAYERS)))
+def test_units_of_one_layer_do_not_import_each_other_in_a_circle(depth):
+    graph: dict[str, set[str]] = {}
+    for path in LIBRARY:
+        own = unit(module_name(path))
+        if LAYER[own] == depth:
+            graph.setdefault(own, set()).update(unit(name) for name in imports_of(path))
+    inside = {own: {other for other in others if other != own} for own, others in graph.items()}
+    assert circles(inside) == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "wrong"),
+    [
+        ("ding_lite.policies.bad", "from ding_lite.pipeline import SerialPipeline", "ding_lite.pipeline"),
+        ("ding_lite.policies.bad", "import ding_lite.learner", "ding_lite.learner"),
+        ("ding_lite.policies.bad", "from ding_lite import pipeline", "ding_lite.pipeline"),
+        ("ding_lite.policies.bad", "from ..pipeline import SerialPipeline", "ding_lite.pipeline"),
+        ("ding_lite.policies.bad", "def f():\n    from ding_lite import pipeline", "ding_lite.pipeline"),
+        ("ding_lite.policies.bad", "if True:\n    import ding_lite.cli.train as t", "ding_lite.cli.train"),
+        ("ding_lite.policies.bad", "from ding_lite import SerialPipeline", "ding_lite"),
+        ("ding_lite.policies.bad", "from ding_lite.collector import Collector", "ding_lite.collector"),
+        ("ding_lite.evaluator", "from ding_lite.policies.ppo import PPOPolicy", "ding_lite.policies.ppo"),
+        ("ding_lite.errors", "from ding_lite.registry import Registry", "ding_lite.registry"),
+    ],
+)
+def test_import_that_goes_up_is_found(module, source, wrong):
+    imported = imported_modules(source, module, package=False, modules=MODULES)
+    assert wrong_imports(module, imported) == {wrong}
+
+
+def test_import_that_goes_down_or_outside_is_let_through():
+    source = (
+        "import torch\nfrom ding_lite.rl import losses\nfrom . import base\nfrom ding_lite.schema import Key"
+    )
+    imported = imported_modules(source, "ding_lite.policies.good", package=False, modules=MODULES)
+    assert imported == {"ding_lite.rl.losses", "ding_lite.policies.base", "ding_lite.schema"}
+    assert wrong_imports("ding_lite.policies.good", imported) == set()
+
+
+def test_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == {"a", "b", "c"}
+
+
+# ------------------------------------------------------------------ size
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_file_says_what_it_is(path):
+    assert ast.get_docstring(ast.parse(path.read_text())), "no module docstring"
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_library_file_is_short(path):
+    lines = len(path.read_text().splitlines())
+    assert lines <= MAX_FILE_LINES
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=name_of)
+def test_library_functions_are_short(path):
+    long = {
+        f"{node.name} (line {node.lineno})": length
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES
+    }
+    assert long == {}
+
+
+@pytest.mark.parametrize("path", files_of("entry"), ids=name_of)
+def test_entry_script_is_thin(path):
+    assert len(path.read_text().splitlines()) <= MAX_ENTRY_LINES
+
+
+def test_entry_and_configs_are_not_packages():
+    assert not (ROOT / "entry" / "__init__.py").exists()
+    assert not (ROOT / "configs" / "__init__.py").exists()
+
+
+# ------------------------------------------------------------------ safety
+
+
+PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
+
+
+def unsafe_calls(source: str) -> Iterator[str]:
+    """Yields every call that could run code out of data, as ``"line 3: eval"``."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            said = {k.arg: getattr(k.value, "value", None) for k in node.keywords}
+            for fault in _faults(ast.unparse(node.func), said):
+                yield f"line {node.lineno}: {fault}"
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            for name in names & {"pickle.load", "pickle.loads", "torch.load", "os.system", "os.popen"}:
+                yield f"line {node.lineno}: {name} without its module's name"
+
+
+def _faults(called: str, said: dict[str | None, object]) -> Iterator[str]:
+    if called in ("eval", "exec", "os.system", "os.popen", "__import__"):
+        yield called
+    library, method = called.split(".")[0], called.split(".")[-1]
+    if library in PICKLES and method in ("load", "loads", "Unpickler", "open"):
+        yield called
+    if called == "torch.load" and said.get("weights_only") is not True:
+        yield "torch.load without weights_only=True"
+    if called in ("np.load", "numpy.load") and said.get("allow_pickle"):
+        yield "numpy.load with allow_pickle"
+    if called.startswith("yaml.") and "load" in called and not called.endswith("safe_load"):
+        yield called
+    if said.get("shell"):
+        yield "shell=True"
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_nothing_is_unpickled_evaluated_or_given_to_a_shell(path):
+    assert list(unsafe_calls(path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle\npickle.load(f)",
+        "import pickle\npickle.loads(b)",
+        "from pickle import loads",
+        "torch.load(f)",
+        "torch.load(f, weights_only=False)",
+        "eval(text)",
+        "exec(text)",
+        "subprocess.run(text, shell=True)",
+        "np.load(f, allow_pickle=True)",
+        "yaml.load(f)",
+    ],
+)
+def test_unsafe_call_is_found(source):
+    assert len(list(unsafe_calls(source))) == 1
+
+
+def test_safe_calls_are_let_through():
+    source = (
+        "model.eval()\ntorch.load(f, weights_only=True)\nast.literal_eval(text)\n"
+        "subprocess.run(['git'], shell=False)\njson.load(f)\nre.compile(p)"
+    )
+    assert list(unsafe_calls(source)) == []
+
+
+def test_only_config_py_executes_a_file():
+    users = {
+        name_of(path)
+        for path in CODE
+        if any(
+            isinstance(node, ast.Attribute | ast.Name) and ast.unparse(node).split(".")[0] == "runpy"
+            for node in ast.walk(ast.parse(path.read_text()))
+        )
+    }
+    assert users == {"ding_lite/config.py"}
+
+
+def test_configs_are_imported_by_nothing():
+    stems = {path.stem for path in files_of("configs")} | {"configs"}
+    importers = {}
+    for path in [*CODE, *files_of("tests")]:
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module)
+        wrong = {name for name in names if name.split(".")[0] in stems}
+        if wrong:
+            importers[name_of(path)] = wrong
+    assert importers == {}
+
+
+@pytest.mark.parametrize("path", files_of("configs"), ids=name_of)
+def test_config_file_is_one_plain_dict_and_imports_nothing(path):
+    docstring, *rest = ast.parse(path.read_text()).body
+    assert isinstance(docstring, ast.Expr)
+    assert [type(node) for node in rest] == [ast.Assign]
+    assert ast.unparse(rest[0].targets[0]) == "config"

@@ -1,0 +1,254 @@
+"""The collector: a rollout's fields, its episode borders, and values that are refused before any learning."""
+
+import numpy as np
+import pytest
+import torch
+from worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv, SpoiledEnv, digest, policy_for, vector_of
+
+from ding_lite.collector import Collector
+from ding_lite.envs.in_process import AUTORESET
+from ding_lite.errors import EnvContractError
+from ding_lite.rollout import to_dict
+
+SCRIPTS = (((2, "terminated"), (3, "truncated")), ((3, "both"), (1, "truncated"), (1, "terminated")))
+
+
+def collector_of(make, num_envs=2, n_sample=16, autoreset="same_step", **policy):
+    envs = vector_of(make, num_envs, autoreset=autoreset)
+    return Collector(envs, policy_for(envs, **policy).collect_mode, n_sample)
+
+
+def counting(n_sample=12, **options):
+    return collector_of(lambda index: CountingEnv(SCRIPTS[index]), n_sample=n_sample, **options)
+
+
+def test_rollout_has_every_field_in_its_shape_and_dtype():
+    rollout = to_dict(counting(n_sample=12).collect())
+    final = rollout.pop("final")
+    told = {name: (tuple(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in rollout.items()}
+    assert told == {
+        "obs": ((6, 2, 2), "float32"),
+        "action": ((6, 2), "int64"),
+        "log_prob": ((6, 2), "float32"),
+        "reward": ((6, 2), "float32"),
+        "terminated": ((6, 2), "bool"),
+        "truncated": ((6, 2), "bool"),
+        "valid": ((6, 2), "bool"),
+        "value": ((6, 2), "float32"),
+        "advantage": ((6, 2), "float32"),
+        "value_target": ((6, 2), "float32"),
+        "last_obs": ((2, 2), "float32"),
+    }
+    assert {name: tuple(x.shape) for name, x in final.items()} == {"obs": (2, 2), "t": (2,), "env": (2,)}
+
+
+def test_box_actions_are_stored_as_they_were_drawn():
+    rollout = collector_of(lambda index: SeededBox(), n_sample=40).collect()
+    assert rollout.action.shape == (20, 2, 2)
+    assert rollout.action.dtype == torch.float32
+    assert rollout.action.abs().max() > 1  # unclipped: the bounds are +-1
+
+
+@pytest.mark.parametrize(("n_sample", "envs", "steps"), [(16, 2, 8), (17, 2, 9), (2, 3, 1), (7, 3, 3)])
+def test_n_sample_is_rounded_up_to_whole_steps(n_sample, envs, steps):
+    collector = collector_of(lambda index: CountingEnv(), num_envs=envs, n_sample=n_sample)
+    assert collector.n_sample == steps * envs
+    assert collector.collect().reward.shape == (steps, envs)
+
+
+def test_rows_are_those_counted_by_hand():
+    rollout = counting(n_sample=12).collect()
+    assert rollout.obs[:, 0].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 0]]
+    assert rollout.reward[:, 0].tolist() == [1, 2, 11, 12, 13, 21]
+    assert rollout.terminated[:, 0].tolist() == [False, True, False, False, False, False]
+    assert rollout.truncated[:, 0].tolist() == [False, False, False, False, True, False]
+    assert rollout.valid.all()
+
+
+def test_final_and_last_observations_are_those_counted_by_hand():
+    rollout = counting(n_sample=12).collect()
+    assert rollout.final.t.tolist() == [3, 4]
+    assert rollout.final.env.tolist() == [1, 0]
+    assert rollout.final.obs.tolist() == [[1, 1], [1, 3]]
+    assert rollout.last_obs.tolist() == [[2, 1], [3, 1]]
+
+
+def test_rollout_without_a_cut_has_no_final_observations():
+    rollout = collector_of(lambda index: CountingEnv(((3, "terminated"),))).collect()
+    assert "final" not in to_dict(rollout)
+
+
+def test_next_rollout_goes_on_where_the_last_one_stopped():
+    collector = counting(n_sample=4)
+    last = collector.collect().last_obs.tolist()
+    assert collector.collect().obs[0].tolist() == last
+
+
+def test_last_obs_stays_as_it_is_while_collecting_goes_on():
+    collector = counting(n_sample=4)
+    last = collector.collect().last_obs
+    before = last.tolist()
+    collector.collect()
+    assert last.tolist() == before
+
+
+def test_row_0_may_be_a_filler_under_next_step():
+    collector = collector_of(
+        lambda index: CountingEnv(((2, "terminated"),)), n_sample=4, autoreset="next_step"
+    )
+    assert collector.collect().valid.tolist() == [[True, True], [True, True]]
+    second = collector.collect()
+    assert second.valid.tolist() == [[False, False], [True, True]]
+    assert second.reward.tolist() == [[0, 0], [11, 11]]
+    assert second.obs[0].tolist() == [[0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_no_transition_crosses_an_episode(autoreset):
+    """Shown obs (episode, step) and reward 10 * episode + step + 1 of a valid row belong together."""
+    collector = counting(n_sample=40, autoreset=autoreset)
+    for _ in range(3):
+        rollout = collector.collect()
+        obs, valid = rollout.obs, rollout.valid
+        assert torch.equal(rollout.reward[valid], (10 * obs[..., 0] + obs[..., 1] + 1)[valid])
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_final_observations_belong_to_the_episode_they_end(autoreset):
+    rollout = counting(n_sample=60, autoreset=autoreset).collect()
+    final = rollout.final
+    before = rollout.obs[final.t, final.env]
+    assert torch.equal(final.obs, before + torch.tensor([0.0, 1.0]))
+    assert rollout.truncated[final.t, final.env].all()
+    assert len(final.t) == int(rollout.truncated.sum())
+
+
+def test_episode_returns_and_lengths_are_those_counted_by_hand():
+    collector = counting(n_sample=12)
+    collector.collect()
+    told = [(e.env, e.episode_return, e.length) for e in collector.episodes]
+    assert told == [(0, 3, 2), (1, 6, 3), (1, 11, 1), (0, 36, 3), (1, 21, 1)]
+    assert collector.metrics() == {
+        "episode_return": (3 + 6 + 11 + 36 + 21) / 5,
+        "episode_length": 2.0,
+        "episode_length_max": 3.0,
+        "episode_count": 5.0,
+    }
+
+
+def test_metrics_before_any_episode_has_ended_have_no_mean():
+    collector = collector_of(lambda index: LengthEnv(50))
+    collector.collect()
+    assert collector.metrics() == {"episode_count": 0.0}
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize("seed", range(5))
+def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
+    """For random streams of terminations and truncations, over several rollouts."""
+    rng = np.random.default_rng(seed)
+    ends = ("terminated", "truncated", "both")
+    scripts = [
+        [(int(rng.integers(1, 7)), ends[int(rng.integers(3))]) for _ in range(40)] for _ in range(3)
+    ]
+    collector = collector_of(
+        lambda index: CountingEnv(scripts[index]), num_envs=3, n_sample=51, autoreset=autoreset
+    )
+    valid, lengths, returns, rewards = 0, 0, 0.0, 0.0
+    for _ in range(4):
+        rollout = collector.collect()
+        valid += int(rollout.valid.sum())
+        rewards += float(rollout.reward.sum())
+        lengths += sum(e.length for e in collector.episodes)
+        returns += sum(e.episode_return for e in collector.episodes)
+        # A pending reset is of an episode that has been recorded already.
+        pending = (rollout.terminated[-1] | rollout.truncated[-1]).numpy() & (autoreset == "next_step")
+        open_lengths = collector.envs.episode_lengths[~pending].sum()
+        open_returns = collector.envs.episode_returns[~pending].sum()
+        assert lengths + open_lengths == valid
+        assert returns + open_returns == pytest.approx(rewards)
+
+
+# ---------------------------------------------------------------------- values that are refused
+
+
+def spoiled(at, spoil, script=((4, "terminated"),), n_sample=16):
+    return collector_of(
+        lambda index: SpoiledEnv(at if index == 1 else -1, spoil, script), n_sample=n_sample
+    )
+
+
+def bad_obs(value):
+    return lambda result: (np.array([0, value], np.float32), *result[1:])
+
+
+def bad_reward(value):
+    return lambda result: (result[0], value, *result[2:])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_reward_that_is_not_finite_names_env_episode_and_step(value):
+    collector = spoiled(2, bad_reward(value))
+    with pytest.raises(EnvContractError, match=rf"env 1 .*episode 0, step 2\).*reward = {value}"):
+        collector.collect()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_observation_that_is_not_finite_names_env_episode_step_and_element(value):
+    collector = spoiled(2, bad_obs(value))
+    with pytest.raises(
+        EnvContractError, match=rf"env 1 .*episode 0, step 2\).*observation\[1\] = {value}"
+    ):
+        collector.collect()
+
+
+def test_bad_reward_at_the_end_of_an_episode_names_that_episode():
+    collector = spoiled(4, bad_reward(np.nan))
+    with pytest.raises(EnvContractError, match=r"env 1 .*episode 0, step 4\)"):
+        collector.collect()
+
+
+def test_bad_final_observation_of_a_cut_episode_is_refused():
+    """It is valued, so it would reach the advantages."""
+    collector = spoiled(4, bad_obs(np.nan), ((4, "truncated"),))
+    with pytest.raises(EnvContractError, match="env 1 "):
+        collector.collect()
+
+
+def test_bad_observation_of_a_reset_is_refused_before_the_policy_acts_on_it():
+    with pytest.raises(EnvContractError, match="env 1 "):
+        spoiled(0, lambda result: (np.array([0, np.nan], np.float32), {})).collect()
+
+
+def test_bad_value_in_the_last_row_of_a_rollout_is_refused():
+    collector = spoiled(3, bad_obs(np.nan), n_sample=6)
+    with pytest.raises(EnvContractError, match="env 1 "):
+        collector.collect()
+
+
+def test_nothing_is_learned_from_a_rollout_that_was_refused():
+    envs = vector_of(lambda index: SpoiledEnv(20, bad_obs(np.nan)), 2)
+    policy = policy_for(envs)
+    collector = Collector(envs, policy.collect_mode, 200)
+    before = digest(policy.model.state_dict())
+    with pytest.raises(EnvContractError, match="nothing of this rollout was learned from"):
+        collector.collect()
+    assert digest(policy.model.state_dict()) == before
+    assert collector.episode_count == 0
+
+
+def test_state_goes_on_exactly_where_it_was_saved():
+    def fresh():
+        envs = vector_of(lambda index: SeededEnv(), 3)
+        policy = policy_for(envs)
+        return Collector(envs, policy.collect_mode, 30), policy
+
+    one, policy = fresh()
+    one.collect()
+    collector_state, policy_state = one.state_dict(), policy.state_dict()
+    other, other_policy = fresh()
+    other_policy.load_state_dict(policy_state)
+    other.load_state_dict(collector_state)
+    assert other.metrics() == one.metrics()
+    assert digest(to_dict(other.collect())) == digest(to_dict(one.collect()))
+    assert other.metrics() == one.metrics()

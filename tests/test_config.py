@@ -1,0 +1,793 @@
+"""From a user's dict to a complete config: what is filled in, what is refused and how it is said."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
+from ding_lite.config import (
+    compile_config,
+    differences,
+    find_config,
+    foreign_modules,
+    load_config,
+    parse_overrides,
+    plain,
+    read_config,
+    shipped_configs,
+)
+from ding_lite.errors import ConfigError, RegistryError
+from ding_lite.models import ActorCritic
+from ding_lite.schema import Key, leaves, merged_config
+
+CARTPOLE = {"env": {"env_id": "CartPole-v1"}}
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.py"))
+
+
+class OwnPolicy(PPOPolicy):
+    """Another default, a key of its own, and one with a range."""
+
+    config = dict(learn=dict(batch_size=128, kl_weight=1.0, rounds=Key(3, low=1)), own=dict(switch=False))
+
+
+class OwnModel(ActorCritic):
+    """Keys that ``vac`` has not."""
+
+    config = dict(width=64, blocks=Key(2, low=0))
+
+
+def user(**policy):
+    return {**CARTPOLE, "policy": policy}
+
+
+def values_of(config, **rest):
+    return compile_config(config, **rest).values
+
+
+def message_of(config, *args, **rest):
+    with pytest.raises((ConfigError, RegistryError)) as caught:
+        compile_config(config, *args, **rest)
+    return str(caught.value)
+
+
+def override_fault(path, value):
+    return message_of(CARTPOLE, {path: value})
+
+
+# ------------------------------------------------------------------ defaults
+
+
+def test_one_key_makes_a_complete_config():
+    values = values_of(CARTPOLE)
+    assert values.policy.type == "ppo"
+    assert values.policy.model.type == "vac"
+    assert values.policy.learn.clip_ratio == 0.2
+    assert values.env.collector_env_num == 8
+    assert values.seed == 0
+
+
+def test_values_are_reached_as_attributes_and_as_keys():
+    values = values_of(CARTPOLE)
+    assert values.policy.learn.batch_size == values["policy"]["learn"]["batch_size"] == 64
+
+
+def test_custom_policy_brings_its_keys_and_keeps_those_of_its_bases():
+    learn = values_of(user(type=OwnPolicy)).policy.learn
+    assert (learn.batch_size, learn.kl_weight, learn.rounds) == (128, 1.0, 3)
+    assert learn.clip_ratio == 0.2  # of PPOPolicy
+    assert learn.learning_rate == 3e-4  # of ActorCriticPolicy
+
+
+def test_custom_policy_may_bring_a_whole_section():
+    assert values_of(user(type=OwnPolicy, own={"switch": True})).policy.own.switch is True
+
+
+def test_key_of_a_custom_policy_is_unknown_to_the_others():
+    assert "policy.learn: unknown key 'kl_weight'" in message_of(user(learn={"kl_weight": 2.0}))
+
+
+def test_range_of_a_key_of_a_custom_policy_holds():
+    message = message_of(user(type=OwnPolicy, learn={"rounds": 0}))
+    assert "policy.learn.rounds: expected a number at least 1, got 0" in message
+
+
+def test_custom_policy_is_found_by_its_import_path():
+    values = values_of(user(type=f"{__name__}:OwnPolicy", learn={"kl_weight": 0.5}))
+    assert values.policy.learn.kl_weight == 0.5
+
+
+def test_custom_policy_is_found_by_its_registered_name(monkeypatch):
+    monkeypatch.setattr(POLICY_REGISTRY, "_entries", dict(POLICY_REGISTRY._entries))
+    POLICY_REGISTRY.register("own")(OwnPolicy)
+    assert values_of(user(type="own")).policy.learn.kl_weight == 1.0
+
+
+def test_custom_model_brings_its_keys(monkeypatch):
+    monkeypatch.setattr(MODEL_REGISTRY, "_entries", dict(MODEL_REGISTRY._entries))
+    MODEL_REGISTRY.register("own")(OwnModel)
+    model = values_of(user(model={"type": "own", "width": 32})).policy.model
+    assert (model.width, model.blocks) == (32, 2)
+    assert "activation" not in model  # vac's
+
+
+def test_key_of_another_model_is_refused():
+    message = message_of(user(model={"type": OwnModel, "activation": "tanh"}))
+    assert "policy.model: unknown key 'activation'" in message
+
+
+def test_exp_name_is_made_of_env_and_policy_when_it_is_not_given():
+    assert values_of(CARTPOLE).exp_name == "CartPole-v1_ppo"
+    assert values_of({"env": {"env_id": "ALE/Pong-v5"}}).exp_name == "ALE_Pong-v5_ppo"
+
+
+def test_two_configs_share_no_list():
+    first, second = values_of(CARTPOLE), values_of(CARTPOLE)
+    first.env.info_keys.append("mine")
+    first.env.kwargs["mine"] = 1
+    assert second.env.info_keys == ["is_success"]
+    assert second.env.kwargs == {}
+
+
+# ------------------------------------------------------------------ faults
+
+
+def test_all_faults_are_told_at_once_with_their_whole_paths():
+    message = message_of(
+        {
+            "sede": 0,
+            "env": {"env_id": "CartPole-v1", "collector_env_num": 0},
+            "policy": {
+                "learn": {"clip_ration": 0.3, "batch_size": "64"},
+                "collect": {"discount_factor": 1.5},
+            },
+        },
+        origin="my.py",
+    )
+    head, *faults = message.split("\n")
+    assert head == "my.py has 5 faults:"
+    assert [fault.strip().split(": ")[0] for fault in faults] == [
+        "unknown key 'sede'; did you mean 'seed'?",
+        "env.collector_env_num",
+        "policy.learn",
+        "policy.learn.batch_size",
+        "policy.collect.discount_factor",
+    ]
+
+
+def test_one_fault_is_called_one():
+    assert message_of({**CARTPOLE, "sede": 1}).startswith("config has 1 fault:\n")
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("policy.learn.clip_ration", "policy.learn: unknown key 'clip_ration'; did you mean 'clip_ratio'?"),
+        ("policy.lern.batch_size", "policy: unknown key 'lern'; did you mean 'learn'?"),
+        ("polcy.type", "unknown key 'polcy'; did you mean 'policy'?"),
+        ("policy.learn.gamma", "'discount_factor' exists at policy.collect.discount_factor"),
+        ("gamma", "'discount_factor' exists at policy.collect.discount_factor"),
+        ("policy.learn.gae_lambda", "'gae_lambda' exists at policy.collect.gae_lambda"),
+        ("policy.collect.lambda", "'gae_lambda' exists at policy.collect.gae_lambda"),
+        ("policy.batch_size", "'batch_size' exists at policy.learn.batch_size"),
+        ("learning_rate", "'learning_rate' exists at policy.learn.learning_rate"),
+        ("policy.stop_value", "'stop_value' exists at env.stop_value"),
+        ("policy.max_env_step", "'max_env_step' exists at max_env_step"),
+        ("policy.learn.lr", "'learning_rate' exists at policy.learn.learning_rate"),
+        ("policy.learn.ent_coef", "'entropy_weight' exists at policy.learn.entropy_weight"),
+        ("policy.learn.disount_factor", "did you mean 'policy.collect.discount_factor'?"),
+    ],
+)
+def test_unknown_key_is_refused_with_what_was_meant(path, hint):
+    assert hint in override_fault(path, 1)
+
+
+def test_key_that_resembles_nothing_is_refused_with_what_is_known_there():
+    message = override_fault("policy.normalize.xyzzy", 1)
+    assert "policy.normalize: unknown key 'xyzzy'; known here: obs, obs_clip, reward, reward_clip" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("policy.learn.batch_size", "64", "expected a whole number, got the string '64'"),
+        ("policy.learn.batch_size", 64.5, "expected a whole number, got 64.5"),
+        ("policy.learn.batch_size", True, "expected a whole number, got True"),
+        ("policy.learn.batch_size", None, "expected a whole number, got None"),
+        ("policy.learn.learning_rate", "3e-4", "expected a number, got the string '3e-4'"),
+        ("policy.learn.learning_rate", False, "expected a number, got False"),
+        ("policy.learn.value_norm", 1, "expected a bool, got 1"),
+        ("policy.learn.value_norm", "true", "expected a bool, got the string 'true'"),
+        ("env.env_id", 3, "expected a str, got 3"),
+        ("env.wrappers", "x:Y", "expected a list, got the string 'x:Y'"),
+        ("env.kwargs", [1], "expected a dict, got [1]"),
+        ("policy.model", "vac", "expected a dict, got the string 'vac'"),
+        ("policy", 3, "expected a dict, got 3"),
+        ("env", None, "expected a dict, got None"),
+        ("policy.model.encoder_hidden_size_list", 64, "expected a list, got 64"),
+        ("policy.model.encoder_hidden_size_list", ["64"], "got the string '64'"),
+        ("policy.model.activation", "rellu", "got the string 'rellu'"),
+        ("env.manager.type", "bse", "expected one of"),
+        ("policy.learn.value_loss", "l2", "expected one of"),
+        ("seed", {"x": 3}, "expected a whole number"),
+    ],
+)
+def test_wrong_type_is_refused(path, value, said):
+    message = override_fault(path, value)
+    assert f"{path}: " in message
+    assert said in message
+
+
+def test_quoted_number_is_refused_with_a_hint():
+    assert "(a number is written without quotes)" in override_fault("policy.learn.learning_rate", "3e-4")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("policy.collect.discount_factor", 1.5),
+        ("policy.collect.discount_factor", -0.1),
+        ("policy.collect.gae_lambda", 1.01),
+        ("policy.learn.clip_ratio", 0.0),
+        ("policy.learn.clip_ratio", -0.2),
+        ("policy.learn.learning_rate", 0),
+        ("policy.learn.learning_rate", -1e-3),
+        ("policy.learn.learning_rate", math.nan),
+        ("policy.learn.learning_rate", math.inf),
+        ("policy.learn.entropy_weight", math.nan),
+        ("policy.learn.entropy_weight", -0.1),
+        ("policy.learn.epoch_per_collect", 0),
+        ("policy.learn.batch_size", 0),
+        ("policy.learn.dual_clip", 1.0),
+        ("policy.learn.target_kl", 0.0),
+        ("policy.collect.n_sample", 1),
+        ("policy.model.encoder_hidden_size_list", [64, 0]),
+        ("policy.eval.eval_freq", -1),
+        ("env.collector_env_num", 0),
+        ("env.evaluator_env_num", 0),
+        ("env.n_evaluator_episode", 0),
+        ("env.max_eval_steps", 0),
+        ("seed", -1),
+        ("max_env_step", 0),
+        ("max_train_iter", 0),
+        ("num_threads", 0),
+        ("checkpoint.keep", 0),
+        ("logger.freq", 0),
+    ],
+)
+def test_value_out_of_range_is_refused(path, value):
+    assert f"  {path}: " in override_fault(path, value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("policy.collect.discount_factor", 0),
+        ("policy.collect.discount_factor", 1),
+        ("policy.collect.gae_lambda", 0.0),
+        ("policy.learn.entropy_weight", 0),
+        ("policy.eval.eval_freq", 0),
+        ("checkpoint.freq", 0),
+    ],
+)
+def test_value_at_the_edge_of_its_range_is_taken(path, value):
+    assert dict(leaves(values_of(CARTPOLE, overrides={path: value})))[path] == value
+
+
+def test_number_is_converted_where_nothing_is_lost():
+    learn = values_of(user(learn={"batch_size": 128.0, "learning_rate": 1})).policy.learn
+    assert (learn.batch_size, type(learn.batch_size)) == (128, int)
+    assert (learn.learning_rate, type(learn.learning_rate)) == (1.0, float)
+
+
+def test_tuple_is_taken_for_a_list():
+    values = values_of(user(model={"encoder_hidden_size_list": (32, 32)}))
+    assert values.policy.model.encoder_hidden_size_list == [32, 32]
+
+
+def test_missing_env_id_is_told():
+    assert "env.env_id: missing" in message_of({})
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "close"),
+    [("policy.type", "pppo", "Did you mean 'ppo'?"), ("policy.model.type", "vacc", "Did you mean 'vac'?")],
+)
+def test_unknown_name_of_a_class_is_refused_with_the_close_one_and_the_place(path, name, close):
+    message = override_fault(path, name)
+    assert path in message
+    assert close in message
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("policy.type", 3),
+        ("policy.type", None),
+        ("policy.type", dict),
+        ("policy.type", "json:loads"),
+        ("policy.type", "collections:OrderedDict"),
+        ("policy.model.type", 3),
+        ("policy.model.type", "collections:OrderedDict"),
+    ],
+)
+def test_type_that_is_no_class_of_ours_is_refused_by_its_own_path(path, kind):
+    message = override_fault(path, kind)
+    assert path in message
+    assert "unknown key" not in message
+
+
+def test_minibatch_larger_than_a_rollout_is_refused():
+    message = message_of(user(learn={"batch_size": 65}, collect={"n_sample": 64}))
+    assert "policy.learn.batch_size: 65 samples in a minibatch, and a rollout has only 64" in message
+
+
+def test_minibatch_as_large_as_the_rounded_rollout_is_taken():
+    # 60 samples of 8 environments are 8 steps, 64 samples.
+    assert values_of(user(learn={"batch_size": 64}, collect={"n_sample": 60})).policy.learn.batch_size == 64
+
+
+@pytest.mark.parametrize("name", ["update", "items", "keys", "values", "get", "pop", "copy"])
+@pytest.mark.parametrize("section", ["learn", "model"])
+def test_key_named_like_a_method_of_dict_is_refused(section, name):
+    message = message_of(user(**{section: {name: 3}}))
+    assert f"policy.{section}: {name!r} is the name of a dict's method" in message
+
+
+def test_key_named_like_a_method_of_dict_is_refused_among_free_arguments_too():
+    config = {"env": {"env_id": "CartPole-v1", "kwargs": {"items": 3}}}
+    assert "env.kwargs: 'items' is the name of a dict's method" in message_of(config)
+
+
+def test_override_of_a_key_named_like_a_method_of_dict_is_refused():
+    assert "'items' is the name of a dict's method" in override_fault("env.kwargs.items", 3)
+
+
+def test_key_that_is_no_string_is_refused():
+    assert "1" in message_of({**CARTPOLE, 1: 2})
+    assert "env.kwargs" in message_of({"env": {"env_id": "CartPole-v1", "kwargs": {1: 2}}})
+
+
+# ------------------------------------------------------------------ overrides
+
+
+@pytest.mark.parametrize(
+    ("token", "path", "value"),
+    [
+        ("policy.learn.batch_size=128", "policy.learn.batch_size", 128),
+        ("a=-3", "a", -3),
+        ("a=1_000", "a", 1000),
+        ("a=1e-3", "a", 1e-3),
+        ("a=[64, 64]", "a", [64, 64]),
+        ("a={'b': 1}", "a", {"b": 1}),
+        ("a=True", "a", True),
+        ("a=true", "a", True),
+        ("a=FALSE", "a", False),
+        ("a=None", "a", None),
+        ("a=none", "a", None),
+        ("a=null", "a", None),
+        ("a='64'", "a", "64"),
+        ("a='none'", "a", "none"),
+        ("env.env_id=CartPole-v1", "env.env_id", "CartPole-v1"),
+        ("policy.type=my.module:Mine", "policy.type", "my.module:Mine"),
+        ("a=b=c", "a", "b=c"),
+        ("a=[1,", "a", "[1,"),
+        ("a={{}}", "a", "{{}}"),
+    ],
+)
+def test_override_is_a_python_literal_or_else_a_string(token, path, value):
+    parsed = parse_overrides([token])
+    assert parsed == {path: value}
+    assert type(parsed[path]) is type(value)
+
+
+@pytest.mark.parametrize("token", ["policy.learn.batch_size", "=3", "policy.learn.batch_size=", "="])
+def test_override_without_key_sign_or_value_is_refused(token):
+    with pytest.raises(ConfigError, match=f"override '{token}': expected key.path=value, such as"):
+        parse_overrides([token])
+
+
+def test_last_of_two_overrides_of_one_key_counts():
+    assert parse_overrides(["a=1", "a=2"]) == {"a": 2}
+
+
+def test_override_is_laid_over_the_file():
+    values = values_of({**CARTPOLE, "seed": 3}, overrides={"seed": 5, "policy.learn.batch_size": 32})
+    assert (values.seed, values.policy.learn.batch_size) == (5, 32)
+
+
+def test_override_of_a_section_that_the_file_has_not_leaves_its_other_defaults():
+    normalize = values_of(CARTPOLE, overrides={"policy.normalize.obs": True}).policy.normalize
+    assert (normalize.obs, normalize.obs_clip) == (True, 10.0)
+
+
+def test_override_of_free_arguments_adds_to_them():
+    config = {"env": {"env_id": "LunarLander-v3", "kwargs": {"gravity": -8.0}}}
+    values = values_of(config, overrides={"env.kwargs.enable_wind": True})
+    assert values.env.kwargs == {"gravity": -8.0, "enable_wind": True}
+
+
+def test_override_through_a_value_is_refused():
+    message = message_of({**CARTPOLE, "seed": 3}, {"seed.x": 3})
+    assert "seed.x=3" in message
+    assert "seed is a value, not a section" in message
+
+
+def test_override_of_a_key_that_does_not_exist_is_refused():
+    assert "did you mean 'clip_ratio'?" in override_fault("policy.learn.clip_ration", 0.3)
+
+
+def test_name_of_the_vector_backend_is_shorthand_for_its_section():
+    manager = values_of({"env": {"env_id": "CartPole-v1", "manager": "base"}}).env.manager
+    assert manager == {"type": "base", "autoreset": "same_step"}
+    assert values_of(CARTPOLE, overrides={"env.manager": "base"}).env.manager.type == "base"
+
+
+# ------------------------------------------------------------------ where a value came from
+
+
+def test_source_tells_default_file_and_command_line_apart():
+    source = compile_config(
+        {**CARTPOLE, "policy": {"learn": {"batch_size": 128, "learning_rate": 1e-3}}},
+        {"policy.learn.batch_size": 32},
+        origin="my.py",
+    ).source
+    assert source["policy.learn.batch_size"] == "command line"
+    assert source["policy.learn.learning_rate"] == "my.py"
+    assert source["policy.learn.clip_ratio"] == "default"
+    assert source["env.env_id"] == "my.py"
+
+
+def test_every_value_has_a_source_and_every_source_a_value():
+    config = compile_config({**CARTPOLE, "seed": 3}, {"env.kwargs.a": 1, "policy.model.encoder": {"x": 1}})
+    assert set(config.source) == {path for path, _ in leaves(config.values)}
+
+
+def test_value_that_follows_from_others_says_from_which():
+    source = compile_config(CARTPOLE).source
+    assert source["exp_name"] == "env and policy"
+    assert source["policy.learn.schedule_env_step"] == "max_env_step"
+
+
+def test_limit_says_that_it_came_from_the_command_line():
+    config = compile_config({**CARTPOLE, "max_env_step": 500}, limits={"max_env_step": 100, "seed": None})
+    assert config.source["max_env_step"] == "command line"
+    assert config.source["seed"] == "default"
+
+
+# ------------------------------------------------------------------ schedules and limits
+
+
+def test_schedules_run_over_the_step_limit_of_the_file():
+    assert values_of({**CARTPOLE, "max_env_step": 5000}).policy.learn.schedule_env_step == 5000
+
+
+def test_limit_stops_the_run_and_leaves_its_schedules_alone():
+    values = values_of({**CARTPOLE, "max_env_step": 5000}, limits={"max_env_step": 100})
+    assert values.max_env_step == 100
+    assert values.policy.learn.schedule_env_step == 5000
+
+
+def test_limit_of_a_saved_config_leaves_its_schedules_alone():
+    saved = compile_config({**CARTPOLE, "max_env_step": 5000}).as_json()
+    values = values_of(saved, limits={"max_env_step": 9000})
+    assert (values.max_env_step, values.policy.learn.schedule_env_step) == (9000, 5000)
+
+
+def test_schedule_length_of_the_file_counts():
+    values = values_of({**user(learn={"schedule_env_step": 300}), "max_env_step": 5000})
+    assert values.policy.learn.schedule_env_step == 300
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_env_step", 0), ("max_env_step", -5), ("max_train_iter", 0), ("seed", -1)]
+)
+def test_limit_out_of_range_is_refused(name, value):
+    assert name in message_of(CARTPOLE, limits={name: value})
+
+
+# ------------------------------------------------------------------ again and again
+
+
+RICH = {
+    "exp_name": "rich",
+    "seed": 4,
+    "env": {"env_id": "CartPole-v1", "kwargs": {"a": [1, {"b": 2}]}, "wrappers": [{"type": "m:W", "x": 1}]},
+    "policy": {
+        "type": OwnPolicy,
+        "model": {"encoder_hidden_size_list": (32,)},
+        "learn": {"kl_weight": 2, "kl_beta": 0.0},
+    },
+}
+
+
+@pytest.mark.parametrize("config", [CARTPOLE, RICH], ids=["short", "rich"])
+def test_compiling_the_result_again_changes_nothing(config):
+    once = compile_config(config, {"seed": 7}, limits={"max_env_step": 300})
+    twice = compile_config(once.as_json())
+    assert twice.as_json() == once.as_json()
+    assert compile_config(twice.as_json()).as_json() == once.as_json()
+
+
+@pytest.mark.parametrize("config", [CARTPOLE, RICH], ids=["short", "rich"])
+def test_config_json_of_a_run_gives_the_same_config(config, tmp_path):
+    saved = compile_config(config, {"seed": 7}, origin="my.py")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(saved.as_json()))
+    again = load_config(file)
+    assert again.as_json() == saved.as_json()
+
+
+def test_override_of_a_saved_config_changes_its_value_and_its_source_only(tmp_path):
+    saved = compile_config({**CARTPOLE, "seed": 3}, origin="my.py")
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(saved.as_json()))
+    again = load_config(file, ["policy.learn.batch_size=32"])
+    assert differences(saved.values, again.values) == ["policy.learn.batch_size: 64, not 32"]
+    assert again.source["policy.learn.batch_size"] == "command line"
+    assert again.source["seed"] == "my.py"
+
+
+@pytest.mark.parametrize("config", [CARTPOLE, RICH], ids=["short", "rich"])
+def test_input_is_never_changed(config):
+    before = copy.deepcopy(config)
+    overrides = {"policy.learn.batch_size": 32, "env.kwargs.new": [1]}
+    values = values_of(config, overrides=overrides, limits={"max_env_step": 1})
+    values.env.kwargs["late"] = 1
+    values.policy.model["late"] = 1
+    assert config == before
+    assert overrides == {"policy.learn.batch_size": 32, "env.kwargs.new": [1]}
+
+
+def test_saved_config_is_never_changed():
+    saved = compile_config(RICH).as_json()
+    before = copy.deepcopy(saved)
+    compile_config(saved, {"seed": 9})
+    assert saved == before
+
+
+def test_defaults_of_a_class_are_never_changed():
+    before = repr(merged_config(PPOPolicy))
+    values = values_of(CARTPOLE)
+    values.policy.model.actor_head_hidden_size_list.append(3)
+    assert repr(merged_config(PPOPolicy)) == before
+    assert values_of(CARTPOLE).policy.model.actor_head_hidden_size_list == []
+
+
+def test_class_in_a_config_becomes_its_import_path_in_json():
+    saved = compile_config(RICH).as_json()
+    assert saved["config"]["policy"]["type"] == f"{__name__}:OwnPolicy"
+    assert json.loads(json.dumps(saved)) == saved
+
+
+def test_modules_of_the_users_own_classes_are_listed():
+    config = compile_config(RICH)
+    assert config.modules() == ["m", __name__]
+    assert foreign_modules(plain(compile_config(CARTPOLE).values)) == []
+
+
+# ------------------------------------------------------------------ files
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_python_file_is_read_and_named_as_the_source(tmp_path):
+    file = write(tmp_path, "mine.py", "size = 32\nconfig = dict(env=dict(env_id='CartPole-v1'), seed=size)\n")
+    config = load_config(file, ["policy.learn.batch_size=16"])
+    assert config.values.seed == 32
+    assert config.source["seed"] == str(file)
+    assert config.source["policy.learn.batch_size"] == "command line"
+
+
+def test_json_file_says_the_same_as_a_python_file(tmp_path):
+    python = write(tmp_path, "a.py", "config = dict(env=dict(env_id='CartPole-v1'), seed=3)\n")
+    data = write(tmp_path, "a.json", '{"env": {"env_id": "CartPole-v1"}, "seed": 3}\n')
+    assert load_config(data).values == load_config(python).values
+
+
+def test_file_is_named_in_its_faults(tmp_path):
+    file = write(tmp_path, "mine.py", "config = dict(sede=1)\n")
+    with pytest.raises(ConfigError, match=r"mine\.py has 1 fault:\n  unknown key 'sede'"):
+        load_config(file)
+
+
+def test_missing_file_is_told_with_where_it_was_looked_for(tmp_path):
+    with pytest.raises(ConfigError, match=r"nope\.py does not exist") as caught:
+        load_config(tmp_path / "nope.py")
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("x = 1\n", "has no dict named `config`"), ("config = [1]\n", "its `config` is a list")],
+)
+def test_python_file_without_a_dict_named_config_is_refused(tmp_path, text, said):
+    with pytest.raises(ConfigError, match=said):
+        load_config(write(tmp_path, "mine.py", text))
+
+
+def test_syntax_error_is_told_with_its_file_and_line(tmp_path):
+    file = write(tmp_path, "mine.py", "seed = 3\nconfig = dict(seed=seed\nx = 1\n")
+    with pytest.raises(ConfigError, match=r"mine\.py, line 2: '\(' was never closed"):
+        load_config(file)
+
+
+def test_error_that_a_config_file_raises_is_told_with_its_kind(tmp_path):
+    file = write(tmp_path, "mine.py", "config = dict(seed=sede)\n")
+    with pytest.raises(ConfigError, match=r"mine\.py cannot be read: NameError: name 'sede' is not defined"):
+        load_config(file)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", "null", '"text"'])
+def test_json_that_is_no_object_is_refused_and_told_so(tmp_path, text):
+    with pytest.raises(ConfigError, match="object"):
+        load_config(write(tmp_path, "mine.json", text))
+
+
+def test_json_that_cannot_be_parsed_is_told_with_its_line(tmp_path):
+    with pytest.raises(ConfigError, match="line 2"):
+        load_config(write(tmp_path, "mine.json", '{"seed": 3,\n"env" 4}'))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"config": 3, "source": {}}', '{"config": {"env": {"env_id": "CartPole-v1"}}, "source": 3}']
+)
+def test_config_json_whose_parts_are_no_objects_is_refused(tmp_path, text):
+    with pytest.raises(ConfigError, match=r"mine\.json"):
+        load_config(write(tmp_path, "mine.json", text))
+
+
+def test_neighbour_of_a_config_file_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write(
+        tmp_path, "neighbour_of_py.py", "from ding_lite import PPOPolicy\nclass Mine(PPOPolicy):\n    pass\n"
+    )
+    text = "config = dict(env=dict(env_id='CartPole-v1'), policy=dict(type='neighbour_of_py:Mine'))\n"
+    assert load_config(write(tmp_path, "mine.py", text)).modules() == ["neighbour_of_py"]
+
+
+def test_neighbour_of_a_json_file_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write(
+        tmp_path,
+        "neighbour_of_json.py",
+        "from ding_lite import PPOPolicy\nclass Mine(PPOPolicy):\n    pass\n",
+    )
+    text = json.dumps({**CARTPOLE, "policy": {"type": "neighbour_of_json:Mine"}})
+    assert load_config(write(tmp_path, "mine.json", text)).modules() == ["neighbour_of_json"]
+
+
+# ------------------------------------------------------------------ shipped configs
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_shipped_config_compiles(file):
+    config = load_config(file)
+    assert config.values.exp_name == file.stem
+    assert config.source["env.env_id"] == str(file)
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_shipped_config_is_found_by_its_name(file):
+    assert read_config(find_config(file.stem)) == read_config(file)
+
+
+def test_every_config_of_the_folder_is_shipped():
+    assert list(shipped_configs()) == [file.stem for file in CONFIGS]
+
+
+def test_unknown_name_of_a_config_is_told_with_the_close_one_and_all():
+    with pytest.raises(ConfigError, match=r"Did you mean 'cartpole_ppo'\?") as caught:
+        find_config("cartpol_ppo")
+    assert "pendulum_ppo" in str(caught.value)
+
+
+# ------------------------------------------------------------------ DI-engine's keys
+
+
+DI_ENGINE_PPO = {
+    "type": "ppo",
+    "cuda": False,
+    "on_policy": True,
+    "priority": False,
+    "priority_IS_weight": False,
+    "recompute_adv": True,
+    "action_space": "discrete",
+    "nstep_return": False,
+    "multi_agent": False,
+    "transition_with_policy_data": True,
+    "multi_gpu": False,
+    "bp_update_sync": True,
+    "traj_len_inf": False,
+    "model": {"obs_shape": 4, "action_shape": 2},
+    "learn": {
+        "epoch_per_collect": 10,
+        "batch_size": 64,
+        "learning_rate": 3e-4,
+        "lr_scheduler": None,
+        "value_weight": 0.5,
+        "entropy_weight": 0.0,
+        "clip_ratio": 0.2,
+        "adv_norm": True,
+        "value_norm": True,
+        "ppo_param_init": True,
+        "grad_clip_type": "clip_norm",
+        "grad_clip_value": 0.5,
+        "ignore_done": False,
+        "kl_type": "k1",
+        "kl_beta": 0.0,
+        "pretrained_model_path": None,
+        "resume_training": False,
+    },
+    "collect": {"unroll_len": 1, "discount_factor": 0.99, "gae_lambda": 0.95, "n_sample": 2048},
+    "eval": {},
+}
+
+
+def fixed_keys(schema, path="policy"):
+    for name, key in schema.items():
+        if isinstance(key, dict):
+            yield from fixed_keys(key, f"{path}.{name}")
+        elif key.fixed_because:
+            yield f"{path}.{name}", key
+
+
+FIXED = list(fixed_keys(merged_config(PPOPolicy)))
+
+
+def test_every_default_of_di_engines_ppo_is_taken():
+    values = values_of({**CARTPOLE, "policy": DI_ENGINE_PPO})
+    assert values.policy.learn.adv_norm is True
+    assert values.policy.model.obs_shape == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("policy.learn.epoch_per_collect", 3),
+        ("policy.learn.value_weight", 1.0),
+        ("policy.learn.grad_clip_type", "clip_value"),
+        ("policy.learn.ignore_done", True),
+        ("policy.recompute_adv", False),
+        ("policy.collect.gae_lambda", 0.5),
+        ("policy.collect.unroll_len", 0),
+    ],
+)
+def test_di_engine_key_is_honoured(path, value):
+    assert dict(leaves(values_of(CARTPOLE, overrides={path: value})))[path] == value
+
+
+@pytest.mark.parametrize(("path", "key"), FIXED, ids=[path for path, _ in FIXED])
+def test_di_engine_key_that_we_do_not_follow_is_taken_where_it_asks_for_nothing(path, key):
+    config = compile_config(CARTPOLE, {path: key.default})
+    assert path not in dict(leaves(config.values))
+    assert path not in config.source
+
+
+@pytest.mark.parametrize(("path", "key"), FIXED, ids=[path for path, _ in FIXED])
+def test_di_engine_key_that_we_do_not_follow_is_refused_with_the_reason(path, key):
+    asked = not key.default if isinstance(key.default, bool) else 7
+    message = override_fault(path, asked)
+    assert f"{path}: only " in message
+    assert key.fixed_because in message
+
+
+def test_di_engine_keys_that_we_do_not_follow_are_these():
+    assert {path for path, _ in FIXED} >= {
+        "policy.collect.n_episode",
+        "policy.learn.kl_beta",
+        "policy.learn.lr_scheduler",
+        "policy.learn.pretrained_model_path",
+        "policy.multi_agent",
+        "policy.multi_gpu",
+        "policy.nstep_return",
+    }

@@ -1,0 +1,88 @@
+"""The examples, each run as its docstring says, from an empty folder outside the project."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+EVALUATION = re.compile(r"^ *(\d+) steps  return (-?\d+\.\d)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Runs an example once, and returns its output and its run's folder."""
+    known = {}
+
+    def run(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp(name)
+            file = next(file for file in EXAMPLES if file.stem == name)
+            done = subprocess.run(
+                [sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=240
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+            assert [path.name for path in folder.iterdir()] == ["runs"]
+            known[name] = done.stdout, next((folder / "runs").iterdir())
+        return known[name]
+
+    return run
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_these_are_the_examples():
+    assert [file.stem for file in EXAMPLES] == [
+        "custom_env",
+        "custom_model",
+        "custom_policy",
+        "embed_pipeline",
+    ]
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, file):
+    _, folder = ran(file.stem)
+    assert result_of(folder)["status"] == "solved"
+    assert (folder / "ckpt" / "best" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_example_says_how_to_run_it(file):
+    assert f"    python examples/{file.name}\n" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "goal"), [("custom_env", -12), ("custom_model", 475), ("embed_pipeline", 475)]
+)
+def test_example_shows_evaluations_up_to_its_goal(ran, name, goal):
+    output, _ = ran(name)
+    evaluations = [(int(step), float(value)) for step, value in EVALUATION.findall(output)]
+    assert len(evaluations) >= 2
+    assert [step for step, _ in evaluations] == sorted(step for step, _ in evaluations)
+    assert evaluations[-1][1] >= goal
+
+
+def test_custom_policy_passes_its_check_and_solves_its_task(ran):
+    output, folder = ran("custom_policy")
+    assert "policy ppo_kl_penalty on " in output
+    assert "solved after" in output
+    assert result_of(folder)["policy"] == "ppo_kl_penalty"
+
+
+def test_custom_env_is_named_in_the_result(ran):
+    _, folder = ran("custom_env")
+    assert result_of(folder)["env_id"] == "thermostat"
+
+
+def test_embedded_pipeline_plays_an_episode_with_the_policy_that_it_loads(ran):
+    output, folder = ran("embed_pipeline")
+    assert float(re.search(r"^one episode: (\d+)$", output, re.MULTILINE).group(1)) >= 300
+    assert result_of(folder)["seed"] == 3

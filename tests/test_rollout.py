@@ -1,0 +1,163 @@
+"""The rollout: minibatches that use every sample once, rows that are dropped, and storage written in place."""
+
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.rollout import (
+    RolloutStorage,
+    as_rollout,
+    batch_of,
+    flatten_valid,
+    map_tree,
+    minibatch_sizes,
+    minibatches,
+    time_major_fields,
+    to_device,
+    to_dict,
+)
+
+
+@pytest.mark.parametrize(
+    ("n", "batch_size", "sizes"),
+    [
+        (8, 4, [4, 4]),
+        (10, 4, [4, 4, 2]),
+        (9, 4, [4, 5]),
+        (3, 4, [3]),
+        (1, 4, [1]),
+        (5, 4, [5]),
+        (4, 1, [1, 1, 1, 1]),
+        (0, 4, []),
+    ],
+)
+def test_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before(n, batch_size, sizes):
+    assert minibatch_sizes(n, batch_size) == sizes
+
+
+def test_minibatch_sizes_always_sum_to_the_samples():
+    assert all(sum(minibatch_sizes(n, size)) == n for n in range(60) for size in range(1, 20))
+
+
+def test_one_sample_alone_never_is_a_minibatch_of_many():
+    assert all(1 not in minibatch_sizes(n, size) for n in range(2, 60) for size in range(2, 20))
+
+
+@pytest.mark.parametrize(("n", "batch_size"), [(64, 16), (65, 16), (70, 16), (7, 100)])
+def test_each_sample_is_drawn_exactly_once_a_pass(n, batch_size):
+    drawn = torch.cat(list(minibatches(n, batch_size, torch.Generator().manual_seed(0))))
+    assert sorted(drawn.tolist()) == list(range(n))
+
+
+def test_two_passes_have_different_orders_and_one_seed_repeats_both():
+    def passes():
+        generator = torch.Generator().manual_seed(3)
+        return [torch.cat(list(minibatches(50, 8, generator))).tolist() for _ in range(2)]
+
+    first, second = passes()
+    assert first != second
+    assert passes() == [first, second]
+
+
+def test_flatten_valid_goes_through_time_first_and_drops_fillers():
+    field = torch.arange(6).view(3, 2)
+    valid = torch.tensor([[True, True], [False, True], [True, False]])
+    flat = flatten_valid({"x": field, "tree": {"y": field * 10}}, valid)
+    assert flat["x"].tolist() == [0, 1, 3, 4]
+    assert flat["tree"]["y"].tolist() == [0, 10, 30, 40]
+
+
+def test_flatten_valid_keeps_trailing_dims_and_order_when_all_is_valid():
+    field = torch.arange(12).view(3, 2, 2)
+    flat = flatten_valid({"x": field}, torch.ones(3, 2, dtype=torch.bool))
+    assert flat["x"].tolist() == field.flatten(0, 1).tolist()
+
+
+def test_batch_of_indexes_every_leaf_alike():
+    flat = as_rollout({"obs": {"a": torch.arange(5), "b": torch.arange(5) * 10}, "reward": torch.arange(5)})
+    batch = batch_of(flat, torch.tensor([4, 1]))
+    assert batch.reward.tolist() == [4, 1]
+    assert batch.obs["b"].tolist() == [40, 10]
+
+
+def test_time_major_fields_leave_out_what_is_not_time_major():
+    rollout = as_rollout(
+        {"reward": torch.zeros(2, 3), "last_obs": torch.zeros(3, 4), "final": {"t": torch.zeros(1)}}
+    )
+    assert list(time_major_fields(rollout)) == ["reward"]
+
+
+def test_to_dict_gives_back_the_very_tensors():
+    leaf = torch.zeros(3)
+    tree = to_dict(as_rollout({"a": {"b": leaf}}))
+    assert type(tree) is dict
+    assert type(tree["a"]) is dict
+    assert tree["a"]["b"].data_ptr() == leaf.data_ptr()
+
+
+def test_map_tree_takes_trees_of_every_kind():
+    tree = {"a": torch.ones(2), "b": {"c": torch.ones(2)}}
+    for given in (tree, as_rollout(tree)):
+        mapped = map_tree(lambda x: x.sum().item(), given)
+        assert mapped == {"a": 2, "b": {"c": 2}}
+
+
+def test_to_device_on_the_cpu_does_not_copy():
+    array = np.zeros(3, np.float32)
+    to_device({"a": array}, torch.device("cpu"))["a"][0] = 5
+    assert array[0] == 5
+
+
+def test_storage_is_written_in_place_and_used_again():
+    storage = RolloutStorage(2)
+    for t in range(2):
+        storage.write(t, "reward", np.full(3, t, np.float32))
+    first = storage.rollout()
+    assert first.reward.tolist() == [[0, 0, 0], [1, 1, 1]]
+    address = first.reward.data_ptr()
+    storage.write(0, "reward", np.full(3, 9, np.float32))
+    assert storage.rollout().reward.data_ptr() == address
+    assert first.reward[0].tolist() == [9, 9, 9]
+
+
+def test_written_row_is_a_copy_and_its_view_is_returned():
+    storage = RolloutStorage(2)
+    given = np.ones(3, np.float32)
+    row = storage.write(1, "x", given)
+    given[:] = 7
+    assert row.tolist() == [1, 1, 1]
+    row[:] = 5
+    assert storage.array("x")[1].tolist() == [5, 5, 5]
+
+
+def test_storage_keeps_dtypes_and_trees():
+    storage = RolloutStorage(1)
+    obs = {"image": np.zeros((2, 4), np.uint8), "pair": {"0": np.zeros(2, np.int64), "1": np.zeros(2, bool)}}
+    storage.write(0, "obs", obs)
+    storage.write(0, "log_prob", torch.zeros(2))
+    rollout = storage.rollout()
+    assert rollout.obs["image"].dtype == torch.uint8
+    assert rollout.obs["pair"]["0"].dtype == torch.int64
+    assert rollout.obs["pair"]["1"].dtype == torch.bool
+    assert rollout.log_prob.shape == (1, 2)
+
+
+def test_keys_of_an_observation_need_not_be_identifiers():
+    storage = RolloutStorage(1)
+    storage.write(0, "obs", {"left arm": np.ones(2), "values": np.zeros(2)})
+    assert storage.rollout().obs["left arm"].tolist() == [[1, 1]]
+    assert storage.rollout().obs["values"].tolist() == [[0, 0]]
+
+
+def test_row_of_another_shape_is_refused():
+    storage = RolloutStorage(2)
+    storage.write(0, "x", np.zeros((3, 2)))
+    with pytest.raises(ValueError, match="broadcast"):
+        storage.write(1, "x", np.zeros((3, 4)))
+
+
+def test_others_are_carried_beside_the_storage():
+    storage = RolloutStorage(1)
+    storage.write(0, "reward", np.zeros(2))
+    rollout = storage.rollout(last_obs={"a": np.ones((2, 3))})
+    assert rollout.last_obs["a"].tolist() == [[1, 1, 1], [1, 1, 1]]
