@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.spaces import tree_leaves, tree_map
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import EnvContractError
 from ding_lite.rollout import Rollout, RolloutStorage
-from ding_lite.types import CollectMode, Episode, Transition, Tree
+from ding_lite.types import MASK_KEY, CollectMode, Episode, Transition, Tree
 
 WINDOW = 100  # episodes that the running means are over
 
@@ -49,7 +50,8 @@ class Collector:
         """Returns one rollout with advantages; its memory is used again by the next one.
 
         Raises:
-            EnvContractError: if an observation or a reward is not finite; nothing is learned from it.
+            EnvContractError: if an observation or a reward is not finite, or a mask leaves no action;
+            nothing is learned from such a rollout.
         """
         storage, mode, envs = self.storage, self.mode, self.envs
         final_rows: list[tuple[int, np.ndarray, Tree]] = []
@@ -65,7 +67,7 @@ class Collector:
                         storage.write(t, name, value)
                 if transition.final_obs is not None:
                     final_rows.append((t, transition.final_env, transition.final_obs))
-                self._check_finite(transition, t)
+                self._check(transition)
                 self.episodes += transition.episodes
                 self.obs = transition.obs
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
@@ -75,20 +77,21 @@ class Collector:
             others["final"] = _final(final_rows)
         return mode.get_train_sample(storage.rollout(**others))
 
-    def _check_finite(self, transition: Transition, t: int) -> None:
+    def _check(self, transition: Transition) -> None:
         if not np.isfinite(transition.reward).all():
             bad = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
-            self._refuse(bad, f"reward = {transition.reward[bad]}")
+            self._refuse(bad, f"reward = {transition.reward[bad]}, which is not finite")
         for leaf in tree_leaves(transition.obs):
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 where = tuple(int(i) for i in np.argwhere(~np.isfinite(leaf))[0])
-                self._refuse(where[0], f"observation{list(where[1:])} = {leaf[where]}")
+                self._refuse(where[0], f"observation{list(where[1:])} = {leaf[where]}, which is not finite")
+        if isinstance(transition.obs, dict) and MASK_KEY in transition.obs:
+            stuck = without_legal_action(transition.obs[MASK_KEY], self.envs.action_space)
+            if stuck.any():
+                self._refuse(int(np.flatnonzero(stuck)[0]), f"{MASK_KEY} leaves no legal action")
 
     def _refuse(self, env: int, what: str) -> None:
-        raise EnvContractError(
-            f"{self.envs.describe(env)}: {what}. Observations and rewards must be finite; "
-            "nothing of this rollout was learned from"
-        )
+        raise EnvContractError(f"{self.envs.describe(env)}: {what}; nothing of this rollout was learned from")
 
     def metrics(self) -> dict[str, float]:
         """Returns the means over the last 100 finished episodes, and the longest of them."""
@@ -111,9 +114,13 @@ class Collector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.obs = self.envs.load_state_dict(state["envs"])
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=WINDOW)
         self.episode_count = int(state["episode_count"])
+        if self.envs.restorable:
+            self.obs = self.envs.load_state_dict(state["envs"])
+        else:
+            # The open episodes were bootstrapped at the last row, as truncated ones are; they end there.
+            self.obs = self.envs.reset("collect", "resumed", self.episode_count)
 
 
 def _final(rows: list[tuple[int, np.ndarray, Tree]]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ import numpy as np
 # A leaf, or a dict of trees: what an observation or an action looks like.
 Tree = Any
 
+# The observation that says which actions are legal; no encoder looks at it.
+MASK_KEY = "action_mask"
+
 
 class Episode(NamedTuple):
     """One finished episode of one environment, as it was below every wrapper."""

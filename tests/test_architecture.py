@@ -18,7 +18,7 @@ LAYERS = [  # a module may import from its own layer and from those above its li
     {"config", "models", "envs", "buffer"},
     {"policies", "collector", "evaluator"},
     {"learner"},
-    {"pipeline"},
+    {"assembly", "pipeline"},
     {"cli", "testing", "plotting"},
     {"__init__", "__main__"},
 ]
@@ -204,6 +204,8 @@ def test_entry_and_configs_are_not_packages():
 # ------------------------------------------------------------------ safety
 
 
+# Files that unpickle what their own worker processes sent them through a private pipe, and nothing else.
+MAY_UNPICKLE: set[str] = set()
 PICKLES = ("pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
 
 
@@ -237,7 +239,7 @@ def _faults(called: str, said: dict[str | None, object]) -> Iterator[str]:
         yield "shell=True"
 
 
-@pytest.mark.parametrize("path", CODE, ids=name_of)
+@pytest.mark.parametrize("path", [p for p in CODE if name_of(p) not in MAY_UNPICKLE], ids=name_of)
 def test_nothing_is_unpickled_evaluated_or_given_to_a_shell(path):
     assert list(unsafe_calls(path.read_text())) == []
 

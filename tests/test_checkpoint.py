@@ -23,11 +23,11 @@ from ding_lite.checkpoint import (
     MANIFEST,
     STATE,
     TENSORS,
+    CheckpointKeeper,
     _canonical,
     _sha256,
     find_checkpoint,
     load_checkpoint,
-    prune_snapshots,
     save_checkpoint,
 )
 from ding_lite.errors import CheckpointError
@@ -277,7 +277,9 @@ def test_shape_that_does_not_fit_is_refused(folder, shape):
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("header", [{"a": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}, {}])
+@pytest.mark.parametrize(
+    "header", [{"a": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}, {}]
+)
 def test_header_that_claims_more_than_there_is_is_refused(folder, header):
     text = json.dumps(header).encode()
     (folder / TENSORS).write_bytes(len(text).to_bytes(8, "little") + text)
@@ -350,12 +352,26 @@ def test_folder_of_nothing_says_what_was_expected(tmp_path):
         find_checkpoint(tmp_path / "nothing", "best")
 
 
-def test_pruning_keeps_the_newest_snapshots_and_everything_else(tmp_path):
-    for name in ("last", "best", *(f"iteration_{n:08d}" for n in (9, 10, 200, 1000))):
-        (tmp_path / name).mkdir()
-    prune_snapshots(tmp_path, 2)
-    left = sorted(f.name for f in tmp_path.iterdir())
+def test_snapshot_that_does_not_exist_is_never_replaced_by_another(folder, tmp_path):
+    with pytest.raises(CheckpointError, match="iteration_00000099"):
+        find_checkpoint(tmp_path, "iteration_00000099")
+
+
+def test_keeper_keeps_the_newest_snapshots_and_everything_else(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {"a": 1}, keep=2)
+    for name in ("last", "best"):
+        keeper.save(name, {"n": 0})
+    for n in (9, 10, 200, 1000):
+        keeper.snapshot(n, {"n": n})
+    left = sorted(f.name for f in (tmp_path / "ckpt").iterdir())
     assert left == ["best", "iteration_00000200", "iteration_00001000", "last"]
+    assert load_checkpoint(tmp_path / "ckpt" / "iteration_00001000") == ({"n": 1000}, {"a": 1})
+
+
+def test_keeper_names_only_what_is_there(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=2)
+    keeper.save("last", {})
+    assert (keeper.name_of("last"), keeper.name_of("best")) == ("ckpt/last", None)
 
 
 # ---------------------------------------------------------------------- writing that fails
@@ -363,7 +379,10 @@ def test_pruning_keeps_the_newest_snapshots_and_everything_else(tmp_path):
 
 def child(code, *args, **options):
     return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)], stderr=subprocess.PIPE, text=True, **options
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
     )
 
 

@@ -148,9 +148,7 @@ def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
     """For random streams of terminations and truncations, over several rollouts."""
     rng = np.random.default_rng(seed)
     ends = ("terminated", "truncated", "both")
-    scripts = [
-        [(int(rng.integers(1, 7)), ends[int(rng.integers(3))]) for _ in range(40)] for _ in range(3)
-    ]
+    scripts = [[(int(rng.integers(1, 7)), ends[int(rng.integers(3))]) for _ in range(40)] for _ in range(3)]
     collector = collector_of(
         lambda index: CountingEnv(scripts[index]), num_envs=3, n_sample=51, autoreset=autoreset
     )
@@ -173,9 +171,7 @@ def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
 
 
 def spoiled(at, spoil, script=((4, "terminated"),), n_sample=16):
-    return collector_of(
-        lambda index: SpoiledEnv(at if index == 1 else -1, spoil, script), n_sample=n_sample
-    )
+    return collector_of(lambda index: SpoiledEnv(at if index == 1 else -1, spoil, script), n_sample=n_sample)
 
 
 def bad_obs(value):
@@ -196,9 +192,7 @@ def test_reward_that_is_not_finite_names_env_episode_and_step(value):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_observation_that_is_not_finite_names_env_episode_step_and_element(value):
     collector = spoiled(2, bad_obs(value))
-    with pytest.raises(
-        EnvContractError, match=rf"env 1 .*episode 0, step 2\).*observation\[1\] = {value}"
-    ):
+    with pytest.raises(EnvContractError, match=rf"env 1 .*episode 0, step 2\).*observation\[1\] = {value}"):
         collector.collect()
 
 

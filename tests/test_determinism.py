@@ -70,7 +70,9 @@ def test_evaluating_every_iteration_or_never_gives_the_same_parameters(world, tm
     never = run(WORLDS[world], tmp_path / "never")
     assert often[1] == never[1]
     assert all(row["eval/episode_return_mean"] for row in often[0])
-    collected = [[row["learn/total_loss"] for row in told if row["learn/total_loss"]] for told, _ in (often, never)]
+    collected = [
+        [row["learn/total_loss"] for row in told if row["learn/total_loss"]] for told, _ in (often, never)
+    ]
     assert collected[0] == collected[1]
 
 
@@ -86,8 +88,9 @@ def test_evaluating_every_iteration_or_never_gives_the_same_parameters(world, tm
     ids=str,
 )
 def test_what_is_only_written_down_changes_no_parameter(change, tmp_path):
-    plain, changed = run(WORLDS["native"], tmp_path / "a"), run(
-        merged(WORLDS["native"], change), tmp_path / "b"
+    plain, changed = (
+        run(WORLDS["native"], tmp_path / "a"),
+        run(merged(WORLDS["native"], change), tmp_path / "b"),
     )
     assert plain[1] == changed[1]
 

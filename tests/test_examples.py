@@ -56,7 +56,7 @@ def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, file):
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_example_says_how_to_run_it(file):
-    assert f"    python examples/{file.name}\n" in file.read_text()
+    assert f"python examples/{file.name}\n" in file.read_text()
 
 
 @pytest.mark.parametrize(

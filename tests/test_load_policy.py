@@ -109,7 +109,9 @@ def test_normaliser_is_inside_the_loaded_policy(tmp_path):
     assert stats.count == 512
     assert stats.mean[1] > 0.5
     obs = np.array([[100.0, 2.0], [3.0, 1.0]], np.float32)
-    probabilities = [p.model.compute_actor(p._inputs(obs)).detach().numpy() for p in (policy, pipeline.policy)]
+    probabilities = [
+        p.model.compute_actor(p._inputs(obs)).detach().numpy() for p in (policy, pipeline.policy)
+    ]
     assert np.array_equal(*probabilities)
     raw = policy.model.compute_actor(policy._on_device(obs)).detach().numpy()
     assert not np.allclose(raw, probabilities[0])
@@ -211,7 +213,7 @@ def without(*path):
     [
         ("policy",),
         ("policy", "model"),
-        ("policy", "model", "actor_head.out.weight"),
+        ("policy", "model", "actor_head.out.layer.weight"),
         ("policy", "generator"),
         ("policy", "generator", "state"),
         ("policy", "progress"),
@@ -253,7 +255,7 @@ def test_config_that_makes_no_policy_is_one_of_our_errors(forged, config):
 
 
 def test_policy_of_other_spaces_says_what_does_not_fit(forged):
-    with pytest.raises(CheckpointError, match="'model' does not fit.*actor_head"):
+    with pytest.raises(CheckpointError, match="(?s)'model' does not fit.*actor_head"):
         load_policy(forged({"spaces": {"action": {"kind": "Discrete", "n": 9, "start": 0}}}))
 
 

@@ -26,7 +26,10 @@ EVERYTHING = {
         "entropy_weight": 0.01,
     },
 }
-PENDULUM = small_config("Pendulum-v1", env={"collector_env_num": 3}, policy={"collect": {"n_sample": 150}})
+# Its episodes take 200 steps: two of them end in the first half.
+PENDULUM = small_config(
+    "Pendulum-v1", max_env_step=3000, env={"collector_env_num": 3}, policy={"collect": {"n_sample": 450}}
+)
 WORLDS = {
     "native CartPole": small_config(),
     "base CartPole, same_step": small_config(env={"manager": {"type": "base"}}),
@@ -50,18 +53,27 @@ def train(config, folder, iterations):
     return folder
 
 
-def resume_elsewhere(folder, iterations):
-    """Goes on in a new process until ``iterations``."""
+def resume_elsewhere(folders, iterations):
+    """Goes on with each run in one new process until ``iterations``."""
     code = """
         import sys
         from ding_lite import SerialPipeline
-        pipeline = SerialPipeline.resume(sys.argv[1])
-        for progress in pipeline:
-            if progress.iteration == int(sys.argv[2]):
-                break
-        pipeline.close()
+        for folder in sys.argv[2:]:
+            pipeline = SerialPipeline.resume(folder)
+            for progress in pipeline:
+                if progress.iteration == int(sys.argv[1]):
+                    break
+            pipeline.close()
     """
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code), str(folder), str(iterations)]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        textwrap.dedent(code),
+        str(iterations),
+        *map(str, folders),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
@@ -73,17 +85,29 @@ def state_of(folder):
     return state
 
 
-@pytest.mark.parametrize("config", WORLDS.values(), ids=WORLDS)
-def test_half_and_half_in_two_processes_equal_straight_through(config, tmp_path):
-    straight = train(config, tmp_path / "straight", ITERATIONS)
-    halves = train(config, tmp_path / "halves", ITERATIONS // 2)
-    before = (halves / "metrics.csv").read_bytes()
-    resume_elsewhere(halves, ITERATIONS)
-    expected, found = state_of(straight), state_of(halves)
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """For each world the metrics after the first half, and the run after both, in two processes."""
+    root = tmp_path_factory.mktemp("halves")
+    folders = {name: train(config, root / name, ITERATIONS // 2) for name, config in WORLDS.items()}
+    metrics = {name: (folder / "metrics.csv").read_bytes() for name, folder in folders.items()}
+    resume_elsewhere(folders.values(), ITERATIONS)
+    return {name: (metrics[name], folder) for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_half_and_half_in_two_processes_equal_straight_through(world, halves, tmp_path):
+    expected = state_of(train(WORLDS[world], tmp_path / "straight", ITERATIONS))
+    found = state_of(halves[world][1])
     assert {name: digest(part) for name, part in found.items()} == {
         name: digest(part) for name, part in expected.items()
     }
-    after = (halves / "metrics.csv").read_bytes()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_metrics_of_the_first_half_are_kept_byte_for_byte(world, halves):
+    before, folder = halves[world]
+    after = (folder / "metrics.csv").read_bytes()
     assert after.startswith(before)
     assert after.count(b"\n") == 1 + ITERATIONS
 
@@ -189,7 +213,10 @@ def outcome(state, config, folder):
 
 
 TOP = ["policy", "collector", "learner", "progress", "scores", "clock"]
-OF_POLICY = "model generator obs_norm reward_scale value_norm progress optimizer permutation".split()
+OF_POLICY = [
+    *("model", "generator", "optimizer", "permutation", "progress"),
+    *("obs_norm", "reward_scale", "value_norm"),
+]
 OF_PARTS = [
     *[("collector", name) for name in ("envs", "finished", "episode_count")],
     *[("collector", "envs", name) for name in ("stream", "pending_reset", "obs", "envs")],
@@ -227,10 +254,12 @@ def test_state_that_lacks_anything_is_refused(saved, path, tmp_path):
 
 
 CHANGES = {
-    "model": lambda s: s["policy"]["model"]["actor_head.out.bias"].__setitem__(0, 0.25),
+    "model": lambda s: s["policy"]["model"]["actor_head.out.layer.bias"].__setitem__(0, 0.25),
     "generator": lambda s: s["policy"]["generator"].update(state=s["policy"]["permutation"]["state"]),
     "permutation": lambda s: s["policy"]["permutation"].update(state=s["policy"]["generator"]["state"]),
-    "optimizer": lambda s: s["policy"]["optimizer"]["state"][0].update(step=s["policy"]["value_norm"]["mean"]),
+    "optimizer": lambda s: s["policy"]["optimizer"]["state"][0].update(
+        step=s["policy"]["value_norm"]["mean"]
+    ),
     "obs_norm": lambda s: next(iter(s["policy"]["obs_norm"].values())).update(count=5.0),
     "reward_scale": lambda s: s["policy"]["reward_scale"].update(running_return=None),
     "value_norm": lambda s: s["policy"]["value_norm"].update(count=5.0),
@@ -259,7 +288,9 @@ def test_unchanged_state_ends_where_it_should(saved, tmp_path):
 
 def test_state_of_another_model_is_refused(saved, tmp_path):
     state, _, _ = saved
-    other = merged(WORLDS["base CartPole, next_step"], {"policy": {"model": {"encoder_hidden_size_list": [8]}}})
+    other = merged(
+        WORLDS["base CartPole, next_step"], {"policy": {"model": {"encoder_hidden_size_list": [8]}}}
+    )
     pipeline = SerialPipeline(other, folder=tmp_path / "run")
     with pytest.raises(CheckpointError, match="'model' does not fit"):
         pipeline.policy.load_state_dict(as_tensors(copy.deepcopy(state["policy"])))

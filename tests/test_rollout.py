@@ -1,4 +1,4 @@
-"""The rollout: minibatches that use every sample once, rows that are dropped, and storage written in place."""
+"""The rollout: minibatches that use each sample once, rows that are dropped, storage written in place."""
 
 import numpy as np
 import pytest

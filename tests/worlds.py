@@ -261,12 +261,12 @@ class ShownTwice(gym.Env):
         return (self.obs(obs), *rest)
 
 
-def small_config(env="CartPole-v1", **others):
+def small_config(world="CartPole-v1", **others):
     """Returns a config whose iterations take some hundredths of a second; ``others`` is laid over it."""
     base = {
         "max_env_step": 1536,
         "env": {
-            **({"env_id": env} if isinstance(env, str) else {"type": env}),
+            **({"env_id": world} if isinstance(world, str) else {"type": world}),
             "collector_env_num": 4,
             "evaluator_env_num": 2,
             "n_evaluator_episode": 2,

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 
 from ding_lite.envs.in_process import EpisodeRecorder, InProcessVectorEnv
+from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
@@ -32,12 +33,14 @@ CONFIG: dict[str, Any] = dict(
     stop_value=Key(None, (float,), optional=True),
     # Steps after which an evaluation episode is cut, and reported as cut.
     max_eval_steps=Key(10_000, low=1),
+    # Where action masks come from: "obs" (its key "action_mask", if it has one) or "info".
+    action_mask=Key("obs", choices=("obs", "info")),
     # Keys of an ended episode's info that go to episodes.csv.
     info_keys=["is_success"],
-    # Who steps the environments: auto, base (this process), subprocess (worker processes), or vector
-    # (gymnasium's own vector environment).
+    # Who steps the environments: auto, base (this process), subprocess (worker processes), vector
+    # (gymnasium's own vector environment), or env_pool (EnvPool's names and arguments).
     manager=dict(
-        type=Key("auto", choices=("auto", "base", "subprocess", "vector")),
+        type=Key("auto", choices=("auto", "base", "subprocess", "vector", "env_pool")),
         # What the row after an episode's end is (see envs.vector); not for vector.
         autoreset=Key("same_step", choices=("same_step", "next_step", "disabled")),
         worker_num=Key(None, (int,), low=1, optional=True),  # worker processes; None: one a core
@@ -117,6 +120,8 @@ def make_env(env_cfg: Mapping[str, Any], **overrides: Any) -> gym.Env:
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = _wrap(env, wrapper)
+        if env_cfg["action_mask"] == "info":
+            env = MaskFromInfo(env)
     except (DingLiteError, KeyboardInterrupt):
         raise
     except Exception as error:
@@ -156,6 +161,13 @@ def make_vector_env(
     kind = manager["type"]
     if kind == "vector" or (kind == "auto" and _has_adapter(env_cfg)):
         return _make_native(env_cfg, num_envs, seed)
+    if kind == "env_pool":
+        from ding_lite.envs.env_pool import EnvPoolVectorEnv
+
+        _refuse_wrappers(env_cfg)
+        return EnvPoolVectorEnv(
+            env_cfg["env_id"], num_envs, seed, env_cfg["kwargs"], tuple(env_cfg["info_keys"])
+        )
     if kind == "subprocess":
         from ding_lite.envs.subprocess import SubprocessVectorEnv
 
@@ -204,12 +216,16 @@ def _has_adapter(env_cfg: Mapping[str, Any]) -> bool:
     return plain and _entry_point(env_cfg) in STATE_ADAPTERS
 
 
-def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> VectorEnv:
+def _refuse_wrappers(env_cfg: Mapping[str, Any]) -> None:
     if env_cfg["wrappers"]:
         raise ConfigError(
-            "env.wrappers: wrappers of single environments need env.manager.type='base'; "
-            "a native vector environment has no single ones"
+            "env.wrappers: wrappers of single environments need env.manager.type 'base' or 'subprocess'; "
+            f"{env_cfg['manager']['type']!r} has no single ones"
         )
+
+
+def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> VectorEnv:
+    _refuse_wrappers(env_cfg)
     shown = env_cfg["env_id"] or env_cfg["type"]
     try:
         if env_cfg["type"] == "gymnasium":
@@ -229,7 +245,13 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> Vector
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
         raise EnvError(f"vector env {shown!r} cannot be made: {said}.{missing_extra(error)}") from error
-    return NativeVectorEnv(env, seed, _entry_point(env_cfg), tuple(env_cfg["info_keys"]))
+    return NativeVectorEnv(
+        env,
+        seed,
+        _entry_point(env_cfg),
+        tuple(env_cfg["info_keys"]),
+        mask_from_info=env_cfg["action_mask"] == "info",
+    )
 
 
 # ``(make, collector_cfgs, evaluator_cfgs)``: DI-engine's way to bring environments of one's own.

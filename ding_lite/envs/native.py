@@ -14,11 +14,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
+from ding_lite.envs.masks import OBSERVATION, as_mask, mask_space, with_mask_space
 from ding_lite.envs.spaces import ObservationBuffer, children, tree_map
 from ding_lite.envs.vector import NO_ENVS, VectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError
 from ding_lite.seeding import integer_seed
-from ding_lite.types import Episode, Transition, Tree
+from ding_lite.types import MASK_KEY, Episode, Transition, Tree
 
 
 class StateAdapter(NamedTuple):
@@ -60,40 +61,70 @@ class NativeVectorEnv(VectorEnv):
         seed: the run's.
         entry_point: of the environment, to find its state adapter.
         info_keys: of an ended episode's info, recorded with it.
+        mask_from_info: put ``info["action_mask"]`` into the observation.
     """
 
     def __init__(
-        self, env: GymnasiumVectorEnv, seed: int = 0, entry_point: str = "", info_keys: tuple[str, ...] = ()
+        self,
+        env: GymnasiumVectorEnv,
+        seed: int = 0,
+        entry_point: str = "",
+        info_keys: tuple[str, ...] = (),
+        mask_from_info: bool = False,
     ) -> None:
-        self.env, self.seed, self.info_keys = env, seed, info_keys
+        self.env, self.seed, self.info_keys, self.mask_from_info = env, seed, info_keys, mask_from_info
         self.num_envs = env.num_envs
-        self.obs_space, self.action_space = env.single_observation_space, env.single_action_space
+        self._own_obs_space, self.action_space = env.single_observation_space, env.single_action_space
+        self.obs_space = self._own_obs_space
+        if mask_from_info:
+            self.obs_space = with_mask_space(self._own_obs_space, self.action_space)
         self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self.adapter = STATE_ADAPTERS.get(entry_point)
+        self.restorable = self.adapter is not None
         self.episode_returns = np.zeros(self.num_envs, np.float64)
         self.episode_lengths = np.zeros(self.num_envs, np.int64)
         self._pending_reset = np.zeros(self.num_envs, bool)
         self._all_valid = np.ones(self.num_envs, bool)
-        self._final = ObservationBuffer(self.obs_space, self.num_envs)
+        self._final = ObservationBuffer(self._own_obs_space, self.num_envs)
 
     def reset(self, *stream: str | int) -> Tree:
-        obs, _ = self.env.reset(seed=integer_seed(self.seed, *stream))
         self.episode_returns[:] = 0
         self.episode_lengths[:] = 0
         self._pending_reset[:] = False
-        return as_tree(obs, self.obs_space)
+        return self._reset_env(integer_seed(self.seed, *stream))
+
+    def _reset_env(self, seed: int) -> Tree:
+        obs, info = self.env.reset(seed=seed)
+        return self._with_mask(as_tree(obs, self._own_obs_space), info)
+
+    def _with_mask(self, obs: Tree, info: Mapping[str, Any]) -> Tree:
+        """Puts the masks of ``info`` into a batch of observations, where the config asks for it."""
+        if not self.mask_from_info:
+            return obs
+        if MASK_KEY not in info:
+            raise EnvContractError(
+                f"env.action_mask='info', and the info of {self.backend} has no {MASK_KEY!r}: "
+                f"it has {sorted(map(str, info))}"
+            )
+        plain = obs if isinstance(obs, dict) else {OBSERVATION: obs}
+        return {**plain, MASK_KEY: _stacked_mask(info[MASK_KEY], self.action_space)}
+
+    def _raw_reward(self, reward: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+        """Returns what episode returns are sums of."""
+        return reward
 
     def step(self, action: Tree) -> Transition:
         if children(self.action_space) is not None:
             action = _as_space(action, self.action_space)
         obs, reward, terminated, truncated, info = self.env.step(action)
-        obs, reward = as_tree(obs, self.obs_space), np.asarray(reward, np.float32)
-        valid = self._all_valid
+        obs, reward = as_tree(obs, self._own_obs_space), np.asarray(reward, np.float32)
+        raw, valid = self._raw_reward(reward, info), self._all_valid
         if self._pending_reset.any():
             valid = ~self._pending_reset
-            reward, terminated, truncated = reward * valid, terminated & valid, truncated & valid
-        self.episode_returns += reward
+            reward, raw = np.where(valid, reward, 0), np.where(valid, raw, 0)
+            terminated, truncated = terminated & valid, truncated & valid
+        self.episode_returns += raw
         self.episode_lengths += valid
         done = terminated | truncated
         self._pending_reset = done if self.mode is AutoresetMode.NEXT_STEP else self._pending_reset
@@ -104,13 +135,14 @@ class NativeVectorEnv(VectorEnv):
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
             episodes = self._finish(done, info)
             if self.mode is AutoresetMode.DISABLED:
-                obs, _ = self.env.reset(options={"reset_mask": done})
-                obs = as_tree(obs, self.obs_space)
+                obs, info = self.env.reset(options={"reset_mask": done})
+                obs = as_tree(obs, self._own_obs_space)
+        obs = self._with_mask(obs, info)
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
         if self.mode is not AutoresetMode.SAME_STEP:
-            return tree_map(lambda array: array[final_env].copy(), obs)
+            return self._legal(tree_map(lambda array: array[final_env].copy(), obs), len(final_env))
         if "final_obs" not in info:
             raise EnvContractError(
                 f"{self.backend}: envs {final_env.tolist()} were truncated in autoreset mode SAME_STEP, "
@@ -118,7 +150,15 @@ class NativeVectorEnv(VectorEnv):
             )
         for env in final_env:
             self._final.write(int(env), info["final_obs"][env])
-        return self._final.rows(final_env)
+        return self._legal(self._final.rows(final_env), len(final_env))
+
+    def _legal(self, obs: Tree, n: int) -> Tree:
+        """Gives last observations (n, ...), after which nothing is done, masks that allow everything."""
+        if not self.mask_from_info:
+            return obs
+        masks = mask_space(self.action_space)
+        plain = obs if isinstance(obs, dict) else {OBSERVATION: obs}
+        return {**plain, MASK_KEY: _all_true(masks, n)}
 
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
         info = info.get("final_info", info)
@@ -146,7 +186,7 @@ class NativeVectorEnv(VectorEnv):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
         if self.adapter is None or state["native"] is None:
-            raise CheckpointError(f"{self.backend}: open episodes of this backend cannot be restored")
+            raise CheckpointError(f"{self.backend}: its open episodes cannot be brought back")
         self.env.reset(seed=0)  # makes the generator and the arrays that the adapter fills
         self.adapter.write(self.env.unwrapped, state["native"])
         self._pending_reset = np.array(state["pending_reset"], bool)
@@ -156,6 +196,21 @@ class NativeVectorEnv(VectorEnv):
 
     def close(self) -> None:
         self.env.close()
+
+
+def _stacked_mask(mask: Any, action_space: gym.Space) -> Tree:
+    """Returns a batch of masks: an array (B, n), a dict of such, or an object array of single ones."""
+    if isinstance(mask, np.ndarray) and mask.dtype == object:
+        rows = [as_mask(one, action_space) for one in mask]
+        return tree_map(lambda *leaves: np.stack(leaves), *rows)
+    return as_mask(mask, action_space)
+
+
+def _all_true(masks: gym.Space | None, n: int) -> Tree:
+    branches = children(masks) if masks is not None else None
+    if branches is not None:
+        return {name: _all_true(child, n) for name, child in branches.items()}
+    return np.ones((n, *(masks.shape or ())), np.bool_) if masks is not None else {}
 
 
 def as_tree(obs: Any, space: gym.Space) -> Tree:

@@ -31,6 +31,7 @@ class VectorEnv(ABC):
         obs_space, action_space: of one environment.
         episode_returns, episode_lengths: (B,) of the open episodes, below every wrapper.
         backend: one line for people.
+        restorable: whether ``load_state_dict`` can bring open episodes back.
     """
 
     num_envs: int
@@ -39,6 +40,7 @@ class VectorEnv(ABC):
     episode_returns: np.ndarray
     episode_lengths: np.ndarray
     backend: str
+    restorable: bool = True
 
     @abstractmethod
     def reset(self, *stream: str | int) -> Tree:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.registry import ENCODER_REGISTRY
+from ding_lite.types import MASK_KEY
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -27,7 +28,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
 }
-MASK_KEY = "action_mask"  # an observation that no encoder looks at
 
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:

@@ -55,7 +55,9 @@ class MultiDiscreteHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.layer(x)
 
-    def distribution(self, logit: Tensor, mask: Tensor | None = None) -> D.Distribution:
+    def distribution(self, logit: Tensor, mask: Any = None) -> D.Distribution:
+        if mask is not None and not isinstance(mask, Tensor):  # a Tuple observation: one mask a part
+            mask = torch.cat([mask[str(i)] for i in range(len(self.sizes))], -1)
         return D.MultiCategorical(logit, self.sizes, mask)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
@@ -184,7 +186,7 @@ class TreeHead(nn.Module):
     def distribution(self, logit: Mapping[str, Any], mask: Any = None) -> D.Distribution:
         parts = {}
         for name, head in self.by_name.items():
-            own = mask[name] if mask is not None and name in mask else None
+            own = mask.get(name) if mask is not None else None
             parts[name] = head.distribution(logit[name], own)
         return D.Joint(parts)
 

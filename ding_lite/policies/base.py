@@ -21,13 +21,13 @@ from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.models.actor_critic import ActorCritic
-from ding_lite.models.encoders import MASK_KEY, observation_leaves
+from ding_lite.models.encoders import observation_leaves
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rollout import Rollout, map_tree, to_device
 from ding_lite.schema import Key
 from ding_lite.seeding import GeneratorState, integer_seed, torch_generator
-from ding_lite.types import CollectMode, EvalMode, LearnMode, Transition, Tree
+from ding_lite.types import MASK_KEY, CollectMode, EvalMode, LearnMode, Transition, Tree
 
 FIELDS = ("learn", "collect", "eval")
 
@@ -209,7 +209,9 @@ class Policy:
         return self.model.actor_head.to_env(action)
 
     def _distribution(self, obs: Any, logit: Any) -> Distribution:
-        mask = obs[MASK_KEY] if not isinstance(obs, Tensor) and MASK_KEY in obs else None
+        mask = None
+        if not isinstance(obs, Tensor) and MASK_KEY in obs.keys():  # noqa: SIM118 - may be a treetensor
+            mask = map_tree(lambda m: m.bool(), obs[MASK_KEY])
         return self.model.distribution(logit, mask)
 
     def _on_device(self, obs: Tree) -> Any:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.models.encoders import MASK_KEY, is_image, observation_leaves
+from ding_lite.models.encoders import is_image, observation_leaves
 from ding_lite.rl.running_stats import RunningMeanStd
+from ding_lite.types import MASK_KEY
 
 
 class ObservationNorm:

@@ -152,7 +152,7 @@ def test_auto_takes_a_native_vector_only_where_its_episodes_can_be_saved(env, na
 
 def test_wrappers_and_a_native_vector_exclude_each_other():
     cfg = section(env_id="CartPole-v1", wrappers=["worlds:HalveReward"], manager={"type": "vector"})
-    with pytest.raises(ConfigError, match=r"env.wrappers.*manager.type='base'"):
+    with pytest.raises(ConfigError, match=r"env\.wrappers.*'base'"):
         make_vector_env(cfg, 2, seed=0)
 
 

@@ -14,7 +14,9 @@ ALL = {
     "box": SPACES.Box(-1.0, 2.0, (3,), np.float32),
     "box without end": SPACES.Box(-np.inf, np.inf, (2, 2), np.float32),
     "half bounded box": SPACES.Box(0.0, np.inf, (2,), np.float64),
-    "box with a bound for each": SPACES.Box(np.array([-1.0, -np.inf]), np.array([1.0, 7.0]), dtype=np.float64),
+    "box with a bound for each": SPACES.Box(
+        np.array([-1.0, -np.inf]), np.array([1.0, 7.0]), dtype=np.float64
+    ),
     "box of bytes": SPACES.Box(0, 255, (4, 4, 3), np.uint8),
     "box of large integers": SPACES.Box(-(2**62) - 1, 2**62 + 1, (2,), np.int64),
     "box of bools": SPACES.Box(0, 1, (3, 2), bool),
