@@ -21,13 +21,18 @@ class BuildWithConfigs(build_py):
 
 
 EXTRAS = {
+    "atari": ["ale-py>=0.11", "opencv-python-headless>=4.10"],
     "box2d": ["gymnasium[box2d]"],
+    "envpool": ["envpool>=1.2"],
+    "minatar": ["minatar>=1.0.15"],  # its own needs are for its display; --no-deps does as well
+    "minigrid": ["minigrid>=3.0"],
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
     "plot": ["matplotlib>=3.8"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
 }
-TEST = ["pytest>=8", "pytest-xdist>=3", "stable-baselines3>=2.7"]
+TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "video")
+TEST = ["pytest>=8", "pytest-xdist>=3", "stable-baselines3>=2.7", *(p for e in TESTED for p in EXTRAS[e])]
 
 setup(
     name="ding_lite",
@@ -52,8 +57,8 @@ setup(
     ],
     extras_require={
         **EXTRAS,
-        "test": [*TEST, *EXTRAS["box2d"], *EXTRAS["plot"], *EXTRAS["video"]],
-        "dev": [*TEST, *EXTRAS["box2d"], *EXTRAS["plot"], *EXTRAS["video"], "ruff>=0.14", "mypy>=1.18"],
+        "test": TEST,
+        "dev": [*TEST, "ruff>=0.14", "mypy>=1.18"],
     },
     entry_points={"console_scripts": ["ding-lite=ding_lite.cli:main"]},
     classifiers=[

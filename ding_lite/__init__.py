@@ -28,6 +28,7 @@ _HOME = {
     "Progress": "ding_lite.types",
     "RegistryError": "ding_lite.errors",
     "SerialPipeline": "ding_lite.pipeline",
+    "WRAPPER_REGISTRY": "ding_lite.registry",
     "check_policy": "ding_lite.testing",
     "compile_config": "ding_lite.config",
     "load_config": "ding_lite.config",

@@ -14,13 +14,13 @@ from ding_lite.envs.make import EnvSetting, cores, make_vector_env, vector_env_o
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError
-from ding_lite.evaluator import Evaluator, Scores
+from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.learner import Learner
 from ding_lite.models.encoders import is_image, observation_leaves
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors
 from ding_lite.registry import POLICY_REGISTRY
-from ding_lite.types import Progress
+from ding_lite.types import Evaluation, Progress
 
 
 class Parts:
@@ -47,12 +47,17 @@ class Parts:
 
     def _build(self, env_setting: EnvSetting | None, model: torch.nn.Module | None) -> None:
         cfg, env, seed = self.cfg, self.cfg.env, self.cfg.seed
+        ignores_done = cfg.policy.learn.get("ignore_done", False)
         if env_setting is None:
-            self.envs = self._opened(make_vector_env(env, env.collector_env_num, seed))
+            self.envs = self._opened(
+                make_vector_env(env, env.collector_env_num, seed, final_of_terminated=ignores_done)
+            )
             eval_envs = self._opened(make_vector_env(env, env.evaluator_env_num, seed, evaluate=True))
         else:
             make, collector_cfgs, evaluator_cfgs = env_setting
-            self.envs = self._opened(vector_env_of(make, collector_cfgs, seed))
+            self.envs = self._opened(
+                vector_env_of(make, collector_cfgs, seed, final_of_terminated=ignores_done)
+            )
             eval_envs = self._opened(vector_env_of(make, evaluator_cfgs, seed, env.max_eval_steps))
         torch.set_num_threads(_threads(cfg.num_threads, self.envs.obs_space))
         kind = cfg.policy.type
@@ -90,6 +95,25 @@ class Parts:
             )
         return lines
 
+    def warm_up(self) -> int:
+        """Shows the policy the random steps that it wants to see before training; returns how many."""
+        steps = self.policy.warm_up_steps
+        if steps:
+            self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed))
+        return steps
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics that a run logs, in the order of its columns."""
+        return [
+            *(f"collect/{name}" for name in Collector.METRICS),
+            *(f"learn/{name}" for name in self.policy.learn_mode.monitor_vars()),
+            *evaluation_metrics(Evaluation((0.0,), (0,))),
+            *(
+                f"time/{name}"
+                for name in ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_s")
+            ),
+        ]
+
     def spaces(self) -> dict[str, Any]:
         """Returns the spaces as a checkpoint keeps them."""
         return {
@@ -119,7 +143,12 @@ class Parts:
         for name, part in self._stateful().items():
             if name not in state:
                 raise CheckpointError(f"the checkpoint has no {name!r}: it cannot be resumed from")
-            part.load_state_dict(as_tensors(state[name]) if name == "policy" else state[name])
+            try:
+                part.load_state_dict(as_tensors(state[name]) if name == "policy" else state[name])
+            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+                raise CheckpointError(
+                    f"the checkpoint's {name!r} does not fit: {type(error).__name__}: {error}"
+                ) from error
 
     def close(self) -> None:
         """Closes the environments; calling it twice is fine."""

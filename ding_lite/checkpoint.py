@@ -49,7 +49,8 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], config: Mapping[str,
 
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for left_over in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a process that was killed
+            shutil.rmtree(left_over, ignore_errors=True)
         temporary.mkdir(parents=True)
         arrays: dict[str, np.ndarray] = {}
         tree = _pull_arrays(state, "", arrays)
@@ -102,7 +103,8 @@ def find_checkpoint(path: Path, name: str) -> Path:
         CheckpointError: if there is none.
     """
     path = Path(path)
-    for folder in (path, path / "ckpt" / name, path / "ckpt" / "last"):
+    names = (name, "last") if name == "best" else (name,)  # a run may have been evaluated never yet
+    for folder in (path, *(path / "ckpt" / one for one in names)):
         if (folder / MANIFEST).is_file():
             return folder
     raise CheckpointError(
@@ -181,16 +183,19 @@ def _parse_manifest(folder: Path) -> dict[str, Any]:
 def _pull_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     """Returns the JSON form of a state tree and moves its arrays out; types that JSON lacks are errors."""
     if isinstance(value, Mapping):
-        # Adam's state is keyed by parameter number; JSON only has strings.
-        return {_key(k): _pull_arrays(v, f"{path}.{k}" if path else str(k), arrays) for k, v in value.items()}
+        return {
+            _key(k, path): _pull_arrays(v, f"{path}.{k}" if path else str(k), arrays)
+            for k, v in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_pull_arrays(v, f"{path}.{i}", arrays) for i, v in enumerate(value)]
     if hasattr(value, "detach"):  # a torch tensor; torch itself need not be imported here
         value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        arrays[path] = np.ascontiguousarray(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        name = f"{len(arrays):06d}"
+        arrays[name] = np.ascontiguousarray(value)
         # safetensors has no 0-d arrays in every version: the shape is kept beside the name.
-        return {ARRAY: path, "shape": list(value.shape)}
+        return {ARRAY: name, "shape": list(value.shape)}
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -201,17 +206,23 @@ def _pull_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
 def _put_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(value, dict):
         if ARRAY in value:
-            return arrays[value[ARRAY]].reshape(value["shape"])
+            # Read-only otherwise: it lies in the bytes of the file.
+            return arrays[value[ARRAY]].reshape(value["shape"]).copy()
         return {_unkey(k): _put_arrays(v, arrays) for k, v in value.items()}
     return [_put_arrays(v, arrays) for v in value] if isinstance(value, list) else value
 
 
-def _key(key: str | int) -> str:
-    return f"#{key}" if isinstance(key, int) else key
+def _key(key: Any, path: str) -> str:
+    """Returns a key as JSON can have it: Adam's state is keyed by the numbers of parameters."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f"#{key}"
+    if not isinstance(key, str) or key.startswith("#") or key == ARRAY:
+        raise CheckpointError(f"the state at {path!r} has the key {key!r}, which cannot be saved")
+    return key
 
 
 def _unkey(key: str) -> str | int:
-    return int(key[1:]) if key[:1] == "#" and key[1:].isdigit() else key
+    return int(key[1:]) if key.startswith("#") else key
 
 
 def _sha256(data: bytes) -> str:

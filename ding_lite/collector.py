@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from ding_lite.envs.masks import without_legal_action
-from ding_lite.envs.spaces import tree_leaves, tree_map
+from ding_lite.envs.spaces import batch_of_actions, tree_leaves, tree_map
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import EnvContractError
 from ding_lite.rollout import Rollout, RolloutStorage
+from ding_lite.seeding import integer_seed
 from ding_lite.types import MASK_KEY, CollectMode, Episode, Transition, Tree
 
 WINDOW = 100  # episodes that the running means are over
@@ -37,6 +38,7 @@ class Collector:
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.storage = RolloutStorage(self.steps)
         self.obs: Tree = envs.reset("collect")
+        self._check_obs(self.obs, "observation after reset")
         self.finished: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self.episodes: list[Episode] = []  # finished in the last rollout
         self.episode_count = 0
@@ -77,21 +79,49 @@ class Collector:
             others["final"] = _final(final_rows)
         return mode.get_train_sample(storage.rollout(**others))
 
+    def random_observations(self, n: int, seed: int) -> Tree:
+        """Returns the observations (n, ...) of random steps, and begins all episodes anew after them.
+
+        Actions are drawn from the action space; where observations carry masks, from the policy, whose
+        untrained actions are nearly uniform over the legal ones.
+        """
+        envs = self.envs
+        envs.action_space.seed(integer_seed(seed, "warm up"))
+        obs, rows = envs.reset("warm up"), []
+        for _ in range(math.ceil(n / envs.num_envs)):
+            rows.append(tree_map(np.copy, obs))
+            if isinstance(obs, dict) and MASK_KEY in obs:
+                action = self.mode.to_env(self.mode.forward(obs)["action"])
+            else:
+                action = batch_of_actions(envs.action_space, envs.num_envs)
+            obs = envs.step(action).obs
+        self.obs = envs.reset("collect")
+        return tree_map(lambda *leaves: np.concatenate(leaves)[:n], *rows)
+
     def _check(self, transition: Transition) -> None:
         if not np.isfinite(transition.reward).all():
             bad = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
             self._refuse(bad, f"reward = {transition.reward[bad]}, which is not finite")
-        for leaf in tree_leaves(transition.obs):
+        self._check_obs(transition.obs, "observation")
+        if transition.final_obs is not None:
+            final = "last observation of the episode before, "
+            self._check_obs(transition.final_obs, final, transition.final_env, masks=False)
+
+    def _check_obs(self, obs: Tree, what: str, envs: np.ndarray | None = None, masks: bool = True) -> None:
+        for leaf in tree_leaves(obs):
             if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
                 where = tuple(int(i) for i in np.argwhere(~np.isfinite(leaf))[0])
-                self._refuse(where[0], f"observation{list(where[1:])} = {leaf[where]}, which is not finite")
-        if isinstance(transition.obs, dict) and MASK_KEY in transition.obs:
-            stuck = without_legal_action(transition.obs[MASK_KEY], self.envs.action_space)
+                env = where[0] if envs is None else int(envs[where[0]])
+                self._refuse(env, f"{what}{list(where[1:])} = {leaf[where]}, which is not finite")
+        if masks and isinstance(obs, dict) and MASK_KEY in obs:
+            stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space)
             if stuck.any():
                 self._refuse(int(np.flatnonzero(stuck)[0]), f"{MASK_KEY} leaves no legal action")
 
     def _refuse(self, env: int, what: str) -> None:
         raise EnvContractError(f"{self.envs.describe(env)}: {what}; nothing of this rollout was learned from")
+
+    METRICS = ("episode_return", "episode_length", "episode_length_max", "episode_count")
 
     def metrics(self) -> dict[str, float]:
         """Returns the means over the last 100 finished episodes, and the longest of them."""

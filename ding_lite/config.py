@@ -8,12 +8,7 @@ names, so a policy of your own brings its own keys. The input is never changed.
 
 from __future__ import annotations
 
-import ast
 import copy
-import difflib
-import json
-import runpy
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +17,8 @@ from typing import Any
 from easydict import EasyDict
 
 from ding_lite.checkpoint import CHECKPOINT_CONFIG
-from ding_lite.errors import CheckpointError, ConfigError, DingLiteError, RegistryError
+from ding_lite.config_files import find_config, parse_overrides, read_config
+from ding_lite.errors import CheckpointError, ConfigError, RegistryError
 from ding_lite.logger import LOGGER_CONFIG
 from ding_lite.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 from ding_lite.schema import Key, Schema, as_schema, check, default_values, leaves, merged_config
@@ -37,12 +33,6 @@ RUN_CONFIG: dict[str, Any] = dict(
     checkpoint=CHECKPOINT_CONFIG,
     logger=LOGGER_CONFIG,
 )
-CONFIG_FOLDERS = (
-    Path(__file__).parent / "_configs",  # an installed package
-    Path(__file__).parents[1] / "configs",  # a checkout
-)
-
-WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 @dataclass(frozen=True)
@@ -66,9 +56,8 @@ class Config:
         checked, faults = check(given, as_schema(RUN_CONFIG))
         if faults:
             raise _error("the arguments", faults)
-        return Config(
-            EasyDict({**self.values, **checked}), {**self.source, **dict.fromkeys(checked, "command line")}
-        )
+        source = {**self.source, **dict.fromkeys(checked, "command line")}
+        return Config(EasyDict({**copy.deepcopy(dict(self.values)), **checked}), source)
 
     def modules(self) -> list[str]:
         """Returns the modules of the user's own classes that this config names."""
@@ -91,19 +80,20 @@ def compile_config(
     Raises:
         ConfigError: naming every fault at once, each with its whole path and what to do.
     """
-    user = copy.deepcopy(dict(user))
-    source: dict[str, str] = {}
-    if set(user) == {"config", "source"}:  # a run's config.json
-        source = dict(user["source"])
-        user = user["config"]
-    taken = [f"{path}: {name!r} is the name of a dict's method" for path, name in _dict_methods(user)]
-    if taken:
-        raise _error(origin, taken)
+    user, source = _unpacked(user, origin)
+    bad_keys = list(_bad_keys(user))
+    if bad_keys:
+        raise _error(origin, bad_keys)
+    _expand_shorthand(user)
     given = {path: source.get(path, origin) for path, _ in leaves(user)}
     for path, value in (overrides or {}).items():
         _set(user, path, value)
         given = {p: s for p, s in given.items() if not p.startswith(f"{path}.")}
         given[path] = "command line"
+    bad_keys = list(_bad_keys(user))
+    if bad_keys:
+        raise _error(origin, bad_keys)
+    _expand_shorthand(user)
     schema = _schema_of(user, origin)
     values, faults = check(user, schema)
     if not faults:
@@ -118,6 +108,23 @@ def compile_config(
     return Config(EasyDict(values), source)
 
 
+def _unpacked(user: Mapping[str, Any], origin: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns a copy of a config, and the sources that a run's ``config.json`` has beside it."""
+    own: dict[str, Any] = copy.deepcopy(dict(user))
+    if set(own) != {"config", "source"}:
+        return own, {}
+    if not (isinstance(own["config"], dict) and isinstance(own["source"], dict)):
+        raise ConfigError(f"{origin}: 'config' and 'source' of a run's config.json must be objects")
+    return own["config"], dict(own["source"])
+
+
+def _expand_shorthand(user: dict[str, Any]) -> None:
+    """``manager="base"`` stands for ``manager=dict(type="base")``."""
+    env = user.get("env")
+    if isinstance(env, dict) and isinstance(env.get("manager"), str):
+        env["manager"] = {"type": env["manager"]}
+
+
 def _error(origin: str, faults: list[str]) -> ConfigError:
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
     return ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
@@ -126,18 +133,18 @@ def _error(origin: str, faults: list[str]) -> ConfigError:
 def _schema_of(user: Mapping[str, Any], origin: str) -> Schema:
     schema = as_schema(RUN_CONFIG)
     schema["env"] = as_schema(ENV_REGISTRY.section)
-    policy = user.get("policy", {})
-    policy = policy if isinstance(policy, Mapping) else {}
+    policy = _mapping(user.get("policy"))
     schema["policy"] = _section(POLICY_REGISTRY, policy.get("type", "ppo"), "policy.type", origin)
-    model = policy.get("model", {})
-    kind = model.get("type", "vac") if isinstance(model, Mapping) else "vac"
-    if isinstance(model, Mapping) and "type" not in model:
-        declared = schema["policy"].get("model", {}).get("type")
-        kind = declared.default if declared is not None else kind
-    schema["policy"]["model"] = schema["policy"].get("model", {}) | _section(
-        MODEL_REGISTRY, kind, "policy.model.type", origin
-    )
+    declared = schema["policy"].get("model", {})
+    default = declared["type"].default if "type" in declared else "vac"
+    kind = _mapping(policy.get("model")).get("type", default)
+    model = _section(MODEL_REGISTRY, kind, "policy.model.type", origin)
+    schema["policy"]["model"] = {**declared, **model, "type": Key(kind, (str, object))}
     return schema
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _section(registry: Registry, kind: Any, path: str, origin: str) -> Schema:
@@ -145,18 +152,29 @@ def _section(registry: Registry, kind: Any, path: str, origin: str) -> Schema:
         cls = registry.get(kind) if isinstance(kind, str) else kind
     except RegistryError as error:
         raise RegistryError(f"{origin}: {path}: {error}") from error
-    schema = merged_config(cls) if isinstance(cls, type) else {}
+    if not (isinstance(cls, type) and issubclass(cls, registry.base)):
+        raise _error(
+            origin,
+            [
+                f"{path}: expected a registered name, 'package.module:Name' or a subclass of "
+                f"{registry.base.__name__}, got {kind!r}"
+            ],
+        )
+    schema = merged_config(cls)
     if "type" in schema:
         schema["type"] = Key(kind, (str, object))
     return schema
 
 
-def _dict_methods(tree: Mapping[str, Any], path: str = "config") -> Iterator[tuple[str, str]]:
+def _bad_keys(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
+    """Yields what is wrong with keys themselves: EasyDict makes attributes of them."""
     for name, value in tree.items():
-        if isinstance(name, str) and hasattr(dict, name):
-            yield path, name
+        if not isinstance(name, str):
+            yield f"{path}: the key {name!r} is not a string"
+        elif hasattr(dict, name):
+            yield f"{path}: {name!r} is the name of a dict's method"
         if isinstance(value, Mapping):
-            yield from _dict_methods(value, f"{path}.{name}")
+            yield from _bad_keys(value, f"{path}.{name}")
 
 
 def _cross_checks(values: Mapping[str, Any]) -> list[str]:
@@ -167,8 +185,7 @@ def _cross_checks(values: Mapping[str, Any]) -> list[str]:
         faults.append('env.env_id: missing; name a gymnasium environment, such as "CartPole-v1"')
     n_sample, batch_size = policy["collect"].get("n_sample"), policy["learn"].get("batch_size")
     if isinstance(n_sample, int) and isinstance(batch_size, int) and batch_size > n_sample:
-        envs = env["collector_env_num"]
-        rows = -(-n_sample // envs) * envs
+        rows = -(-n_sample // env["collector_env_num"]) * env["collector_env_num"]
         if batch_size > rows:
             faults.append(
                 f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
@@ -205,25 +222,33 @@ def plain(value: Any) -> Any:
     return _name_of(value) if callable(value) else value
 
 
+def policy_modules(policy: Mapping[str, Any]) -> list[str]:
+    """Returns the modules that building a policy would import: those of "package.module:Name"."""
+    encoder = policy["model"].get("encoder")
+    encoders = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
+    return _modules_of([policy["type"], policy["model"]["type"], *encoders])
+
+
 def foreign_modules(values: Mapping[str, Any]) -> list[str]:
-    """Returns the modules that building a config would import: those of "package.module:Name"."""
+    """Returns the modules that building a run would import."""
     env = values["env"]
     wrappers = [w["type"] if isinstance(w, Mapping) else w for w in env["wrappers"]]
-    encoder = values["policy"]["model"].get("encoder")
-    encoders = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
-    named = [values["policy"]["type"], values["policy"]["model"]["type"], env["type"], env["env_id"]]
-    texts = [text for text in (*named, *wrappers, *encoders) if isinstance(text, str) and ":" in text]
+    return policy_modules(values["policy"]) + _modules_of([env["type"], env["env_id"], *wrappers])
+
+
+def _modules_of(names: Sequence[Any]) -> list[str]:
+    texts = [text for text in names if isinstance(text, str) and ":" in text]
     return sorted({text.partition(":")[0] for text in texts})
 
 
-def refuse_foreign_modules(values: Mapping[str, Any], trusted: Sequence[str]) -> None:
+def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
     """Lets a config that came with a checkpoint import only what the user has named in this call.
 
     Raises:
         CheckpointError: naming the first module that was not.
     """
-    for module in foreign_modules(values):
-        if module not in trusted:
+    for module in modules:
+        if module not in trust:
             raise CheckpointError(
                 f"the checkpoint's config names a class of the module {module!r}, and nothing named inside a "
                 f"checkpoint is imported by itself. If you trust it, say so: --import {module}, or -c FILE "
@@ -243,8 +268,7 @@ def differences(saved: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]
 
 def _lay_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in above.items():
-        known = below.get(name)
-        both = isinstance(known, dict) and isinstance(value, dict)
+        both = isinstance(below.get(name), dict) and isinstance(value, dict)
         below[name] = _lay_over(below[name], value) if both else value
     return below
 
@@ -257,26 +281,6 @@ def _set(tree: Any, path: str, value: Any) -> None:
             above = ".".join(parents[: i + 1])
             raise ConfigError(f"override {path}={value!r}: {above} is a value, not a section")
     tree[last] = value
-
-
-def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
-    """Returns ``["a.b=3"]`` as ``{"a.b": 3}``; values are Python literals, anything else is a string.
-
-    Raises:
-        ConfigError: for a token without ``=``, without a key or without a value.
-    """
-    overrides: dict[str, Any] = {}
-    for token in tokens:
-        path, equals, text = token.partition("=")
-        if not equals or not path or not text:
-            raise ConfigError(
-                f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128"
-            )
-        try:
-            overrides[path] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            overrides[path] = WORDS.get(text.lower(), text)
-    return overrides
 
 
 def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -298,54 +302,3 @@ def as_config(config: Mapping[str, Any] | str | Path | Config) -> Config:
     if isinstance(config, Config):
         return config
     return load_config(config) if isinstance(config, (str, Path)) else compile_config(config)
-
-
-def shipped_configs() -> dict[str, Path]:
-    """Returns the configs that come with ding_lite, by name."""
-    folder = next((f for f in CONFIG_FOLDERS if f.is_dir()), None)
-    return {} if folder is None else {f.stem: f for f in sorted(folder.glob("*.py"))}
-
-
-def find_config(name: str | Path) -> Path:
-    """Returns the file that ``name`` means."""
-    path = Path(name)
-    if path.suffix in (".py", ".json"):
-        if path.is_file():
-            return path
-        raise ConfigError(f"config file {path} does not exist (looked in {path.absolute().parent})")
-    shipped = shipped_configs()
-    if str(name) in shipped:
-        return shipped[str(name)]
-    close = difflib.get_close_matches(str(name), shipped, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ConfigError(
-        f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
-        f"Shipped: {', '.join(shipped)}"
-    )
-
-
-def read_config(file: Path) -> dict[str, Any]:
-    """Returns the dict named ``config`` of a Python file, which is executed, or the object of a JSON one.
-
-    The file's folder is put on ``sys.path``, so that ``type="my_module:MyPolicy"`` finds its neighbour.
-    """
-    try:
-        if file.suffix == ".json":
-            config = json.loads(file.read_text())
-        else:
-            folder = str(file.resolve().parent)
-            if folder not in sys.path:
-                sys.path.insert(0, folder)
-            config = runpy.run_path(str(file)).get("config")
-    except SyntaxError as error:
-        raise ConfigError(f"config file {file}, line {error.lineno}: {error.msg}") from error
-    except DingLiteError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"config file {file} cannot be read: {type(error).__name__}: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(
-            f"config file {file} has no dict named `config`"
-            + (f"; its `config` is a {type(config).__name__}" if config is not None else "")
-        )
-    return config

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.types import EvalMode, Evaluation, Tree
+from ding_lite.types import Episode, EvalMode, Evaluation, Tree
 
 
 class Evaluator:
@@ -36,30 +36,50 @@ class Evaluator:
             stream: names the seeds, such as ``(iteration, attempt)``.
             on_step: called with the observations before each step.
         """
-        envs, quota = self.envs, self._quota()
-        results: list[list[tuple[float, int]]] = [[] for _ in range(envs.num_envs)]
+        left = self._quota()
+        results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
+        round_number = 0
+        while left.any():
+            for episode in self._play_round(left, stream, round_number, on_step):
+                results[episode.env].append(episode)
+                left[episode.env] -= 1
+            round_number += 1
+        flat = [episode for done in results for episode in done]
+        return Evaluation(
+            returns=tuple(episode.episode_return for episode in flat),
+            lengths=tuple(episode.length for episode in flat),
+            cut_short=sum(episode.cut for episode in flat),
+        )
+
+    def _play_round(
+        self, left: np.ndarray, stream: tuple[str | int, ...], number: int, on_step: Any
+    ) -> Iterator[Episode]:
+        """Plays on until each environment has played what is ``left`` (B,) for it, or was cut.
+
+        An environment with no time limit of ours (a native one) is cut here and waits for the next
+        round, which begins all environments anew: it cannot be begun alone.
+        """
+        envs, done = self.envs, left <= 0
+        played = np.zeros(envs.num_envs, np.int64)
+        steps = np.zeros(envs.num_envs, np.int64)  # of the open episodes
         self.mode.reset()
-        obs = envs.reset("evaluate", *stream)
-        # A native environment has no time limit of ours: whatever is still open then is cut.
-        for _ in range((self.max_steps + 1) * int(quota.max())):
+        obs = envs.reset("evaluate", *stream, *([number] if number else []))
+        while not done.all():
             if on_step is not None:
                 on_step(obs)
             transition = envs.step(self.mode.to_env(self.mode.forward(obs)["action"]))
             obs = transition.obs
+            steps += transition.valid
             for episode in transition.episodes:
-                if len(results[episode.env]) < quota[episode.env]:
-                    results[episode.env].append((episode.episode_return, episode.length))
-            if transition.episodes and all(len(r) >= q for r, q in zip(results, quota, strict=True)):
-                break
-        for env, (done, wanted) in enumerate(zip(results, quota, strict=True)):
-            if len(done) < wanted:
-                done.append((float(envs.episode_returns[env]), int(envs.episode_lengths[env])))
-        flat = [one for done in results for one in done]
-        return Evaluation(
-            returns=tuple(r for r, _ in flat),
-            lengths=tuple(n for _, n in flat),
-            cut_short=sum(n >= self.max_steps for _, n in flat),
-        )
+                steps[episode.env] = 0
+                if not done[episode.env]:
+                    played[episode.env] += 1
+                    yield episode
+            done |= played >= left
+            for env in np.flatnonzero(~done & (steps >= self.max_steps)):
+                done[env] = True
+                returns, lengths = envs.episode_returns, envs.episode_lengths
+                yield Episode(int(env), float(returns[env]), int(lengths[env]), {}, cut=True)
 
     def _quota(self) -> np.ndarray:
         """Returns how many episodes each environment plays (B,)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import subprocess
 import time
@@ -135,16 +136,23 @@ class RunLogger:
     Args:
         folder: exists already.
         config: what ``config.json`` says.
+        columns: of metrics.csv, as far as they are known; one that turns up later is added to all rows.
         resume_at: of a run that goes on, the env step it goes on from: later rows are dropped.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], resume_at: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        columns: Iterable[str] = (),
+        resume_at: int | None = None,
+    ) -> None:
         self.folder = folder
         options = config["config"]["logger"]
         self.freq, self._next_tensorboard = options["freq"], 0
         try:
             self._log = (folder / "log.txt").open("a")
-            self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration"])
+            self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
             self.episodes = CsvFile(folder / "episodes.csv", ["env_step", "return", "length"])
             if resume_at is None:
                 (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -187,7 +195,7 @@ class RunLogger:
         """Writes result.json, whole or not at all."""
         try:
             with replacing(self.folder / "result.json") as temporary:
-                temporary.write_text(json.dumps(result, indent=2) + "\n")
+                temporary.write_text(json.dumps(_finite(result), indent=2, allow_nan=False) + "\n")
         except OSError as error:
             raise CheckpointError(f"{self.folder / 'result.json'} cannot be written: {error}") from error
 
@@ -195,6 +203,12 @@ class RunLogger:
         for part in (self.metrics, self.episodes, self._log, self._tensorboard):
             if part is not None:
                 part.close()
+
+
+def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a result with null for numbers that JSON does not have."""
+    bad = {name for name, x in result.items() if isinstance(x, float) and not math.isfinite(x)}
+    return {name: None if name in bad else x for name, x in result.items()}
 
 
 def _git_state() -> str:

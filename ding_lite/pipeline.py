@@ -23,10 +23,10 @@ import torch
 
 from ding_lite.assembly import Parts
 from ding_lite.checkpoint import CheckpointKeeper, find_checkpoint, load_checkpoint
-from ding_lite.config import Config, as_config, compile_config, plain, refuse_foreign_modules
+from ding_lite.config import Config, as_config, compile_config, foreign_modules, plain, refuse_untrusted
 from ding_lite.display import Display, Quiet, display_for
 from ding_lite.envs.make import EnvSetting
-from ding_lite.errors import DingLiteError
+from ding_lite.errors import CheckpointError, DingLiteError
 from ding_lite.evaluator import evaluation_metrics
 from ding_lite.logger import RunLogger, new_run_folder
 from ding_lite.policies.base import Policy
@@ -69,6 +69,9 @@ class SerialPipeline:
         self._build(config, env_setting, model, display or Quiet())
         name = self.cfg.exp_name if folder is None else str(folder)
         self._open(new_run_folder(name, exact=folder is not None))
+        steps = self.parts.warm_up()
+        if steps:
+            self.say(f"observations are scaled by the statistics of {steps:,} random steps")
 
     @classmethod
     def resume(
@@ -97,7 +100,7 @@ class SerialPipeline:
         """
         folder = find_checkpoint(Path(run), checkpoint)
         state, saved = load_checkpoint(folder)
-        refuse_foreign_modules(saved["config"], trust)
+        refuse_untrusted(foreign_modules(saved["config"]), trust)
         self = cls.__new__(cls)
         config = compile_config({name: saved[name] for name in ("config", "source")})
         config = config.replaced(max_train_iter=max_train_iter, max_env_step=max_env_step)
@@ -126,7 +129,7 @@ class SerialPipeline:
         saved = {**config, "spaces": self.parts.spaces()}
         self.checkpoints = CheckpointKeeper(folder, saved, self.cfg.checkpoint.keep)
         try:
-            self.logger = RunLogger(folder, config, resume_at)
+            self.logger = RunLogger(folder, config, self.parts.metric_names(), resume_at)
         except BaseException:
             self.parts.close()
             raise
@@ -194,7 +197,8 @@ class SerialPipeline:
             "time/learn_s": done - collected,
         }
         progress.evaluation = None
-        if _crosses(before, progress.env_step, self.cfg.policy.eval.eval_freq):
+        at_the_limit = self.is_over() and not self._stop_requested
+        if at_the_limit or _crosses(before, progress.env_step, self.cfg.policy.eval.eval_freq):
             self._evaluate()
         self._write_row()
         if _crosses(before, progress.env_step, self.cfg.checkpoint.freq):
@@ -227,14 +231,8 @@ class SerialPipeline:
     def _finish(self) -> None:
         if self._stop_requested:
             self._conclude("interrupted", self._stop_requested)
-            return
-        if self.scores.iteration != self.progress.iteration:
-            self.progress.metrics = {}
-            self._evaluate()
-            self.collector.episodes = []
-            self._write_row()
-            self.display.show(self.progress, self.cfg.max_env_step)
-        self._conclude("solved" if self.progress.solved else "finished")
+        else:
+            self._conclude("solved" if self.progress.solved else "finished")
 
     def _conclude(self, status: str, error: str = "") -> None:
         self.status, self.error = status, error
@@ -310,7 +308,10 @@ class SerialPipeline:
             CheckpointError: if it lacks a part, or a part does not fit.
         """
         self.parts.load_state_dict(state)
-        self._earlier_wall_time = float(state["clock"]["wall_time"])
+        try:
+            self._earlier_wall_time = float(state["clock"]["wall_time"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint's clock is not complete: {error!r}") from error
 
 
 def serial_pipeline(
@@ -341,8 +342,7 @@ def serial_pipeline(
     return pipeline.policy
 
 
-# The name that DI-engine's users know; which data a policy learns from is its config's business.
-serial_pipeline_onpolicy = serial_pipeline
+serial_pipeline_onpolicy = serial_pipeline  # the name that DI-engine's users know
 
 
 def _crosses(before: int, after: int, freq: int) -> bool:

@@ -27,10 +27,12 @@ class Registry:
     Args:
         noun: what is registered here, for messages.
         modules: the library's own modules that register under it, imported at the first look.
+        base: the class that all of its classes must subclass, as "package.module:Name".
     """
 
-    def __init__(self, noun: str, modules: tuple[str, ...] = ()) -> None:
+    def __init__(self, noun: str, modules: tuple[str, ...] = (), base: str = "builtins:object") -> None:
         self.noun = noun
+        self._base = base
         self._modules = modules
         self._own = tuple(f"{module}." for module in modules)
         self._entries: dict[str, Any] = {}
@@ -94,6 +96,12 @@ class Registry:
         self._load_own()
         return self._section
 
+    @property
+    def base(self) -> type:
+        """The class that all classes registered here subclass."""
+        found: type = self._import(self._base)
+        return found
+
     def __contains__(self, name: str) -> bool:
         self._load_own()
         return name in self._entries
@@ -124,7 +132,8 @@ def _place(entry: Any) -> str:
     return f"{entry.__module__}.{entry.__qualname__} ({file}:{line})"
 
 
-POLICY_REGISTRY = Registry("policy", modules=("ding_lite.policies",))
-MODEL_REGISTRY = Registry("model", modules=("ding_lite.models",))
+POLICY_REGISTRY = Registry("policy", ("ding_lite.policies",), "ding_lite.policies:Policy")
+MODEL_REGISTRY = Registry("model", ("ding_lite.models",), "ding_lite.models:ActorCritic")
 ENCODER_REGISTRY = Registry("encoder", modules=("ding_lite.models",))
 ENV_REGISTRY = Registry("environment", modules=("ding_lite.envs",))
+WRAPPER_REGISTRY = Registry("wrapper", modules=("ding_lite.envs",))

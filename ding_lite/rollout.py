@@ -53,6 +53,13 @@ def to_device(tree: Any, device: torch.device) -> Any:
     return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
 
 
+def leading_size(tree: Any) -> int:
+    """Returns N of a tree of leaves (N, ...)."""
+    while isinstance(tree, (ttorch.Tensor, Mapping)):
+        tree = next(iter(tree.values()))
+    return len(tree)
+
+
 def time_major_fields(rollout: Rollout) -> dict[str, Any]:
     """Returns the fields that are (T, B, ...), by name."""
     return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}

@@ -250,8 +250,8 @@ def _out_of_range(item: Any, key: Key, number: bool) -> str:
     if isinstance(item, bool) or not isinstance(item, (int, float)):
         bounded = any(bound is not None for bound, _, _ in bounds)
         return f"expected a list of numbers, got {_show(item)} in it" if number and bounded else ""
-    if math.isnan(item):
-        return "nan is not a value to train with"
+    if not math.isfinite(item):
+        return f"{item} is not a value to train with"
     if any(bound is not None and not holds(item, bound) for bound, holds, _ in bounds):
         wanted = " and ".join(f"{word} {bound:g}" for bound, _, word in bounds if bound is not None)
         return f"expected a number {wanted}, got {item!r}"

@@ -18,7 +18,8 @@ from gymnasium import spaces
 
 from ding_lite.collector import Collector
 from ding_lite.config import compile_config
-from ding_lite.envs.in_process import EpisodeRecorder, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import tree_leaves
 from ding_lite.errors import ContractError
 from ding_lite.pipeline import SerialPipeline

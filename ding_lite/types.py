@@ -25,6 +25,7 @@ class Episode(NamedTuple):
     episode_return: float  # undiscounted sum of the rewards
     length: int
     info: dict[str, float]
+    cut: bool = False  # by a wrapper, such as a time limit of ours; the game itself had not ended
 
 
 class Transition(NamedTuple):
@@ -34,7 +35,8 @@ class Transition(NamedTuple):
         obs: (B, ...), what the policy sees next: of the new episode where one has ended
         reward: (B,) float32; terminated, truncated: (B,) bool, never both
         valid: (B,) bool, False where the step was only a reset (autoreset mode NEXT_STEP)
-        final_obs: (K, ...), the true last observations of the episodes cut at the envs final_env (K,)
+        final_obs: (K, ...), the true last observations of the episodes cut at the envs final_env (K,);
+            of terminated ones too where that was asked for
     """
 
     obs: Tree

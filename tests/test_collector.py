@@ -167,6 +167,23 @@ def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
         assert returns + open_returns == pytest.approx(rewards)
 
 
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_ignored_termination_bootstraps_from_the_true_last_observation(autoreset):
+    """With lambda 0 the target of the last step is r + V(s'), and s' is never of the next episode."""
+    envs = vector_of(
+        lambda index: CountingEnv(((3, "terminated"),)), 1, autoreset=autoreset, final_of_terminated=True
+    )
+    policy = policy_for(
+        envs,
+        learn={"ignore_done": True, "value_norm": False},
+        collect={"gae_lambda": 0.0, "discount_factor": 1.0},
+    )
+    rollout = Collector(envs, policy.collect_mode, 4).collect()
+    with torch.no_grad():
+        bootstrap = policy.model.compute_critic(torch.tensor([[0.0, 3.0]]))
+    assert float(rollout.value_target[2, 0]) == pytest.approx(3 + float(bootstrap), abs=1e-5)
+
+
 # ---------------------------------------------------------------------- values that are refused
 
 

@@ -63,7 +63,11 @@ def test_paths_that_a_document_names_exist(document):
     text = BLOCK.sub("", (ROOT / document).read_text())
     linked = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     named = re.findall(r"`((?:ding_lite|configs|docs|benchmarks|examples|entry|tests)/[\w./]*)`", text)
-    missing = [p for p in [*linked, *named] if not (ROOT / p).exists() and not (ROOT / document).parent.joinpath(p).exists()]
+    missing = [
+        p
+        for p in [*linked, *named]
+        if not (ROOT / p).exists() and not (ROOT / document).parent.joinpath(p).exists()
+    ]
     assert not missing
 
 

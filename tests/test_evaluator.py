@@ -6,8 +6,9 @@ import torch
 from worlds import CountingEnv, HalveReward, LengthEnv, SeededEnv, digest, policy_for, vector_of
 
 from ding_lite.config import compile_config
-from ding_lite.envs.in_process import AUTORESET, EpisodeRecorder, InProcessVectorEnv
+from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
+from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.types import EvalMode, Evaluation
 

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from ding_lite.config import compile_config
-from ding_lite.envs.in_process import EpisodeRecorder, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
 from ding_lite.testing import MatchEnv
 

@@ -1,4 +1,4 @@
-"""The command line: ``ding-lite train | eval | plot | config | list``.
+"""The command line: ``ding-lite train | eval | plot | config | list | check-env``.
 
 Parsing needs neither torch nor NumPy: ``--help`` answers at once, and thread counts can be chosen
 before either is loaded. Each command's work is in the module of its name.
@@ -24,6 +24,7 @@ examples:
   ding-lite eval runs/cartpole_ppo -n 100            play 100 episodes with the best checkpoint
   ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves, with an interval over seeds
   ding-lite config -c cartpole_ppo                   every key, its value, and where it came from
+  ding-lite check-env LunarLander-v3                 is the environment sound, on every backend?
 """
 
 
@@ -42,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plot(commands)
     _add_config(commands)
     _add_list(commands)
+    _add_check_env(commands)
     return parser
 
 
@@ -126,15 +128,36 @@ def _add_list(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "kind",
         nargs="?",
-        choices=("policies", "models", "encoders", "envs", "configs"),
+        choices=("policies", "models", "encoders", "envs", "wrappers", "configs"),
         help="one kind only (default: all)",
     )
+
+
+def _add_check_env(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "check-env", "check that an environment keeps its contract, on every backend")
+    parser.add_argument(
+        "targets",
+        nargs="*",
+        metavar="ENV_ID | key.path=value",
+        help="a gymnasium id, a registered name or package.module:Class; overrides such as env.kwargs.x=1",
+    )
+    parser.add_argument("-c", "--config", metavar="FILE|NAME", help="check the environment of a config")
+    parser.add_argument("--steps", type=int, default=1000, metavar="N", help="to play (default 1000)")
+    parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="of starts and actions")
+    parser.add_argument(
+        "--rollout",
+        type=int,
+        metavar="N",
+        help="print N random steps as a tree of shapes and dtypes, and end",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    _add_import(parser)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code; see ``errors`` for what each means."""
     parser = build_parser()
-    args = parser.parse_args(_detach_resume(list(sys.argv[1:] if argv is None else argv)))
+    args = parser.parse_args(_overrides_first(_detach_resume(list(sys.argv[1:] if argv is None else argv))))
     if args.version:
         from importlib.metadata import version
 
@@ -150,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for module in getattr(args, "imports", []):
             importlib.import_module(module)
-        return int(importlib.import_module(f"ding_lite.cli.{args.command}").run(args))
+        return int(importlib.import_module(f"ding_lite.cli.{module_of(args.command)}").run(args))
     except DingLiteError as error:
         if args.debug:
             traceback.print_exc()
@@ -171,6 +194,23 @@ def _detach_resume(argv: list[str]) -> list[str]:
         if token == "--resume" and "=" in argv[i + 1]:
             argv[i] = "--resume="
     return argv
+
+
+def _overrides_first(argv: list[str]) -> list[str]:
+    """Lets overrides of ``check-env`` stand anywhere: argparse takes positionals only side by side."""
+    if argv[:1] != ["check-env"]:
+        return argv
+    overrides = [token for token in argv if "=" in token and not token.startswith("-")]
+    rest = [token for token in argv[1:] if token not in overrides]
+    # The environment's id is the first token that is no option and no option's value.
+    valued = ("-c", "--config", "--steps", "-s", "--seed", "--rollout", "--import")
+    named = [t for before, t in zip(["", *rest], rest, strict=False) if t[:1] != "-" and before not in valued]
+    return ["check-env", *named, *overrides, *(token for token in rest if token not in named)]
+
+
+def module_of(command: str) -> str:
+    """Returns the name of a command's module: ``check-env`` is done by ``check_env``."""
+    return command.replace("-", "_")
 
 
 def _limit_blas_threads() -> None:

@@ -13,7 +13,8 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.checkpoint import find_checkpoint, load_checkpoint
-from ding_lite.config import compile_config, find_config, read_config, refuse_foreign_modules
+from ding_lite.config import compile_config, foreign_modules, refuse_untrusted
+from ding_lite.config_files import find_config, read_config
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, missing_extra
 from ding_lite.errors import ConfigError, EnvError
@@ -26,13 +27,15 @@ def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints what came out."""
     if args.episodes < 1:
         raise ConfigError(f"-n: expected at least 1 episode, got {args.episodes}")
+    if args.seed < 0:
+        raise ConfigError(f"-s: expected a seed of at least 0, got {args.seed}")
     trusted = list(args.imports)
     if args.config:
         trusted += compile_config(read_config(find_config(args.config)), origin=args.config).modules()
     folder = find_checkpoint(Path(args.run), "best")
     state, saved = load_checkpoint(folder)
-    refuse_foreign_modules(saved["config"], trusted)
-    policy = policy_from_state(state, saved, device="cpu", enable_field=("collect", "eval"))
+    refuse_untrusted(foreign_modules(saved["config"]), trusted)
+    policy = policy_from_state(state, saved, device="cpu", trust=trusted)
     mode = policy.eval_mode
     if args.stochastic:
         mode = EvalMode(policy.collect_mode.forward, mode.to_env, mode.reset)
@@ -67,7 +70,7 @@ def _play(config: dict[str, Any], mode: EvalMode, args: argparse.Namespace) -> E
 def _recording_env(env_cfg: dict[str, Any], folder: Path, episodes: int, index: int) -> gym.Env:
     """Makes one environment that records its first ``episodes``; no screen is needed."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    env = make_env(env_cfg, render_mode="rgb_array")
+    env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
     env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
     try:
         return gym.wrappers.RecordVideo(

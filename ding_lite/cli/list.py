@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from ding_lite.config import read_config, shipped_configs
-from ding_lite.registry import ENCODER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
+from ding_lite.config_files import read_config, shipped_configs
+from ding_lite.registry import (
+    ENCODER_REGISTRY,
+    ENV_REGISTRY,
+    MODEL_REGISTRY,
+    POLICY_REGISTRY,
+    WRAPPER_REGISTRY,
+    Registry,
+)
 
 REGISTRIES: dict[str, Registry] = {
     "policies": POLICY_REGISTRY,
     "models": MODEL_REGISTRY,
     "encoders": ENCODER_REGISTRY,
     "envs": ENV_REGISTRY,
+    "wrappers": WRAPPER_REGISTRY,
 }
 
 

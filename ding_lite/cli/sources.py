@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ding_lite.config import Config, compile_config, find_config, parse_overrides, read_config
+from ding_lite.config import Config, compile_config
+from ding_lite.config_files import find_config, parse_overrides, read_config
 from ding_lite.errors import ConfigError
 
 

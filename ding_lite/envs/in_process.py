@@ -1,17 +1,20 @@
 """``base``: environments stepped one after the other in this process.
 
 Every episode has a seed of its own, from (run seed, stream, env, episode). An open episode is thus
-saved as its number and its actions, and brought back by playing them again.
+saved as its number and its actions, and brought back by playing them again. A reset that a wrapper keeps
+from the environment (see ``wrappers.EpisodicLife``) begins no new one: it is noted among the actions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from ding_lite.envs.recorder import as_bool, as_float, find_recorder
 from ding_lite.envs.spaces import ObservationBuffer, action_splitter, tree_leaves, tree_map
 from ding_lite.envs.vector import NO_ENVS, VectorEnv
 from ding_lite.errors import CheckpointError, DingLiteError, EnvContractError, EnvError
@@ -19,63 +22,6 @@ from ding_lite.seeding import integer_seed
 from ding_lite.types import Episode, Transition, Tree
 
 AUTORESET = ("same_step", "next_step", "disabled")
-
-
-class EpisodeRecorder(gym.Wrapper):
-    """The innermost wrapper: raw return and length of each full game, whatever wrappers make of it."""
-
-    def __init__(self, env: gym.Env, info_keys: tuple[str, ...] = ()) -> None:
-        super().__init__(env)
-        self.info_keys = info_keys
-        self.episode_return, self.length, self.ended = 0.0, 0, False
-        self.finished: list[tuple[float, int, dict[str, float]]] = []
-
-    def reset(self, **kwargs: Any) -> Any:
-        if self.length and not self.ended:  # a wrapper above cut the game short
-            self.finished.append((self.episode_return, self.length, {}))
-        self.episode_return, self.length, self.ended = 0.0, 0, False
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> Any:
-        result = self.env.step(action)
-        if len(result) != 5:
-            raise EnvContractError(
-                f"step returned {len(result)} values: this is the old gym API; gymnasium's returns "
-                "(obs, reward, terminated, truncated, info). Wrap it with `shimmy` (pip install shimmy)"
-            )
-        _, reward, terminated, truncated, info = result
-        self.episode_return += as_float(reward)
-        self.length += 1
-        if terminated or truncated:
-            self.ended = True
-            chosen = {k: float(info[k]) for k in self.info_keys if k in info}
-            self.finished.append((self.episode_return, self.length, chosen))
-        return result
-
-
-def as_float(reward: Any) -> float:
-    """Returns a reward as a float: scalars and arrays of one element.
-
-    Raises:
-        EnvContractError: for anything else.
-    """
-    if type(reward) is float:
-        return reward
-    try:
-        if np.size(reward) == 1:
-            return float(np.asarray(reward, np.float64).reshape(()))
-    except (TypeError, ValueError):
-        pass
-    raise EnvContractError(f"reward must be a number, got {reward!r:.100} ({type(reward).__name__})")
-
-
-def as_bool(flag: Any, name: str) -> bool:
-    """Returns ``terminated`` or ``truncated`` as a bool: bools, NumPy bools, 0 and 1."""
-    if flag is True or flag is False:
-        return flag
-    if np.size(flag) == 1 and np.asarray(flag).dtype.kind in "biu" and int(np.asarray(flag)) in (0, 1):
-        return bool(flag)
-    raise EnvContractError(f"{name} must be a bool, got {flag!r:.100} ({type(flag).__name__})")
 
 
 class InProcessVectorEnv(VectorEnv):
@@ -87,6 +33,7 @@ class InProcessVectorEnv(VectorEnv):
         seed: the run's.
         autoreset: ``"next_step"`` spends a row on each reset, as gymnasium's default does; the
             other two reset at once.
+        final_of_terminated: give the last observation of terminated episodes too, for ``ignore_done``.
         index_offset: number of the first environment where these are a part of a larger vector:
             ``make``, seeds and messages count from it, rows do not.
     """
@@ -97,12 +44,13 @@ class InProcessVectorEnv(VectorEnv):
         num_envs: int,
         seed: int = 0,
         autoreset: str = "same_step",
+        final_of_terminated: bool = False,
         index_offset: int = 0,
     ) -> None:
         if autoreset not in AUTORESET:
             raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
         self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
-        self.index_offset = index_offset
+        self.final_of_terminated, self.index_offset = final_of_terminated, index_offset
         self.backend = f"{num_envs} environments in this process"
         self.envs: list[gym.Env] = []
         try:
@@ -114,12 +62,14 @@ class InProcessVectorEnv(VectorEnv):
             raise
         self.obs_space = self.envs[0].observation_space
         self.action_space = self.envs[0].action_space
-        self._recorders = [_find_recorder(env) for env in self.envs]
+        self._recorders = [find_recorder(env) for env in self.envs]
         self._buffer = ObservationBuffer(self.obs_space, num_envs)
         self._split = action_splitter(self.action_space)
         self._stream: tuple[str | int, ...] = ()
         self._episode = [0] * num_envs  # number of the open episode
         self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
+        # How many actions there were at each reset that began no new game.
+        self._kept_on: list[list[int]] = [[] for _ in range(num_envs)]
         self._pending_reset = np.zeros(num_envs, bool)  # NEXT_STEP: ended in the last row
 
     def _check_same_spaces(self) -> None:
@@ -144,13 +94,22 @@ class InProcessVectorEnv(VectorEnv):
         self._stream = stream
         self._pending_reset[:] = False
         for i in range(self.num_envs):
-            self._begin(i, episode=0)
+            self._begin_anew(i, episode=0)
             self._recorders[i].finished.clear()
         return self._buffer.tree
 
+    def _begin_anew(self, i: int, episode: int) -> None:
+        """Begins a game for certain: a wrapper that goes on with the old one does so only once."""
+        games = self._recorders[i].games
+        self._begin(i, episode)
+        if self._recorders[i].games == games:
+            self._begin(i, episode)
+
     def _begin(self, i: int, episode: int) -> None:
-        self._episode[i] = episode
-        self._actions[i] = []
+        """Resets environment ``i``: begins its game number ``episode``, or goes on with the open one."""
+        before = self._episode[i], self._actions[i]
+        games = self._recorders[i].games
+        self._episode[i], self._actions[i] = episode, []
         with self._blame(i):
             result = self.envs[i].reset(seed=self._episode_seed(i))
             if not (isinstance(result, tuple) and len(result) == 2):
@@ -158,6 +117,11 @@ class InProcessVectorEnv(VectorEnv):
                     "reset must return (obs, info); this is the old gym API. Wrap it with `shimmy`"
                 )
             self._buffer.write(i, result[0])
+        if self._recorders[i].games > games:
+            self._kept_on[i] = []
+        else:
+            self._episode[i], self._actions[i] = before
+            self._kept_on[i].append(len(self._actions[i]))
 
     def _episode_seed(self, i: int) -> int:
         return integer_seed(self.seed, *self._stream, self.index_offset + i, self._episode[i])
@@ -173,11 +137,11 @@ class InProcessVectorEnv(VectorEnv):
         for i, one in enumerate(self._split(action)):
             if valid[i]:
                 reward[i], terminated[i], cut_here = self._step_one(i, one)
-                if cut_here and not terminated[i]:
-                    truncated[i] = True
+                truncated[i] = cut_here and not terminated[i]
+                ended = bool(terminated[i] or truncated[i])
+                if truncated[i] or (ended and self.final_of_terminated):
                     cut.append(i)
                     final_rows.append(self._buffer.rows(slice(i, i + 1)))
-                ended = bool(terminated[i] or truncated[i])
                 self._pending_reset[i] = ended and self.autoreset == "next_step"
                 if ended and not self._pending_reset[i]:
                     self._begin(i, self._episode[i] + 1)
@@ -201,14 +165,14 @@ class InProcessVectorEnv(VectorEnv):
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
         self._actions[i].append(action)
+        self._recorders[i].decisions += 1
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
-            return (
-                as_float(reward),
-                as_bool(terminated, "terminated"),
-                as_bool(truncated, "truncated"),
-            )
+            number = as_float(reward)
+            if not math.isfinite(number):
+                raise EnvContractError(f"reward = {number}, which is not finite")
+            return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
         except Exception as error:
             raise self._blamed(i, error) from error
 
@@ -233,19 +197,20 @@ class InProcessVectorEnv(VectorEnv):
             "pending_reset": self._pending_reset.copy(),
             "obs": tree_map(np.copy, self._buffer.tree),
             "envs": [
-                {"episode": episode, "actions": _stack(actions)}
-                for episode, actions in zip(self._episode, self._actions, strict=True)
+                {"episode": episode, "actions": _stack(actions), "kept_on": list(kept_on)}
+                for episode, actions, kept_on in zip(self._episode, self._actions, self._kept_on, strict=True)
             ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
+        if len(state["envs"]) != self.num_envs:
+            raise CheckpointError(
+                f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
+            )
         self._stream = tuple(state["stream"])
         self._pending_reset = np.array(state["pending_reset"], bool)
         for i, saved in enumerate(state["envs"]):
-            self._begin(i, int(saved["episode"]))
-            if saved["actions"] is not None:
-                for action in self._split(saved["actions"]):
-                    self._step_one(i, action)
+            self._play_again(i, saved)
             self._recorders[i].finished.clear()
         same = tree_map(np.array_equal, state["obs"], self._buffer.tree)
         if not all(tree_leaves(same)):
@@ -254,6 +219,18 @@ class InProcessVectorEnv(VectorEnv):
                 "actions, the environments gave other observations. They are not deterministic"
             )
         return self._buffer.tree
+
+    def _play_again(self, i: int, saved: Mapping[str, Any]) -> None:
+        """Brings the open episode of environment ``i`` back, by the same calls as the first time."""
+        episode = int(saved["episode"])
+        self._begin_anew(i, episode)
+        kept_on = [int(step) for step in saved.get("kept_on", ())]
+        actions = [] if saved["actions"] is None else self._split(saved["actions"])
+        for step in range(len(actions) + 1):
+            for _ in range(kept_on.count(step)):
+                self._begin(i, episode + 1)
+            if step < len(actions):
+                self._step_one(i, actions[step])
 
     def close(self) -> None:
         for env in self.envs:
@@ -273,14 +250,6 @@ class _Blame:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception):
             raise self.envs._blamed(self.index, error) from error
-
-
-def _find_recorder(env: gym.Env) -> EpisodeRecorder:
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, EpisodeRecorder):
-            return env
-        env = env.env
-    raise ValueError("an environment of a vector needs an EpisodeRecorder inside")
 
 
 def _stack(actions: list[Any]) -> Tree:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 
-from ding_lite.envs.in_process import EpisodeRecorder, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
+from ding_lite.envs.packages import mended, missing_extra, register_ids
+from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
 from ding_lite.registry import ENV_REGISTRY
 from ding_lite.schema import Key
@@ -24,7 +26,8 @@ CONFIG: dict[str, Any] = dict(
     env_id=Key("", (str,)),
     # Arguments of the environment, for collector and evaluator alike.
     kwargs={},
-    # Outermost last: names, "package.module:Wrapper", or dicts {"type": ..., **arguments}.
+    # Outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts
+    # {"type": ..., **arguments}.
     wrappers=Key([], (list,)),
     collector_env_num=Key(8, low=1),
     evaluator_env_num=Key(8, low=1),
@@ -53,56 +56,24 @@ CONFIG: dict[str, Any] = dict(
 
 ENV_REGISTRY.declare_section(CONFIG)
 
-# What a missing module is installed by; names are lower case.
-EXTRAS = {
-    "box2d": "box2d",
-    "mujoco": "mujoco",
-    "ale_py": "atari",
-    "ale": "atari",
-    "minigrid": "minigrid",
-    "minatar": "minatar",
-    "envpool": "envpool",
-    "pygame": "classic",
-    "moviepy": "video",
-}
-# Namespaces of environment ids, the module that registers them, and what to call in it, if anything.
-NAMESPACES = {
-    "ALE": ("ale_py", None),
-    "MinAtar": ("minatar.gym", "register_envs"),
-    "MiniGrid": ("minigrid", None),
-    "BabyAI": ("minigrid", None),
-}
-
 
 @ENV_REGISTRY.register("gymnasium")
 def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -> gym.Env:
     """Makes a registered gymnasium environment; its own checker is off, ours is on."""
-    if isinstance(env_id, str):
-        _register_namespace(env_id)
-    return gym.make(env_id, disable_env_checker=True, **kwargs)
+    register_ids(env_id if isinstance(env_id, str) else env_id.id)
+    return mended(gym.make(env_id, disable_env_checker=True, **kwargs))
 
 
-def _register_namespace(env_id: str) -> None:
-    namespace = str(env_id).split("/")[0].split("-")[0]
-    if namespace in NAMESPACES and env_id not in gym.registry:
-        module_name, function = NAMESPACES[namespace]
-        module = importlib.import_module(module_name)
-        if function is None:
-            gym.register_envs(module)
-        else:
-            getattr(module, function)()
-
-
-def missing_extra(error: BaseException) -> str:
-    """Returns the install line for a module that ``error`` says is missing, or nothing."""
-    text = str(error).lower()
-    name = (getattr(error, "name", None) or "").lower().split(".")[0]
-    extra = EXTRAS.get(name) or next((e for word, e in EXTRAS.items() if word in text), "")
-    return f' Install what it needs: pip install "ding_lite[{extra}]"' if extra else ""
-
-
-def make_env(env_cfg: Mapping[str, Any], **overrides: Any) -> gym.Env:
+def make_env(
+    env_cfg: Mapping[str, Any], *, evaluate: bool = False, index: int = 0, **overrides: Any
+) -> gym.Env:
     """Makes one environment: the raw one, its recorder, then the wrappers of the config.
+
+    Args:
+        env_cfg: the config's section ``env``, complete.
+        evaluate: made to evaluate in: without the wrappers that are for training alone.
+        index: its number in a vector.
+        overrides: laid over ``env.kwargs``.
 
     Raises:
         EnvError: with the reason, and with the install line where a package is missing.
@@ -119,7 +90,7 @@ def make_env(env_cfg: Mapping[str, Any], **overrides: Any) -> gym.Env:
             raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
-            env = _wrap(env, wrapper)
+            env = wrap(env, wrapper, evaluate=evaluate, index=index)
         if env_cfg["action_mask"] == "info":
             env = MaskFromInfo(env)
     except (DingLiteError, KeyboardInterrupt):
@@ -130,21 +101,13 @@ def make_env(env_cfg: Mapping[str, Any], **overrides: Any) -> gym.Env:
     return env
 
 
-def _wrap(env: gym.Env, wrapper: Any) -> gym.Env:
-    if not isinstance(wrapper, (str, Mapping)):
-        return wrapper(env)
-    arguments = {} if isinstance(wrapper, str) else dict(wrapper)
-    name = wrapper if isinstance(wrapper, str) else arguments.pop("type", None)
-    if not isinstance(name, str) or ":" not in name:
-        raise ConfigError(
-            f'env.wrappers: {wrapper!r} is not a wrapper; write "package.module:Wrapper" or '
-            '{"type": "package.module:Wrapper", ...}'
-        )
-    return ENV_REGISTRY.get(name)(env, **arguments)
-
-
 def make_vector_env(
-    env_cfg: Mapping[str, Any], num_envs: int, seed: int, *, evaluate: bool = False
+    env_cfg: Mapping[str, Any],
+    num_envs: int,
+    seed: int,
+    *,
+    evaluate: bool = False,
+    final_of_terminated: bool = False,
 ) -> VectorEnv:
     """Makes ``num_envs`` environments on the backend that the config names.
 
@@ -155,19 +118,24 @@ def make_vector_env(
         env_cfg: the config's section ``env``, complete.
         num_envs: B.
         seed: the run's.
-        evaluate: bound every episode by ``max_eval_steps``.
+        final_of_terminated: give the last observation of terminated episodes too, for ``ignore_done``.
+        evaluate: bound every episode by ``max_eval_steps``, and leave out what is for training alone.
     """
     manager = env_cfg["manager"]
     kind = manager["type"]
     if kind == "vector" or (kind == "auto" and _has_adapter(env_cfg)):
-        return _make_native(env_cfg, num_envs, seed)
+        native = _make_native(env_cfg, num_envs, seed)
+        native.final_of_terminated = final_of_terminated
+        return native
     if kind == "env_pool":
         from ding_lite.envs.env_pool import EnvPoolVectorEnv
 
         _refuse_wrappers(env_cfg)
-        return EnvPoolVectorEnv(
+        pool = EnvPoolVectorEnv(
             env_cfg["env_id"], num_envs, seed, env_cfg["kwargs"], tuple(env_cfg["info_keys"])
         )
+        pool.final_of_terminated = final_of_terminated
+        return pool
     if kind == "subprocess":
         from ding_lite.envs.subprocess import SubprocessVectorEnv
 
@@ -176,11 +144,12 @@ def make_vector_env(
             num_envs,
             seed,
             manager["autoreset"],
+            final_of_terminated,
             num_workers=min(num_envs, manager["worker_num"] or cores()),
             **{name: manager[name] for name in ("step_timeout", "reset_timeout", "start_timeout")},
         )
     make: Callable[[int], gym.Env] = functools.partial(_make_numbered, env_cfg, evaluate)
-    return InProcessVectorEnv(make, num_envs, seed, manager["autoreset"])
+    return InProcessVectorEnv(make, num_envs, seed, manager["autoreset"], final_of_terminated)
 
 
 def cores() -> int:
@@ -195,14 +164,16 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(kind, str) and kind != "gymnasium":
         plain["type"] = ENV_REGISTRY.get(kind)
     elif kind == "gymnasium":
-        _register_namespace(plain["env_id"])
+        register_ids(plain["env_id"])
         # An id that the user's own code registered is unknown to a worker; its spec is not.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
+    found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
+    plain["wrappers"] = [{"type": factory, **arguments} for _, factory, arguments in found]
     return plain
 
 
 def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gym.Env:
-    env = make_env(env_cfg)
+    env = make_env(env_cfg, evaluate=evaluate, index=index)
     return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"]) if evaluate else env
 
 
@@ -224,12 +195,12 @@ def _refuse_wrappers(env_cfg: Mapping[str, Any]) -> None:
         )
 
 
-def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> VectorEnv:
+def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> NativeVectorEnv:
     _refuse_wrappers(env_cfg)
     shown = env_cfg["env_id"] or env_cfg["type"]
     try:
         if env_cfg["type"] == "gymnasium":
-            _register_namespace(env_cfg["env_id"])
+            register_ids(env_cfg["env_id"])
             env = gym.make_vec(
                 env_cfg["env_id"],
                 num_envs=num_envs,
@@ -259,7 +230,11 @@ EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
 
 
 def vector_env_of(
-    make: Callable[[Any], gym.Env], cfgs: Sequence[Any], seed: int, max_steps: int | None = None
+    make: Callable[[Any], gym.Env],
+    cfgs: Sequence[Any],
+    seed: int,
+    max_steps: int | None = None,
+    final_of_terminated: bool = False,
 ) -> VectorEnv:
     """Makes one environment for each of ``cfgs`` by ``make(cfg)``, stepped in this process."""
 
@@ -267,4 +242,4 @@ def vector_env_of(
         env: gym.Env = EpisodeRecorder(make(cfgs[index]))
         return env if max_steps is None else gym.wrappers.TimeLimit(env, max_steps)
 
-    return InProcessVectorEnv(numbered, len(cfgs), seed)
+    return InProcessVectorEnv(numbered, len(cfgs), seed, final_of_terminated=final_of_terminated)

@@ -82,6 +82,7 @@ class NativeVectorEnv(VectorEnv):
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self.adapter = STATE_ADAPTERS.get(entry_point)
         self.restorable = self.adapter is not None
+        self.final_of_terminated = False
         self.episode_returns = np.zeros(self.num_envs, np.float64)
         self.episode_lengths = np.zeros(self.num_envs, np.int64)
         self._pending_reset = np.zeros(self.num_envs, bool)
@@ -131,7 +132,7 @@ class NativeVectorEnv(VectorEnv):
         final_obs, final_env, episodes = None, NO_ENVS, []
         if done.any():
             truncated = truncated & ~terminated
-            final_env = np.flatnonzero(truncated)
+            final_env = np.flatnonzero(done if self.final_of_terminated else truncated)
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
             episodes = self._finish(done, info)
             if self.mode is AutoresetMode.DISABLED:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +11,8 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.errors import CheckpointError
+
+MAX_ELEMENTS = 2**28  # of one leaf; a forged file could ask for any number
 
 
 def space_to_json(space: gym.Space) -> dict[str, Any]:
@@ -22,7 +26,7 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     if isinstance(space, spaces.MultiDiscrete):
         return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, spaces.MultiBinary):
-        return {"kind": "MultiBinary", "n": list(space.shape)}
+        return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, spaces.Dict):
         return {"kind": "Dict", "spaces": {k: space_to_json(v) for k, v in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
@@ -30,15 +34,23 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     raise CheckpointError(f"the space {space} cannot be saved")
 
 
-def space_from_json(data: Mapping[str, Any]) -> gym.Space:
+def space_from_json(data: Any) -> gym.Space:
     """Returns the space that :func:`space_to_json` wrote.
 
     Raises:
         CheckpointError: if ``data`` does not describe one.
     """
-    spaces = gym.spaces
-    kind = data["kind"]
+    try:
+        return _space(data)
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, OverflowError) as error:
+        raise CheckpointError(f"{data!r:.200} does not describe a space: {error!r}") from error
+
+
+def _space(data: Mapping[str, Any]) -> gym.Space:
+    spaces, kind = gym.spaces, data["kind"]
     if kind == "Box":
+        if math.prod(data["shape"]) > MAX_ELEMENTS:
+            raise ValueError(f"the shape {data['shape']} is too large")
         dtype: Any = np.dtype(data["dtype"])
         low, high = (_bounds_from_json(data[name], data["shape"], dtype) for name in ("low", "high"))
         return spaces.Box(low, high, dtype=dtype)
@@ -49,10 +61,11 @@ def space_from_json(data: Mapping[str, Any]) -> gym.Space:
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":
-        return spaces.Dict({k: space_from_json(v) for k, v in data["spaces"].items()})
+        # An OrderedDict keeps the order that the policy was built with; a dict would be sorted.
+        return spaces.Dict(OrderedDict((name, _space(child)) for name, child in data["spaces"].items()))
     if kind == "Tuple":
-        return spaces.Tuple([space_from_json(child) for child in data["spaces"]])
-    raise CheckpointError(f"unknown kind of space {kind!r}")
+        return spaces.Tuple([_space(child) for child in data["spaces"]])
+    raise ValueError(f"unknown kind {kind!r}")
 
 
 def _bounds_to_json(bounds: np.ndarray) -> Any:

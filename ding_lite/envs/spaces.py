@@ -126,10 +126,21 @@ class ObservationBuffer:
         if len(obs) != len(branches):
             extra = sorted(set(map(str, obs)) - set(branches)) if isinstance(obs, dict) else len(obs)
             raise EnvContractError(f"observation{path} has more than its space declares: {extra}")
+        is_tuple = isinstance(space, gym.spaces.Tuple)
+        for name, child in branches.items():
+            self._refuse_extra(child, obs[int(name) if is_tuple else name], f"{path}[{name!r}]")
 
     def rows(self, index: Any) -> Tree:
         """Returns a copy of some rows of every leaf."""
         return tree_map(lambda array: array[index].copy(), self.tree)
+
+
+def batch_of_actions(space: gym.Space, n: int) -> Tree:
+    """Returns ``n`` actions drawn from a space, as environments take them in a batch (n, ...)."""
+    branches = children(space)
+    if branches is not None:
+        return {name: batch_of_actions(child, n) for name, child in branches.items()}
+    return np.array([space.sample() for _ in range(n)])
 
 
 def action_splitter(space: gym.Space) -> Callable[[Tree], list[Any]]:

@@ -50,7 +50,7 @@ class SubprocessVectorEnv(VectorEnv):
             worker: modules that register what it looks up by name must be imported by it.
         num_envs: B.
         seed: the run's.
-        autoreset: as in :class:`InProcessVectorEnv`.
+        autoreset, final_of_terminated: as in :class:`InProcessVectorEnv`.
         num_workers: W, at most B; by default as many as there are cores for this process.
         step_timeout, reset_timeout, start_timeout: seconds after which a worker counts as hanging.
         close_timeout: seconds that the environments have to close, all together.
@@ -67,6 +67,7 @@ class SubprocessVectorEnv(VectorEnv):
         num_envs: int,
         seed: int = 0,
         autoreset: str = "same_step",
+        final_of_terminated: bool = False,
         *,
         num_workers: int | None = None,
         step_timeout: float = 300.0,
@@ -81,6 +82,7 @@ class SubprocessVectorEnv(VectorEnv):
         if not hasattr(socket, "send_fds"):
             raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
         self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
+        self.final_of_terminated = final_of_terminated
         self.step_timeout, self.reset_timeout, self.start_timeout = step_timeout, reset_timeout, start_timeout
         self.close_timeout = close_timeout
         num_workers = min(num_envs, num_workers or _cores())
@@ -120,7 +122,8 @@ class SubprocessVectorEnv(VectorEnv):
         self._lacking = "these environments have not been reset yet"
 
     def _job(self, make: Callable[[int], gym.Env], number: int, num_workers: int, rows: range) -> bytes:
-        job = wire.Job(make, number, num_workers, rows, self.num_envs, self.seed, self.autoreset)
+        modes = (self.autoreset, self.final_of_terminated)
+        job = wire.Job(make, number, num_workers, rows, self.num_envs, self.seed, *modes)
         try:
             return cloudpickle.dumps(job)
         except Exception as error:

@@ -47,6 +47,7 @@ class Job(NamedTuple):
     num_envs: int  # of the whole vector
     seed: int
     autoreset: str
+    final_of_terminated: bool
 
 
 class ChannelClosed(Exception):

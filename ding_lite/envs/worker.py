@@ -90,6 +90,7 @@ class WorkerEnvs(InProcessVectorEnv):
         self._busy[0] = self.index_offset + i
         self._shared_episode[i], self._shared_step[i] = episode, 0
         super()._begin(i, episode)
+        self._shared_episode[i], self._shared_step[i] = self._episode[i], len(self._actions[i])
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
         self._busy[0] = self.index_offset + i
@@ -187,7 +188,8 @@ def _start(channel: Channel, made: list[WorkerEnvs]) -> bool:
     def make_all() -> bytes:
         nonlocal job
         job = cloudpickle.loads(request.payload)
-        made.append(WorkerEnvs(_naming(job.make), len(job.rows), job.seed, job.autoreset, job.rows.start))
+        modes = (job.autoreset, job.final_of_terminated)
+        made.append(WorkerEnvs(_naming(job.make), len(job.rows), job.seed, *modes, job.rows.start))
         return cloudpickle.dumps((made[0].obs_space, made[0].action_space))
 
     if not _answer(channel, request.seq, make_all) or job is None:

@@ -20,7 +20,7 @@ from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.returns import gae
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
-from ding_lite.rollout import Rollout, map_tree
+from ding_lite.rollout import Rollout, leading_size, map_tree
 from ding_lite.schema import Key
 from ding_lite.types import Tree
 
@@ -45,7 +45,10 @@ class ActorCriticPolicy(Policy):
             gae_lambda=Key(0.95, low=0, high=1),
         ),
         normalize=dict(
-            obs=False,  # observations to mean 0 and std 1, running
+            # Observations to mean 0 and std 1: running (True), or as found in obs_samples random steps
+            # before training and fixed from then on ("initial").
+            obs=Key(False, choices=(False, True, "initial")),
+            obs_samples=Key(1000, low=2),
             obs_clip=Key(10.0, above=0),
             reward=False,  # rewards by the std of the discounted return
             reward_clip=Key(None, (float,), above=0, optional=True),  # after the scaling, for training
@@ -96,7 +99,7 @@ class ActorCriticPolicy(Policy):
 
         What stands on a row that is not valid never reaches a valid one.
         """
-        valid = rollout.valid
+        valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
         value = self._values(rollout.obs, lead=2)
         next_value = torch.empty_like(value)
         next_value[:-1] = value[1:]
@@ -107,12 +110,13 @@ class ActorCriticPolicy(Policy):
         advantage, target = gae(
             self._training_reward(rollout.reward).masked_fill(~valid, 0.0),
             value.masked_fill(~valid, 0.0),
-            next_value.masked_fill(~valid, 0.0),
+            # What follows an end belongs to another episode, and may be anything, a nan too.
+            next_value.masked_fill(~valid | (rollout.terminated & (not ignore_done)), 0.0),
             rollout.terminated,
             rollout.truncated | ~valid,
             gamma=self.cfg.collect.discount_factor,
             gae_lambda=self.cfg.collect.gae_lambda,
-            ignore_done=self.cfg.learn.ignore_done,
+            ignore_done=ignore_done,
         )
         return {"value": value, "advantage": advantage, "value_target": target}
 
@@ -143,8 +147,19 @@ class ActorCriticPolicy(Policy):
         clip = self.cfg.normalize.reward_clip
         return reward if clip is None else reward.clamp(-clip, clip)
 
-    def _update_normalizers(self, data: Rollout) -> None:
+    @property
+    def warm_up_steps(self) -> int:
+        """Random steps that must be shown to :meth:`warm_up` before training; 0 where there is no need."""
+        return self.cfg.normalize.obs_samples if self.cfg.normalize.obs == "initial" else 0
+
+    def warm_up(self, obs: Tree) -> None:
+        """Takes the scale of observations (N, ...) from random steps."""
         if self.obs_norm is not None:
+            obs = self._on_device(obs)
+            self.obs_norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
+
+    def _update_normalizers(self, data: Rollout) -> None:
+        if self.obs_norm is not None and self.cfg.normalize.obs is True:
             self.obs_norm.update(data.obs, data.valid)
         if self.reward_scale is not None:
             done = (data.terminated | data.truncated).cpu().numpy()

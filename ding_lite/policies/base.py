@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.models.actor_critic import ActorCritic
-from ding_lite.models.encoders import observation_leaves
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rollout import Rollout, map_tree, to_device
@@ -82,7 +81,7 @@ class Policy:
         self.generator = torch_generator(seed, "policy", "action", device=self.device)
         self.model: ActorCritic = self._make_model() if model is None else model  # type: ignore[assignment]
         self.model.to(self.device)
-        self._leaf_shapes = [leaf.shape for _, leaf in observation_leaves(obs_space)]
+        self._leaf_shapes = _leaf_shapes(obs_space)
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         unknown = set(enable_field or ()) - set(FIELDS)
         if unknown:
@@ -144,6 +143,14 @@ class Policy:
             "truncated": transition.truncated,
             "valid": transition.valid,
         }
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Random steps that :meth:`warm_up` wants to see before training."""
+        return 0
+
+    def warm_up(self, obs: Tree) -> None:
+        """Is shown the observations (N, ...) of random steps, once, before training."""
 
     def _monitor_vars_learn(self) -> list[str]:
         """Returns the names of the metrics that ``learn_mode.forward`` gives."""
@@ -297,6 +304,15 @@ def _named(obs: Any, space: gym.Space) -> Tree:
         return {str(i): _named(obs[i], child) for i, child in enumerate(space.spaces)}
     array = np.asarray(obs)
     return array.astype(np.float32) if array.dtype == np.float64 else array
+
+
+def _leaf_shapes(space: gym.Space) -> list[tuple[int, ...]]:
+    """Returns the shapes of the leaves, in the order of :func:`_named`."""
+    if isinstance(space, gym.spaces.Dict):
+        return [shape for child in space.spaces.values() for shape in _leaf_shapes(child)]
+    if isinstance(space, gym.spaces.Tuple):
+        return [shape for child in space.spaces for shape in _leaf_shapes(child)]
+    return [tuple(space.shape or ())]
 
 
 def _unnamed(action: Tree, space: gym.Space) -> Any:

@@ -6,6 +6,7 @@ place, so that it can be guarded and measured, lives here.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -100,4 +101,5 @@ class Updater:
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.optimizer.load_state_dict(dict(state))
+        # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
+        self.optimizer.load_state_dict(copy.deepcopy(dict(state)))

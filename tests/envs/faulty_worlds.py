@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from ding_lite.envs.in_process import EpisodeRecorder
+from ding_lite.envs.recorder import EpisodeRecorder
 
 
 def total(action):

@@ -6,9 +6,10 @@ import pytest
 from worlds import CountingEnv, HalveReward, LengthEnv
 
 from ding_lite.config import compile_config
-from ding_lite.envs.in_process import EpisodeRecorder
-from ding_lite.envs.make import EXTRAS, make_env, make_vector_env, vector_env_of
+from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
 from ding_lite.envs.native import NativeVectorEnv
+from ding_lite.envs.packages import EXTRAS
+from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ConfigError, DingLiteError, EnvError, RegistryError
 from ding_lite.registry import ENV_REGISTRY
 
@@ -83,7 +84,7 @@ def test_wrapper_may_be_the_class_itself():
     assert isinstance(make_env({**section(type=LengthEnv), "wrappers": [HalveReward]}), HalveReward)
 
 
-@pytest.mark.parametrize("wrapper", ["TimeLimit", {"max_episode_steps": 3}, {"type": 3}], ids=str)
+@pytest.mark.parametrize("wrapper", [7, {"max_episode_steps": 3}, {"type": 3}], ids=str)
 def test_what_names_no_wrapper_is_refused_with_how_to_write_it(wrapper):
     with pytest.raises(ConfigError, match="package.module:Wrapper"):
         made(type=LengthEnv, wrappers=[wrapper])

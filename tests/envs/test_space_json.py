@@ -58,7 +58,7 @@ def test_space_that_cannot_be_saved_is_named():
 
 
 def test_unknown_kind_is_refused():
-    with pytest.raises(CheckpointError, match="unknown kind of space 'Sphere'"):
+    with pytest.raises(CheckpointError, match="unknown kind 'Sphere'"):
         space_from_json({"kind": "Sphere"})
 
 

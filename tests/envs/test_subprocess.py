@@ -362,7 +362,7 @@ def test_bad_arguments():
 SCRIPT = """
     import functools, os, resource, signal, sys, time
     import gymnasium as gym, numpy as np
-    from ding_lite.envs.in_process import EpisodeRecorder
+    from ding_lite.envs.recorder import EpisodeRecorder
     from ding_lite.envs.subprocess import SubprocessVectorEnv
     import faulty_worlds as worlds
 """

@@ -13,7 +13,8 @@ from torch import nn
 
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
 from ding_lite.collector import Collector
-from ding_lite.envs.in_process import EpisodeRecorder, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.rollout import batch_of
 
 OBS_SIZE = 4

@@ -1,0 +1,18 @@
+"""Masked actions, told by the observation's key "action_mask", on the maze of masked_env.py: -7, the optimum.
+
+ding-lite train -c masked_ppo
+"""
+
+config = dict(
+    exp_name="masked_ppo",
+    seed=0,
+    max_env_step=50_000,
+    env=dict(type="masked_env:Maze", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=64),
+    policy=dict(
+        type="ppo",
+        recompute_adv=False,
+        learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3, lr_schedule="linear"),
+        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        eval=dict(eval_freq=10_000),
+    ),
+)

@@ -1,0 +1,31 @@
+"""MinAtar Asterix (extra minatar), minimal actions, sticky: REACHED.
+
+    pip install "ding_lite[minatar]"
+    ding-lite train -c minatar_asterix_ppo
+
+The environment has no time limit of its own; env.max_eval_steps bounds the evaluations.
+"""
+
+config = dict(
+    exp_name="minatar_asterix_ppo",
+    seed=0,
+    max_env_step=1_000_000,
+    num_threads=1,  # 10 x 10 cells: too small to share
+    env=dict(
+        env_id="MinAtar/Asterix-v1", collector_env_num=32, evaluator_env_num=16, n_evaluator_episode=32
+    ),
+    policy=dict(
+        type="ppo",
+        recompute_adv=False,
+        model=dict(encoder=dict(type="minatar_cnn")),
+        learn=dict(
+            epoch_per_collect=4,
+            batch_size=512,
+            learning_rate=1e-3,
+            lr_schedule="linear",
+            entropy_weight=0.01,
+        ),
+        collect=dict(n_sample=4096, discount_factor=0.99, gae_lambda=0.95),
+        eval=dict(eval_freq=250_000),
+    ),
+)

@@ -1,0 +1,34 @@
+"""Procgen Bigfish, easy, all levels (extra envpool; needs Debian's libqt5core5a and libqt5gui5): CleanRL's settings.
+
+pip install "ding_lite[envpool]"
+ding-lite train -c procgen_bigfish_ppo
+"""
+
+config = dict(
+    exp_name="procgen_bigfish_ppo",
+    seed=0,
+    max_env_step=25_000_000,
+    env=dict(
+        env_id="BigfishEasy-v0",
+        manager=dict(type="env_pool"),
+        collector_env_num=64,
+        evaluator_env_num=16,
+        n_evaluator_episode=64,
+    ),
+    policy=dict(
+        type="ppo",
+        recompute_adv=False,
+        model=dict(encoder={"type": "impala_cnn"}, share_encoder=True),
+        learn=dict(
+            epoch_per_collect=3,
+            batch_size=2048,  # 8 minibatches
+            learning_rate=5e-4,
+            entropy_weight=0.01,
+            clip_ratio=0.2,
+            grad_clip_value=0.5,
+        ),
+        collect=dict(n_sample=64 * 256, discount_factor=0.999, gae_lambda=0.95),
+        normalize=dict(reward=True, reward_clip=10.0),
+        eval=dict(eval_freq=1_000_000),
+    ),
+)

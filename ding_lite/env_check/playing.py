@@ -1,0 +1,223 @@
+"""Playing one environment with gymnasium's own calls, and writing down all that it returns."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from ding_lite.env_check.finding import FAIL, Fault, Finding
+from ding_lite.env_check.trees import draw_legal, value_leaves
+from ding_lite.envs.make import make_env
+from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.seeding import integer_seed, numpy_generator
+
+KEPT = 3  # observations that are held on to, to see whether a later call overwrites them
+OLD_API = (
+    "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
+    "(obs, reward, terminated, truncated, info); or wrap the environment with `shimmy` (pip install shimmy)."
+)
+
+
+class Innermost(gym.Wrapper):
+    """Counts the resets that reach the environment: a wrapper may go on with the same game instead."""
+
+    games = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.games += 1
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        return self.env.step(action)
+
+
+def make_bare(env_cfg: Mapping[str, Any]) -> gym.Env:
+    """Makes the environment of a config without the library's recorder, which checks things itself."""
+    env = make_env(env_cfg)
+    if isinstance(env, EpisodeRecorder):
+        return Innermost(env.env)
+    outer = env
+    while isinstance(outer, gym.Wrapper):
+        if isinstance(outer.env, EpisodeRecorder):
+            outer.env = Innermost(outer.env.env)
+            break
+        outer = outer.env
+    return env
+
+
+def games_of(env: gym.Env) -> int:
+    """Returns how many resets have reached the environment."""
+    while not isinstance(env, Innermost):
+        assert isinstance(env, gym.Wrapper), "made by make_bare"
+        env = env.env
+    return env.games
+
+
+def begin_game(env: gym.Env, seed: int) -> Any:
+    """Returns the first observation of a game that is new for certain: only a second reset may be one."""
+    before = games_of(env)
+    obs, _ = reset_env(env, seed)
+    if games_of(env) == before:
+        obs, _ = reset_env(env, seed)
+    return obs
+
+
+def reset_env(env: gym.Env, seed: int, where: str = "") -> tuple[Any, Mapping[str, Any]]:
+    """Returns what ``env.reset(seed=seed)`` returns.
+
+    Raises:
+        Fault: if it raises, or does not return (obs, info).
+    """
+    try:
+        result = env.reset(seed=seed)
+    except Exception as error:
+        text = f"reset(seed={seed}) raised {type(error).__name__}: {error}{where}"
+        old = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
+        raise Fault(Finding("reset", FAIL, text, OLD_API if old else _look(env))) from error
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+        shown = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
+        raise Fault(Finding("reset", FAIL, f"reset returned {shown}, not (obs, info){where}", OLD_API))
+    return result
+
+
+def step_env(env: gym.Env, action: Any, where: str = "") -> tuple[Any, Any, Any, Any, Any]:
+    """Returns what ``env.step(action)`` returns.
+
+    Raises:
+        Fault: if it raises, or does not return five values of which the last is a dict.
+    """
+    try:
+        result = env.step(action)
+    except Exception as error:
+        text = f"step({action!r:.80}) raised {type(error).__name__}: {error}{where}"
+        raise Fault(Finding("step", FAIL, text, _look(env))) from error
+    if not isinstance(result, tuple) or len(result) != 5:
+        count = len(result) if isinstance(result, tuple) else 1
+        raise Fault(Finding("step", FAIL, f"step returned {count} values, not 5{where}", OLD_API))
+    if not isinstance(result[4], Mapping):
+        text = f"step's info is a {type(result[4]).__name__}{where}"
+        raise Fault(Finding("step", FAIL, text, "Return a dict as info; an empty one will do."))
+    return result
+
+
+def _look(env: gym.Env) -> str:
+    kind = type(env.unwrapped)
+    return f"Correct {kind.__module__}.{kind.__qualname__}; this call follows gymnasium's API."
+
+
+def is_set(flag: Any) -> bool:
+    """Returns whether a flag, of whatever type, ends an episode."""
+    try:
+        return bool(flag)
+    except (TypeError, ValueError):
+        return False
+
+
+class Call(NamedTuple):
+    """What one reset (step 0) or step returned; obs is a copy."""
+
+    where: str  # "episode 0 (seed 17), step 3"
+    episode: int
+    step: int
+    obs: Any
+    reward: Any = 0.0
+    terminated: Any = False
+    truncated: Any = False
+    seconds: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return is_set(self.terminated) or is_set(self.truncated)
+
+
+class Player:
+    """Plays random actions, and looks at what only shows while playing: shared memory and side effects.
+
+    Attributes:
+        calls: of the play so far.
+        shared, overwritten: where an observation was found in the memory of an earlier one, and where
+            an earlier one had changed.
+        changed_action: where ``step`` wrote into the action that it was given.
+    """
+
+    def __init__(self, env: gym.Env, seed: int, name: str = "play") -> None:
+        self.env, self.seed, self.name = env, seed, name
+        self.rng = numpy_generator(seed, "check", name, "action")
+        self.calls: list[Call] = []
+        self.shared, self.overwritten, self.changed_action = "", "", ""
+        self._recent: deque[list[tuple[str, np.ndarray, bytes]]] = deque(maxlen=KEPT)
+
+    def play(self, steps: int, actions: Iterable[Any] = ()) -> list[Call]:
+        """Takes ``steps`` steps, the first with ``actions``, and returns the calls.
+
+        Raises:
+            Fault: if the environment breaks gymnasium's API.
+        """
+        given, taken, episode = iter(actions), 0, -1
+        last: Call | None = None
+        while taken < steps:
+            if last is None or last.ended:
+                episode += 1
+                last = self._reset(episode)
+            else:
+                fallback = draw_legal(self.env.action_space, last.obs, self.rng)
+                last = self._step(last, next(given, fallback))
+                taken += 1
+            self.calls.append(last)
+        return self.calls
+
+    def _reset(self, episode: int) -> Call:
+        seed = integer_seed(self.seed, "check", self.name, episode)
+        where = f"episode {episode} (seed {seed}), step 0"
+        obs, _ = reset_env(self.env, seed, f" ({where})")
+        self._watch(obs, where)
+        return Call(where, episode, 0, copy.deepcopy(obs))
+
+    def _step(self, last: Call, action: Any) -> Call:
+        where = f"{last.where.rpartition(' ')[0]} {last.step + 1}"
+        given = copy.deepcopy(action)
+        began = time.perf_counter()
+        obs, reward, terminated, truncated, _ = step_env(self.env, action, f" ({where})")
+        seconds = time.perf_counter() - began
+        self._watch(obs, where)
+        if not self.changed_action and repr(action) != repr(given):
+            self.changed_action = f"{where}: the action {given!r:.60} became {action!r:.60}"
+        kept = copy.deepcopy(obs)
+        reward = copy.deepcopy(reward)
+        return Call(where, last.episode, last.step + 1, kept, reward, terminated, truncated, seconds)
+
+    def _watch(self, obs: Any, where: str) -> None:
+        """Holds on to the arrays of an observation, and looks at those of the last ones."""
+        leaves = value_leaves(self.env.observation_space, obs)
+        arrays = [(path, leaf) for path, _, leaf in leaves if isinstance(leaf, np.ndarray) and leaf.size]
+        for path, old, before in (one for held in self._recent for one in held):
+            if not self.overwritten and old.tobytes() != before:
+                self.overwritten = f"the observation{path} returned before was overwritten ({where})"
+            if not self.shared and any(p == path and _shares(a, old) for p, a in arrays):
+                self.shared = f"the observation{path} shares its memory with an earlier one ({where})"
+        self._recent.append([(path, array, array.tobytes()) for path, array in arrays])
+
+
+def _shares(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.may_share_memory(a, b) and np.shares_memory(a, b)
+
+
+def lengths_and_ends(calls: Iterable[Call]) -> list[tuple[int, bool, bool]]:
+    """Returns (length, terminated, truncated) of each episode that ended."""
+    return [(c.step, is_set(c.terminated), is_set(c.truncated)) for c in calls if c.step and c.ended]
+
+
+def declared_limit(env: gym.Env) -> int | None:
+    """Returns the step limit that a TimeLimit wrapper, or else the registration, declares."""
+    inner = env
+    while isinstance(inner, gym.Wrapper):
+        if isinstance(inner, gym.wrappers.TimeLimit):
+            return int(inner._max_episode_steps)
+        inner = inner.env
+    return env.spec.max_episode_steps if env.spec is not None else None

@@ -1,0 +1,82 @@
+"""Packages of environments: what registers their ids, what installs them, and what must be mended."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+from typing import Any
+
+import gymnasium as gym
+
+# What a missing module, or a word of a message that says so, is installed by; names are lower case.
+EXTRAS = {
+    "box2d": "box2d",
+    "mujoco": "mujoco",
+    "ale_py": "atari",
+    "ale": "atari",
+    "cv2": "atari",
+    "opencv": "atari",
+    "minigrid": "minigrid",
+    "babyai": "minigrid",
+    "minatar": "minatar",
+    "envpool": "envpool",
+    "pygame": "classic",
+    "moviepy": "video",
+}
+# Namespaces of environment ids, the module that registers them, and what to call in it, if anything.
+NAMESPACES = {
+    "ALE": ("ale_py", None),
+    "MinAtar": ("minatar.gym", "register_envs"),
+    "MiniGrid": ("minigrid", None),
+    "BabyAI": ("minigrid", None),
+}
+ATARI_ONLY = re.compile(r"\w+NoFrameskip-v[04]")
+MAYBE_ATARI = re.compile(r"[A-Z]\w+-v[04]")
+
+
+def register_ids(env_id: str) -> None:
+    """Makes gymnasium know ``env_id``, where a package that we know has it.
+
+    Raises:
+        ImportError: if that package is not installed; :func:`missing_extra` has the install line.
+    """
+    if env_id in gym.registry:
+        return
+    module, function = NAMESPACES.get(env_id.split("/")[0].split("-")[0], ("", None))
+    is_old_atari = ATARI_ONLY.fullmatch(env_id) or (
+        MAYBE_ATARI.fullmatch(env_id) and importlib.util.find_spec("ale_py")
+    )
+    if not module and is_old_atari:
+        module = "ale_py"
+    if module:
+        loaded: Any = importlib.import_module(module)
+        if module == "ale_py":  # it greets on stderr, once in every process
+            loaded.ALEInterface.setLoggerMode(loaded.LoggerMode.Error)
+        gym.register_envs(loaded) if function is None else getattr(loaded, function)()
+
+
+def missing_extra(error: BaseException) -> str:
+    """Returns the install line for a module that ``error`` says is missing, or nothing."""
+    name = (getattr(error, "name", None) or "").lower().split(".")[0]
+    words = re.findall(r"\w+", str(error).lower())
+    extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")
+    return f' Install what it needs: pip install "ding_lite[{extra}]"' if extra else ""
+
+
+def mended(env: gym.Env) -> gym.Env:
+    """Returns ``env``, wrapped where its package breaks a promise of gymnasium's that a run relies on."""
+    return MinAtarReset(env) if type(env.unwrapped).__module__ == "minatar.gym" else env
+
+
+class MinAtarReset(gym.Wrapper):
+    """Lets a reset with a seed decide the whole episode.
+
+    MinAtar repeats the last action with probability 0.1 (sticky actions) and remembers it over resets, so
+    that an episode's first step would depend on the episode before.
+    """
+
+    def reset(self, **kwargs: Any) -> Any:
+        game: Any = self.unwrapped
+        game.game.last_action = 0
+        return self.env.reset(**kwargs)

@@ -1,0 +1,386 @@
+"""Environments that break the contract on purpose, each in one way, and the sound one that they all begin as.
+
+They live in a light module of their own, since worker processes import it.
+"""
+
+import os
+import random
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+
+class Sound(gym.Env):
+    """Keeps the whole contract: its length is drawn, and it ends by termination or truncation in turn."""
+
+    observation_space = spaces.Box(-10.0, 10.0, (2,), np.float32)
+    action_space = spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.length = 0, int(self.np_random.integers(3, 9))
+        return self.obs(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action!r} is not in {self.action_space}"
+        self.count += 1
+        over = self.count >= self.length
+        return self.obs(), self.reward(), over and self.length % 2 == 0, over and self.length % 2 == 1, {}
+
+    def obs(self):
+        return np.array([min(self.count, 10), self.np_random.random()], np.float32)
+
+    def reward(self):
+        return float(self.np_random.random())
+
+
+# ---- making and spaces
+
+
+class NeedsMinAtar(Sound):
+    def __init__(self):
+        raise ModuleNotFoundError("No module named 'minatar'", name="minatar")
+
+
+class TextLeaf(Sound):
+    observation_space = spaces.Dict(pose=Sound.observation_space, name=spaces.Text(5))
+
+
+class SequenceAction(Sound):
+    action_space = spaces.Tuple([spaces.Discrete(2), spaces.Sequence(spaces.Discrete(2))])
+
+
+class WholeBoxAction(Sound):
+    action_space = spaces.Box(0, 5, (2,), np.int64)
+
+
+# ---- the old API, and exceptions
+
+
+class OldReset(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0]
+
+
+class SeedlessReset(Sound):
+    def reset(self):
+        return super().reset()[0]
+
+
+class OldStep(Sound):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, info
+
+
+class NoInfo(Sound):
+    def step(self, action):
+        return (*super().step(action)[:4], None)
+
+
+class Raises(Sound):
+    taken = 0
+
+    def step(self, action):
+        self.taken += 1
+        return super().step(action) if self.taken < 20 else {}["key"]
+
+
+# ---- observations
+
+
+class WrongShape(Sound):
+    def obs(self):
+        return np.zeros(3, np.float32)
+
+
+class FloatImage(Sound):
+    observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
+
+    def obs(self):
+        return np.full((4, 4), 0.5, np.float32)
+
+
+class Float64(Sound):
+    def obs(self):
+        return super().obs().astype(np.float64)
+
+
+class Float64Space(Float64):
+    observation_space = spaces.Box(-10.0, 10.0, (2,), np.float64)
+
+
+class MissingKey(Sound):
+    observation_space = spaces.Dict(here=Sound.observation_space, gone=spaces.Discrete(2))
+
+    def obs(self):
+        return {"here": super().obs()}
+
+
+class OutOfBounds(Sound):
+    def obs(self):
+        return np.array([0, 10.5 if self.count == 2 else 0], np.float32)
+
+
+class OutOfRange(Sound):
+    observation_space = spaces.Tuple([spaces.Discrete(2), spaces.MultiDiscrete([9, 9])])
+
+    def obs(self):
+        return self.count, np.array([0, 0])
+
+
+class NanObservation(Sound):
+    observation_space = spaces.Dict(a=Sound.observation_space)
+
+    def obs(self):
+        return {"a": np.array([0, np.nan if self.count == 2 else 0], np.float32)}
+
+
+class InfiniteObservation(Sound):
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+    def obs(self):
+        return np.array([0, np.inf if self.count == 2 else 0])
+
+
+# ---- rewards and flags
+
+
+class Reward(Sound):
+    """Pays what it is made with, from its third step on."""
+
+    def __init__(self, pays):
+        self.pays = pays
+
+    def reward(self):
+        return self.pays if self.count > 2 else 0.0
+
+
+def true_or_none(flag):
+    return flag or None
+
+
+class Flags(Sound):
+    """Its flags are ``kind`` of what they should be."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, self.kind(terminated), self.kind(truncated), info
+
+
+class BothFlags(Sound):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or truncated, terminated or truncated, info
+
+
+# ---- memory
+
+
+class OneArray(Sound):
+    """Overwrites one array for ever."""
+
+    def __init__(self):
+        self.shown = np.zeros(2, np.float32)
+
+    def obs(self):
+        self.shown[:] = super().obs()
+        return self.shown
+
+
+class TwoArrays(OneArray):
+    """Uses two arrays in turn, so that neighbours never share any memory."""
+
+    def __init__(self):
+        self.pair = np.zeros((2, 2), np.float32)
+
+    def obs(self):
+        self.shown = self.pair[self.count % 2]
+        return super().obs()
+
+
+class SharedView(Sound):
+    """One leaf of two is a view of the same constant every time."""
+
+    observation_space = spaces.Dict(a=Sound.observation_space, b=Sound.observation_space)
+    constant = np.zeros(4, np.float32)
+
+    def obs(self):
+        return {"a": super().obs(), "b": self.constant[:2]}
+
+
+# ---- seeds
+
+
+class NoSeed(Sound):
+    """Draws from a generator that no seed reaches."""
+
+    def obs(self):
+        return np.random.default_rng().random(2, np.float32)
+
+
+class Remembers(Sound):
+    """Its first observation tells how many episodes there were."""
+
+    episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        _, info = super().reset(seed=seed)
+        return np.array([self.episodes % 10, 0], np.float32), info
+
+
+class AlwaysTheSame(Sound):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=1)
+
+
+class DrawsGlobally(Sound):
+    def __init__(self, library):
+        self.library = library
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            np.random.seed(seed) if self.library == "np.random" else random.seed(seed)
+        return super().reset(seed=seed)
+
+
+# ---- ends
+
+
+class NeverEnds(Sound):
+    def step(self, action):
+        return (*super().step(action)[:2], False, False, {})
+
+
+class OldDone(Sound):
+    """Its own time limit is a termination, as in the days of ``done``."""
+
+    def __init__(self, length=6):
+        self.own_length = length
+
+    def step(self, action):
+        return (*super().step(action)[:2], self.count >= self.own_length, False, {})
+
+
+# ---- actions
+
+
+class CountsFromZero(Sound):
+    """Says start=-1, and takes 0, 1, 2."""
+
+    def step(self, action):
+        assert action in (0, 1, 2)
+        return super().step(action - 1)
+
+
+class Pushed(Sound):
+    action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
+
+
+class RefusesTheEnds(Pushed):
+    def step(self, action):
+        if abs(action).max() >= 2.0:
+            raise ValueError("too strong")
+        return super().step(action)
+
+
+class WritesIntoAction(Pushed):
+    def step(self, action):
+        result = super().step(action)
+        action *= 0.5
+        return result
+
+
+class Masked(Sound):
+    """Refuses actions that its mask forbids; the mask of ``bare`` steps forbids them all."""
+
+    action_space = spaces.Discrete(3)
+    observation_space = spaces.Dict(action_mask=spaces.Box(0, 1, (3,), np.int8), pose=Sound.observation_space)
+    bare = ()
+
+    def obs(self):
+        self.mask = np.zeros(3, np.int8)
+        if self.count not in self.bare:
+            self.mask[self.np_random.integers(3)] = 1
+        return {"action_mask": self.mask.copy(), "pose": super().obs()}
+
+    def step(self, action):
+        assert self.mask[action] or not self.mask.any(), "an illegal action"
+        return super().step(action)
+
+
+class NoLegalAction(Masked):
+    bare = (2,)
+
+
+class MaskTooLong(Masked):
+    observation_space = spaces.Dict(action_mask=spaces.Box(0, 1, (4,), np.int8), pose=Sound.observation_space)
+
+    def obs(self):
+        return {"action_mask": np.ones(4, np.int8), "pose": Sound.obs(self)}
+
+    def step(self, action):
+        return Sound.step(self, action)
+
+
+# ---- what only shows in a vector
+
+
+class Lives(Sound):
+    """Sound, with three lives, of which one is lost at every second step."""
+
+    def step(self, action):
+        return (*super().step(action)[:4], self.info())
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], self.info()
+
+    def info(self):
+        return {"lives": 9 - self.count // 2}
+
+
+class OneGeneratorForAll(Sound):
+    """All environments of a process draw from the generator of the one that was reset last."""
+
+    common = None
+
+    def reset(self, *, seed=None, options=None):
+        OneGeneratorForAll.common = np.random.default_rng(seed)
+        return super().reset(seed=seed)
+
+    def obs(self):
+        return np.array([self.count, self.common.random()], np.float32)
+
+
+class KnowsItsProcess(Sound):
+    """Pays in the process ``home`` alone."""
+
+    def __init__(self, home):
+        self.home = home
+
+    def reward(self):
+        return float(os.getpid() == self.home)
+
+
+class HeavyCarts(CartPoleVectorEnv):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.gravity = 11.0
+
+
+class UnseededCarts(CartPoleVectorEnv):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=None, options=options)
+
+
+class ShortCarts(CartPoleVectorEnv):
+    """Cuts episodes at 7 steps, whatever limit is declared."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**{**kwargs, "max_episode_steps": 7})

@@ -1,0 +1,180 @@
+"""Atari, MinAtar and MiniGrid as they are: a real game, looked at, and episodes that a seed decides."""
+
+import copy
+
+import cv2
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from worlds import copy_of, same_tree
+
+from ding_lite.config import compile_config, load_config
+from ding_lite.envs.make import make_env, make_vector_env
+from ding_lite.errors import ConfigError
+from ding_lite.models.encoders import NatureCNN
+
+NOOP, FIRE, RIGHT, LEFT = range(4)
+
+
+def section(**env):
+    return compile_config({"env": env}).values.env
+
+
+def base(env_cfg):
+    return {**env_cfg, "manager": {**env_cfg["manager"], "type": "base"}}
+
+
+@pytest.fixture(scope="module")
+def breakout():
+    """The section ``env`` of the shipped config."""
+    return load_config("breakout_ppo").values.env
+
+
+@pytest.fixture(scope="module")
+def played(breakout):
+    """Breakout with the raw screens behind it: (env, observations, screens in grey, rewards)."""
+    env = make_env(breakout)
+    obs, _ = env.reset(seed=3)
+    seen, screens, rewards = [obs], [env.unwrapped.ale.getScreenGrayscale()], []
+    for t in range(40):
+        obs, reward, *_ = env.step([RIGHT, LEFT, NOOP][t // 3 % 3])
+        seen.append(obs)
+        screens.append(env.unwrapped.ale.getScreenGrayscale())
+        rewards.append(reward)
+    yield env, seen, screens, rewards
+    env.close()
+
+
+def test_observation_of_breakout_is_four_uint8_frames(played):
+    env, seen, _, rewards = played
+    assert env.observation_space == gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    assert all(obs.shape == (4, 84, 84) and obs.dtype == np.uint8 for obs in seen)
+    assert max(obs.max() for obs in seen) > 100, "not scaled, and not dark"
+    assert set(rewards) <= {0.0, 1.0}
+
+
+def test_newest_frame_is_last_and_the_others_move_up(played):
+    _, seen, _, _ = played
+    for before, after in zip(seen, seen[1:], strict=False):
+        assert np.array_equal(before[1:], after[:-1])
+    assert any(not np.array_equal(obs[3], obs[2]) for obs in seen)
+
+
+def test_newest_frame_is_the_screen_made_small_after_four_emulator_frames(played):
+    env, seen, screens, _ = played
+    assert env.unwrapped._frameskip == 1
+    for obs, screen in zip(seen[1:], screens[1:], strict=True):
+        small = cv2.resize(screen, (84, 84), interpolation=cv2.INTER_AREA)
+        assert (obs[3] >= small).all(), "the maximum over two screens is never darker than the second"
+        assert (obs[3] == small).mean() > 0.98, "and differs only where something moved"
+    # 40 decisions of 4 frames, two of fire reset, and 1 to 30 frames of doing nothing
+    frames = env.unwrapped.ale.getEpisodeFrameNumber()
+    assert 42 * 4 + 1 <= frames <= 42 * 4 + 30
+
+
+def test_encoder_scales_the_frames_once(played):
+    env, seen, _, _ = played
+    encoder = NatureCNN(env.observation_space)
+    batch = torch.as_tensor(np.stack(seen[:2]))
+    assert torch.equal(encoder.images(batch), batch.to(torch.float32) * (1 / 255))
+    assert encoder.in_shape == (4, 84, 84)
+    assert encoder(batch).shape == (2, 64 * 7 * 7)
+
+
+def lives_and_games(env_cfg, evaluate, steps):
+    """Returns (ends seen by the agent, finished games, rewards) of a player who never moves."""
+    envs = make_vector_env(base(env_cfg), 1, seed=0, evaluate=evaluate)
+    envs.reset("collect")
+    ends, games, rewards = 0, [], set()
+    for _ in range(steps):
+        transition = envs.step(np.array([LEFT]))
+        ends += bool(transition.terminated[0])
+        games += transition.episodes
+        rewards.add(float(transition.reward[0]))
+        if games:
+            break
+    envs.close()
+    return ends, games, rewards
+
+
+def test_game_of_five_lives_is_five_episodes_in_training_and_one_in_evaluation(breakout):
+    training, games, _ = lives_and_games(breakout, False, 600)
+    assert (training, len(games)) == (5, 1)
+    evaluation, same_games, _ = lives_and_games(breakout, True, 600)
+    assert (evaluation, len(same_games)) == (1, 1), "the ball is served again without the agent's FIRE"
+    assert games[0].length < 600
+
+
+def test_open_game_of_breakout_is_brought_back(breakout):
+    envs, fresh = (make_vector_env(base(breakout), 1, seed=1) for _ in range(2))
+    envs.reset("collect")
+    rng, lost = np.random.default_rng(0), 0
+    while lost < 2:
+        lost += bool(envs.step(rng.integers(0, 4, 1)).terminated[0])
+    rows = rng.integers(0, 4, (12, 1))
+    for row in rows[:6]:
+        envs.step(row)
+    state = copy.deepcopy(envs.state_dict())
+    assert len(state["envs"][0]["kept_on"]) == 2
+    assert same_tree(fresh.load_state_dict(state), state["obs"])
+    assert fresh.episode_lengths.tolist() == envs.episode_lengths.tolist()
+    for row in rows[6:]:
+        assert same_tree(copy_of(envs.step(row))._asdict(), fresh.step(row)._asdict())
+    envs.close()
+    fresh.close()
+
+
+def test_frames_that_the_game_skips_itself_are_refused_with_the_key_to_set():
+    with pytest.raises(ConfigError, match=r'kwargs=\{"frameskip": 1\}'):
+        make_env(section(env_id="ALE/Breakout-v5", wrappers=["atari"]))
+    env = make_env(section(env_id="ALE/Breakout-v5", wrappers=["atari"], kwargs={"frameskip": 1}))
+    assert env.observation_space.shape == (4, 84, 84)
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["Pong-v4", "Breakout-v0", "PongNoFrameskip-v4", "ALE/Pong-v5"])
+def test_every_kind_of_atari_id_is_known(env_id):
+    env = make_env(section(env_id=env_id))
+    assert env.unwrapped.spec.id == env_id
+    env.close()
+
+
+@pytest.mark.parametrize("game", ["Breakout", "Asterix"])
+def test_seed_and_actions_decide_an_episode_of_minatar_whatever_was_before(game):
+    cfg = section(env_id=f"MinAtar/{game}-v1", manager={"type": "base"})
+    envs, fresh = (make_vector_env(cfg, 2, seed=4) for _ in range(2))
+    envs.reset("collect")
+    rng = np.random.default_rng(0)
+    for step in range(300):
+        envs.step(rng.integers(0, 3, 2))
+        if step % 10 == 0:
+            state = copy.deepcopy(envs.state_dict())
+            assert same_tree(fresh.load_state_dict(state), state["obs"])
+            row = rng.integers(0, 3, 2)
+            assert same_tree(copy_of(envs.step(row))._asdict(), fresh.step(row)._asdict())
+    assert envs.obs_space.dtype == np.bool_
+
+
+def test_last_action_of_minatar_does_not_stick_over_a_reset():
+    env = make_env(section(env_id="MinAtar/Breakout-v1"))
+    firsts = []
+    for before in range(3):
+        for seed in range(60):
+            env.reset(seed=seed)
+            env.step(before)
+            env.reset(seed=seed)
+            firsts.append(env.step(1)[0])
+    for seed in range(60):
+        assert np.array_equal(firsts[seed], firsts[60 + seed])
+        assert np.array_equal(firsts[seed], firsts[120 + seed])
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "shape"), [("minigrid_image", (7, 7, 3)), ("minigrid_flat", (2835,))], ids=str
+)
+def test_minigrid_is_seen_as_its_wrapper_says(wrapper, shape):
+    env = make_env(section(env_id="MiniGrid-Empty-5x5-v0", wrappers=[wrapper]))
+    obs, _ = env.reset(seed=0)
+    assert (obs.shape, obs.dtype) == (shape, np.uint8)
+    env.close()

@@ -1,0 +1,467 @@
+"""Wrappers by name: what each does, games of several lives, and open games of them brought back."""
+
+import copy
+import subprocess
+import sys
+import textwrap
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv, copy_of, same_tree
+
+from ding_lite.cli import main
+from ding_lite.config import compile_config
+from ding_lite.envs.in_process import AUTORESET
+from ding_lite.envs.make import make_env, make_vector_env
+from ding_lite.errors import CheckpointError, ConfigError, EnvContractError, RegistryError
+from ding_lite.registry import WRAPPER_REGISTRY
+
+NAMES = (
+    "action_rescale atari atari_preprocessing episodic_life fire_reset frame_stack max_and_skip "
+    "minigrid_flat minigrid_image noop_reset record reward_clip step_counter time_limit"
+).split()
+
+
+class LivesEnv(gym.Env):
+    """A game of three lives; what happens follows from the seed, the actions and the game's own draws.
+
+    Observation (number of the game, step, lives, a draw); reward -2, 0 or 2.
+    """
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self):
+        self.game = -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.game, self.count, self.lives = self.game + 1, 0, 3
+        return self.obs(), {"lives": self.lives}
+
+    def step(self, action):
+        self.count += 1
+        if self.np_random.random() < 0.1 + 0.1 * action:
+            self.lives -= 1
+        truncated = self.count >= 25
+        reward = float(self.np_random.integers(-1, 2)) * 2
+        return self.obs(), reward, self.lives == 0, truncated, {"lives": self.lives}
+
+    def obs(self):
+        return np.array([0, self.count, self.lives, self.np_random.random()], np.float32)
+
+
+class Buttons(LivesEnv):
+    """Loses a life at each third step (or ``every``), and remembers which actions it got."""
+
+    every = 3
+    meanings = ("NOOP", "FIRE", "RIGHT", "LEFT")
+    action_space = gym.spaces.Discrete(4)
+
+    def get_action_meanings(self):
+        return list(self.meanings)
+
+    def reset(self, *, seed=None, options=None):
+        self.pressed = []
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.pressed.append(int(action))
+        self.count += 1
+        self.lives -= self.count % self.every == 0
+        return self.obs(), 1.0, self.lives == 0, False, {"lives": self.lives}
+
+
+def section(**env):
+    return compile_config({"env": env}).values.env
+
+
+def made(*wrappers, kind=CountingEnv, evaluate=False, index=0, **env):
+    source = {"env_id": kind} if isinstance(kind, str) else {"type": kind}
+    return make_env(section(**source, wrappers=list(wrappers), **env), evaluate=evaluate, index=index)
+
+
+def vector(*wrappers, kind=LivesEnv, num_envs=3, evaluate=False, **manager):
+    cfg = section(type=kind, wrappers=list(wrappers), manager={"type": "base", **manager})
+    return make_vector_env(cfg, num_envs, seed=5, evaluate=evaluate)
+
+
+def rollout(envs, steps, seed=0):
+    rng = np.random.default_rng(seed)
+    return [copy_of(envs.step(rng.integers(0, 3, envs.num_envs))) for _ in range(steps)]
+
+
+# ------------------------------------------------------------------ names
+
+
+def test_these_are_the_names_and_the_command_line_lists_them(capsys):
+    assert [name for name in WRAPPER_REGISTRY.names() if not name.startswith("test_")] == NAMES
+    assert main(["list", "wrappers"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("  test_")]
+    assert [line.split()[0] for line in lines] == NAMES
+    assert all(len(line.split()) > 3 for line in lines), "a name without a word about it"
+
+
+@pytest.mark.parametrize("wrong", ["TimeLimit", "timelimit", {"type": "time_limt"}], ids=str)
+def test_misspelt_name_is_told_with_the_close_one_and_all(wrong):
+    with pytest.raises(RegistryError, match="Did you mean 'time_limit'") as caught:
+        made(wrong)
+    assert ", ".join(NAMES[:8]) in str(caught.value)
+
+
+def test_wrong_argument_is_told_with_those_that_there_are():
+    with pytest.raises(ConfigError, match=r"'frame_stack': .*'size'; it takes stack_size"):
+        made({"type": "frame_stack", "size": 4})
+    with pytest.raises(ConfigError, match=r"'time_limit': missing .*max_episode_steps"):
+        made("time_limit")
+
+
+class Told(gym.Wrapper):
+    def __init__(self, env, index=7, *, evaluate=None):
+        super().__init__(env)
+        self.told = (evaluate, index)
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_wrapper_is_told_what_it_has_a_keyword_only_parameter_for(evaluate):
+    assert made(Told, evaluate=evaluate, index=2).told == (evaluate, 7)
+    assert made({"type": Told, "evaluate": "mine"}, evaluate=evaluate).told == ("mine", 7)
+
+
+# ------------------------------------------------------------------ single wrappers
+
+
+def test_time_limit_cuts():
+    env = made({"type": "time_limit", "max_episode_steps": 2}, kind=LengthEnv)
+    env.reset(seed=0)
+    assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
+
+
+def test_step_counter_makes_a_dict_of_a_plain_observation():
+    env = made("step_counter", kind=LengthEnv)
+    obs, _ = env.reset(seed=0)
+    assert (sorted(obs), obs["step_count"].tolist()) == (["observation", "step_count"], [0])
+    counts = [env.step(0)[0] for _ in range(3)]
+    assert all(obs in env.observation_space for obs in counts)
+    assert [float(obs["step_count"][0]) for obs in counts] == [1, 2, 3]
+    assert env.reset(seed=0)[0]["step_count"] == 0
+
+
+def test_step_counter_adds_to_a_dict_and_divides_by_its_horizon():
+    env = made("step_counter", {"type": "time_limit", "max_episode_steps": 9}, kind=LengthEnv)
+    with pytest.raises(ConfigError, match="has a 'step_count' already"):
+        made("step_counter", "step_counter", kind=LengthEnv)
+    env.close()
+    env = made({"type": "step_counter", "horizon": 4}, kind=LengthEnv)
+    env.reset(seed=0)
+    assert env.step(0)[0]["step_count"] == np.float32(0.25)
+
+
+def test_step_counter_divides_by_the_environments_own_limit():
+    env = made("step_counter", kind="CartPole-v1")
+    env.reset(seed=0)
+    assert env.step(0)[0]["step_count"] == np.float32(1 / 500)
+    env.close()
+
+
+def test_action_rescale_stretches_minus_one_to_one_to_the_bounds():
+    env = made("action_rescale", kind="Pendulum-v1")
+    assert env.action_space == gym.spaces.Box(-1, 1, (1,), np.float32)
+    env.reset(seed=0)
+    env.step(np.array([0.5], np.float32))
+    assert env.unwrapped.last_u == 1.0  # of 2
+    env.close()
+
+
+def test_record_films_environment_0_alone(tmp_path):
+    wrappers = [{"type": "record", "folder": str(tmp_path), "every": 2}]
+    for evaluate in (False, True):
+        for index in (0, 1):
+            env = made(
+                *wrappers,
+                kind="CartPole-v1",
+                evaluate=evaluate,
+                index=index,
+                kwargs={"render_mode": "rgb_array"},
+            )
+            for seed in range(3 if index == 0 and not evaluate else 1):
+                env.reset(seed=seed)
+                env.step(0)
+            env.close()
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.mp4"))
+    train = ["train/rl-video-episode-0.mp4", "train/rl-video-episode-2.mp4"]
+    assert found == ["eval/rl-video-episode-0.mp4", *train]
+
+
+def test_record_without_pictures_says_which_key_to_set():
+    with pytest.raises(ConfigError, match="render_mode"):
+        made({"type": "record", "folder": "films"}, kind="CartPole-v1")
+
+
+def test_frame_stack_has_the_oldest_first_and_keeps_the_dtype():
+    env = made("frame_stack")
+    assert (env.observation_space.shape, env.observation_space.dtype) == ((4, 2), np.float32)
+    obs, _ = env.reset(seed=0)
+    assert obs[:, 1].tolist() == [0, 0, 0, 0]
+    assert [env.step(0)[0][:, 1].tolist() for _ in range(2)] == [[0, 0, 0, 1], [0, 0, 1, 2]]
+
+
+def test_noop_reset_draws_from_the_seed():
+    env = made({"type": "noop_reset", "noop_max": 5}, kind=lambda: LengthEnv(100))
+    counts = [float(env.reset(seed=seed)[0][0]) for seed in range(40)]
+    assert set(counts) == {1, 2, 3, 4, 5}
+    assert counts == [float(env.reset(seed=seed)[0][0]) for seed in range(40)]
+
+
+def test_noop_reset_goes_on_where_a_game_ends_under_it():
+    env = made({"type": "noop_reset", "noop_max": 30}, kind=lambda: CountingEnv(((2, "terminated"),)))
+    for seed in range(10):
+        obs, _ = env.reset(seed=seed)
+        assert obs[1] < 2
+
+
+def test_max_and_skip_sums_rewards_and_counts_a_decision_once():
+    envs = vector({"type": "max_and_skip", "skip": 3}, kind=lambda: LengthEnv(6), num_envs=1)
+    envs.reset("collect")
+    first, second = (envs.step(np.zeros(1, np.int64)) for _ in range(2))
+    assert (float(first.reward[0]), float(second.reward[0])) == (3, 3)
+    assert [(e.episode_return, e.length) for e in second.episodes] == [(6, 2)]
+    envs.close()
+
+
+@pytest.mark.parametrize(("evaluate", "rewards"), [(False, {-1, 0, 1}), (True, {-2, 0, 2})])
+def test_reward_clip_gives_signs_in_training_alone(evaluate, rewards):
+    env = made("reward_clip", kind=LivesEnv, evaluate=evaluate)
+    env.reset(seed=1)
+    assert {env.step(0)[1] for _ in range(20)} == rewards
+
+
+# ------------------------------------------------------------------ lives
+
+
+def test_a_lost_life_ends_the_agents_episode_and_not_the_game():
+    env = made("episodic_life", kind=Buttons)
+    env.reset(seed=0)
+    assert [env.step(3)[2] for _ in range(3)] == [False, False, True]
+    obs, info = env.reset(seed=1)
+    assert (obs[1], info["lives"]) == (4, 2), "one step of doing nothing, in the same game"
+    assert env.unwrapped.pressed == [3, 3, 3, 0]
+    assert [env.step(3)[2] for _ in range(2)] == [False, True]
+    env.reset(seed=2)
+    assert [env.step(3)[2] for _ in range(2)] == [False, True]
+    obs, info = env.reset(seed=3)
+    assert (obs[1], info["lives"]) == (0, 3), "the last life: a new game"
+
+
+def test_a_reset_that_no_lost_life_asked_for_begins_a_new_game():
+    env = made("episodic_life", kind=Buttons)
+    env.reset(seed=0)
+    env.step(3)
+    assert env.reset(seed=1)[0][1] == 0
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_whole_games_are_reported_with_raw_returns(evaluate):
+    envs, plain = vector("episodic_life", "reward_clip", evaluate=evaluate), vector(evaluate=evaluate)
+    envs.reset("collect")
+    ends, games = 0, []
+    for transition in rollout(envs, 300):
+        ends += int((transition.terminated | transition.truncated).sum())
+        games += transition.episodes
+    assert len(games) > 20
+    assert ends == len(games) if evaluate else ends > 1.5 * len(games)
+    assert max(abs(game.episode_return) for game in games) > 2
+    assert max(game.length for game in games) <= 25
+    if evaluate:  # nothing that is for training is left
+        plain.reset("collect")
+        same = [one.reward.tolist() for one in rollout(plain, 300)]
+        envs.reset("collect")
+        assert [one.reward.tolist() for one in rollout(envs, 300)] == same
+    envs.close()
+    plain.close()
+
+
+def test_lives_that_no_info_tells_are_asked_for():
+    with pytest.raises(EnvContractError, match=r"episodic_life needs info\['lives'\]"):
+        made("episodic_life", kind=LengthEnv).reset(seed=0)
+
+
+def test_fire_is_pressed_after_a_reset_and_after_a_life_that_is_no_reset(monkeypatch):
+    env = made("fire_reset", kind=Buttons, evaluate=True)
+    env.reset(seed=0)
+    assert env.unwrapped.pressed == [1, 2]
+    _, reward, *_ = env.step(3)  # the third step: a life
+    assert (env.unwrapped.pressed, reward) == ([1, 2, 3, 1, 2], 3.0)
+    monkeypatch.setattr(Buttons, "every", 5)
+    env = made("episodic_life", "fire_reset", kind=Buttons)
+    env.reset(seed=0)
+    assert [env.step(3)[2] for _ in range(3)] == [False, False, True]
+    assert env.unwrapped.pressed == [1, 2, 3, 3, 3]
+    env.reset(seed=1)
+    assert env.unwrapped.pressed == [1, 2, 3, 3, 3, 0, 1, 2]
+
+
+def test_fire_reset_leaves_a_game_without_fire_and_refuses_what_is_no_atari(monkeypatch):
+    monkeypatch.setattr(Buttons, "meanings", ("NOOP", "UP", "DOWN", "LEFT"))
+    assert type(made("fire_reset", kind=Buttons)).__name__ == "EpisodeRecorder"
+    with pytest.raises(ConfigError, match="only Atari"):
+        made("fire_reset", kind=LengthEnv)
+
+
+# ------------------------------------------------------------------ open games brought back
+
+STACKS = {
+    "lives": ["episodic_life", "reward_clip"],
+    "lives and more": [
+        {"type": "noop_reset", "noop_max": 3},
+        {"type": "max_and_skip", "skip": 2},
+        "episodic_life",
+        {"type": "time_limit", "max_episode_steps": 4},
+        "frame_stack",
+        "step_counter",
+    ],
+    "noops above lives": ["episodic_life", {"type": "noop_reset", "noop_max": 3}],
+}
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize("stack", STACKS)
+def test_open_game_is_brought_back_at_every_step(stack, autoreset):
+    envs = vector(*STACKS[stack], num_envs=2, autoreset=autoreset)
+    fresh = vector(*STACKS[stack], num_envs=2, autoreset=autoreset)
+    envs.reset("collect")
+    kept_on = 0
+    for cut in range(40):
+        state = copy.deepcopy(envs.state_dict())
+        kept_on += sum(len(one["kept_on"]) for one in state["envs"])
+        obs = fresh.load_state_dict(state)
+        assert same_tree(obs, state["obs"]), f"after {cut} steps"
+        assert same_tree(fresh.state_dict(), state)
+        assert fresh.episode_returns.tolist() == envs.episode_returns.tolist()
+        # ``fresh`` is used by now: it goes on, and is brought back again in the middle of another game.
+        ahead = rollout(fresh, 3, seed=cut)
+        assert same_tree(ahead[0]._asdict(), rollout(envs, 1, seed=cut)[0]._asdict())
+    assert kept_on > 20, "no life was ever lost"
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_a_run_begins_every_game_anew_even_after_a_lost_life(autoreset):
+    envs = vector("episodic_life", autoreset=autoreset)
+    begun = envs.reset("collect").copy()
+    for steps in range(1, 20):
+        rollout(envs, steps, seed=steps)
+        assert same_tree(envs.reset("collect").copy(), begun)
+        assert all(one["kept_on"] == [] for one in envs.state_dict()["envs"])
+
+
+class EndsUnderNoop(Buttons):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated or self.count == 4, truncated, info
+
+
+def test_a_game_that_ends_under_the_step_of_doing_nothing_is_followed_by_a_new_one():
+    envs = vector("episodic_life", kind=EndsUnderNoop, num_envs=1)
+    envs.reset("collect")
+    last = [copy_of(envs.step(np.full(1, 3))) for _ in range(3)][-1]
+    assert (bool(last.terminated[0]), last.obs[0, 1]) == (True, 0)
+    assert [(game.episode_return, game.length) for game in last.episodes] == [(4, 3)]
+    assert [(one["episode"], one["kept_on"]) for one in envs.state_dict()["envs"]] == [(1, [])]
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_workers_give_the_same_games_and_the_same_state(autoreset):
+    stack = STACKS["lives and more"]
+    here = vector(*stack, num_envs=3, autoreset=autoreset)
+    there = vector(*stack, num_envs=3, type="subprocess", worker_num=2, autoreset=autoreset)
+    assert same_tree(here.reset("collect"), there.reset("collect"))
+    for _ in range(3):
+        ours, theirs = rollout(here, 15), rollout(there, 15)
+        assert all(same_tree(a._asdict(), b._asdict()) for a, b in zip(ours, theirs, strict=True))
+        assert [here.describe(i) for i in range(3)] == [there.describe(i) for i in range(3)]
+        state = copy.deepcopy(here.state_dict())
+        assert same_tree(there.state_dict(), state)
+    there.reset("elsewhere")
+    assert same_tree(there.load_state_dict(state), state["obs"])
+    assert same_tree(rollout(there, 5)[-1]._asdict(), rollout(here, 5)[-1]._asdict())
+    there.close()
+
+
+def test_state_without_lost_lives_of_an_older_checkpoint_is_still_read():
+    envs = vector(kind=SeededEnv)
+    envs.reset("collect")
+    rollout(envs, 7)
+    state = copy.deepcopy(envs.state_dict())
+    for one in state["envs"]:
+        del one["kept_on"]
+    assert same_tree(vector(kind=SeededEnv).load_state_dict(state), state["obs"])
+
+
+def test_state_of_another_stack_of_wrappers_is_refused():
+    envs = vector("episodic_life")
+    envs.reset("collect")
+    rollout(envs, 17)
+    state = copy.deepcopy(envs.state_dict())
+    with pytest.raises(CheckpointError, match="could not be brought back"):
+        vector({"type": "noop_reset", "noop_max": 9}, "episodic_life").load_state_dict(state)
+
+
+@WRAPPER_REGISTRY.register("test_raise_reward")
+def raise_reward(env, by, *, index):
+    return gym.wrappers.TransformReward(env, lambda reward: reward + by * index)
+
+
+def test_wrapper_that_only_this_process_knows_reaches_the_workers():
+    stack = [{"type": "test_raise_reward", "by": 100}]
+    envs = vector(*stack, kind=SeededBox, num_envs=2, type="subprocess", worker_num=2)
+    envs.reset("collect")
+    plain = vector(kind=SeededBox, num_envs=2)
+    plain.reset("collect")
+    action = np.zeros((2, 2), np.float32)
+    difference = envs.step(action).reward - plain.step(action).reward
+    assert difference.tolist() == pytest.approx([0, 100], abs=1e-4)
+    envs.close()
+
+
+# ------------------------------------------------------------------ packages that are missing
+
+MISSING = {
+    "ALE/Breakout-v5": ("ale_py", "atari"),
+    "BreakoutNoFrameskip-v4": ("ale_py", "atari"),
+    "MinAtar/Breakout-v1": ("minatar", "minatar"),
+    "MiniGrid-Empty-5x5-v0": ("minigrid", "minigrid"),
+    "BabyAI-GoToRedBall-v0": ("minigrid", "minigrid"),
+    "LunarLander-v3": ("Box2D", "box2d"),
+    "InvertedDoublePendulum-v5": ("mujoco", "mujoco"),
+}
+BLOCKED = """
+    import sys
+
+    class Blocker:
+        blocked = ("ale_py", "minatar", "minigrid", "Box2D", "mujoco")
+
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in self.blocked:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Blocker())
+    from ding_lite.cli import main
+
+    for env_id in sys.argv[1:]:
+        print("==", env_id, file=sys.stderr)
+        code = main(["train", "--env", env_id, "--policy", "ppo", "--exp-name", "run"])
+        print("exit", code, file=sys.stderr)
+"""
+
+
+def test_missing_packages_are_told_with_the_install_line(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(BLOCKED), *MISSING]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    parts = done.stderr.split("== ")[1:]
+    assert [part.split("\n")[0] for part in parts] == list(MISSING)
+    for part, (_, extra) in zip(parts, MISSING.values(), strict=True):
+        assert f'pip install "ding_lite[{extra}]"' in " ".join(part.split())
+        assert part.strip().endswith("exit 3")
+        assert "Traceback" not in part
+    assert list(tmp_path.iterdir()) == [], "a run that could not start leaves no folder"
