@@ -32,7 +32,13 @@ EXTRAS = {
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
 }
 TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "video")
-TEST = ["pytest>=8", "pytest-xdist>=3", "stable-baselines3>=2.7", *(p for e in TESTED for p in EXTRAS[e])]
+TEST = [
+    "pytest>=8",
+    "pytest-xdist>=3",
+    "setuptools>=77",
+    "stable-baselines3>=2.7",
+    *(p for e in TESTED for p in EXTRAS[e]),
+]
 
 setup(
     name="ding_lite",

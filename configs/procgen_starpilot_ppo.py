@@ -1,5 +1,6 @@
-"""Procgen Starpilot, easy, all levels (extra envpool; needs Debian's libqt5core5a and libqt5gui5): CleanRL's settings.
+"""Procgen Starpilot, easy, all levels (extra envpool): CleanRL's settings.
 
+apt-get install libqt5core5a libqt5gui5
 pip install "ding_lite[envpool]"
 ding-lite train -c procgen_starpilot_ppo
 """

@@ -210,7 +210,10 @@ def _file_name(text: str) -> str:
 
 
 def _name_of(kind: Any) -> str:
-    return kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}"
+    if isinstance(kind, str):
+        return kind
+    named = kind if hasattr(kind, "__qualname__") else type(kind)  # a partial, an object that is called
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def plain(value: Any) -> Any:

@@ -96,6 +96,16 @@ class WrongShape(Sound):
         return np.zeros(3, np.float32)
 
 
+class Shows(Sound):
+    """Its observation is what it is made with."""
+
+    def __init__(self, shown):
+        self.shown = shown
+
+    def obs(self):
+        return self.shown
+
+
 class FloatImage(Sound):
     observation_space = spaces.Box(0, 255, (4, 4), np.uint8)
 

@@ -1,4 +1,4 @@
-"""The documents are true: every code block runs, every path exists, every DI-engine key is as the table says."""
+"""The documents are true: code blocks run, paths exist, and each DI-engine key is as its table says."""
 
 from __future__ import annotations
 

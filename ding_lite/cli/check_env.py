@@ -11,7 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ding_lite.config import Config, compile_config, find_config, parse_overrides, read_config
+from ding_lite.config import Config, compile_config
+from ding_lite.config_files import find_config, parse_overrides, read_config
 from ding_lite.env_check import (
     FAIL,
     WARN,
@@ -107,10 +108,9 @@ def _check(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Name
         print(json.dumps(told))
     else:
         rows = list(_table(found) if sys.stdout.isatty() else _lines(found))
-        print(
-            f"{name}: {len(rows)} check{'s' * (len(rows) > 1)}, {_count(rows, FAIL)} failed, {_count(rows, WARN)} warned "
-            f"({args.steps} steps, seed {seed})"
-        )
+        checks = "1 check" if len(rows) == 1 else f"{len(rows)} checks"
+        counts = f"{checks}, {_count(rows, FAIL)} failed, {_count(rows, WARN)} warned"
+        print(f"{name}: {counts} ({args.steps} steps, seed {seed})")
     return EnvError.exit_code if _count(rows, FAIL) else 0
 
 

@@ -86,11 +86,20 @@ def bounds(env: gym.Env, calls: Sequence[Call]) -> Finding:
     return Finding("bounds", OK, "every value is within what its space declares")
 
 
+def _array(value: Any) -> np.ndarray:
+    """Returns a leaf as an array, of objects if there is no other way."""
+    try:
+        return np.asarray(value)
+    except ValueError:  # ragged
+        return np.asarray(None)
+
+
 def _excess(space: spaces.Box, value: Any) -> float:
     """Returns the greatest distance to the bounds, 0 within the tolerance of them."""
-    array = np.asarray(value, np.float64)
-    if array.shape != space.shape:
-        return 0.0
+    array = _array(value)
+    if array.shape != space.shape or array.dtype.kind not in "biuf":
+        return 0.0  # another check tells
+    array = array.astype(np.float64)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     distance = np.fmax(low - array, array - high)
     bound = np.where(array > high, high, low)
@@ -100,7 +109,7 @@ def _excess(space: spaces.Box, value: Any) -> float:
 
 
 def _outside(space: gym.Space, value: Any) -> bool:
-    array = np.asarray(value)
+    array = _array(value)
     if array.dtype.kind not in "biu" or array.shape != (space.shape or ()):
         return False  # another check tells
     if isinstance(space, spaces.MultiBinary):
@@ -114,7 +123,7 @@ def finite(env: gym.Env, calls: Sequence[Call]) -> Finding:
     """NaN and infinity in observations and rewards: a run ends at the first."""
     for call in calls:
         for path, _, value in value_leaves(env.observation_space, call.obs):
-            array = np.asarray(value)
+            array = _array(value)
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 index = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
                 shown = array[tuple(index)]
@@ -165,7 +174,7 @@ def flags(calls: Sequence[Call]) -> Finding:
             if isinstance(flag, (bool, np.bool_)):
                 continue
             shown = f"{call.where}: {name} = {flag!r:.40} ({type(flag).__name__})"
-            array = np.asarray(flag)
+            array = _array(flag)
             if array.size != 1 or array.dtype.kind not in "biu" or int(array.reshape(())) not in (0, 1):
                 return Finding("flags", FAIL, shown, f"Return bool({name}), True or False.")
             coerced = coerced or f"{shown}, taken as {bool(array)}"

@@ -7,6 +7,7 @@ from the environment (see ``wrappers.EpisodicLife``) begins no new one: it is no
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -164,7 +165,8 @@ class InProcessVectorEnv(VectorEnv):
         )
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        self._actions[i].append(action)
+        # A copy: the environment may write into what it is given.
+        self._actions[i].append(action if type(action) is int else copy.deepcopy(action))
         self._recorders[i].decisions += 1
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)

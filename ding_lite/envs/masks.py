@@ -92,10 +92,14 @@ def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:
     if branches is not None:
         found = [without_legal_action(mask[n], c) for n, c in branches.items() if n in mask]
         return np.logical_or.reduce(found)
-    mask = np.asarray(mask, np.bool_)
     if isinstance(action_space, gym.spaces.MultiDiscrete):
-        parts = np.split(mask, np.cumsum(action_space.nvec.ravel())[:-1], axis=-1)
+        if isinstance(mask, Mapping):  # a Tuple observation: one mask a part
+            parts = [np.asarray(part, np.bool_) for part in mask.values()]
+        else:
+            ends = np.cumsum(action_space.nvec.ravel())[:-1]
+            parts = np.split(np.asarray(mask, np.bool_), ends, axis=-1)
         return ~np.logical_and.reduce([part.any(-1) for part in parts])
+    mask = np.asarray(mask, np.bool_)
     if isinstance(action_space, gym.spaces.MultiBinary):
         return np.zeros(len(mask), bool)  # leaving every bit at 0 is an action
     return ~mask.any(-1)

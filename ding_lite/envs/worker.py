@@ -152,6 +152,7 @@ def main(fd: int, parent: int, grace: float) -> None:
         for envs in made:
             with contextlib.suppress(Exception):
                 envs.close()
+        sock.close()
 
 
 def _die_with_parent(sock: socket.socket, parent: int, grace: float) -> None:

@@ -1,9 +1,11 @@
 """Wrappers by name: what each does, games of several lives, and open games of them brought back."""
 
 import copy
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -17,10 +19,11 @@ from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.errors import CheckpointError, ConfigError, EnvContractError, RegistryError
 from ding_lite.registry import WRAPPER_REGISTRY
 
-NAMES = (
-    "action_rescale atari atari_preprocessing episodic_life fire_reset frame_stack max_and_skip "
-    "minigrid_flat minigrid_image noop_reset record reward_clip step_counter time_limit"
-).split()
+NAMES = [
+    *("action_rescale", "atari", "atari_preprocessing", "episodic_life", "fire_reset", "frame_stack"),
+    *("max_and_skip", "minigrid_flat", "minigrid_image", "noop_reset", "record", "reward_clip"),
+    *("step_counter", "time_limit"),
+]
 
 
 class LivesEnv(gym.Env):
@@ -101,6 +104,11 @@ def test_these_are_the_names_and_the_command_line_lists_them(capsys):
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("  test_")]
     assert [line.split()[0] for line in lines] == NAMES
     assert all(len(line.split()) > 3 for line in lines), "a name without a word about it"
+
+
+def test_page_about_wrappers_has_each_of_them():
+    text = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == NAMES
 
 
 @pytest.mark.parametrize("wrong", ["TimeLimit", "timelimit", {"type": "time_limt"}], ids=str)
