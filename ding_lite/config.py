@@ -217,12 +217,17 @@ def _name_of(kind: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Returns a config as JSON data: plain dicts, and names for classes."""
+    """Returns a config as JSON data: plain dicts, names for classes, and the repr of other objects.
+
+    A run that was given objects runs, and its config.json shows them; it cannot be made again from it.
+    """
     if isinstance(value, Mapping):
         return {name: plain(v) for name, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
-    return _name_of(value) if callable(value) else value
+    if callable(value):
+        return _name_of(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
 
 
 def policy_modules(policy: Mapping[str, Any]) -> list[str]:

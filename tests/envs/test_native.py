@@ -8,6 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from worlds import CountingEnv, SeededEnv, copy_of, same_tree
 
+from ding_lite.envs.env_pool import EnvPoolVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError
 
@@ -27,10 +28,15 @@ def act(obs, rng):
     return action
 
 
-@pytest.fixture(scope="module")
-def recorded():
+def env_pool(seed=0):
+    pytest.importorskip("envpool", reason="the extra envpool is not installed")
+    return EnvPoolVectorEnv("CartPole-v1", NUM_ENVS, seed, {"num_threads": 1})
+
+
+@pytest.fixture(scope="module", params=[cartpole, env_pool], ids=["gymnasium", "EnvPool"])
+def recorded(request):
     """Rows (obs before, action, transition) of some thousands of steps."""
-    envs, rng = cartpole(), np.random.default_rng(0)
+    envs, rng = request.param(), np.random.default_rng(0)
     obs, rows = envs.reset("collect").copy(), []
     for _ in range(STEPS):
         action = act(obs, rng)
@@ -212,3 +218,17 @@ def test_cut_without_a_final_observation_is_refused_under_same_step():
     envs.reset("collect")
     with pytest.raises(EnvContractError, match=r"envs \[0\] were truncated.*no 'final_obs'"):
         envs.step(np.zeros(1, np.int64))
+
+
+def test_env_pool_begins_anew_from_the_seed_of_the_stream():
+    starts = [env_pool(seed).reset("evaluate", number).copy() for seed, number in ((1, 0), (1, 0), (1, 1))]
+    assert np.array_equal(starts[0], starts[1])
+    assert not np.array_equal(starts[0], starts[2])
+
+
+def test_env_pool_cannot_bring_episodes_back_and_says_so():
+    envs = env_pool()
+    envs.reset("collect")
+    assert not envs.restorable
+    with pytest.raises(CheckpointError, match="cannot be brought back"):
+        envs.load_state_dict(envs.state_dict())

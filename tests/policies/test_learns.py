@@ -1,0 +1,56 @@
+"""Every kind of action is learned in seconds, on environments whose best policy is known."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from ding_lite import SerialPipeline
+from ding_lite.testing import ACTION_SPACES, MatchEnv
+
+
+class Nested(gym.ObservationWrapper):
+    """Hides what matters in one leaf of a nested Dict, beside noise."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        noise = gym.spaces.Box(-1, 1, (2,), np.float32)
+        self.observation_space = gym.spaces.Dict(
+            a=gym.spaces.Dict(noise=noise, clue=env.observation_space), b=gym.spaces.Discrete(3)
+        )
+
+    def observation(self, observation):
+        noise = self.unwrapped.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return {"a": {"noise": noise, "clue": observation}, "b": self.unwrapped.t % 3}
+
+
+def nested_match():
+    return Nested(MatchEnv(gym.spaces.Discrete(3)))
+
+
+def share_of_the_best(env, tmp_path, steps=20_000, **kwargs):
+    config = dict(
+        max_env_step=steps,
+        env=dict(type=env, kwargs=kwargs),
+        policy=dict(
+            recompute_adv=False,
+            learn=dict(learning_rate=5e-3, epoch_per_collect=8, batch_size=128, lr_schedule="linear"),
+            collect=dict(n_sample=512, discount_factor=0.5),
+            eval=dict(eval_freq=0),
+        ),
+        logger=dict(tensorboard=False),
+    )
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    for _ in pipeline:
+        pass
+    return pipeline.scores.last.mean / MatchEnv.length
+
+
+@pytest.mark.parametrize("title", ACTION_SPACES)
+def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
+    assert share_of_the_best(MatchEnv, tmp_path, action_space=ACTION_SPACES[title]) > 0.95
+
+
+def test_the_clue_is_found_in_a_nested_observation(tmp_path):
+    assert share_of_the_best(nested_match, tmp_path) > 0.95
