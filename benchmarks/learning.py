@@ -50,6 +50,10 @@ ROWS = {
     "pendulum_ppo": Row("pendulum_ppo", mean=-200),
     "mountaincar_continuous_ppo": Row("mountaincar_continuous_ppo", mean=90),
     "lunarlander_ppo": Row("lunarlander_ppo", mean=230, worst=200),
+    "inverted_double_pendulum_tuned_ppo": Row(
+        "inverted_double_pendulum_tuned_ppo", mean=9200, worst=9200, seeds=3, checkpoint="best"
+    ),
+    "minatar_breakout_ppo": Row("minatar_breakout_ppo", mean=6),
 }
 
 

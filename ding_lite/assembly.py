@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -101,6 +102,13 @@ class Parts:
         if steps:
             self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed))
         return steps
+
+    def import_option(self) -> str:
+        """Returns the option that brings back classes of the user's own, for the command line."""
+        kinds = (type(self.policy), type(self.policy.model))
+        modules = {kind.__module__ for kind in kinds if not kind.__module__.startswith("ding_lite.")}
+        main = getattr(sys.modules.get("__main__"), "__file__", None) or "MODULE"
+        return "".join(f" --import {main if name == '__main__' else name}" for name in sorted(modules))
 
     def metric_names(self) -> list[str]:
         """Returns the names of the metrics that a run logs, in the order of its columns."""

@@ -3,12 +3,7 @@
     envs -> Collector -> rollout -> Learner -> policy
                                     Evaluator ---^   (beside the loop, never inside it)
 
-The pipeline is an iterator, so a script that embeds it owns its loop::
-
-    pipeline = SerialPipeline("cartpole_ppo")
-    for progress in pipeline:
-        if progress.evaluation:
-            print(progress.env_step, progress.evaluation.mean)
+The pipeline is an iterator: a script that embeds it owns its loop.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ import torch
 from ding_lite.assembly import Parts
 from ding_lite.checkpoint import CheckpointKeeper, find_checkpoint, load_checkpoint
 from ding_lite.config import Config, as_config, compile_config, foreign_modules, plain, refuse_untrusted
-from ding_lite.display import Display, Quiet, display_for
+from ding_lite.display import Display, Quiet, display_for, evaluation_line
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, DingLiteError
 from ding_lite.evaluator import evaluation_metrics
@@ -91,7 +86,8 @@ class SerialPipeline:
         Args:
             run: a run's folder, or one of its checkpoints.
             checkpoint: which one of a run.
-            max_train_iter, max_env_step: new limits; the saved ones when None.
+            max_train_iter, max_env_step: new limits; the saved ones when None. A step limit still ahead
+                also takes a solved run further, to that limit.
             env_setting, model, display: as for a new pipeline.
             trust: modules of your own that the saved config may import.
 
@@ -110,6 +106,7 @@ class SerialPipeline:
         except BaseException:
             self.parts.close()
             raise
+        self._past_solved = max_env_step is not None and max_env_step > self.progress.env_step
         self._open(folder.parent.parent, resume_at=self.progress.env_step)
         return self
 
@@ -118,6 +115,7 @@ class SerialPipeline:
     ) -> None:
         self.config, self.cfg, self.display = config, config.values, display
         self.status, self.error, self._stop_requested = "running", "", ""
+        self._past_solved = False  # a solved run that was told to train on
         self._earlier_wall_time, self._started = 0.0, time.monotonic()
         self.parts = parts = Parts(self.cfg, env_setting, model)
         self.policy, self.collector, self.learner = parts.policy, parts.collector, parts.learner
@@ -167,7 +165,7 @@ class SerialPipeline:
         cfg, done = self.cfg, self.progress
         return bool(
             self._stop_requested
-            or done.solved
+            or (done.solved and not self._past_solved)
             or done.env_step >= cfg.max_env_step
             or (cfg.max_train_iter is not None and done.train_iter >= cfg.max_train_iter)
         )
@@ -178,8 +176,7 @@ class SerialPipeline:
 
     def step(self) -> Progress:
         """Takes one turn: collect, learn, perhaps evaluate, and write it down."""
-        progress, began = self.progress, time.perf_counter()
-        before = progress.env_step
+        progress, before, began = self.progress, self.progress.env_step, time.perf_counter()
         rollout = self.collector.collect()
         collected = time.perf_counter()
         learned = self.learner.train(rollout)
@@ -211,7 +208,9 @@ class SerialPipeline:
     def _evaluate(self) -> None:
         """Evaluates, and keeps the best as a checkpoint."""
         progress, began = self.progress, time.perf_counter()
-        progress.evaluation, progress.solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        progress.solved |= solved
+        self.logger.say(evaluation_line(progress))
         progress.metrics |= evaluation_metrics(progress.evaluation)
         progress.metrics["time/eval_s"] = time.perf_counter() - began
         if self.scores.is_best(progress.evaluation):
@@ -238,6 +237,7 @@ class SerialPipeline:
         self.status, self.error = status, error
         self.save("last")
         self._write_result()
+        self.logger.say(self.summary())
 
     def _fail(self, error: BaseException) -> None:
         """Notes how a run died; its last checkpoint stays the one from before."""
@@ -280,7 +280,7 @@ class SerialPipeline:
         told = "" if last is None else f", evaluation {last.mean:.1f} ± {last.std:.1f}"
         return (
             f"{self.status} after {self.progress.env_step:,} env steps and {self.wall_time:.1f} s{told}\n"
-            f"run: {self.folder}   try: ding-lite eval {self.folder} -n 100"
+            f"run: {self.folder}   try: ding-lite eval {self.folder} -n 100{self.parts.import_option()}"
         )
 
     @property

@@ -88,7 +88,7 @@ def read_run(folder: Path, x: str = "env_step") -> Run:
         raise ConfigError(f"there is no run folder {folder}")
     metrics = folder / "metrics.csv"
     if not metrics.is_file():
-        raise ConfigError(f"{folder} is not a run folder: it has no metrics.csv")
+        raise ConfigError(f"{folder} is not a run folder: it has no metrics.csv (for all in it: {folder}/*)")
     try:
         config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"])
     except (OSError, ValueError, KeyError, TypeError) as error:

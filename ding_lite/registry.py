@@ -78,7 +78,8 @@ class Registry:
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise RegistryError(
             f"there is no {self.noun} named {name!r}.{hint} Registered: {', '.join(self.names())}. "
-            'A class of your own is named by "package.module:Name".'
+            'A class of your own is named by "package.module:Name", or registered by a module that was '
+            "imported first (--import MODULE)."
         )
 
     def names(self) -> list[str]:

@@ -40,6 +40,9 @@ SYNONYMS = {
 }
 
 
+NOTES = {name: ": steps x environments" for name in ("n_steps", "num_steps")}
+
+
 @dataclass(frozen=True)
 class Key:
     """One key of a config: its default and what else may stand there.
@@ -166,7 +169,7 @@ def _unknown(name: str, path: str, schema: Schema, root: Schema) -> str:
     same_name = [leaf for leaf in everywhere if leaf.split(".")[-1] == meant]
     here = difflib.get_close_matches(name, [str(k) for k in schema], n=1, cutoff=0.75)
     if same_name:
-        hint = f"{meant!r} exists at {' and '.join(same_name[:3])}"
+        hint = f"{meant!r} exists at {' and '.join(same_name[:3])}{NOTES.get(name, '')}"
     elif here:
         hint = f"did you mean {here[0]!r}?"
     else:

@@ -60,7 +60,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         action="append",
         default=[],
-        help="import a module first, such as one that registers a policy (may be repeated)",
+        help="import a module or a .py file first, such as one that registers a policy (repeatable)",
     )
 
 
@@ -171,8 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        for module in getattr(args, "imports", []):
-            importlib.import_module(module)
+        args.imports = [_import(module) for module in getattr(args, "imports", [])]
         return int(importlib.import_module(f"ding_lite.cli.{module_of(args.command)}").run(args))
     except DingLiteError as error:
         if args.debug:
@@ -182,10 +181,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except ModuleNotFoundError as error:
-        if error.name in getattr(args, "imports", []):
+        if error.name in [os.path.basename(m).removesuffix(".py") for m in getattr(args, "imports", [])]:
             print(f"ding-lite: error: --import {error.name}: there is no such module", file=sys.stderr)
             return 2
         raise
+
+
+def _import(module: str) -> str:
+    """Imports a module, or a .py file as one, and returns its name."""
+    if module.endswith(".py"):
+        folder, file = os.path.split(os.path.abspath(module))
+        sys.path.insert(0, folder)
+        module = file.removesuffix(".py")
+    importlib.import_module(module)
+    return module
 
 
 def _detach_resume(argv: list[str]) -> list[str]:

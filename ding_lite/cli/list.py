@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         if args.kind is None:
             print(f"{kind}:")
         for name, about in _entries(kind):
-            print(f"  {name:<34}{about}".rstrip())
+            print(f"  {name:<36}{about}".rstrip())
     return 0
 
 

@@ -71,7 +71,9 @@ def _resumed(args: argparse.Namespace, display: Display) -> SerialPipeline | Non
     if pipeline.is_over():
         display.say(
             f"{run_folder} is finished: {pipeline.progress.env_step:,} of {pipeline.cfg.max_env_step:,} env "
-            "steps" + (", solved" if pipeline.progress.solved else "") + ". Raise --max-env-step to extend it"
+            "steps"
+            + (", solved" if pipeline.progress.solved else "")
+            + ". A --max-env-step beyond that takes it further"
         )
         pipeline.close()
         return None

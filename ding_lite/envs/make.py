@@ -164,7 +164,10 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(kind, str) and kind != "gymnasium":
         plain["type"] = ENV_REGISTRY.get(kind)
     elif kind == "gymnasium":
-        register_ids(plain["env_id"])
+        try:
+            register_ids(plain["env_id"])
+        except ImportError as error:
+            raise EnvError(f"env {plain['env_id']!r}: {error}.{missing_extra(error)}") from error
         # An id that the user's own code registered is unknown to a worker; its spec is not.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
