@@ -540,3 +540,23 @@ def test_result_has_every_promised_key(make):
     assert result["env_steps_per_second"] == pytest.approx(
         result["env_step"] / result["wall_time_s"], rel=0.01
     )
+
+
+def test_a_solved_run_is_taken_further_by_a_higher_limit_and_its_log_says_so(make):
+    pipeline = finished(
+        make(small_config(LengthEnv, env={"stop_value": 1.0}, policy={"eval": {"eval_freq": 256}}))
+    )
+    assert pipeline.status == "solved"
+    solved_at = pipeline.progress.env_step
+    assert solved_at < pipeline.cfg.max_env_step
+    trust = [LengthEnv.__module__]
+    again = SerialPipeline.resume(pipeline.folder, trust=trust)
+    assert again.is_over()
+    again.close()
+    further = SerialPipeline.resume(pipeline.folder, max_env_step=solved_at + 512, trust=trust)
+    finished(further)
+    assert further.progress.env_step >= solved_at + 512
+    assert further.status == "solved"
+    log = (pipeline.folder / "log.txt").read_text()
+    assert log.count("evaluation") >= 3
+    assert "resumed" in log

@@ -320,7 +320,11 @@ def test_misspelt_key_in_the_wrong_section_is_told_its_whole_path():
 
 @pytest.mark.parametrize(
     ("theirs", "ours"),
-    [("lr", "learn.learning_rate"), ("minibatch_size", "learn.batch_size"), ("n_steps", "collect.n_sample")],
+    [
+        ("lr", "learn.learning_rate"),
+        ("minibatch_size", "learn.batch_size"),
+        ("n_steps", "collect.n_sample: steps x environments"),
+    ],
 )
 def test_name_from_another_library_is_translated(theirs, ours):
     assert only_fault({theirs: 1}).endswith(f"exists at {ours}")
