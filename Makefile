@@ -33,7 +33,7 @@ type: $(VENV)/ready    ## types
 
 check: lint type test  ## all that must hold before a commit
 
-learn: $(VENV)/ready   ## every shipped config reaches its score (half an hour; restartable)
+learn: $(VENV)/ready   ## every shipped config reaches its score (an hour or two; restartable)
 	$(BIN)/python benchmarks/learning.py --check
 
 results: $(VENV)/ready ## one row of that table: make results ROW=cartpole_ppo

@@ -132,9 +132,11 @@ def write_table() -> None:
         seeds = stored["seeds"]
         each = ", ".join(f"{one['mean']:.1f}" for one in seeds)
         steps = f"{min(s['env_step'] for s in seeds):,} to {max(s['env_step'] for s in seeds):,}"
+        title = name if row.checkpoint == "last" else f"{name} ({row.checkpoint} checkpoint)"
+        mean, took = (fmean(one[key] for one in seeds) for key in ("mean", "wall_time_s"))
         lines.append(
-            f"| {name} | {len(seeds)} | {steps} | {each} | **{fmean(s['mean'] for s in seeds):.1f}** | "
-            f"{row.mean:g} | {fmean(s['wall_time_s'] for s in seeds):.0f} | {stored['commit']} |"
+            f"| {title} | {len(seeds)} | {steps} | {each} | **{mean:.1f}** | {row.mean:g} | {took:.0f} | "
+            f"{stored['commit']} |"
         )
     text = RESULTS.read_text()
     before, after = text.split(BEGIN)[0], text.split(END)[1]

@@ -113,6 +113,7 @@ def test_close_twice_is_fine(make):
     pipeline = finished(make(counted(max_env_step=256)))
     pipeline.close()
     pipeline.close()
+    assert result_of(pipeline)["status"] == "finished"
 
 
 def test_resuming_a_finished_run_takes_no_further_turn(make):

@@ -318,6 +318,7 @@ def test_close_twice_is_fine():
     envs = counting()
     envs.close()
     envs.close()
+    assert envs.envs == []
 
 
 # ---------------------------------------------------------------------- open episodes

@@ -276,6 +276,9 @@ def test_a_hanging_environment_is_killed_and_named(where):
 def test_a_hanging_close_is_cut():
     with pool(faulty("close", "hang"), close_timeout=0.5) as envs:
         envs.reset("x")
+        start = time.monotonic()
+        envs.close()
+        assert time.monotonic() - start < 5
 
 
 def test_an_unclosed_pool_ends_with_its_object():
