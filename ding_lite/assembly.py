@@ -86,6 +86,7 @@ class Parts:
             f"policy {plain(cfg.policy.type)} on {policy.device}, {size:,} parameters, "
             f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
         ]
+        lines += policy.describe()
         if not self.envs.restorable:
             lines.append("open episodes of this backend cannot be saved: a resumed run begins new ones")
         wanted, taken = cfg.policy.collect.n_sample, collector.n_sample

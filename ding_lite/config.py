@@ -98,7 +98,7 @@ def compile_config(
     values, faults = check(user, schema)
     if not faults:
         values = _lay_over(default_values(schema), values)
-        faults = _cross_checks(values)
+        faults = _cross_checks(values) + _policy_class(values["policy"]["type"]).config_faults(values)
     if faults:
         raise _error(origin, faults)
     for path, _ in leaves(values):
@@ -191,6 +191,10 @@ def _cross_checks(values: Mapping[str, Any]) -> list[str]:
                 f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
             )
     return faults
+
+
+def _policy_class(kind: Any) -> Any:
+    return POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind
 
 
 def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:

@@ -65,18 +65,62 @@ def time_major_fields(rollout: Rollout) -> dict[str, Any]:
     return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
 
 
-def flatten_valid(fields: Mapping[str, Any], valid: Tensor) -> Rollout:
-    """Returns the valid rows of (T, B, ...) fields as one tree (N, ...), time first.
+def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> Rollout:
+    """Returns the rows ``rows`` (N,) of flattened (T, B, ...) fields as one tree (N, ...).
+
+    Nothing is copied where they are all rows; they ascend.
+    """
+
+    def flat(leaf: Tensor) -> Tensor:
+        leaf = leaf.flatten(0, 1)
+        return leaf if len(leaf) == len(rows) else leaf[rows]
+
+    return ttorch.Tensor(map_tree(flat, fields))
+
+
+def side_by_side(left: Rollout, right: Rollout) -> Rollout:
+    """Returns two rollouts of the same length as one, the columns of ``right`` after those of ``left``.
 
     Shapes:
-        fields: (T, B, ...), valid: (T, B) -> (N, ...) with N = valid.sum()
+        (T, B) and (T, C) -> (T, B + C)
     """
-    if bool(valid.all()):
-        flat = map_tree(lambda x: x.flatten(0, 1), fields)
-    else:
-        index = valid.flatten().nonzero().squeeze(-1)
-        flat = map_tree(lambda x: x.flatten(0, 1)[index], fields)
-    return ttorch.Tensor(flat)
+    one, other = to_dict(left), to_dict(right)
+    joined = {
+        name: _joined(one[name], other[name], 0 if name == "last_obs" else 1)
+        for name in one
+        if name != "final"
+    }
+    columns = left.valid.shape[1]
+    finals = [tree["final"] for tree in (one, other) if "final" in tree]
+    if "final" in other:
+        finals[-1] = {**finals[-1], "env": finals[-1]["env"] + columns}
+    if finals:
+        joined["final"] = finals[0] if len(finals) == 1 else _joined(finals[0], finals[1], 0)
+    return as_rollout(joined)
+
+
+def select_columns(rollout: Rollout, index: Tensor) -> Rollout:
+    """Returns a copy of the columns ``index`` (C,) of a rollout (T, B), which ascend, as (T, C)."""
+    fields = to_dict(rollout)
+    final = fields.pop("final", None)
+    kept = {
+        name: map_tree(lambda x, dim=0 if name == "last_obs" else 1: x.index_select(dim, index), field)
+        for name, field in fields.items()
+    }
+    if final is not None:
+        new_place = torch.full((rollout.valid.shape[1],), -1, device=index.device)
+        new_place[index] = torch.arange(len(index), device=index.device)
+        stays = new_place[final["env"]] >= 0
+        if bool(stays.any()):
+            kept["final"] = map_tree(lambda x: x[stays], final)
+            kept["final"]["env"] = new_place[kept["final"]["env"]]
+    return as_rollout(kept)
+
+
+def _joined(left: Any, right: Any, dim: int) -> Any:
+    if isinstance(left, dict):
+        return {name: _joined(left[name], right[name], dim) for name in left}
+    return torch.cat([left, right], dim)
 
 
 def minibatch_sizes(n: int, batch_size: int) -> list[int]:
@@ -100,7 +144,11 @@ class Batch(SimpleNamespace):
     """What a loss sees: the fields of a minibatch (N, ...) and the model's fresh outputs on it.
 
     ``dist`` is the action distribution, ``new_value`` the value (N,), each where the loss asked for it.
+    ``policy_weight`` and ``value_weight`` (N,) weigh the samples of the two losses; None is 1.
     """
+
+    policy_weight: Tensor | None = None
+    value_weight: Tensor | None = None
 
 
 def batch_of(flat: Rollout, index: Tensor) -> Batch:

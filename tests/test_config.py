@@ -797,5 +797,4 @@ def test_di_engine_keys_that_we_do_not_follow_are_these():
         "policy.learn.pretrained_model_path",
         "policy.multi_agent",
         "policy.multi_gpu",
-        "policy.nstep_return",
     }

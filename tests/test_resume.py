@@ -214,7 +214,7 @@ def outcome(state, config, folder):
 
 TOP = ["policy", "collector", "learner", "progress", "scores", "clock"]
 OF_POLICY = [
-    *("model", "generator", "optimizer", "permutation", "progress"),
+    *("model", "generator", "optimizer", "permutation", "policy_buffer", "progress"),
     *("obs_norm", "reward_scale", "value_norm"),
 ]
 OF_PARTS = [

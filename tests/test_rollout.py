@@ -8,7 +8,7 @@ from ding_lite.rollout import (
     RolloutStorage,
     as_rollout,
     batch_of,
-    flatten_valid,
+    flatten_rows,
     map_tree,
     minibatch_sizes,
     minibatches,
@@ -59,17 +59,18 @@ def test_two_passes_have_different_orders_and_one_seed_repeats_both():
     assert passes() == [first, second]
 
 
-def test_flatten_valid_goes_through_time_first_and_drops_fillers():
+def test_flatten_rows_goes_through_time_first_and_drops_fillers():
     field = torch.arange(6).view(3, 2)
     valid = torch.tensor([[True, True], [False, True], [True, False]])
-    flat = flatten_valid({"x": field, "tree": {"y": field * 10}}, valid)
+    rows = valid.flatten().nonzero().squeeze(-1)
+    flat = flatten_rows({"x": field, "tree": {"y": field * 10}}, rows)
     assert flat["x"].tolist() == [0, 1, 3, 4]
     assert flat["tree"]["y"].tolist() == [0, 10, 30, 40]
 
 
-def test_flatten_valid_keeps_trailing_dims_and_order_when_all_is_valid():
+def test_flatten_rows_keeps_trailing_dims_and_order_when_all_is_valid():
     field = torch.arange(12).view(3, 2, 2)
-    flat = flatten_valid({"x": field}, torch.ones(3, 2, dtype=torch.bool))
+    flat = flatten_rows({"x": field}, torch.arange(6))
     assert flat["x"].tolist() == field.flatten(0, 1).tolist()
 
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -22,7 +21,7 @@ from ding_lite.config_files import shipped_configs
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.errors import EnvError
 from ding_lite.policies import PPOPolicy
-from ding_lite.rollout import flatten_valid
+from ding_lite.rollout import Batch, flatten_rows
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = shipped_configs()
@@ -154,9 +153,7 @@ def test_rate_and_clip_ranges_of_breakout_fall_to_0_together(policy, update):
     at(policy, update)
     assert policy.optimizer.learning_rate == pytest.approx(2.5e-4 * left, abs=1e-12)
     assert policy.clip_ratio == pytest.approx(0.1 * left, abs=1e-12)
-    batch = SimpleNamespace(
-        new_value=torch.tensor([3.0]), value=torch.tensor([0.0]), value_target=torch.tensor([3.0])
-    )
+    batch = Batch(new_value=torch.tensor([3.0]), value=torch.tensor([0.0]), value_target=torch.tensor([3.0]))
     loss, _ = policy.value_loss(batch)  # as if the value had only moved by the clip range
     assert float(loss) == pytest.approx(0.5 * (3 - 0.1 * left) ** 2, rel=1e-5)
 
@@ -197,7 +194,7 @@ def test_frames_of_breakout_are_scaled_by_the_network_alone(policy):
 
 
 def test_advantages_of_breakout_have_mean_0_and_std_1_in_each_minibatch(policy):
-    flat = flatten_valid({"advantage": torch.randn(8, 128) * 5 + 3}, torch.ones(8, 128, dtype=torch.bool))
+    flat = flatten_rows({"advantage": torch.randn(8, 128) * 5 + 3}, torch.arange(8 * 128))
     batches = list(policy._minibatches(flat))
     assert len(batches) == 4
     for batch in batches:

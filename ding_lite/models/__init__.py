@@ -6,5 +6,6 @@ Importing this package registers what it ships in ``MODEL_REGISTRY`` and ``ENCOD
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import ActionHead
+from ding_lite.models.phasic import PPG, PhasicActorCritic
 
-__all__ = ["VAC", "ActionHead", "ActorCritic", "Encoder"]
+__all__ = ["PPG", "VAC", "ActionHead", "ActorCritic", "Encoder", "PhasicActorCritic"]

@@ -126,7 +126,7 @@ class VAC(ActorCritic):
         super().__init__(obs_space, action_space)
         images = any(is_image(leaf) for _, leaf in observation_leaves(obs_space))
         self.share_encoder = images if share_encoder is None else share_encoder
-        activation = activation or ("relu" if images else "tanh")
+        self.activation = activation = activation or ("relu" if images else "tanh")
 
         options = (encoder, encoder_hidden_size_list, activation)
         self.actor_encoder = Encoder(obs_space, *options)
@@ -144,7 +144,7 @@ class VAC(ActorCritic):
         )
         self.critic_head, last = value_head(features, critic_head_hidden_size_list, activation)
         self.value_heads = (last,)
-        initialize(self, init, init_gain or {})
+        initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layers=(last,))
 
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))
@@ -167,22 +167,29 @@ def value_head(
     return nn.Sequential(*mlp(sizes, activation), last), last
 
 
-def initialize(model: VAC, kind: str, gain: Mapping[str, float]) -> None:
-    """Initialises a fresh model: hidden layers alike, the last layer of each head with its own gain."""
+def initialize(
+    module: nn.Module,
+    kind: str,
+    gain: Mapping[str, float],
+    *,
+    policy_layers: nn.Module | None = None,
+    value_layers: Sequence[nn.Module] = (),
+) -> None:
+    """Initialises fresh layers: hidden ones alike, the last of each head with its own gain."""
     if kind == "torch":
         return
     if kind == "orthogonal":
-        init.orthogonal(model, gain.get("hidden", 2**0.5))
-        init.orthogonal(model.actor_head.out, gain.get("policy", 0.01))
-        for head in model.value_heads:
-            init.orthogonal(head, gain.get("value", 1.0))
+        init.orthogonal(module, gain.get("hidden", 2**0.5))
+        if policy_layers is not None:
+            init.orthogonal(policy_layers, gain.get("policy", 0.01))
+        for layer in value_layers:
+            init.orthogonal(layer, gain.get("value", 1.0))
         return
     # The authors' scales: linear layers 1.4, convolutions 1 / sqrt(3) a residual stage, heads 0.1.
-    for layer in model.modules():
+    for layer in module.modules():
         if isinstance(layer, nn.Linear):
             init.normed(layer, 1.4)
         elif isinstance(layer, nn.Conv2d):
             init.normed(layer, 0.638)
-    init.normed(model.actor_head.out, 0.1)
-    for head in model.value_heads:
+    for head in (*([policy_layers] if policy_layers is not None else []), *value_layers):
         init.normed(head, 0.1)

@@ -8,7 +8,7 @@ Shapes: T steps, B envs, N samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +18,7 @@ from torch import Tensor
 from ding_lite.errors import ConfigError
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
-from ding_lite.rl.returns import gae
+from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rollout import Rollout, leading_size, map_tree
 from ding_lite.schema import Key
@@ -32,6 +32,8 @@ class ActorCriticPolicy(Policy):
 
     config: dict[str, Any] = dict(
         action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
+        nstep_return=False,  # value targets of nstep steps, instead of those of GAE
+        nstep=Key(3, low=1),
         learn=dict(
             learning_rate=Key(3e-4, above=0),
             value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
@@ -94,10 +96,14 @@ class ActorCriticPolicy(Policy):
         return rollout
 
     @torch.no_grad()
-    def _credit(self, rollout: Rollout) -> dict[str, Tensor]:
+    def _credit(self, rollout: Rollout, weight: Tensor | None = None) -> dict[str, Tensor]:
         """Returns value, advantage and value_target (T, B) by the newest value network, raw units.
 
         What stands on a row that is not valid never reaches a valid one.
+
+        Args:
+            rollout: of any age.
+            weight: (T, B), min(1, pi/mu) of each step: V-trace for rollouts that are not fresh.
         """
         valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
         value = self._values(rollout.obs, lead=2)
@@ -107,22 +113,55 @@ class ActorCriticPolicy(Policy):
         if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__
             final = rollout.final
             next_value[final.t, final.env] = self._values(final.obs, lead=1)
+        reward = self._training_reward(rollout.reward).masked_fill(~valid, 0.0)
+        # What follows an end belongs to another episode, and may be anything, a nan too.
+        next_value = next_value.masked_fill(~valid | (rollout.terminated & (not ignore_done)), 0.0)
+        ends = (rollout.terminated, rollout.truncated | ~valid)
+        gamma = self.cfg.collect.discount_factor
         advantage, target = gae(
-            self._training_reward(rollout.reward).masked_fill(~valid, 0.0),
+            reward,
             value.masked_fill(~valid, 0.0),
-            # What follows an end belongs to another episode, and may be anything, a nan too.
-            next_value.masked_fill(~valid | (rollout.terminated & (not ignore_done)), 0.0),
-            rollout.terminated,
-            rollout.truncated | ~valid,
-            gamma=self.cfg.collect.discount_factor,
+            next_value,
+            *ends,
+            gamma=gamma,
             gae_lambda=self.cfg.collect.gae_lambda,
+            weight=weight,
             ignore_done=ignore_done,
         )
+        if self.cfg.nstep_return:
+            nstep = self.cfg.nstep
+            target = nstep_return(
+                reward, next_value, *ends, gamma=gamma, nstep=nstep, ignore_done=ignore_done
+            )
         return {"value": value, "advantage": advantage, "value_target": target}
 
     @torch.no_grad()
     def _values(self, obs: Any, lead: int) -> Tensor:
-        """Returns the values of observations with ``lead`` leading dims, raw units, in chunks."""
+        """Returns the values of observations with ``lead`` leading dims, raw units."""
+        value: Tensor = self._chunked(lambda inputs, _: self.model.compute_critic(inputs), obs, lead)
+        return value if self.value_norm is None else self.value_norm.denormalize(value)
+
+    @torch.no_grad()
+    def _log_probs(self, obs: Any, action: Any, lead: int) -> Tensor:
+        """Returns the log-probs, under the newest policy, of actions with ``lead`` leading dims."""
+
+        def log_prob(inputs: Any, some: Any) -> Tensor:
+            return self._distribution(inputs, self.model.compute_actor(inputs)).log_prob(some)
+
+        log_probs: Tensor = self._chunked(log_prob, obs, lead, action)
+        return log_probs
+
+    @torch.no_grad()
+    def _logits(self, obs: Any, lead: int) -> Any:
+        """Returns the parameters of the newest policy's distributions, a tensor or a dict."""
+        return self._chunked(lambda inputs, _: self.model.compute_actor(inputs), obs, lead)
+
+    def _chunked(self, function: Callable[..., Any], obs: Any, lead: int, *others: Any) -> Any:
+        """Returns ``function(inputs, other, ...)`` of all samples, some megabytes of input at a time.
+
+        Shapes:
+            obs and each of ``others``: (..., *) with ``lead`` leading dims -> (..., *), a tensor or a dict
+        """
         shape: torch.Size = torch.Size()
         sizes: list[int] = []
 
@@ -132,14 +171,13 @@ class ActorCriticPolicy(Policy):
             sizes.append(leaf[(0,) * lead].numel() * 4)
 
         map_tree(note, obs)
-        flat = map_tree(lambda leaf: leaf.flatten(0, lead - 1), obs)
+        flat = [map_tree(lambda leaf: leaf.flatten(0, lead - 1), tree) for tree in (obs, *others)]
         chunk = max(1, VALUE_CHUNK_BYTES // max(1, sum(sizes)))
-        values = [
-            self.model.compute_critic(self._inputs(map_tree(lambda x, s=start: x[s : s + chunk], flat)))
-            for start in range(0, shape.numel(), chunk)
-        ]
-        value = torch.cat(values).view(shape)
-        return value if self.value_norm is None else self.value_norm.denormalize(value)
+        results = []
+        for start in range(0, shape.numel(), chunk):
+            some, *rest = (map_tree(lambda x, s=start: x[s : s + chunk], tree) for tree in flat)
+            results.append(function(self._inputs(some), *map(self._on_device, rest) if rest else (None,)))
+        return concatenated(results, shape)
 
     def _training_reward(self, reward: Tensor) -> Tensor:
         if self.reward_scale is not None:
@@ -196,6 +234,14 @@ class TrainingProgress:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env_step, self.learning_rate = int(state["env_step"]), float(state["learning_rate"])
+
+
+def concatenated(parts: Sequence[Any], shape: torch.Size) -> Any:
+    """Returns trees of leaves (N, ...) one after the other, their first dim in the shape ``shape``."""
+    if isinstance(parts[0], dict):
+        return {name: concatenated([part[name] for part in parts], shape) for name in parts[0]}
+    joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+    return joined.view(*shape, *joined.shape[1:])
 
 
 def has_box(space: gym.Space) -> bool:

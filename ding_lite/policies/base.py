@@ -144,6 +144,15 @@ class Policy:
             "valid": transition.valid,
         }
 
+    @classmethod
+    def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
+        """Returns what is wrong between the keys of a complete config, a line each; called before a run."""
+        return []
+
+    def describe(self) -> list[str]:
+        """Returns what a run should say of this policy when it begins."""
+        return []
+
     @property
     def warm_up_steps(self) -> int:
         """Random steps that :meth:`warm_up` wants to see before training."""
@@ -192,7 +201,7 @@ class Policy:
             obs: as the environment gives it, or a batch of such with a leading dimension.
             deterministic: the greedy action; else one drawn from the policy.
         """
-        obs = _named(obs, self.obs_space)
+        obs = named_obs(obs, self.obs_space)
         single = self._is_single(obs)
         if single:
             obs = map_tree(lambda x: x[None], obs)
@@ -296,18 +305,18 @@ def _device(name: str, cuda: bool | None) -> torch.device:
     return device
 
 
-def _named(obs: Any, space: gym.Space) -> Tree:
+def named_obs(obs: Any, space: gym.Space) -> Tree:
     """Returns an observation with a Tuple's items under the names "0", "1", ... and no float64."""
     if isinstance(space, gym.spaces.Dict):
-        return {name: _named(obs[name], child) for name, child in space.spaces.items()}
+        return {name: named_obs(obs[name], child) for name, child in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return {str(i): _named(obs[i], child) for i, child in enumerate(space.spaces)}
+        return {str(i): named_obs(obs[i], child) for i, child in enumerate(space.spaces)}
     array = np.asarray(obs)
     return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _leaf_shapes(space: gym.Space) -> list[tuple[int, ...]]:
-    """Returns the shapes of the leaves, in the order of :func:`_named`."""
+    """Returns the shapes of the leaves, in the order of :func:`named_obs`."""
     if isinstance(space, gym.spaces.Dict):
         return [shape for child in space.spaces.values() for shape in _leaf_shapes(child)]
     if isinstance(space, gym.spaces.Tuple):

@@ -5,36 +5,37 @@
     L_V   = 0.5 mean((V - R)^2)
     L     = L_pi + value_weight * L_V
 
-Advantages are GAE with the true last observation of a truncated episode; rewards and values are stored
-raw and scaled where they are used.
+Off-policy (``on_policy=False``), pi_old and the weight of a sample are those of ``policies.replay``.
 
-Shapes: T steps, B envs, N = valid rows of T * B.
+Shapes: T steps, B envs, N samples of a minibatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ding_lite.policies.actor_critic import ActorCriticPolicy, has_box
-from ding_lite.policies.updater import Updater
+from ding_lite.policies.actor_critic import has_box
+from ding_lite.policies.replay import ReplayPolicy
+from ding_lite.policies.updater import Updater, mean_metrics
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.schedules import KINDS, schedule
-from ding_lite.rollout import Batch, Rollout, batch_of, flatten_valid, minibatches, time_major_fields
+from ding_lite.rollout import Batch, Rollout
 from ding_lite.schema import Key
-from ding_lite.seeding import GeneratorState, torch_generator
 
+# A minibatch -> (0-d loss, dict of 0-d metrics)
+Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
 UNTIL_BUILT = "it is not built yet"
 
 
 @POLICY_REGISTRY.register("ppo")
-class PPOPolicy(ActorCriticPolicy):
-    """PPO on fresh rollouts, with every option of "The 37 Implementation Details of PPO".
+class PPOPolicy(ReplayPolicy):
+    """PPO with every option of "The 37 Implementation Details of PPO", on fresh rollouts or off-policy.
 
     A policy of your own overrides :meth:`policy_loss` or :meth:`value_loss`; both see a
     :class:`~ding_lite.rollout.Batch` whose ``dist`` and ``new_value`` are fresh, are pure, and return
@@ -42,15 +43,8 @@ class PPOPolicy(ActorCriticPolicy):
     """
 
     config: dict[str, Any] = dict(
-        on_policy=Key(True, fixed_because="the policy 'ppo' learns from fresh rollouts"),
-        priority=Key(False, fixed_because="fresh rollouts are used whole"),
-        priority_IS_weight=Key(False, fixed_because="fresh rollouts are used whole"),
-        recompute_adv=True,  # values and advantages anew at each epoch, from the newest network
-        nstep_return=Key(False, fixed_because="fresh rollouts use GAE"),
         transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
         learn=dict(
-            epoch_per_collect=Key(10, low=1),  # passes over each rollout
-            batch_size=Key(64, low=1),  # samples in a minibatch
             adam_eps=Key(1e-5, above=0),
             value_weight=Key(0.5, low=0),
             # Entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
@@ -60,8 +54,8 @@ class PPOPolicy(ActorCriticPolicy):
             # Clips the value this far from its old estimate, in the units of the loss; None: no clip.
             value_clip=Key(None, (float,), above=0, optional=True),
             value_loss=Key("mse", choices=("mse", "smooth_l1")),
-            # Advantages to mean 0 and std 1: in each minibatch (True), over the whole batch, or not.
-            adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
+            # In place of the clip: this times KL(pi_old || pi) over the whole distribution.
+            kl_penalty=Key(None, (float,), above=0, optional=True),
             target_kl=Key(None, (float,), above=0, optional=True),  # policy stops above 1.5 times it
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
@@ -82,8 +76,19 @@ class PPOPolicy(ActorCriticPolicy):
         ),
     )
 
+    @classmethod
+    def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
+        faults = super().config_faults(values)
+        policy = values["policy"]
+        if policy["nstep_return"] and policy["learn"]["value_clip"] is not None:
+            faults.append(
+                "policy.nstep_return: its targets are made anew by the newest network, and value_clip would "
+                "hold the value to an old one; use one of them"
+            )
+        return faults
+
     def _init_learn(self) -> None:
-        self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
+        super()._init_learn()
         self._init_optimizers()
 
     def _init_optimizers(self) -> None:
@@ -113,17 +118,24 @@ class PPOPolicy(ActorCriticPolicy):
         return weight * self._schedule("entropy")
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the clipped surrogate less the entropy bonus.
+        """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
 
         Shapes:
             every field of ``batch`` is (N, ...); ``batch.dist.log_prob`` gives (N,)
         """
         log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
-        objective = losses.clipped_surrogate(
-            log_ratio, batch.advantage, self.clip_ratio, self.cfg.learn.dual_clip
-        )
-        policy_loss, entropy = -objective.mean(), batch.dist.entropy().mean()
-        return policy_loss - self.entropy_weight * entropy, {
+        metrics = {}
+        if self.cfg.learn.kl_penalty is None:
+            objective = losses.clipped_surrogate(
+                log_ratio, batch.advantage, self.clip_ratio, self.cfg.learn.dual_clip
+            )
+        else:
+            kl = self._distribution(batch.obs, batch.old_logit).kl(batch.dist)
+            objective = torch.exp(log_ratio) * batch.advantage - self.cfg.learn.kl_penalty * kl
+            metrics["kl"] = kl.mean()
+        policy_loss = -losses.weighted_mean(objective, batch.policy_weight)
+        entropy = batch.dist.entropy().mean()
+        return policy_loss - self.entropy_weight * entropy, metrics | {
             "policy_loss": policy_loss,
             "entropy_loss": entropy,
             "approx_kl": losses.approx_kl(log_ratio),
@@ -142,7 +154,8 @@ class PPOPolicy(ActorCriticPolicy):
         error = losses.value_error(
             batch.new_value, batch.value_target, batch.value, clip, self.cfg.learn.value_loss
         )
-        return error.mean(), {"value_loss": error.mean()}
+        value_loss = losses.weighted_mean(error, batch.value_weight)
+        return value_loss, {"value_loss": value_loss}
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
@@ -154,7 +167,7 @@ class PPOPolicy(ActorCriticPolicy):
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
 
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the value part alone, for epochs after target_kl has stopped the policy."""
+        """Returns the value part alone."""
         batch.new_value = self.model.compute_critic(batch.obs)
         value_loss, metrics = self.value_loss(batch)
         return self.cfg.learn.value_weight * value_loss, metrics
@@ -166,61 +179,57 @@ class PPOPolicy(ActorCriticPolicy):
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)
         self._apply_learning_rate()
-        history: list[dict[str, Tensor]] = []
         metrics = self._describe(data)
-        epochs = self._policy_phase(data, history)
-        self.optimizer.raise_if_bad(history)
-        metrics |= _mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
+        self._push(data)
+        metrics |= self._policy_phase()
+        metrics |= self._auxiliary_phase(data)
+        for buffer in self.buffers.values():
+            buffer.end_iteration()
         metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
         self._update_normalizers(data)
         self.progress.env_step += int(data.valid.sum())
         return metrics
 
-    def _policy_phase(self, data: Rollout, history: list[dict[str, Tensor]]) -> int:
-        """Runs the epochs, appends each step's metrics to ``history``, returns the policy's epochs."""
-        learn = self.cfg.learn
-        flat = self._training_set(data, data)
-        policy_goes_on, policy_epochs = True, 0
-        for epoch in range(learn.epoch_per_collect):
-            if epoch and self.cfg.recompute_adv:
-                flat = self._training_set(data, self._credit(data))
-            loss = self.loss if policy_goes_on else self._critic_loss
+    def _policy_phase(self) -> dict[str, float]:
+        """Takes the optimiser steps of one iteration and returns the means of their metrics."""
+        return self._train("policy", self.optimizer, self.loss, self._critic_loss)
+
+    def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
+        """Does what follows the policy phase; PPG's is more than nothing."""
+        return {}
+
+    def _train(
+        self, buffer: str, updater: Updater, loss: Loss, after_target_kl: Loss | None = None
+    ) -> dict[str, float]:
+        """Trains on the passes over a buffer, and returns the means of the metrics.
+
+        Args:
+            buffer: its name.
+            updater: takes the steps.
+            loss: of a minibatch.
+            after_target_kl: in its place once target_kl has stopped the policy; None ends the passes.
+        """
+        target_kl, epochs = self.cfg.learn.target_kl, 0
+        history: list[dict[str, Tensor]] = []
+        told: dict[str, float] = {}
+        stopped = False
+        for minibatches in self._passes(buffer, told):
             kls: list[Tensor] = []
-            for batch in self._minibatches(flat):
+            for batch in minibatches:
                 total, metrics = loss(batch)
-                norm = self.optimizer.step(total)
+                norm = updater.step(total)
                 history.append({**{k: v.detach() for k, v in metrics.items()}, "grad_norm": norm})
-                if policy_goes_on:
+                if "approx_kl" in metrics:
                     kls.append(history[-1]["approx_kl"])
-            policy_epochs += policy_goes_on
-            if learn.target_kl is not None and policy_goes_on:
-                policy_goes_on = float(torch.stack(kls).mean()) <= 1.5 * learn.target_kl
-        return policy_epochs
-
-    @torch.no_grad()
-    def _training_set(self, data: Rollout, credit: Any) -> Rollout:
-        """Returns the valid rows (N, ...) as the losses take them, with ``credit``'s three fields."""
-        fields = time_major_fields(data)
-        for name in ("value", "advantage", "value_target"):
-            fields[name] = credit[name]
-        if self.obs_norm is not None:
-            fields["obs"] = self.obs_norm(fields["obs"])
-        if self.value_norm is not None:
-            fields["value"] = self.value_norm.normalize(fields["value"])
-            fields["value_target"] = self.value_norm.normalize(fields["value_target"])
-        flat = flatten_valid(fields, data.valid)
-        if self.cfg.learn.adv_norm == "batch":
-            flat.advantage = losses.normalize_advantage(flat.advantage)
-        return flat
-
-    def _minibatches(self, flat: Rollout) -> Iterator[Batch]:
-        """Yields one pass over the training set, each sample once."""
-        per_minibatch = self.cfg.learn.adv_norm in ("minibatch", True)
-        for index in minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation):
-            batch = batch_of(flat, index)
-            if per_minibatch:
-                batch.advantage = losses.normalize_advantage(batch.advantage)
-            yield batch
+            epochs += not stopped
+            if target_kl is not None and kls:
+                stopped = float(torch.stack(kls).mean()) > 1.5 * target_kl
+            if stopped and after_target_kl is None:
+                break
+            if stopped and after_target_kl is not None:
+                loss = after_target_kl
+        updater.raise_if_bad(history)
+        return told | mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
 
     def _describe(self, data: Rollout) -> dict[str, float]:
         """Returns what the collected data itself says."""
@@ -240,6 +249,8 @@ class PPOPolicy(ActorCriticPolicy):
             *("cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac"),
             *("explained_variance", "grad_norm", "adv_max", "adv_mean", "value_max", "value_mean"),
             *("clip_ratio", "epochs", "updates"),
+            *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
+            *super()._monitor_vars_learn(),
         ]
 
     def _schedule(self, name: str) -> float:
@@ -253,15 +264,11 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _state(self) -> dict[str, Any]:
         learning = "learn" in self.fields
-        return {
-            **super()._state(),
-            "optimizer": self.optimizer if learning else None,
-            "permutation": GeneratorState(self.permutation) if learning else None,
-        }
+        return {**super()._state(), "optimizer": self.optimizer if learning else None}
 
 
-def _mean_metrics(history: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Returns the mean of every metric over the steps that have it, waiting for the device once."""
-    names = sorted({name for step in history for name in step})
-    means = [torch.stack([step[name] for step in history if name in step]).mean() for name in names]
-    return dict(zip(names, torch.stack(means).tolist(), strict=True))
+@POLICY_REGISTRY.register("ppo_offpolicy")
+class PPOOffPolicy(PPOPolicy):
+    """PPO that draws from a replay buffer: the same code, other defaults."""
+
+    config: dict[str, Any] = dict(on_policy=False, learn=dict(learning_rate=1e-3))

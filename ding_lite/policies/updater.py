@@ -49,17 +49,23 @@ class Updater:
     def learning_rate(self, value: float) -> None:
         self.optimizer.param_groups[0]["lr"] = value
 
-    def step(self, loss: Tensor) -> Tensor:
+    def step(self, loss: Tensor | Iterable[Tensor]) -> Tensor:
         """Takes one step down ``loss`` and returns the norm of the gradient before clipping.
 
         Where the loss or the norm is not finite, neither parameters nor Adam's moments move; nothing
         is waited for, :meth:`raise_if_bad` tells later.
 
+        Args:
+            loss: or its parts, made one by one: of a minibatch that is too large for one backward pass.
+
         Shapes:
             loss: () -> ()
         """
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        total = torch.zeros((), device=self.parameters[0].device)
+        for part in [loss] if isinstance(loss, Tensor) else loss:
+            part.backward()
+            total += part.detach()
         if self.clip_type == "clip_norm":
             norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_value)
         else:
@@ -67,7 +73,7 @@ class Updater:
             norm = nn.utils.get_total_norm(gradients)
             if self.clip_type == "clip_value":
                 nn.utils.clip_grad_value_(self.parameters, self.clip_value)
-        bad = (~torch.isfinite(norm + loss.detach())).to(torch.float32)
+        bad = (~torch.isfinite(norm + total)).to(torch.float32)
         self._bad_steps.append(bad)
         # What GradScaler uses: a fused optimiser leaves everything as it is where found_inf is 1.
         self.optimizer.found_inf = bad  # type: ignore[attr-defined]
@@ -103,3 +109,12 @@ class Updater:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
         self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
+
+
+def mean_metrics(history: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """Returns the mean of every metric over the steps that have it, waiting for the device once."""
+    names = sorted({name for step in history for name in step})
+    if not names:
+        return {}
+    means = [torch.stack([step[name] for step in history if name in step]).mean() for name in names]
+    return dict(zip(names, torch.stack(means).tolist(), strict=True))

@@ -68,6 +68,37 @@ def gae(
 
 
 @torch.no_grad()
+def nstep_return(
+    reward: Tensor,
+    next_value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    *,
+    gamma: float,
+    nstep: int,
+    ignore_done: bool = False,
+) -> Tensor:
+    """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m}): Sutton and Barto, eq. 12.1.
+
+    m is ``nstep``, or less where the episode or the rollout ends before; a terminated episode has no
+    V(s_{t+m}). The arguments are those of :func:`gae`.
+
+    Shapes:
+        every argument and the result: (T, B)
+    """
+    bootstrap = torch.ones_like(reward) if ignore_done else (~terminated).to(reward.dtype)
+    one_step = reward + gamma * bootstrap * next_value
+    goes_on = ~(terminated | truncated)
+    goes_on[-1] = False
+    result = one_step
+    for _ in range(nstep - 1):
+        longer = one_step.clone()
+        longer[:-1] = torch.where(goes_on[:-1], reward[:-1] + gamma * result[1:], one_step[:-1])
+        result = longer
+    return result
+
+
+@torch.no_grad()
 def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     """Returns 1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than the mean.
 

@@ -1,0 +1,219 @@
+"""What outlives an iteration: rollouts to learn from again, and samples for the auxiliary phase.
+
+Shapes: T steps, C columns: those of all kept rollouts side by side, N samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.rollout import Rollout, as_rollout, map_tree, select_columns, side_by_side, to_device, to_dict
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a buffer holds, and how long and how often its transitions are used.
+
+    The defaults are those of fresh rollouts: all of one, until each transition was used ``max_use`` times.
+    """
+
+    max_use: int  # draws of one transition
+    max_staleness: int = 0  # iterations after its own in which a transition may be drawn
+    capacity: float = math.inf  # in transitions; the oldest rollouts leave first
+    steps: int | None = None  # optimiser steps an iteration; None: until nothing is left to draw
+
+
+class ReplayBuffer:
+    """The rollouts of the last iterations, as one wide rollout (T, C), and who may still be drawn.
+
+    Credit is assigned over whole columns; drawn are single transitions, by their place in (T, C). A
+    rollout leaves when all its transitions are spent or stale.
+
+    Attributes:
+        data: the wide rollout, None when empty; a policy may add fields to it.
+        uses: (T, C), how often each transition was drawn.
+        version: (C,), the iteration that each column was collected in.
+        priority: (T, C), for prioritised draws.
+    """
+
+    def __init__(self, limits: Limits, device: torch.device | None = None) -> None:
+        self.limits, self.device = limits, device or torch.device("cpu")
+        self.iteration = 0
+        self.data: Rollout = None
+        self.uses = self.priority = self.version = torch.zeros(0)
+
+    def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
+        """Takes in the rollout (T, B) of this iteration; it is not copied while it is alone.
+
+        Raises:
+            ValueError: if one rollout is more than the buffer holds, or is of another length.
+        """
+        rows, columns = rollout.valid.shape
+        if rows * columns > self.limits.capacity:
+            raise ValueError(f"a rollout of {rows * columns} does not fit into {self.limits.capacity:g}")
+        device = rollout.valid.device
+        uses = torch.zeros(rows, columns, dtype=torch.int32, device=device)
+        version = torch.full((columns,), self.iteration, device=device)
+        priority = torch.ones(rows, columns, device=device) if priority is None else priority
+        if self.data is not None:
+            if len(self.uses) != rows:
+                raise ValueError(f"rollouts of {len(self.uses)} and {rows} steps cannot lie side by side")
+            rollout = side_by_side(self.data, rollout)
+            uses = torch.cat([self.uses, uses], 1)
+            version = torch.cat([self.version, version])
+            priority = torch.cat([self.priority, priority], 1)
+        self.data, self.uses, self.version, self.priority = rollout, uses, version, priority
+        while len(self.version) * rows > self.limits.capacity:
+            # Rollouts leave whole: a part of one would favour some environments.
+            self._keep(self.version > self.version[0])
+
+    @property
+    def age(self) -> Tensor:
+        """Iterations since each column (C,) was collected."""
+        return self.iteration - self.version
+
+    def live(self) -> Tensor:
+        """Returns which transitions (T, C) may be drawn: valid, neither spent nor stale."""
+        fresh_enough = self.age <= self.limits.max_staleness
+        live: Tensor = self.data.valid & (self.uses < self.limits.max_use) & fresh_enough
+        return live
+
+    def use(self, rows: Tensor) -> None:
+        """Counts one draw of each of the transitions at ``rows`` (N,) of the flattened (T, C)."""
+        self.uses.view(-1)[rows] += 1
+
+    def end_iteration(self) -> None:
+        """Makes everything one iteration older, and lets go of the rollouts that are done."""
+        self.iteration += 1
+        if self.data is not None:
+            live_versions = self.version[self.live().any(0)]
+            self._keep(torch.isin(self.version, live_versions))
+
+    def _keep(self, columns: Tensor) -> None:
+        if not bool(columns.any()):
+            self.data = None
+            self.uses = self.priority = self.version = torch.zeros(0)
+            return
+        index = columns.nonzero().squeeze(-1)
+        # A copy even of all of them: the collector writes its next rollout where this one lies.
+        self.data = select_columns(self.data, index)
+        self.uses, self.priority = self.uses[:, index], self.priority[:, index]
+        self.version = self.version[index]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the counter, and what is kept, if anything."""
+        state: dict[str, Any] = {"iteration": self.iteration}
+        if self.data is not None:
+            state |= {name: getattr(self, name) for name in ("uses", "version", "priority")}
+            state["data"] = to_dict(self.data)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.iteration = int(state["iteration"])
+        self.data = None
+        if "data" in state:
+            kept = to_device(dict(state), self.device)
+            self.data = as_rollout(kept["data"])
+            self.uses, self.version, self.priority = kept["uses"], kept["version"], kept["priority"]
+
+
+class SampleMemory:
+    """Samples of the last iterations, in arrays of the host that are made once: nothing is copied twice.
+
+    Leaves keep their dtype (uint8 images stay uint8). The samples of an iteration lie together, in the
+    order of its valid rows, time first.
+    """
+
+    def __init__(self) -> None:
+        self.capacity = 0  # samples
+        self.size = 0
+        self.starts: dict[int, int] = {}  # where the samples of each iteration begin
+        self._fields: dict[str, Any] = {}
+
+    def reserve(self, capacity: int) -> None:
+        """Sets the number of samples that there is room for, before the first ``append``."""
+        if not self._fields:
+            self.capacity = capacity
+
+    def append(self, iteration: int, fields: Mapping[str, Any]) -> None:
+        """Takes in the samples (N, ...) of one iteration.
+
+        Raises:
+            ValueError: if they do not fit any more.
+        """
+        count = len(next(iter(_leaves(fields))))
+        if self.size + count > self.capacity:
+            raise ValueError(f"{count} samples do not fit: {self.size} of {self.capacity} are there already")
+        if not self._fields:
+            self._fields = map_tree(
+                lambda leaf: torch.empty((self.capacity, *leaf.shape[1:]), dtype=leaf.dtype), dict(fields)
+            )
+        self.starts[iteration] = self.size
+        self.write(self.size, fields)
+        self.size += count
+
+    def write(self, start: int, fields: Mapping[str, Any]) -> None:
+        """Writes samples (N, ...) of some of the fields over those from ``start`` on."""
+        _write({name: self._fields[name] for name in fields}, start, fields)
+
+    def all(self) -> Any:
+        """Returns all samples, as views of the arrays."""
+        return map_tree(lambda leaf: leaf[: self.size], self._fields)
+
+    def read(self, index: Tensor, device: torch.device) -> Any:
+        """Returns the samples ``index`` (N,), on ``device``."""
+        return map_tree(lambda leaf: leaf[index].to(device), self._fields)
+
+    def clear(self) -> None:
+        """Forgets all samples; the arrays stay."""
+        self.size, self.starts = 0, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"capacity": self.capacity}
+        if self.size:
+            starts = {"iterations": list(self.starts), "starts": list(self.starts.values())}
+            state |= {**starts, "fields": self.all()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        self._fields, self.capacity = {}, int(state["capacity"])
+        if "fields" in state:
+            self.append(0, to_device(state["fields"], torch.device("cpu")))
+            self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
+
+
+def host_memory() -> int | None:
+    """Returns the bytes of memory that are free for this process, None where nobody says."""
+    try:
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    try:  # a container's own limit
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
+        free = min(free, int(limit) - int(used))
+    except (OSError, ValueError):
+        pass
+    return free
+
+
+def _leaves(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_tree(found.append, tree)
+    return found
+
+
+def _write(arrays: Any, start: int, values: Any) -> None:
+    if isinstance(arrays, dict):
+        for name, value in values.items():
+            _write(arrays[name], start, value)
+    else:
+        arrays[start : start + len(values)] = values

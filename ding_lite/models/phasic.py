@@ -1,0 +1,100 @@
+"""The model of PPG (arXiv:2009.04416, section 2): an actor-critic with an auxiliary value head.
+
+    dual      obs - encoder - policy, auxiliary value        obs - encoder - value
+    shared    obs - encoder - policy, auxiliary value, value
+    detach    obs - encoder - policy, auxiliary value, value of features that carry no gradient
+
+The auxiliary head reads the policy's features and is trained in the auxiliary phase alone: through it
+the policy's encoder learns what the value knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+from torch import Tensor
+
+from ding_lite.models.actor_critic import VAC, ActorCritic, initialize, value_head
+from ding_lite.registry import MODEL_REGISTRY
+from ding_lite.schema import Key
+
+
+class PhasicActorCritic(ActorCritic):
+    """The contract of a model for PPG: one method more."""
+
+    def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
+        """Returns ``(logit, auxiliary value, value)``: the policy's outputs and the value network's.
+
+        Shapes:
+            obs: (N, ...) -> logit: see ``rl.distributions``; both values: (N,)
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define compute_auxiliary(obs)")
+
+
+@MODEL_REGISTRY.register("ppg")
+class PPG(VAC, PhasicActorCritic):
+    """Policy and value networks as ``arch`` says, and an auxiliary value head on the policy's encoder."""
+
+    config = dict(
+        # dual: a value network of its own; shared: one encoder for both; detach: one encoder, and the
+        # value's gradient stops at its head, in both phases.
+        arch=Key("dual", choices=("dual", "shared", "detach")),
+        share_encoder=Key(
+            True,
+            fixed_because="the auxiliary head must share the policy's encoder; whether the value network "
+            "does is model.arch",
+        ),
+    )
+
+    def __init__(
+        self,
+        obs_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        arch: str = "dual",
+        activation: str | None = None,
+        critic_head_hidden_size_list: Sequence[int] = (),
+        init: str = "orthogonal",
+        init_gain: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            obs_space,
+            action_space,
+            share_encoder=arch != "dual",
+            activation=activation,
+            critic_head_hidden_size_list=critic_head_hidden_size_list,
+            init=init,
+            init_gain=init_gain,
+            **options,
+        )
+        self.arch = arch
+        # Made last: all that is drawn before is what the same model without it draws.
+        self.auxiliary_head, last = value_head(
+            self.actor_encoder.out_features, critic_head_hidden_size_list, self.activation
+        )
+        initialize(self.auxiliary_head, init, init_gain or {}, value_layers=(last,))
+        self.value_heads = (*self.value_heads, last)
+
+    def _critic_features(self, obs: Any, actor_features: Tensor) -> Tensor:
+        if self.critic_encoder is not None:
+            features: Tensor = self.critic_encoder(obs)
+            return features
+        return actor_features.detach() if self.arch == "detach" else actor_features
+
+    def compute_critic(self, obs: Any) -> Tensor:
+        if self.critic_encoder is not None:
+            return super().compute_critic(obs)
+        return self.critic_head(self._critic_features(obs, self.actor_encoder(obs))).squeeze(-1)
+
+    def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
+        features = self.actor_encoder(obs)
+        value = self.critic_head(self._critic_features(obs, features)).squeeze(-1)
+        return self.actor_head(features), value
+
+    def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
+        features = self.actor_encoder(obs)
+        value = self.critic_head(self._critic_features(obs, features)).squeeze(-1)
+        return self.actor_head(features), self.auxiliary_head(features).squeeze(-1), value

@@ -1,0 +1,242 @@
+"""Phasic Policy Gradient (arXiv:2009.04416): PPO, and now and then an auxiliary phase.
+
+    policy phase      each iteration: E_pi epochs of PPO's policy loss, E_V epochs of its value loss
+    auxiliary phase   every N_pi iterations: E_aux epochs over all their samples (policies.auxiliary)
+
+The paper's names, and the config's:
+
+    N_pi   aux_freq          E_pi        actor_epoch_per_collect
+    E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
+                             beta_clone  aux_bc_weight
+
+The KL has no unit and the errors have that of squared returns, so they are taken in normalised units
+(value_norm): with raw returns of 100 they tear the policy away from pi_old.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.buffer import Limits, host_memory
+from ding_lite.errors import ConfigError, ContractError
+from ding_lite.models.actor_critic import ActorCritic
+from ding_lite.models.phasic import PhasicActorCritic
+from ding_lite.policies.auxiliary import AuxiliaryPhase
+from ding_lite.policies.base import named_obs
+from ding_lite.policies.ppo import PPOPolicy
+from ding_lite.policies.updater import Updater
+from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.rollout import Batch, Rollout, map_tree
+from ding_lite.schema import Key
+
+ONE_BUFFER = "PPG has two buffers: write other.replay_buffer.policy.{0} and other.replay_buffer.value.{0}"
+TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG has one for each network"
+
+
+def _buffer() -> dict[str, Any]:
+    return dict(
+        replay_buffer_size=Key(None, (int,), low=1, optional=True),  # transitions; None: 4 n_sample
+        max_use=Key(3, low=1),  # draws of one transition
+        max_staleness=Key(4, low=0),  # iterations after its own that a transition is drawn in
+    )
+
+
+@POLICY_REGISTRY.register("ppg")
+class PPGPolicy(PPOPolicy):
+    """PPG on fresh rollouts, or off-policy, for every action space."""
+
+    config: dict[str, Any] = dict(
+        priority=Key(
+            False, fixed_because="each sample serves the auxiliary phase once, whatever its priority"
+        ),
+        priority_IS_weight=Key(False, fixed_because="PPG draws without priorities"),
+        model=dict(type="ppg"),
+        learn=dict(
+            learning_rate=5e-4,
+            adv_norm="batch",
+            epoch_per_collect=Key(10, fixed_because=TWO_EPOCHS),
+            reuse=Key(3.0, fixed_because=TWO_EPOCHS + "; off-policy it is the mean number of uses"),
+            # E_pi and E_V. Equal: one loop and one Adam for both losses; else the value's epochs come first,
+            # and each network has its own Adam. Off-policy: how often a transition is used, in the mean.
+            actor_epoch_per_collect=Key(1, low=1),
+            critic_epoch_per_collect=Key(1, low=1),
+            aux_freq=Key(8, low=1),  # N_pi: iterations between auxiliary phases
+            aux_train_epoch=Key(6, low=0),  # E_aux; 0: no auxiliary phase
+            aux_bc_weight=Key(1.0, low=0),  # beta_clone, the weight of KL(pi_old || pi)
+            aux_value_weight=Key(1.0, low=0),  # of the value network's own error
+            aux_learning_rate=Key(None, (float,), above=0, optional=True),  # None: learning_rate
+            aux_batch_size=Key(None, (int,), low=1, optional=True),  # samples; None: batch_size
+            aux_grad_accum=Key(1, low=1),  # parts that a minibatch goes through the network in
+            allow_raw_values=False,  # train without any scale of the values: the KL will not hold
+        ),
+        other=dict(
+            replay_buffer=dict(
+                multi_buffer=Key(True, fixed_because="PPG always has a policy and a value buffer"),
+                policy=_buffer(),
+                value=_buffer(),
+                **{
+                    name: Key(None, (int,), optional=True, fixed_because=ONE_BUFFER.format(name))
+                    for name in ("replay_buffer_size", "max_use", "max_staleness")
+                },
+                alpha=Key(0.6, fixed_because="it belongs to priority"),
+                beta=Key(0.4, fixed_because="it belongs to priority"),
+            ),
+        ),
+    )
+
+    @classmethod
+    def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
+        faults = super().config_faults(values)
+        policy = values["policy"]
+        learn = policy["learn"]
+        if learn["aux_train_epoch"] == 0:
+            return faults
+        if not (learn["value_norm"] or policy["normalize"]["reward"] or learn["allow_raw_values"]):
+            faults.append(
+                "policy.learn.value_norm: PPG needs a scale of the values, or their error outweighs the KL "
+                "that holds the policy; set it, or policy.normalize.reward=True (the paper's), or say that "
+                "returns are near 1 with policy.learn.allow_raw_values=True"
+            )
+        batch_size = learn["aux_batch_size"] or learn["batch_size"]
+        samples = learn["aux_freq"] * policy["collect"]["n_sample"]
+        if batch_size > samples:
+            faults.append(
+                f"policy.learn.aux_batch_size: {batch_size} samples in a minibatch, and the auxiliary memory "
+                f"has only aux_freq n_sample = {samples}"
+            )
+        if learn["aux_grad_accum"] > batch_size:
+            faults.append(
+                f"policy.learn.aux_grad_accum: {learn['aux_grad_accum']} parts of a minibatch of {batch_size}"
+            )
+        return faults
+
+    def _limits(self) -> dict[str, Limits]:
+        learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
+        actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
+        policy = self._limits_of(actor, actor, kept.policy)
+        value = self._limits_of(critic, critic, kept.value)
+        # What would hold the same is one buffer: one loop, one permutation, the joint loss.
+        return {"policy": policy} if policy == value else {"policy": policy, "value": value}
+
+    def _init_optimizers(self) -> None:
+        model: ActorCritic = self.model
+        if not isinstance(model, PhasicActorCritic):
+            raise ContractError(
+                f"policy.model: {type(model).__name__} has no auxiliary value head; PPG needs a subclass of "
+                "ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
+            )
+        self.value_optimizer: Updater | None = None
+        if len(self.buffers) == 1:
+            self.optimizer = self._make_updater(self._reached_by(model.compute_actor_critic))
+        else:
+            self.optimizer = self._make_updater(self._reached_by(model.compute_actor))
+            self.value_optimizer = self._make_updater(self._reached_by(model.compute_critic))
+        self.auxiliary: AuxiliaryPhase | None = None
+        if self.cfg.learn.aux_train_epoch:
+            updater = self._make_updater(self._reached_by(model.compute_auxiliary))
+            self.auxiliary = AuxiliaryPhase(self, model, updater)
+            self._refuse_too_large_a_memory()
+
+    def _reached_by(self, function: Callable[[Any], Any]) -> list[nn.Parameter]:
+        """Returns the parameters that a gradient of ``function(obs)`` reaches, in the model's order."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        with torch.enable_grad():
+            outputs: list[Tensor] = []
+            result = function(self._inputs(self._sample_obs()))
+            for part in result if isinstance(result, tuple) else (result,):
+                map_tree(outputs.append, part)
+            total = torch.stack([output.sum() for output in outputs]).sum()
+        gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+        return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+
+    def _sample_obs(self) -> Any:
+        """Returns one observation, as a batch (1, ...) of tensors: some that the space may give."""
+        space = copy.deepcopy(self.obs_space)
+        space.seed(0)
+        return map_tree(lambda leaf: torch.as_tensor(leaf)[None], named_obs(space.sample(), space))
+
+    def _memory_bytes(self) -> int:
+        """Returns the size of a full auxiliary memory, with the old policy's parameters beside it."""
+        obs = self._sample_obs()
+        leaves: list[Tensor] = [torch.empty(1)]  # the value target
+        map_tree(leaves.append, obs)
+        with torch.no_grad():
+            map_tree(leaves.append, self.model.compute_actor(self._inputs(obs)))
+        each = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        return each * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
+
+    def _refuse_too_large_a_memory(self) -> None:
+        needed, free = self._memory_bytes(), host_memory()
+        if free is not None and needed > free:
+            raise ConfigError(
+                f"policy.learn.aux_freq: the auxiliary memory of {self.cfg.learn.aux_freq} iterations of "
+                f"{self.cfg.collect.n_sample} samples takes {needed / 2**30:.1f} GiB, and "
+                f"{free / 2**30:.1f} GiB are free; lower aux_freq or collect.n_sample"
+            )
+
+    def describe(self) -> list[str]:
+        lines = super().describe()
+        if "learn" in self.fields and self.auxiliary is not None:
+            samples = self.cfg.learn.aux_freq * self.cfg.collect.n_sample
+            size = self._memory_bytes() / 2**20
+            lines.append(f"auxiliary memory: {samples:,} samples, {size:,.1f} MiB when full")
+        return lines
+
+    def _policy_phase(self) -> dict[str, float]:
+        if self.value_optimizer is None:
+            return super()._policy_phase()
+        value = self._train("value", self.value_optimizer, self._critic_loss)
+        policy = self._train("policy", self.optimizer, self._actor_loss)
+        return {**value, **policy, "updates": value["updates"] + policy["updates"]}
+
+    def _actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the policy part alone."""
+        batch.dist = self._distribution(batch.obs, self.model.compute_actor(batch.obs))
+        return self.policy_loss(batch)
+
+    def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
+        told = {
+            "policy_cur_lr": self.optimizer.learning_rate,
+            "value_cur_lr": (self.value_optimizer or self.optimizer).learning_rate,
+            "policy_adv_abs_max": float(data.advantage[data.valid].abs().max()),
+        }
+        if self.auxiliary is None:
+            return told
+        self.auxiliary.remember(data, self.buffers["policy"].iteration)
+        if not self.cfg.on_policy:
+            self.auxiliary.renew_targets(self.buffers.get("value", self.buffers["policy"]))
+        told["aux_memory"] = float(self.auxiliary.memory.size)
+        return told | (self.auxiliary.run() if self.auxiliary.is_due else {})
+
+    def _apply_learning_rate(self) -> None:
+        super()._apply_learning_rate()
+        if self.value_optimizer is not None:
+            self.value_optimizer.learning_rate = self.optimizer.learning_rate
+        if self.auxiliary is not None:
+            base = self.cfg.learn.aux_learning_rate or self.learning_rate
+            self.auxiliary.updater.learning_rate = base * self._schedule("lr")
+
+    def _monitor_vars_learn(self) -> list[str]:
+        return [
+            *super()._monitor_vars_learn(),
+            *("policy_cur_lr", "value_cur_lr", "policy_adv_abs_max"),
+            *([] if self.auxiliary is None else ["aux_memory", *self.auxiliary.metric_names()]),
+        ]
+
+    def _state(self) -> dict[str, Any]:
+        parts = super()._state()
+        if "learn" in self.fields:
+            parts |= {"value_optimizer": self.value_optimizer, "auxiliary": self.auxiliary}
+        return parts
+
+
+@POLICY_REGISTRY.register("ppg_offpolicy")
+class PPGOffPolicy(PPGPolicy):
+    """PPG whose policy phase draws from two replay buffers: the same code, other defaults."""
+
+    config: dict[str, Any] = dict(on_policy=False, learn=dict(aux_freq=16))

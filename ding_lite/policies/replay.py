@@ -1,0 +1,302 @@
+"""Where minibatches come from: one fresh rollout, or those of several iterations in a replay buffer.
+
+Both are the same code: a fresh rollout is a buffer that holds it alone, each transition ``epoch_per_collect``
+times. What is not fresh was collected by an older policy mu, so off-policy two ratios appear:
+
+    r = pi / pi_prox    what is clipped; pi_prox is the policy at the start of the iteration
+    w = pi_prox / mu    what weighs a sample (decoupled PPO, arXiv:2110.00641, eq. 9); 1 where it is fresh
+
+``proximal="behaviour"`` is r = pi / mu and w = 1, so that stale samples start outside the clip. Advantages
+are those of collection, or anew by V-trace with the weights w (arXiv:1802.01561), see ``rl.returns``.
+
+Shapes: T steps, C columns of the buffer, N = live transitions of T * C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.buffer import Limits, ReplayBuffer
+from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.rl import losses
+from ding_lite.rollout import (
+    Batch,
+    Rollout,
+    batch_of,
+    flatten_rows,
+    minibatch_sizes,
+    minibatches,
+    time_major_fields,
+)
+from ding_lite.schema import Key, default_values, leaves, merged_config
+from ding_lite.seeding import GeneratorState, torch_generator
+
+OFF_POLICY_LEARN = ("update_per_collect", "reuse", "proximal", "weight_bound")
+# What does nothing in the other column, and is refused there.
+OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF_POLICY_LEARN))
+ON_POLICY_ONLY = (["learn.epoch_per_collect"], "is for fresh rollouts; off-policy write learn.reuse")
+ROLLOUTS_KEPT = 4  # by a buffer of no given size
+TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
+OLDEST_SHOWN = 8  # iterations: what is older is counted with it in the metrics
+
+
+class ReplayPolicy(ActorCriticPolicy):
+    """Keeps rollouts as long as the config lets it, and draws minibatches from them."""
+
+    config: dict[str, Any] = dict(
+        on_policy=True,  # learn from each rollout once it is collected, or draw from a replay buffer
+        priority=False,  # off-policy: draw in proportion to |advantage|^alpha
+        priority_IS_weight=False,  # and weigh each sample by (N P)^-beta
+        recompute_adv=True,  # values and advantages anew at each pass, from the newest network
+        learn=dict(
+            epoch_per_collect=Key(10, low=1),  # on-policy: passes over each rollout
+            batch_size=Key(64, low=1),  # samples in a minibatch
+            # Off-policy: optimiser steps after each collect; None: ceil(reuse n_sample / batch_size).
+            update_per_collect=Key(None, (int,), low=1, optional=True),
+            reuse=Key(3.0, above=0),  # off-policy: how often a transition is used, in the mean
+            # Off-policy: clip around the policy of this iteration's start, or around the one that collected.
+            proximal=Key("decoupled", choices=("decoupled", "behaviour")),
+            weight_bound=Key(2.0, above=0),  # of pi_prox / mu in the decoupled objective
+            # Advantages to mean 0 and std 1: in each minibatch (True), over the whole pass, or not.
+            adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
+        ),
+        other=dict(
+            replay_buffer=dict(
+                replay_buffer_size=Key(10_000, low=1),  # transitions; the oldest rollouts leave first
+                max_use=Key(3, low=1),  # draws of one transition
+                max_staleness=Key(4, low=0),  # iterations after its own that a transition is drawn in
+                alpha=Key(0.6, low=0, high=1),
+                beta=Key(0.4, low=0, high=1),
+            ),
+        ),
+    )
+
+    @classmethod
+    def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
+        faults = super().config_faults(values)
+        policy = values["policy"]
+        given, own = dict(leaves(policy)), default_values(merged_config(cls))
+        default = dict(leaves(own))
+        off_only = [path for path in default if path in OFF_POLICY_ONLY or path.startswith("other.")]
+        dead, why = (off_only, "belongs to on_policy=False") if policy["on_policy"] else ON_POLICY_ONLY
+        faults += [
+            f"policy.{path}: {given[path]!r} would change nothing, since it {why}"
+            for path in dead
+            if path in default and given.get(path, default[path]) != default[path]
+        ]
+        if not policy["on_policy"]:
+            rows = -(-policy["collect"]["n_sample"] // values["env"]["collector_env_num"])
+            rows *= values["env"]["collector_env_num"]
+            for path, size in given.items():
+                if path.endswith("replay_buffer_size") and size is not None and size < rows:
+                    faults.append(
+                        f"policy.{path}: {size} transitions, and a rollout alone has {rows}; "
+                        "a buffer holds at least one"
+                    )
+        return faults
+
+    def _init_learn(self) -> None:
+        self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
+        self.prioritized = bool(self.cfg.get("priority"))
+        self.buffers = {name: ReplayBuffer(limits, self.device) for name, limits in self._limits().items()}
+
+    @property
+    def clip_ratio(self) -> float:
+        """How far the policy may move in one iteration."""
+        raise NotImplementedError
+
+    def _limits(self) -> dict[str, Limits]:
+        """Returns what each buffer of this policy keeps, by its name."""
+        learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
+        return {"policy": self._limits_of(learn.epoch_per_collect, learn.reuse, kept)}
+
+    def _limits_of(self, epochs: int, reuse: float, kept: Any) -> Limits:
+        """Returns the limits of a buffer: on-policy from ``epochs``, else from ``reuse`` and ``kept``."""
+        if self.cfg.on_policy:
+            return Limits(max_use=epochs)
+        learn = self.cfg.learn
+        steps = learn.update_per_collect
+        if steps is None:
+            steps = math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
+        size = kept.replay_buffer_size or ROLLOUTS_KEPT * self.cfg.collect.n_sample
+        return Limits(kept.max_use, kept.max_staleness, size, steps)
+
+    def _push(self, rollout: Rollout) -> None:
+        priority = self._priority(rollout.advantage) if self.prioritized else None
+        for buffer in self.buffers.values():
+            buffer.push(rollout, priority)
+
+    def _priority(self, advantage: Tensor) -> Tensor:
+        # Nobody has a priority of 0: what seems known may change.
+        return (advantage.detach().abs() + 1e-6) ** self.cfg.other.replay_buffer.alpha
+
+    def _passes(self, name: str, told: dict[str, float]) -> Iterator[Iterator[Batch]]:
+        """Yields passes over what is live, until the iteration's steps are done or nothing is left.
+
+        A pass takes each live transition once, in random order. With priority it is as many minibatches,
+        each drawn without replacement in proportion to the priorities.
+
+        Args:
+            name: of the buffer.
+            told: is given what is watched of the buffer before the first step.
+        """
+        learn, buffer, data = self.cfg.learn, self.buffers[name], self.buffers[name].data
+        stale = bool((buffer.age > 0).any())
+        proximal = self._proximal_log_prob(buffer) if stale else data.log_prob
+        ratio = torch.exp(proximal - data.log_prob).masked_fill(~data.valid, 1.0) if stale else None
+        if not self.cfg.on_policy:
+            told |= self._describe_buffer(name, ratio)
+        extra = {"old_logit": self._logits(data.obs, lead=2)} if learn.kl_penalty else {}
+        if ratio is not None and learn.proximal == "decoupled":
+            extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
+        steps = math.inf if buffer.limits.steps is None else buffer.limits.steps
+        credit, first = data, True
+        while steps > 0:
+            rows = buffer.live().flatten().nonzero().squeeze(-1)
+            if not len(rows):
+                break
+            if stale or not first:  # a fresh rollout has the newest values already
+                credit = self._renewed_credit(data, ratio)
+            flat = self._training_set(data, credit, rows, extra)
+            planned = int(min(steps, len(minibatch_sizes(len(rows), learn.batch_size))))
+            draw = self._prioritized_minibatches if self.prioritized else self._permuted_minibatches
+            yield draw(flat, buffer, rows, planned)
+            steps, first = steps - planned, False
+        if buffer.limits.steps is not None:
+            told[f"{self._prefix(name)}_missing_updates"] = float(steps)
+
+    @torch.no_grad()
+    def _proximal_log_prob(self, buffer: ReplayBuffer) -> Tensor:
+        """Returns the log-probs (T, C) under the policy as it is now; fresh rows have them stored."""
+        data = buffer.data
+        rows = (data.valid & (buffer.age > 0)).flatten().nonzero().squeeze(-1)
+        stale = flatten_rows({"obs": data.obs, "action": data.action}, rows)
+        proximal: Tensor = data.log_prob.clone()
+        proximal.view(-1)[rows] = self._log_probs(stale.obs, stale.action, lead=1)
+        return proximal
+
+    def _renewed_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
+        """Returns the three fields of credit from the newest network, as far as the config asks for it."""
+        if not (self.cfg.recompute_adv or self.cfg.nstep_return):
+            return data
+        credit = self._credit(data, None if ratio is None else ratio.clamp(max=TRACE_BOUND))
+        if not self.cfg.recompute_adv:
+            credit |= {"value": data.value, "advantage": data.advantage}
+        if ratio is not None:
+            for name, field in credit.items():  # kept: the auxiliary phase uses the latest targets
+                setattr(data, name, field)
+        return credit
+
+    @torch.no_grad()
+    def _training_set(
+        self, data: Rollout, credit: Any, rows: Tensor | None = None, extra: Mapping[str, Any] | None = None
+    ) -> Rollout:
+        """Returns rows (N, ...) of (T, C) as the losses take them, with ``credit``'s three fields.
+
+        Args:
+            rows: (N,), of the flattened (T, C); all valid ones when None.
+            extra: more fields (T, C, ...), or others of the same name.
+        """
+        fields = time_major_fields(data) | dict(extra or {})
+        if self.obs_norm is not None:
+            fields["obs"] = self.obs_norm(fields["obs"])
+        for name in ("value", "advantage", "value_target"):
+            fields[name] = credit[name]
+        if self.value_norm is not None:
+            fields["value"] = self.value_norm.normalize(fields["value"])
+            fields["value_target"] = self.value_norm.normalize(fields["value_target"])
+        flat = flatten_rows(fields, data.valid.flatten().nonzero().squeeze(-1) if rows is None else rows)
+        if self.cfg.learn.adv_norm == "batch":
+            flat.advantage = losses.normalize_advantage(flat.advantage)
+        return flat
+
+    def _batch(self, flat: Rollout, index: Tensor) -> Batch:
+        batch = batch_of(flat, index)
+        if self.cfg.learn.adv_norm in ("minibatch", True):
+            batch.advantage = losses.normalize_advantage(batch.advantage)
+        return batch
+
+    def _minibatches(self, flat: Rollout) -> Iterator[Batch]:
+        """Yields one pass over the training set, each sample once."""
+        for index in minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation):
+            yield self._batch(flat, index)
+
+    def _permuted_minibatches(
+        self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int
+    ) -> Iterator[Batch]:
+        draws = list(islice(minibatches(len(rows), self.cfg.learn.batch_size, self.permutation), steps))
+        buffer.use(rows[torch.cat(draws)])
+        for index in draws:
+            yield self._batch(flat, index)
+
+    def _prioritized_minibatches(
+        self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int
+    ) -> Iterator[Batch]:
+        beta, std = self.cfg.other.replay_buffer.beta, 1.0 if self.value_norm is None else self.value_norm.std
+        for _ in range(steps):
+            unspent = buffer.uses.flatten()[rows] < buffer.limits.max_use
+            share = buffer.priority.flatten()[rows] * unspent
+            left = int(unspent.sum())
+            if not left:
+                return
+            index = torch.multinomial(share, min(self.cfg.learn.batch_size, left), generator=self.permutation)
+            buffer.use(rows[index])
+            batch = self._batch(flat, index)
+            if self.cfg.priority_IS_weight:
+                weight = (left * share / share.sum()).clamp_min(1e-12) ** -beta
+                batch.value_weight = weight[index] / weight[unspent].max()
+                stale_weight = batch.policy_weight
+                batch.policy_weight = batch.value_weight * (1.0 if stale_weight is None else stale_weight)
+            yield batch
+            # What the advantage is by now, after the value has moved.
+            error = (batch.value_target - batch.new_value) * float(std)
+            buffer.priority.view(-1)[rows[index]] = self._priority(error)
+
+    def _describe_buffer(self, name: str, ratio: Tensor | None) -> dict[str, float]:
+        """Returns how old and how used the live transitions are, and how far the policy has moved on."""
+        buffer = self.buffers[name]
+        live = buffer.live()
+        age = buffer.age.expand_as(live)[live].clamp(max=OLDEST_SHOWN)
+        ratio = torch.ones(len(age), device=self.device) if ratio is None else ratio[live]
+        outside = ((ratio - 1).abs() > self.clip_ratio).float()
+        count = torch.bincount(age, minlength=OLDEST_SHOWN + 1)
+        share = torch.bincount(age, outside, OLDEST_SHOWN + 1) / count
+        prefix = self._prefix(name)
+        return {
+            f"{prefix}_samples": float(live.sum()),
+            f"{prefix}_age": float(age.float().mean()),
+            f"{prefix}_uses": float(buffer.uses[live].float().mean()),
+            f"{prefix}_weight_mean": float(ratio.mean()),
+            f"{prefix}_weight_max": float(ratio.max()),
+            **{f"{prefix}_outside_clip_age_{k}": float(share[k]) for k in range(len(share)) if int(count[k])},
+        }
+
+    def _prefix(self, name: str) -> str:
+        return "buffer" if len(self.buffers) == 1 else f"{name}_buffer"
+
+    def _monitor_vars_learn(self) -> list[str]:
+        if self.cfg.on_policy:
+            return []
+        watched = ["samples", "age", "uses", "weight_mean", "weight_max", "missing_updates"]
+        return [
+            f"{self._prefix(name)}_{what}"
+            for name, buffer in self.buffers.items()
+            for what in (
+                *watched,
+                *(f"outside_clip_age_{k}" for k in range(min(buffer.limits.max_staleness, OLDEST_SHOWN) + 1)),
+            )
+        ]
+
+    def _state(self) -> dict[str, Any]:
+        learning = "learn" in self.fields
+        return {
+            **super()._state(),
+            "permutation": GeneratorState(self.permutation) if learning else None,
+            **{f"{name}_buffer": buffer for name, buffer in (self.buffers if learning else {}).items()},
+        }
