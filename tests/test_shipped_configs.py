@@ -27,6 +27,19 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = shipped_configs()
 
 
+def learning(policy):
+    """Returns how a policy comes to 8 updates an iteration, and an auxiliary phase in the second."""
+    updates = {"epoch_per_collect": 2} if policy.on_policy else {"update_per_collect": 8}
+    if policy.type.startswith("ppg"):
+        updates.pop("epoch_per_collect", None)
+        phases = {"actor_epoch_per_collect": 2, "critic_epoch_per_collect": 2, "aux_batch_size": 16}
+        updates |= {**phases, "aux_freq": 2, "aux_train_epoch": 1}
+        buffers = policy.other.replay_buffer
+        if not policy.on_policy and buffers.policy != buffers.value:
+            updates["update_per_collect"] = 4  # of each of two buffers
+    return {f"policy.learn.{name}": value for name, value in updates.items()}
+
+
 def small(name):
     """Returns a shipped config with rollouts of 4 minibatches of 8 samples, and a run of two of them."""
     values = load_config(name).values
@@ -44,7 +57,7 @@ def small(name):
         "policy.device": "cpu",
         "policy.collect.n_sample": 32,
         "policy.learn.batch_size": 8,
-        "policy.learn.epoch_per_collect": 2,
+        **learning(values.policy),
         "policy.eval.eval_freq": 0,
         "checkpoint.freq": 0,
         "logger.tensorboard": False,
@@ -81,6 +94,8 @@ def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, 
         return
     updates = [progress.metrics["learn/updates"] for progress in pipeline]
     assert len(updates) == 2
+    phases = pipeline.cfg.policy.type.startswith("ppg")
+    assert ("learn/aux_updates" in pipeline.progress.metrics) is phases
     assert all(6 <= count <= 8 for count in updates)
     result = json.loads((pipeline.folder / "result.json").read_text())
     assert (result["status"], result["iterations"]) == ("finished", 2)

@@ -38,7 +38,6 @@ from ding_lite.registry import WRAPPER_REGISTRY
 
 STEP_COUNT = "step_count"
 
-WRAPPER_REGISTRY.register("time_limit")(TimeLimit)
 WRAPPER_REGISTRY.register("max_and_skip")(MaxAndSkipObservation)
 
 
@@ -184,6 +183,18 @@ class NoopReset(gym.Wrapper):
             if terminated or truncated:
                 obs, info = self.env.reset(options=options)
         return obs, info
+
+
+@WRAPPER_REGISTRY.register("time_limit")
+def time_limit(
+    env: gym.Env, max_episode_steps: int, training_only: bool = False, *, evaluate: bool = False
+) -> gym.Env:
+    """Cuts (truncates) every episode after ``max_episode_steps``.
+
+    ``training_only`` leaves evaluation its whole episodes: short ones in training show the start states
+    more often, and lose nothing, since what is cut is bootstrapped.
+    """
+    return env if evaluate and training_only else TimeLimit(env, max_episode_steps)
 
 
 @WRAPPER_REGISTRY.register("reward_clip")

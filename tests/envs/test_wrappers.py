@@ -146,6 +146,14 @@ def test_time_limit_cuts():
     assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
 
 
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_time_limit_of_training_only_leaves_evaluation_whole_episodes(evaluate):
+    short = {"type": "time_limit", "max_episode_steps": 2, "training_only": True}
+    env = made(short, kind=LengthEnv, evaluate=evaluate)
+    env.reset(seed=0)
+    assert [env.step(0)[3] for _ in range(2)] == [False, not evaluate]
+
+
 def test_step_counter_makes_a_dict_of_a_plain_observation():
     env = made("step_counter", kind=LengthEnv)
     obs, _ = env.reset(seed=0)

@@ -1,0 +1,26 @@
+"""LunarLander-v3 (extra box2d) with off-policy PPO, which draws each transition again in later iterations.
+
+pip install "ding_lite[box2d]"
+ding-lite train -c lunarlander_ppo_offpolicy
+"""
+
+config = dict(
+    exp_name="lunarlander_ppo_offpolicy",
+    seed=0,
+    max_env_step=1_000_000,
+    env=dict(env_id="LunarLander-v3", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),
+    policy=dict(
+        type="ppo_offpolicy",
+        learn=dict(
+            reuse=4,
+            batch_size=256,
+            learning_rate=1e-3,
+            lr_schedule="linear",
+            entropy_weight=0.01,
+            entropy_schedule="linear",
+        ),
+        collect=dict(n_sample=4096, discount_factor=0.999, gae_lambda=0.98),
+        other=dict(replay_buffer=dict(replay_buffer_size=16_384, max_use=8, max_staleness=4)),
+        eval=dict(eval_freq=100_000),
+    ),
+)
