@@ -1,17 +1,19 @@
 """Learning results of the shipped configs: train by the command line, evaluate, write RESULTS.md.
 
-    python benchmarks/learning.py                 every row that is not there yet
-    python benchmarks/learning.py ROW ...         these rows only
+    python benchmarks/learning.py                 every row with a bar that is not there yet
+    python benchmarks/learning.py ROW ...         these rows only; a comparison's name is all of its arms
     python benchmarks/learning.py --check         exit 1 if a row misses its bar
 
 Each seed is a process of its own; two run at a time. What is measured is the final checkpoint on 100
 greedy episodes with start states that training never used. Stopped, it goes on where it was: seeds that
-are done are in learning/ROW.json (remove it to measure anew), an open one is resumed.
+are done are in learning/ROW.json (remove it to measure anew), an open one is resumed. The rows and the
+comparisons are in rows.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import platform
@@ -19,42 +21,19 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from comparison import comparison_lines, draw_curves
+from rows import COMPARISONS, ROWS, Row
 
 HERE = Path(__file__).parent
 STORE = HERE / "learning"
 RESULTS = HERE / "RESULTS.md"
 RUNS = Path("runs") / "learning"
-BEGIN, END = "<!-- learning: begin -->", "<!-- learning: end -->"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: a config, and what its mean and its worst seed must reach."""
-
-    config: str
-    mean: float
-    worst: float = float("-inf")
-    seeds: int = 5
-    checkpoint: str = "last"
-
-
-ROWS = {
-    "cartpole_ppo": Row("cartpole_ppo", mean=475, worst=475),
-    "cartpole_37details_ppo": Row("cartpole_37details_ppo", mean=475),
-    "cartpole_recompute_ppo": Row("cartpole_recompute_ppo", mean=475),
-    "acrobot_ppo": Row("acrobot_ppo", mean=-90),
-    "pendulum_ppo": Row("pendulum_ppo", mean=-200),
-    "mountaincar_continuous_ppo": Row("mountaincar_continuous_ppo", mean=90),
-    "lunarlander_ppo": Row("lunarlander_ppo", mean=230, worst=200),
-    "inverted_double_pendulum_tuned_ppo": Row(
-        "inverted_double_pendulum_tuned_ppo", mean=9200, worst=9200, seeds=3, checkpoint="best"
-    ),
-    "minatar_breakout_ppo": Row("minatar_breakout_ppo", mean=6),
-}
+CURVES = HERE / "curves"
+EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in each.arms.items()}
 
 
 def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
@@ -62,7 +41,7 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     folder = RUNS / f"{name}_{seed}"
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    new = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder)]
+    new = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
     goes_on = ["--resume", str(folder)]
     subprocess.run(
         [*cli, "train", "-q", *(goes_on if (folder / "ckpt").is_dir() else new)], check=True, env=one_thread
@@ -87,12 +66,20 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
         "env_step": result["env_step"],
         "wall_time_s": result["wall_time_s"],
         "status": result["status"],
+        "curve": evaluations(folder),
     }
+
+
+def evaluations(folder: Path) -> list[list[float]]:
+    """Returns ``[env_step, mean return]`` of each evaluation of a run."""
+    with (folder / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["eval/episode_return_mean"]]
+    return [[float(row["env_step"]), round(float(row["eval/episode_return_mean"]), 3)] for row in rows]
 
 
 def run_row(name: str) -> None:
     """Runs the seeds of a row that are missing and stores them one by one."""
-    row, file = ROWS[name], STORE / f"{name}.json"
+    row, file = EVERY_ROW[name], STORE / f"{name}.json"
     stored = json.loads(file.read_text()) if file.exists() else {"seeds": []}
     done = {one["seed"] for one in stored["seeds"]}
     with ThreadPoolExecutor(2) as pool:
@@ -138,9 +125,25 @@ def write_table() -> None:
             f"| {title} | {len(seeds)} | {steps} | {each} | **{mean:.1f}** | {row.mean:g} | {took:.0f} | "
             f"{stored['commit']} |"
         )
+    _put("learning", lines)
+    for title, comparison in COMPARISONS.items():
+        seeds_of = {name: _stored(name) for name in comparison.arms}
+        if any(seeds_of.values()):
+            _put(title, comparison_lines(comparison, seeds_of))
+            draw_curves(comparison, seeds_of, CURVES / f"{title}.png")
+
+
+def _stored(name: str) -> list[dict[str, Any]]:
+    file = STORE / f"{name}.json"
+    seeds: list[dict[str, Any]] = json.loads(file.read_text())["seeds"] if file.exists() else []
+    return seeds
+
+
+def _put(section: str, lines: list[str]) -> None:
+    """Writes lines between the markers of a section of RESULTS.md."""
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     text = RESULTS.read_text()
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    RESULTS.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}")
+    RESULTS.write_text(f"{text.split(begin)[0]}{begin}\n" + "\n".join(lines) + f"\n{end}{text.split(end)[1]}")
 
 
 def _commit() -> str:
@@ -158,15 +161,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join([*ROWS, *COMPARISONS])}")
     parser.add_argument("--check", action="store_true", help="compare with the bars at the end")
     args = parser.parse_args()
-    unknown = [name for name in args.rows if name not in ROWS]
+    unknown = [name for name in args.rows if name not in EVERY_ROW and name not in COMPARISONS]
     if unknown:
-        parser.error(f"unknown row {unknown[0]!r}; there are {', '.join(ROWS)}")
+        parser.error(f"unknown row {unknown[0]!r}; there are {', '.join([*ROWS, *COMPARISONS])}")
     for name in args.rows or ROWS:
-        run_row(name)
-    missed = [text for text in map(misses, args.rows or ROWS) if text] if args.check else []
+        for row in COMPARISONS[name].arms if name in COMPARISONS else [name]:
+            run_row(row)
+    missed = (
+        [text for text in map(misses, ROWS if not args.rows else set(args.rows) & set(ROWS)) if text]
+        if args.check
+        else []
+    )
     print("\n".join(missed) or "every row is there" + (" and reaches its bar" if args.check else ""))
     return 1 if missed else 0
 

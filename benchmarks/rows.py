@@ -1,0 +1,122 @@
+"""What is measured: rows with a bar to reach, and comparisons between arms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """A config, what is set over it, and what its mean and its worst seed must reach."""
+
+    config: str
+    mean: float = float("-inf")
+    worst: float = float("-inf")
+    seeds: int = 5
+    checkpoint: str = "last"
+    overrides: tuple[str, ...] = ()
+
+
+ROWS = {
+    "cartpole_ppo": Row("cartpole_ppo", mean=475, worst=475),
+    "cartpole_37details_ppo": Row("cartpole_37details_ppo", mean=475),
+    "cartpole_recompute_ppo": Row("cartpole_recompute_ppo", mean=475),
+    "acrobot_ppo": Row("acrobot_ppo", mean=-90),
+    "pendulum_ppo": Row("pendulum_ppo", mean=-200),
+    "mountaincar_continuous_ppo": Row("mountaincar_continuous_ppo", mean=90),
+    "lunarlander_ppo": Row("lunarlander_ppo", mean=230, worst=200),
+    "inverted_double_pendulum_tuned_ppo": Row(
+        "inverted_double_pendulum_tuned_ppo", mean=9200, worst=9200, seeds=3, checkpoint="best"
+    ),
+    "minatar_breakout_ppo": Row("minatar_breakout_ppo", mean=6),
+    "cartpole_ppo_offpolicy": Row("cartpole_ppo_offpolicy", mean=475, worst=475),
+    "cartpole_ppg": Row("cartpole_ppg", mean=475, worst=475),
+    "cartpole_ppg_offpolicy": Row("cartpole_ppg_offpolicy", mean=475, worst=475),
+    "pendulum_ppo_offpolicy": Row("pendulum_ppo_offpolicy", mean=-220),
+    "pendulum_ppg": Row("pendulum_ppg", mean=-220),
+    "pendulum_ppg_offpolicy": Row("pendulum_ppg_offpolicy", mean=-220),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Arms that differ in what is compared, and in nothing else.
+
+    Args:
+        arms: rows by name; a row's name is "group.arm".
+        measure: of a seed, such as "mean" or "env_step".
+        unit: of the measure, for people.
+        baseline: the arm that the others are divided by.
+        curves: whether the way there is drawn too.
+    """
+
+    arms: dict[str, Row]
+    measure: str
+    unit: str
+    baseline: str
+    curves: bool = False
+
+
+def _epochs(count: int) -> tuple[str, ...]:
+    return tuple(f"policy.learn.{who}_epoch_per_collect={count}" for who in ("actor", "critic"))
+
+
+# The authors' PPO: three epochs of both losses, and no auxiliary phase.
+PPO = (*_epochs(3), "policy.learn.aux_train_epoch=0")
+PHASIC_ARMS = {
+    "ppo_shared": (*PPO, "policy.model.arch=shared"),
+    "ppo_separate": (*PPO, "policy.model.arch=dual"),
+    "ppg_dual": ("policy.model.arch=dual",),
+    "ppg_detach": ("policy.model.arch=detach",),
+}
+GAMES = ("space_invaders", "asterix", "seaquest")
+
+# One setting, of which only the reuse of samples changes: the rollouts of ppo are those of the others.
+FRESH = (  # the replay keys of the config as they were: they belong to the other arms
+    "policy.type=ppo",
+    "policy.learn.reuse=3",
+    *(
+        f"policy.other.replay_buffer.{key}"
+        for key in ("replay_buffer_size=10000", "max_use=3", "max_staleness=4")
+    ),
+)
+REUSE_ARMS = {
+    "ppo_reuse_1": (*FRESH, "policy.learn.epoch_per_collect=1"),
+    "ppo_reuse_3": (*FRESH, "policy.learn.epoch_per_collect=3"),
+    **{
+        f"{proximal}_reuse_{reuse}": (
+            f"policy.learn.proximal={proximal}",
+            f"policy.learn.reuse={reuse}",
+            f"policy.other.replay_buffer.max_use={2 * reuse}",
+        )
+        for proximal in ("decoupled", "behaviour")
+        for reuse in (1, 3, 6)
+    },
+}
+
+COMPARISONS = {
+    "ppg_against_ppo": Comparison(
+        {
+            f"{game}.{arm}": Row(f"minatar_{game}_ppg", overrides=overrides)
+            for game in GAMES
+            for arm, overrides in PHASIC_ARMS.items()
+        },
+        measure="mean",
+        unit="return",
+        baseline="ppo_shared",
+        curves=True,
+    ),
+    "reuse": Comparison(
+        {
+            f"cartpole.{arm}": Row(
+                "cartpole_ppo_offpolicy",
+                seeds=10,
+                overrides=("policy.eval.eval_freq=2000", *overrides),
+            )
+            for arm, overrides in REUSE_ARMS.items()
+        },
+        measure="env_step",
+        unit="env steps until solved",
+        baseline="ppo_reuse_1",
+    ),
+}
