@@ -12,12 +12,14 @@ import pytest
 
 from ding_lite.config import compile_config
 from ding_lite.errors import ConfigError
-from ding_lite.models import VAC
-from ding_lite.policies import PPOPolicy
+from ding_lite.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from ding_lite.schema import leaves, merged_config
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/di_engine.md"]
+DOCUMENTS = [
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("docs/di_engine.md", "docs/ppg.md"),
+]
 BLOCK = re.compile(r"^```(\S*)( no-run)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
@@ -72,23 +74,31 @@ def test_paths_that_a_document_names_exist(document):
 
 
 def table(title):
+    """Returns what the last column of a table says of each key."""
     section = (ROOT / "docs/di_engine.md").read_text().split(f"## {title}")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `([\w.]+)`[^|]*\| ([^|]+)", section, re.MULTILINE)
-    return dict(rows)
+    return dict(re.findall(r"^\| `([\w.]+)` \|(?:.*\|)? ([^|]+)", section, re.MULTILINE))
 
 
-def schema():
-    policy = merged_config(PPOPolicy)
-    policy["model"] = policy["model"] | merged_config(VAC)
+def schema(kind="ppo"):
+    policy = merged_config(POLICY_REGISTRY.get(kind))
+    policy["model"] = policy["model"] | merged_config(MODEL_REGISTRY.get(policy["model"]["type"].default))
     return {f"policy.{path}": key for path, key in leaves(policy)}
 
 
-KEYS = table("Every key of its PPOPolicy")
+PPO_KEYS = table("Every key of its PPOPolicy")
+OFF_KEYS = table("Every key of its PPOOffPolicy")
+PPG_KEYS = table("Every key of its PPGPolicy")
+KEYS = {
+    "ppo": PPO_KEYS,
+    "ppo_offpolicy": OFF_KEYS,
+    "ppg": PPG_KEYS,
+    "ppg_offpolicy": PPG_KEYS,
+}
 
 
-@pytest.mark.parametrize("path", KEYS)
-def test_di_engine_key_is_what_the_table_says(path):
-    key, said = schema()[path], KEYS[path]
+@pytest.mark.parametrize(("kind", "path"), [(kind, path) for kind in KEYS for path in KEYS[kind]])
+def test_di_engine_key_is_what_the_table_says(kind, path):
+    key, said = schema(kind)[path], KEYS[kind][path]
     if said.startswith("honoured"):
         assert not key.fixed_because
         return
@@ -96,13 +106,13 @@ def test_di_engine_key_is_what_the_table_says(path):
     literal = {"True": True, "False": False, "None": None, "0.0": 0.0, '"k1"': "k1"}[value]
     assert key.default == literal
     assert type(key.default) is type(literal)
-    compile_config(nested(path, literal))
+    compile_config(nested(path, literal, kind))
     with pytest.raises(ConfigError, match=f"{path}.*{re.escape(key.fixed_because)}"):
-        compile_config(nested(path, "something else"))
+        compile_config(nested(path, "something else", kind))
 
 
-def nested(path, value):
-    config = {"env": {"env_id": "CartPole-v1"}}
+def nested(path, value, kind="ppo"):
+    config = {"env": {"env_id": "CartPole-v1"}, "policy": {"type": kind}}
     *parents, last = path.split(".")
     section = config
     for parent in parents:
@@ -113,12 +123,12 @@ def nested(path, value):
 
 def test_every_fixed_key_is_in_the_table():
     fixed = {path for path, key in schema().items() if key.fixed_because}
-    assert fixed == {path for path, said in KEYS.items() if said.startswith("only")}
+    assert fixed == {path for path, said in {**PPO_KEYS, **OFF_KEYS}.items() if said.startswith("only")}
 
 
 def test_every_key_that_the_other_tables_name_exists():
     section = (ROOT / "docs/di_engine.md").read_text().split("## Keys that it lacks")[1]
     named = re.findall(r"`(policy\.[\w.]+)", section)
-    known = schema()
+    known = {path for kind in KEYS for path in schema(kind)}
     assert named
     assert all(any(path == n or path.startswith(f"{n}.") for path in known) for n in named)

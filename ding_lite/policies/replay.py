@@ -63,6 +63,7 @@ class ReplayPolicy(ActorCriticPolicy):
             # Off-policy: clip around the policy of this iteration's start, or around the one that collected.
             proximal=Key("decoupled", choices=("decoupled", "behaviour")),
             weight_bound=Key(2.0, above=0),  # of pi_prox / mu in the decoupled objective
+            weight_decay=Key(0.0, fixed_because="Adam has none here"),
             # Advantages to mean 0 and std 1: in each minibatch (True), over the whole pass, or not.
             adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
         ),
