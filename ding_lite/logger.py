@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ding_lite.checkpoint import replacing
+from ding_lite.durable import replacing
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.schema import Key
 from ding_lite.types import Episode
