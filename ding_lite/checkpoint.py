@@ -14,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ import numpy as np
 from ding_lite.durable import read_bounded, replace_folder, sync_folder, write_synced
 from ding_lite.errors import CheckpointError
 from ding_lite.schema import Key
+from ding_lite.types import Progress
 
 FORMAT_VERSION = 1
 MANIFEST, STATE, TENSORS, CONFIG = "manifest.json", "state.json", "tensors.safetensors", "config.json"
 FILES = (STATE, TENSORS, CONFIG)
 MAX_JSON_BYTES = 2**26  # parsed JSON takes some thirty times its size: 2 GB at the worst
+MAX_FAILURES = 3
 ABANDONED = "abandoned"  # folder in ckpt/ for what a run that went back has left behind
 ARRAY = "__array__"  # {"__array__": name} in state.json stands for an array
 
@@ -122,9 +125,16 @@ def checkpoints_of(run: Path) -> dict[Path, int]:
     One whose iteration cannot be read has -1 and comes first, so that it is not passed over in silence.
     Of equals ``last`` comes first: it was written last.
     """
-    found = {folder: _iteration_of(folder) for folder in (run / "ckpt").glob("*") if folder.is_dir()}
-    whole = {f: n for f, n in found.items() if not f.name.endswith(".tmp") and f.name != ABANDONED}
-    return dict(sorted(whole.items(), key=lambda x: (x[1] >= 0, -x[1], x[0].name != "last", x[0].name)))
+    ours = re.compile(r"last|best|iteration_\d+|\.\w+\.old")  # and what a script has saved
+    folders = [
+        folder
+        for folder in (run / "ckpt").glob("*")
+        if folder.is_dir()
+        and not folder.name.endswith(".tmp")
+        and (ours.fullmatch(folder.name) or (folder / MANIFEST).is_file())
+    ]
+    found = {folder: _iteration_of(folder) for folder in folders}
+    return dict(sorted(found.items(), key=lambda x: (x[1] >= 0, -x[1], x[0].name != "last", x[0].name)))
 
 
 def _iteration_of(folder: Path) -> int:
@@ -142,10 +152,41 @@ class CheckpointKeeper:
         folder: of the run.
         config: saved with every checkpoint.
         keep: how many snapshots.
+        freq, keep_freq: env steps between saves of ``last``, and between snapshots; 0: none.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], keep: int) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], keep: int, freq: int = 0, keep_freq: int = 0
+    ) -> None:
         self.folder, self.config, self.keep = folder / "ckpt", config, keep
+        self.freq, self.keep_freq, self._failures = freq, keep_freq, 0
+
+    def save_due(self, progress: Progress, is_best: bool, state: Callable[[], Mapping[str, Any]]) -> str:
+        """Saves what this turn calls for; a disk that is full now may have room the next time.
+
+        Returns:
+            what went wrong; the checkpoints are as before then.
+
+        Raises:
+            CheckpointError: at the third failure in a row, or where another try is of no use.
+        """
+        try:
+            if is_best:
+                self.save("best", state())
+            if progress.crossed(self.freq):
+                self.save("last", state())
+                self._failures = 0
+            if progress.crossed(self.keep_freq):
+                self.snapshot(progress.iteration, state())
+        except CheckpointError as error:
+            self._failures += 1
+            if self._failures == MAX_FAILURES or not isinstance(error.__cause__, OSError):
+                raise
+            return (
+                f"WARNING: {error}. What was saved before is whole and training goes on, until "
+                f"{MAX_FAILURES} saves in a row have failed (this is number {self._failures})"
+            )
+        return ""
 
     def save(self, name: str, state: Mapping[str, Any]) -> Path:
         """Saves ``ckpt/<name>`` and returns its path."""

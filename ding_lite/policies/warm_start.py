@@ -1,0 +1,142 @@
+"""A new policy that begins from somebody's weights: a run's, a checkpoint's, or a foreign file's.
+
+Only tensors and numbers are taken; what a checkpoint's config names is not even looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from ding_lite.errors import CheckpointError
+from ding_lite.policies.base import Policy
+from ding_lite.policies.load import as_tensors
+
+# Parts whose scale the weights were trained in, with the key that turns each on.
+SCALES = {
+    "obs_norm": "policy.normalize.obs",
+    "reward_scale": "policy.normalize.reward",
+    "value_norm": "policy.learn.value_norm",
+}
+NESTED = ("model", "state_dict", "model_state_dict", "policy")  # where others keep a state dict
+SHOWN = 6  # names in one message
+
+
+def warm_start(policy: Policy, path: str | Path) -> list[str]:
+    """Gives ``policy`` the weights and the scales of a run (its best) or of a checkpoint.
+
+    The optimiser, the counters and the generators stay as they are: it is a new run.
+
+    Returns:
+        what the user is to be told.
+
+    Raises:
+        CheckpointError: if there is none, or the weights are of another model; ``policy`` is as it was.
+    """
+    folder = find_checkpoint(Path(path), "best")
+    state, _ = load_checkpoint(folder)
+    try:
+        given = as_tensors(state["policy"])
+        weights = dict(given["model"])
+        iteration = state.get("progress", {}).get("iteration")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder} has no weights of a policy: {error!r}") from error
+    _refuse_misfit(folder, policy.model.state_dict(), weights)
+    parts = policy._state()
+    for name, key in SCALES.items():
+        if given.get(name) is not None and parts.get(name) is None:
+            raise CheckpointError(
+                f"the weights in {folder} were trained with {key}, and mean nothing without its scale: "
+                f"set {key} as it was there"
+            )
+    begins_anew = [key for name, key in SCALES.items() if parts.get(name) is not None and name not in given]
+    taken = {name: given[name] for name in ("model", *SCALES) if name in given}
+    if taken.get("reward_scale"):  # the returns of episodes that were open there
+        taken["reward_scale"] = {**taken["reward_scale"], "running_return": None}
+    policy.load_state_dict({**policy.state_dict(), **taken})
+    at = "" if iteration is None else f" at iteration {iteration}"
+    lines = [f"begins from the weights of {folder}{at}"]
+    if begins_anew:
+        lines.append(f"which has no scale for {' and '.join(begins_anew)}: it is learned anew")
+    return lines
+
+
+def _refuse_misfit(folder: Path, own: Mapping[str, Tensor], given: Mapping[str, Any]) -> None:
+    """Tells all at once what is missing, what is too much, and what has another shape."""
+    alien = [name for name, value in given.items() if not isinstance(value, Tensor)]
+    shapes = {name: tuple(value.shape) for name, value in given.items() if name not in alien}
+    faults = {
+        "not there": [name for name in own if name not in given],
+        "unknown to this model": [name for name in given if name not in own],
+        "not tensors": alien,
+        "of another shape": [
+            f"{name} {shapes[name]}, this model has {tuple(value.shape)}"
+            for name, value in own.items()
+            if name in shapes and shapes[name] != tuple(value.shape)
+        ],
+    }
+    lines = [f"{kind}: {_few(names)}" for kind, names in faults.items() if names]
+    if lines:
+        raise CheckpointError(
+            "\n  ".join([f"the weights in {folder} are not of this model:", *lines])
+            + "\nThe spaces and policy.model must be those that it was trained with"
+        )
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(map(str, names[:SHOWN])) + more
+
+
+def import_weights(file: str | Path, folder: str | Path) -> int:
+    """Turns a state dict of tensors, from a ``.pt`` or a ``.safetensors`` file, into a checkpoint.
+
+    A ``.pt`` is read by torch with ``weights_only=True``: whatever else is in it is refused. The checkpoint
+    has weights alone, for :func:`warm_start`.
+
+    Returns:
+        how many tensors there were.
+
+    Raises:
+        CheckpointError: if ``file`` is no such file, or ``folder`` exists or cannot be written.
+    """
+    file, folder = Path(file), Path(folder)
+    if folder.exists():
+        raise CheckpointError(f"{folder} exists; name a folder that does not")
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            found: Any = load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a forged file can make either fail in any way
+        first = str(error).strip().splitlines() or [""]
+        raise CheckpointError(
+            f"{file} is not a file of tensors alone: {type(error).__name__}: {first[0][:200]}. Only such "
+            "are read, since anything else could run code"
+        ) from error
+    weights = _state_dict_in(found)
+    if not weights:
+        raise CheckpointError(
+            f"{file} has no state dict of tensors, neither as a whole nor under {', '.join(NESTED)}"
+        )
+    save_checkpoint(folder, {"policy": {"model": weights}}, {"imported": file.name})
+    return len(weights)
+
+
+def _state_dict_in(found: Any) -> dict[str, Tensor]:
+    inside = [found.get(name) for name in NESTED] if isinstance(found, Mapping) else []
+    for candidate in (found, *inside):
+        if isinstance(candidate, Mapping) and all(
+            isinstance(name, str) and isinstance(value, Tensor) for name, value in candidate.items()
+        ):
+            return dict(candidate)
+    return {}
