@@ -93,11 +93,16 @@ class ResumePoint:
     said: tuple[str, ...]  # what the user is to be told
 
     def tell(self, progress: Progress, typed: Mapping[str, Any]) -> None:
-        """Puts what the user wants of a solved run into its progress, where it survives an interruption."""
+        """Puts what the user wants of a solved run into its progress, where it survives an interruption.
+
+        One that is not solved yet ends when it is, as it would have without an interruption.
+        """
         if "env.stop_value" in self.changed:
             progress.solved = False  # by the old bar
         further = (("max_env_step", progress.env_step), ("max_train_iter", progress.train_iter))
-        progress.past_solved |= any((typed.get(name) or 0) > done for name, done in further)
+        progress.past_solved |= progress.solved and any(
+            (typed.get(name) or 0) > done for name, done in further
+        )
 
 
 def run_of(path: Path) -> Path:
