@@ -76,12 +76,14 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
 def claim(folder: Path) -> TextIO:
     """Opens the log of a run for this process alone; who has it is free to write to the whole folder.
 
+    What a process that was killed has left half written there is removed.
+
     Raises:
         ConfigError: if another process has it, or it cannot be written to.
     """
     file = folder / "log.txt"
     try:
-        return open_locked(file)
+        log = open_locked(file)
     except BlockingIOError as error:
         owners = [line for line in file.read_text(errors="replace").splitlines() if PROCESS in line]
         owner = owners[-1].partition(PROCESS)[2] if owners else "another one"
@@ -91,6 +93,9 @@ def claim(folder: Path) -> TextIO:
         ) from error
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+    for left in (*folder.glob(".*.tmp"), *folder.glob("ckpt/.*.tmp")):
+        left.unlink() if left.is_file() else shutil.rmtree(left, ignore_errors=True)
+    return log
 
 
 class CsvFile:
