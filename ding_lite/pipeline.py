@@ -126,8 +126,7 @@ class SerialPipeline:
             point.tell(self.progress, typed)
             self._open(log, "resumed", point.said, resume_at=self.progress.env_step)
             gone = [] if self.is_over() else self.checkpoints.abandon_after(self.progress.iteration)
-            if gone:
-                self.say(f"moved to ckpt/abandoned, as not of the way from here: {', '.join(gone)}")
+            self.say(f"moved to ckpt/abandoned: {', '.join(gone)}") if gone else None
             if gone or point.changed or self.progress.state_dict() != before:
                 self.save("last")  # an interruption before the next save must not lose these wishes
             undo.pop_all()
@@ -215,7 +214,7 @@ class SerialPipeline:
         if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
             self._evaluate()
         self._write_row()  # first: every checkpoint has its row
-        self._save_what_is_due()
+        self._save()
         self.display.show(progress, self.cfg.max_env_step)
         return progress
 
@@ -227,12 +226,14 @@ class SerialPipeline:
         progress.metrics |= evaluation_metrics(progress.evaluation)
         progress.metrics["time/eval_s"] = time.perf_counter() - began
 
-    def _save_what_is_due(self) -> None:
-        progress, scores, best = self.progress, self.scores, self.scores.best
-        is_best = progress.evaluation is not None and scores.is_best(progress.evaluation)
-        warning = self.checkpoints.save_due(progress, is_best, self.state_dict)
+    def _save(self) -> None:
+        found, best, warning = self.progress.evaluation, self.scores.best, "failed"
+        is_best = found is not None and self.scores.is_best(found)
+        try:
+            warning = self.checkpoints.save_due(self.progress, is_best, self.state_dict)
+        finally:
+            self.scores.best = best if warning else self.scores.best
         if warning:
-            scores.best = best
             self.say(warning)
 
     def _write_row(self) -> None:

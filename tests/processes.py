@@ -1,4 +1,4 @@
-"""Real processes of the command line, without the seconds that importing torch takes: forked from a warm one."""
+"""Real processes of the command line without the seconds that importing torch takes: a warm one forks."""
 
 import json
 import os

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import keyword
 import os
@@ -193,11 +194,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     with Signals() as args.signals:
+        lost: OSError | None = None
         try:
             code = _run(args)
         except KeyboardInterrupt:
             code = args.signals.exit_code or 130
-        return code if _output_arrived(args) else code or 1
+        except OSError as error:
+            if args.command == "train" or error.errno not in (errno.EPIPE, errno.ENOSPC):
+                raise
+            lost, code = error, 0
+        lost = _flush_output() or lost
+        # Training has its log; and a reader that went away, such as `| head`, has seen enough.
+        if lost is None or args.command == "train" or isinstance(lost, BrokenPipeError):
+            return code
+        print(f"ding-lite {args.command}: error: the output cannot be written: {lost}", file=sys.stderr)
+        return code or 1
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -209,10 +220,6 @@ def _run(args: argparse.Namespace) -> int:
             traceback.print_exc()
         print(f"ding-lite {args.command}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:
-        if args.command == "train":  # its display bears that: this is another pipe
-            raise
-        return 0  # a reader that has seen enough, such as `| head`
     except ModuleNotFoundError as error:
         if error.name in [os.path.basename(m).removesuffix(".py") for m in getattr(args, "imports", [])]:
             print(f"ding-lite: error: --import {error.name}: there is no such module", file=sys.stderr)
@@ -220,21 +227,15 @@ def _run(args: argparse.Namespace) -> int:
         raise
 
 
-def _output_arrived(args: argparse.Namespace) -> bool:
-    """Returns False where output is lost that was all there was to do: training has its log.
-
-    What cannot be written now could not be when the interpreter ends, either: it is let go.
-    """
+def _flush_output() -> OSError | None:
+    """Returns why standard output cannot be written; it is let go then, or the interpreter would complain."""
     try:
         sys.stdout.flush()
-        return True
-    except (OSError, ValueError) as error:
+    except OSError as error:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError) or args.command == "train":
-            return True
-        print(f"ding-lite {args.command}: error: the output cannot be written: {error}", file=sys.stderr)
-        return False
+        return error
+    return None
 
 
 def _import(module: str) -> str:
