@@ -17,7 +17,10 @@ from ding_lite.policies import PPOPolicy
 from ding_lite.schema import leaves, merged_config
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/di_engine.md"]
+DOCUMENTS = [
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+    *("docs/di_engine.md", "docs/resuming.md"),
+]
 BLOCK = re.compile(r"^```(\S*)( no-run)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 

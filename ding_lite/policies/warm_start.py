@@ -15,7 +15,7 @@ from torch import Tensor
 from ding_lite.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.errors import CheckpointError
 from ding_lite.policies.base import Policy
-from ding_lite.policies.load import as_tensors
+from ding_lite.policies.load import as_tensors, refuse_misfit
 
 # Parts whose scale the weights were trained in, with the key that turns each on.
 SCALES = {
@@ -24,7 +24,6 @@ SCALES = {
     "value_norm": "policy.learn.value_norm",
 }
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # where others keep a state dict
-SHOWN = 6  # names in one message
 
 
 def warm_start(policy: Policy, path: str | Path) -> list[str]:
@@ -36,7 +35,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
         what the user is to be told.
 
     Raises:
-        CheckpointError: if there is none, or the weights are of another model; ``policy`` is as it was.
+        CheckpointError: if there is none, or the weights are of another model.
     """
     folder = find_checkpoint(Path(path), "best")
     state, _ = load_checkpoint(folder)
@@ -46,7 +45,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
         iteration = state.get("progress", {}).get("iteration")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} has no weights of a policy: {error!r}") from error
-    _refuse_misfit(folder, policy.model.state_dict(), weights)
+    refuse_misfit(folder, policy.model.state_dict(), weights)
     parts = policy._state()
     for name, key in SCALES.items():
         if given.get(name) is not None and parts.get(name) is None:
@@ -58,39 +57,17 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     taken = {name: given[name] for name in ("model", *SCALES) if name in given}
     if taken.get("reward_scale"):  # the returns of episodes that were open there
         taken["reward_scale"] = {**taken["reward_scale"], "running_return": None}
-    policy.load_state_dict({**policy.state_dict(), **taken})
+    try:
+        policy.load_state_dict({**policy.state_dict(), **taken})
+    except CheckpointError:
+        raise
+    except Exception as error:  # a forged one can make any part fail in any way
+        raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from error
     at = "" if iteration is None else f" at iteration {iteration}"
     lines = [f"begins from the weights of {folder}{at}"]
     if begins_anew:
         lines.append(f"which has no scale for {' and '.join(begins_anew)}: it is learned anew")
     return lines
-
-
-def _refuse_misfit(folder: Path, own: Mapping[str, Tensor], given: Mapping[str, Any]) -> None:
-    """Tells all at once what is missing, what is too much, and what has another shape."""
-    alien = [name for name, value in given.items() if not isinstance(value, Tensor)]
-    shapes = {name: tuple(value.shape) for name, value in given.items() if name not in alien}
-    faults = {
-        "not there": [name for name in own if name not in given],
-        "unknown to this model": [name for name in given if name not in own],
-        "not tensors": alien,
-        "of another shape": [
-            f"{name} {shapes[name]}, this model has {tuple(value.shape)}"
-            for name, value in own.items()
-            if name in shapes and shapes[name] != tuple(value.shape)
-        ],
-    }
-    lines = [f"{kind}: {_few(names)}" for kind, names in faults.items() if names]
-    if lines:
-        raise CheckpointError(
-            "\n  ".join([f"the weights in {folder} are not of this model:", *lines])
-            + "\nThe spaces and policy.model must be those that it was trained with"
-        )
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(map(str, names[:SHOWN])) + more
 
 
 def import_weights(file: str | Path, folder: str | Path) -> int:
