@@ -6,19 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from processes import Warm
 from worlds import digest, small_config
 
 from ding_lite.checkpoint import load_checkpoint
 
 DING_LITE = f"{sys.executable} -m ding_lite"
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    process = Warm(tmp_path_factory.mktemp("warm"))
-    yield process
-    process.close()
 
 
 def write(folder, **others):

@@ -7,21 +7,12 @@ import shutil
 import signal
 import time
 
-import pytest
-from processes import Warm
 from worlds import digest, small_config
 
 from ding_lite.checkpoint import checkpoints_of, load_checkpoint
 
 # In the normal suite 20 kills take seconds on idle cores; a soak is DING_LITE_KILLS=500.
 ROUNDS = int(os.environ.get("DING_LITE_KILLS", "20"))
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    process = Warm(tmp_path_factory.mktemp("warm"))
-    yield process
-    process.close()
 
 
 CONFIG = small_config(

@@ -9,20 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import Warm
 from worlds import digest, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.checkpoint import load_checkpoint
 
 NUMBERS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    process = Warm(tmp_path_factory.mktemp("warm"))
-    yield process
-    process.close()
 
 
 @pytest.fixture

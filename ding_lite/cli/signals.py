@@ -46,7 +46,7 @@ class Signals:
         """Lets ``ask`` be called with a signal's name, from now on, where one would have ended us."""
         self._ask = ask
         if self.caught:  # a library that was being imported has swallowed the exception
-            raise KeyboardInterrupt(self.caught)
+            ask(self.caught)
 
     @property
     def exit_code(self) -> int:

@@ -63,8 +63,9 @@ def policy_from_state(
         _refuse_unregistered(MODEL_REGISTRY, config["model"]["type"])
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         kind = POLICY_REGISTRY.get(config["type"])
-        if kind._make_model is Policy._make_model:
-            refuse_misfit(folder, _shapes(config["model"], *spaces), state["policy"]["model"])
+        expected = _shapes(config["model"], *spaces) if kind._make_model is Policy._make_model else None
+        if expected is not None:
+            refuse_misfit(folder, expected, state["policy"]["model"])
         policy: Policy = kind(
             {**config, "device": device, "cuda": None},
             *spaces,
@@ -90,11 +91,20 @@ def _refuse_unregistered(registry: Registry, name: str) -> None:
         )
 
 
-def _shapes(model: Mapping[str, Any], *spaces: gym.Space) -> Mapping[str, torch.Tensor]:
-    """Returns the state dict of a model that takes no memory: a config may ask for one of any size."""
+def _shapes(model: Mapping[str, Any], *spaces: gym.Space) -> Mapping[str, torch.Tensor] | None:
+    """Returns the state dict of a model that takes no memory: a config may ask for one of any size.
+
+    None where it cannot be built so: one of the user's own may compute something on the way.
+    """
     options = {name: value for name, value in model.items() if name not in NOT_FOR_MODELS}
-    with torch.device("meta"):
-        return MODEL_REGISTRY.get(model["type"])(*spaces, **options).state_dict()
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            shapes: Mapping[str, torch.Tensor] = MODEL_REGISTRY.get(model["type"])(
+                *spaces, **options
+            ).state_dict()
+    except Exception:
+        return None
+    return shapes
 
 
 def as_tensors(tree: Any) -> Any:
