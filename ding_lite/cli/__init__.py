@@ -180,7 +180,10 @@ def _add_import_weights(commands: argparse._SubParsersAction) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code; see ``errors`` for what each means."""
     parser = build_parser()
-    args = parser.parse_args(_overrides_first(_detach_resume(list(sys.argv[1:] if argv is None else argv))))
+    given = [
+        *(sys.argv[1:] if argv is None else argv)
+    ]  # list is a module of this package, once it is imported
+    args = parser.parse_args(_overrides_first(_detach_resume(given)))
     if args.version:
         from importlib.metadata import version
 
