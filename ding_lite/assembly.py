@@ -97,12 +97,13 @@ class Parts:
             )
         return lines
 
-    def warm_up(self) -> int:
-        """Shows the policy the random steps that it wants to see before training; returns how many."""
+    def warm_up(self) -> list[str]:
+        """Shows the policy the random steps that it wants to see before training; returns what to say."""
         steps = self.policy.warm_up_steps
-        if steps:
-            self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed))
-        return steps
+        if not steps:
+            return []
+        self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed))
+        return [f"observations are scaled by the statistics of {steps:,} random steps"]
 
     def import_option(self) -> str:
         """Returns the option that brings back classes of the user's own, for the command line."""
@@ -122,6 +123,24 @@ class Parts:
                 for name in ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_s")
             ),
         ]
+
+    def results(self, seconds: float) -> dict[str, Any]:
+        """Returns what came of ``seconds`` of training, for result.json; what was not measured is None."""
+        last, progress, cfg = self.scores.last, self.progress, self.cfg
+        return {
+            "solved": progress.solved,
+            "eval_value": None if last is None else last.mean,
+            "eval_value_std": None if last is None else last.std,
+            "best_eval_value": self.scores.state_dict()["best"],
+            "env_step": progress.env_step,
+            "train_iter": progress.train_iter,
+            "iterations": progress.iteration,
+            "wall_time_s": seconds,
+            "env_steps_per_second": progress.env_step / seconds if seconds else None,
+            "seed": cfg.seed,
+            "policy": plain(cfg.policy.type),
+            "env_id": cfg.env.env_id or plain(cfg.env.type),
+        }
 
     def spaces(self) -> dict[str, Any]:
         """Returns the spaces as a checkpoint keeps them."""
@@ -143,18 +162,26 @@ class Parts:
         """Returns the state of every part, as one tree."""
         return {name: part.state_dict() for name, part in self._stateful().items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over the whole state; the environments go on in the middle of their episodes.
+    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
+        """Takes over the whole state.
+
+        Args:
+            state: from :meth:`state_dict`.
+            new_episodes: where the open ones do not belong to the environments here.
 
         Raises:
             CheckpointError: if it lacks a part, or a part does not fit.
         """
+        options = {"collector": {"new_episodes": True}} if new_episodes else {}
         for name, part in self._stateful().items():
             if name not in state:
                 raise CheckpointError(f"the checkpoint has no {name!r}: it cannot be resumed from")
             try:
-                part.load_state_dict(as_tensors(state[name]) if name == "policy" else state[name])
-            except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+                saved = as_tensors(state[name]) if name == "policy" else state[name]
+                part.load_state_dict(saved, **options.get(name, {}))
+            except CheckpointError:
+                raise
+            except Exception as error:  # a forged one can make any part fail in any way
                 raise CheckpointError(
                     f"the checkpoint's {name!r} does not fit: {type(error).__name__}: {error}"
                 ) from error

@@ -5,31 +5,34 @@
     config.json          the resolved config
     manifest.json        format version, and size and SHA-256 of every other file and of its own body
 
-Written under a temporary name, synced, and renamed. Loading one that anyone made never runs code:
-nothing is unpickled, imported or executed.
+Written under a temporary name, synced, read back, and only then renamed. Loading one that anyone made
+never runs code: nothing is unpickled, imported or executed. See SECURITY.md.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ding_lite.durable import read_bounded, replace_folder, sync_folder, write_synced
 from ding_lite.errors import CheckpointError
 from ding_lite.schema import Key
+from ding_lite.types import Progress
 
 FORMAT_VERSION = 1
 MANIFEST, STATE, TENSORS, CONFIG = "manifest.json", "state.json", "tensors.safetensors", "config.json"
 FILES = (STATE, TENSORS, CONFIG)
-MAX_JSON_BYTES = 2**28
+MAX_JSON_BYTES = 2**26  # parsed JSON takes some thirty times its size: 2 GB at the worst
+MAX_FAILURES = 3
+ABANDONED = "abandoned"  # folder in ckpt/ for what a run that went back has left behind
 ARRAY = "__array__"  # {"__array__": name} in state.json stands for an array
 
 CHECKPOINT_CONFIG: dict[str, Any] = dict(
@@ -66,10 +69,11 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], config: Mapping[str,
         manifest = {**body, "sha256": _sha256(_canonical(body))}
         contents[MANIFEST] = json.dumps(manifest, indent=1).encode()
         for name, data in contents.items():
-            _write_synced(temporary / name, data)
-        _sync_folder(temporary)
-        _replace_folder(temporary, folder)
-        _sync_folder(folder.parent)
+            write_synced(temporary / name, data)
+        sync_folder(temporary)
+        _verified_files(temporary)  # a disk may swallow what it cannot hold: the old one goes only now
+        replace_folder(temporary, folder)
+        sync_folder(folder.parent)
     except OSError as error:
         raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
     finally:
@@ -91,6 +95,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         config = json.loads(contents[CONFIG])
     except Exception as error:
         raise CheckpointError(f"checkpoint {folder}: {type(error).__name__}: {error}") from error
+    if arrays:
+        raise CheckpointError(f"checkpoint {folder}: {STATE} names none of the arrays {sorted(arrays)[:3]}")
     if not isinstance(state, dict) or not isinstance(config, dict):
         raise CheckpointError(f"checkpoint {folder}: {STATE} and {CONFIG} must hold objects")
     return state, config
@@ -113,6 +119,32 @@ def find_checkpoint(path: Path, name: str) -> Path:
     )
 
 
+def checkpoints_of(run: Path) -> dict[Path, int]:
+    """Returns the checkpoints of a run with their iterations, the newest first; none is verified yet.
+
+    One whose iteration cannot be read has -1 and comes first, so that it is not passed over in silence.
+    Of equals ``last`` comes first: it was written last.
+    """
+    ours = re.compile(r"last|best|iteration_\d+|\.\w+\.old")  # and what a script has saved
+    folders = [
+        folder
+        for folder in (run / "ckpt").glob("*")
+        if folder.is_dir()
+        and not folder.name.endswith(".tmp")
+        and (ours.fullmatch(folder.name) or (folder / MANIFEST).is_file())
+    ]
+    found = {folder: _iteration_of(folder) for folder in folders}
+    return dict(sorted(found.items(), key=lambda x: (x[1] >= 0, -x[1], x[0].name != "last", x[0].name)))
+
+
+def _iteration_of(folder: Path) -> int:
+    """Returns the iteration that a checkpoint claims, without reading its arrays; -1 if it cannot be told."""
+    try:
+        return int(json.loads(read_bounded(folder / STATE, MAX_JSON_BYTES))["progress"]["iteration"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return -1
+
+
 class CheckpointKeeper:
     """The folder ``ckpt`` of a run: ``last``, ``best``, and the newest snapshots ``iteration_*``.
 
@@ -120,10 +152,41 @@ class CheckpointKeeper:
         folder: of the run.
         config: saved with every checkpoint.
         keep: how many snapshots.
+        freq, keep_freq: env steps between saves of ``last``, and between snapshots; 0: none.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], keep: int) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], keep: int, freq: int = 0, keep_freq: int = 0
+    ) -> None:
         self.folder, self.config, self.keep = folder / "ckpt", config, keep
+        self.freq, self.keep_freq, self._failures = freq, keep_freq, 0
+
+    def save_due(self, progress: Progress, is_best: bool, state: Callable[[], Mapping[str, Any]]) -> str:
+        """Saves what this turn calls for; a disk that is full now may have room the next time.
+
+        Returns:
+            what went wrong; the checkpoints are as before then.
+
+        Raises:
+            CheckpointError: at the third failure in a row, or where another try is of no use.
+        """
+        try:
+            if is_best:
+                self.save("best", state())
+            if progress.crossed(self.freq):
+                self.save("last", state())
+                self._failures = 0
+            if progress.crossed(self.keep_freq):
+                self.snapshot(progress.iteration, state())
+        except CheckpointError as error:
+            self._failures += 1
+            if self._failures == MAX_FAILURES or not isinstance(error.__cause__, OSError):
+                raise
+            return (
+                f"WARNING: {error}. What was saved before is whole and training goes on, until "
+                f"{MAX_FAILURES} saves in a row have failed (this is number {self._failures})"
+            )
+        return ""
 
     def save(self, name: str, state: Mapping[str, Any]) -> Path:
         """Saves ``ckpt/<name>`` and returns its path."""
@@ -136,6 +199,22 @@ class CheckpointKeeper:
         for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
 
+    def abandon_after(self, iteration: int) -> list[str]:
+        """Moves the checkpoints past ``iteration``, and those that say none, to ``ckpt/abandoned``.
+
+        A run that goes on from an earlier one takes another way: a newer checkpoint is not of that way,
+        and the oldest snapshots would be pruned for it.
+        """
+        moved = []
+        for folder, reached in checkpoints_of(self.folder.parent).items():
+            if reached < 0 or reached > iteration:
+                target = self.folder / ABANDONED / folder.name
+                target.parent.mkdir(exist_ok=True)
+                shutil.rmtree(target, ignore_errors=True)
+                folder.rename(target)
+                moved.append(folder.name)
+        return moved
+
     def name_of(self, name: str) -> str | None:
         """Returns ``"ckpt/<name>"`` if there is one."""
         return f"ckpt/{name}" if (self.folder / name).is_dir() else None
@@ -145,32 +224,30 @@ def _verified_files(folder: Path) -> dict[str, bytes]:
     manifest = _parse_manifest(folder)
     contents = {}
     for name in FILES:
-        file, said = folder / name, manifest["files"][name]
-        if file.is_symlink() or not file.is_file():
-            raise CheckpointError(f"checkpoint {folder}: {name} is missing")
-        size = file.stat().st_size
-        if size != said["bytes"]:
-            raise CheckpointError(
-                f"checkpoint {folder}: {name} has {size} bytes, its manifest says {said['bytes']}"
-            )
-        contents[name] = file.read_bytes()
+        said = manifest["files"][name]
+        limit = None if name == TENSORS else MAX_JSON_BYTES
+        try:
+            contents[name] = read_bounded(folder / name, limit, expected=said["bytes"])
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {folder}: {name} {error}") from error
         if _sha256(contents[name]) != said["sha256"]:
             raise CheckpointError(f"checkpoint {folder}: {name} is damaged (its checksum does not match)")
     return contents
 
 
 def _parse_manifest(folder: Path) -> dict[str, Any]:
-    file = folder / MANIFEST
     try:
-        if file.stat().st_size > MAX_JSON_BYTES:
-            raise ValueError("it is too large")
-        manifest = json.loads(file.read_bytes())
+        manifest = json.loads(read_bounded(folder / MANIFEST, MAX_JSON_BYTES))
         claimed = manifest.pop("sha256")
         version, files = manifest["format_version"], manifest["files"]
-        entries = [(files[name]["bytes"], files[name]["sha256"]) for name in FILES]
-        intact = claimed == _sha256(_canonical(manifest)) and len(entries) == len(files)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not the manifest of a checkpoint: {error}") from error
+        sizes = [files[name]["bytes"] for name in FILES]
+        intact = claimed == _sha256(_canonical(manifest)) and len(sizes) == len(files)
+        if not all(type(size) is int for size in sizes):
+            raise ValueError("a size is not a whole number")
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {folder}: {MANIFEST} {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} is not the manifest of a checkpoint: {error}") from error
     if not intact:
         raise CheckpointError(f"checkpoint {folder}: {MANIFEST} is damaged (its checksum does not match)")
     if version != FORMAT_VERSION:
@@ -203,11 +280,12 @@ def _pull_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     raise CheckpointError(f"the state at {path!r} is a {type(value).__name__}, which cannot be saved")
 
 
-def _put_arrays(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+def _put_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns the state tree, with its arrays in their places; each is used up, and may be used once."""
     if isinstance(value, dict):
         if ARRAY in value:
             # Read-only otherwise: it lies in the bytes of the file.
-            return arrays[value[ARRAY]].reshape(value["shape"]).copy()
+            return arrays.pop(value[ARRAY]).reshape(value["shape"]).copy()
         return {_unkey(k): _put_arrays(v, arrays) for k, v in value.items()}
     return [_put_arrays(v, arrays) for v in value] if isinstance(value, list) else value
 
@@ -231,57 +309,3 @@ def _sha256(data: bytes) -> str:
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _write_synced(file: Path, data: bytes) -> None:
-    with file.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes renames inside ``folder`` survive a power loss; Windows has no such call."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _replace_folder(new: Path, old: Path) -> None:
-    if not old.exists():
-        new.rename(old)
-    elif _exchange(new, old):
-        shutil.rmtree(new)
-    else:
-        # Without an atomic exchange the old one waits aside until the new one is in place.
-        aside = old.with_name(f".{old.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
-        old.rename(aside)
-        new.rename(old)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _exchange(a: Path, b: Path) -> bool:
-    """Swaps two folders in one step, where the system can (Linux: renameat2, RENAME_EXCHANGE)."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
-        return False
-    at_cwd, exchange = -100, 2
-    return renameat2(at_cwd, os.fsencode(a), at_cwd, os.fsencode(b), exchange) == 0
-
-
-@contextlib.contextmanager
-def replacing(file: Path) -> Iterator[Path]:
-    """Yields a temporary path that becomes ``file`` when the block ends without an error."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)

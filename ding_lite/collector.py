@@ -143,10 +143,11 @@ class Collector:
             "episode_count": self.episode_count,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
+        """Goes on in the middle of the open episodes, or with ``new_episodes`` in their place."""
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=WINDOW)
         self.episode_count = int(state["episode_count"])
-        if self.envs.restorable:
+        if self.envs.restorable and not new_episodes:
             self.obs = self.envs.load_state_dict(state["envs"])
         else:
             # The open episodes were bootstrapped at the last row, as truncated ones are; they end there.

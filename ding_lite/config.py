@@ -9,7 +9,7 @@ names, so a policy of your own brings its own keys. The input is never changed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -268,11 +268,28 @@ def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
             )
 
 
-def differences(saved: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Returns one line for each key in which two complete configs differ."""
-    left, right = dict(leaves(plain(saved))), dict(leaves(plain(other)))
+def trusted_config(
+    saved: Mapping[str, Any], modules: Callable[[Mapping[str, Any]], list[str]], trust: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the config that came with a checkpoint, if the user trusts the ``modules`` it names.
+
+    Raises:
+        CheckpointError: if not, or if there is no config.
+    """
+    try:
+        named = modules(saved["config"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint's config is not that of a run: {error!r}") from error
+    refuse_untrusted(named, trust)
+    config: dict[str, Any] = saved["config"]
+    return config
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Returns ``(key, its value in one, its value in other)`` where two complete configs differ, sorted."""
+    left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
     return [
-        f"{path}: {left.get(path)!r}, not {right.get(path)!r}"
+        (path, left.get(path), right.get(path))
         for path in sorted(set(left) | set(right))
         if left.get(path) != right.get(path)
     ]

@@ -110,8 +110,11 @@ class Scores:
         return found, solved
 
     def is_best(self, found: Evaluation) -> bool:
-        """Notes a result; of equals the later is the best, since it has learned more. A nan never is."""
-        if not found.mean >= self.best:
+        """Notes a result; of equals the later is the best, since it has learned more.
+
+        What is not finite never is: nothing could be better than an infinite return.
+        """
+        if not (math.isfinite(found.mean) and found.mean >= self.best):
             return False
         self.best = found.mean
         return True

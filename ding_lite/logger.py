@@ -8,18 +8,21 @@ ckpt/         last, best, iteration_*      result.json   how it ended
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import math
 import os
+import platform
+import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from ding_lite.checkpoint import replacing
+from ding_lite.durable import open_locked, replacing
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.schema import Key
 from ding_lite.types import Episode
@@ -28,10 +31,12 @@ LOGGER_CONFIG: dict[str, Any] = dict(
     freq=Key(5_000, low=1),  # env steps between rows in TensorBoard (metrics.csv has every iteration)
     tensorboard=True,
 )
+PROCESS = "  process "  # before who writes a log, in its lines
 
 
-def new_run_folder(exp_name: str, exact: bool) -> Path:
-    """Creates the folder of a new run.
+@contextlib.contextmanager
+def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
+    """Creates the folder of a new run; if the block ends by an error, nothing of it is left.
 
     Args:
         exp_name: a path as given if ``exact``, else a name under ``runs/`` that gets ``_2``, ``_3``, ...
@@ -42,6 +47,7 @@ def new_run_folder(exp_name: str, exact: bool) -> Path:
         ConfigError: if it exists (``exact``), or cannot be created or written to.
     """
     wanted = Path(exp_name) if exact else Path("runs") / exp_name
+    made = [parent for parent in wanted.parents if not parent.exists()]
     folder, number = wanted, 1
     while True:
         try:
@@ -57,7 +63,39 @@ def new_run_folder(exp_name: str, exact: bool) -> Path:
             folder = wanted.with_name(f"{wanted.name}_{number}")
         except OSError as error:
             raise ConfigError(f"run folder {folder} cannot be created: {error}") from error
-    return folder
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in made:
+            with contextlib.suppress(OSError):  # somebody else has put something there
+                parent.rmdir()
+        raise
+
+
+def claim(folder: Path) -> TextIO:
+    """Opens the log of a run for this process alone; who has it is free to write to the whole folder.
+
+    What a process that was killed has left half written there is removed.
+
+    Raises:
+        ConfigError: if another process has it, or it cannot be written to.
+    """
+    file = folder / "log.txt"
+    try:
+        log = open_locked(file)
+    except BlockingIOError as error:
+        owners = [line for line in file.read_text(errors="replace").splitlines() if PROCESS in line]
+        owner = owners[-1].partition(PROCESS)[2] if owners else "another one"
+        raise ConfigError(
+            f"run folder {folder} is in use by process {owner}: two runs would mix their rows and "
+            "checkpoints. Wait for it, stop it, or choose another --exp-name"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+    for left in (*folder.glob(".*.tmp"), *folder.glob("ckpt/.*.tmp")):
+        left.unlink() if left.is_file() else shutil.rmtree(left, ignore_errors=True)
+    return log
 
 
 class CsvFile:
@@ -102,7 +140,8 @@ class CsvFile:
         self._stream.close()
         lines = self.file.read_text().splitlines(keepends=True)
         index = self.columns.index(column)
-        kept = [line for line in lines[1:] if _number(line.split(",")[index]) <= last]
+        whole = [line for line in lines[1:] if line.endswith("\n")]  # the last may have been torn
+        kept = [line for line in whole if _number(line.split(",")[index]) <= last]
         with replacing(self.file) as temporary:
             temporary.write_text("".join(lines[:1] + kept))
         self._stream = self.file.open("a", newline="")
@@ -135,32 +174,38 @@ class RunLogger:
 
     Args:
         folder: exists already.
+        log: of that folder, from :func:`claim`.
         config: what ``config.json`` says.
         columns: of metrics.csv, as far as they are known; one that turns up later is added to all rows.
         resume_at: of a run that goes on, the env step it goes on from: later rows are dropped.
+
+    Raises:
+        ConfigError: if the folder cannot be written to.
     """
 
     def __init__(
         self,
         folder: Path,
+        log: TextIO,
         config: Mapping[str, Any],
         columns: Iterable[str] = (),
         resume_at: int | None = None,
     ) -> None:
-        self.folder = folder
+        self.folder, self._log = folder, log
         options = config["config"]["logger"]
         self.freq, self._next_tensorboard = options["freq"], 0
         try:
-            self._log = (folder / "log.txt").open("a")
             self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
             self.episodes = CsvFile(folder / "episodes.csv", ["env_step", "return", "length"])
             if resume_at is None:
-                (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
                 (folder / "git.txt").write_text(_git_state())
             else:
                 self.metrics.cut_after("env_step", resume_at)
                 self.episodes.cut_after("env_step", resume_at)
+            with replacing(folder / "config.json") as temporary:
+                temporary.write_text(json.dumps(config, indent=2) + "\n")
         except OSError as error:
+            log.close()
             raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
         self._tensorboard = None
         if options["tensorboard"]:
@@ -169,21 +214,34 @@ class RunLogger:
             purge = None if resume_at is None else resume_at + 1
             self._tensorboard = SummaryWriter(str(folder / "tb"), purge_step=purge)
 
+    def sign(self) -> None:
+        """Writes who writes here, for :func:`claim`."""
+        self.say(f"{PROCESS.strip()} {os.getpid()} on {platform.node()}")
+
     def say(self, text: str) -> None:
         """Writes lines to log.txt, each with the time."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
-        self._log.flush()
+        with contextlib.suppress(OSError, ValueError):  # words are not worth a run; the rows will tell
+            self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
+            self._log.flush()
 
     def write(self, env_step: int, row: Mapping[str, Any], episodes: Iterable[Episode]) -> None:
-        """Writes one iteration: its row of metrics, and its finished episodes."""
-        self.metrics.write([row])
-        self.episodes.write(
-            [
-                {"env_step": env_step, "return": e.episode_return, "length": e.length, **e.info}
-                for e in episodes
-            ]
-        )
+        """Writes one iteration: its row of metrics, and its finished episodes.
+
+        Raises:
+            CheckpointError: if they cannot be written, as on a full disk.
+        """
+        finished = [
+            {"env_step": env_step, "return": e.episode_return, "length": e.length, **e.info} for e in episodes
+        ]
+        try:
+            self.metrics.write([row])
+            self.episodes.write(finished)
+        except OSError as error:
+            raise CheckpointError(
+                f"run folder {self.folder} cannot be written to: {error}. The last checkpoint is whole: make "
+                f"room and go on with --resume {self.folder}"
+            ) from error
         evaluated = any(name.startswith("eval/") for name in row)
         if self._tensorboard is not None and (evaluated or env_step >= self._next_tensorboard):
             self._next_tensorboard = env_step + self.freq
@@ -202,7 +260,8 @@ class RunLogger:
     def close(self) -> None:
         for part in (self.metrics, self.episodes, self._log, self._tensorboard):
             if part is not None:
-                part.close()
+                with contextlib.suppress(OSError):  # said where it was written
+                    part.close()
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:

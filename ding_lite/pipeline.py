@@ -11,20 +11,23 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
 from ding_lite.assembly import Parts
-from ding_lite.checkpoint import CheckpointKeeper, find_checkpoint, load_checkpoint
-from ding_lite.config import Config, as_config, compile_config, foreign_modules, plain, refuse_untrusted
+from ding_lite.checkpoint import CheckpointKeeper
+from ding_lite.config import Config, as_config
 from ding_lite.display import Display, Quiet, display_for, evaluation_line
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, DingLiteError
 from ding_lite.evaluator import evaluation_metrics
-from ding_lite.logger import RunLogger, new_run_folder
+from ding_lite.logger import RunLogger, claim, new_run_folder
 from ding_lite.policies.base import Policy
+from ding_lite.policies.warm_start import warm_start
+from ding_lite.resuming import Wishes, find_resume_point, run_of
 from ding_lite.types import Progress
 
 
@@ -39,11 +42,13 @@ class SerialPipeline:
         model: trained as it is, instead of one built from the config.
         max_train_iter, max_env_step: stop at the first iteration boundary at or past them.
         folder: of the run, which must not exist; ``runs/<exp_name>`` (or ``_2``, ...) when None.
+        init_from: a run (its best) or a checkpoint whose weights and scales are begun with.
         display: shows how it goes; nothing is shown when None.
 
     Raises:
         ConfigError: for any fault of the config, before an environment steps.
-        EnvError: if the environments cannot be made. Neither leaves a folder behind.
+        EnvError: if the environments cannot be made.
+        CheckpointError: if the weights to begin with do not fit. None of these leaves a folder behind.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class SerialPipeline:
         max_train_iter: int | None = None,
         max_env_step: int | None = None,
         folder: str | Path | None = None,
+        init_from: str | Path | None = None,
         display: Display | None = None,
     ) -> None:
         config = as_config(config).replaced(
@@ -63,17 +69,24 @@ class SerialPipeline:
         )
         self._build(config, env_setting, model, display or Quiet())
         name = self.cfg.exp_name if folder is None else str(folder)
-        self._open(new_run_folder(name, exact=folder is not None))
-        steps = self.parts.warm_up()
-        if steps:
-            self.say(f"observations are scaled by the statistics of {steps:,} random steps")
+        try:
+            told = self.parts.warm_up()
+            told += warm_start(self.policy, init_from) if init_from else []
+            with new_run_folder(name, exact=folder is not None) as self.folder:
+                self._open(claim(self.folder), "new run", told)
+        except BaseException:
+            self.parts.close()
+            raise
 
     @classmethod
     def resume(
         cls,
         run: str | Path,
         *,
-        checkpoint: str = "last",
+        checkpoint: str | None = None,
+        config: Mapping[str, Any] | str | Path | Config | None = None,
+        changes: Mapping[str, Any] | None = None,
+        override: bool = False,
         max_train_iter: int | None = None,
         max_env_step: int | None = None,
         env_setting: EnvSetting | None = None,
@@ -85,29 +98,38 @@ class SerialPipeline:
 
         Args:
             run: a run's folder, or one of its checkpoints.
-            checkpoint: which one of a run.
-            max_train_iter, max_env_step: new limits; the saved ones when None. A step limit still ahead
-                also takes a solved run further, to that limit.
+            checkpoint: the name of one of a run; None is the newest that is whole.
+            config: compared with the saved one, which rules (:mod:`ding_lite.resuming` says how).
+            changes: of the saved config, such as ``{"checkpoint.freq": 10_000}``.
+            override: makes also those changes that the saved state does not fit, with new episodes.
+            max_train_iter, max_env_step: new limits, where not None. One that is still ahead also takes a
+                solved run further.
             env_setting, model, display: as for a new pipeline.
             trust: modules of your own that the saved config may import.
 
         Raises:
             CheckpointError: if there is none, or it does not fit.
+            ConfigError: if a change is refused, or another process writes to the run's folder.
         """
-        folder = find_checkpoint(Path(run), checkpoint)
-        state, saved = load_checkpoint(folder)
-        refuse_untrusted(foreign_modules(saved["config"]), trust)
+        limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
+        typed = {**(changes or {}), **{name: n for name, n in limits.items() if n is not None}}
+        wishes = Wishes(typed, None if config is None else as_config(config), override, trust)
         self = cls.__new__(cls)
-        config = compile_config({name: saved[name] for name in ("config", "source")})
-        config = config.replaced(max_train_iter=max_train_iter, max_env_step=max_env_step)
-        self._build(config, env_setting, model, display or Quiet())
-        try:
-            self.load_state_dict(state)
-        except BaseException:
-            self.parts.close()
-            raise
-        self._past_solved = max_env_step is not None and max_env_step > self.progress.env_step
-        self._open(folder.parent.parent, resume_at=self.progress.env_step)
+        self.folder = run_of(Path(run))
+        with ExitStack() as undo:
+            log = undo.enter_context(claim(self.folder))  # before its checkpoints are looked at
+            point = find_resume_point(Path(run), checkpoint, wishes)
+            self._build(point.config, env_setting, model, display or Quiet())
+            undo.callback(self.parts.close)
+            self.load_state_dict(point.state, new_episodes=point.new_episodes)
+            before = self.progress.state_dict()
+            point.tell(self.progress, typed)
+            self._open(log, "resumed", point.said, resume_at=self.progress.env_step)
+            gone = [] if self.is_over() else self.checkpoints.abandon_after(self.progress.iteration)
+            self.say(f"moved to ckpt/abandoned: {', '.join(gone)}") if gone else None
+            if gone or point.changed or self.progress.state_dict() != before:
+                self.save("last")  # an interruption before the next save must not lose these wishes
+            undo.pop_all()
         return self
 
     def _build(
@@ -115,25 +137,20 @@ class SerialPipeline:
     ) -> None:
         self.config, self.cfg, self.display = config, config.values, display
         self.status, self.error, self._stop_requested = "running", "", ""
-        self._past_solved = False  # a solved run that was told to train on
         self._earlier_wall_time, self._started = 0.0, time.monotonic()
         self.parts = parts = Parts(self.cfg, env_setting, model)
         self.policy, self.collector, self.learner = parts.policy, parts.collector, parts.learner
         self.evaluator, self.scores, self.progress = parts.evaluator, parts.scores, parts.progress
 
-    def _open(self, folder: Path, resume_at: int | None = None) -> None:
-        self.folder = folder
+    def _open(self, log: TextIO, what: str, told: Sequence[str], resume_at: int | None = None) -> None:
+        """Opens the files of the run's folder, which ``log`` makes ours, and says what this run is."""
         config = self.config.as_json()
         saved = {**config, "spaces": self.parts.spaces()}
-        self.checkpoints = CheckpointKeeper(folder, saved, self.cfg.checkpoint.keep)
-        try:
-            self.logger = RunLogger(folder, config, self.parts.metric_names(), resume_at)
-        except BaseException:
-            self.parts.close()
-            raise
-        self.say(f"{'new run' if resume_at is None else 'resumed'}  folder {folder}")
-        for line in self.parts.describe():
+        self.checkpoints = CheckpointKeeper(self.folder, saved, **self.cfg.checkpoint)
+        self.logger = RunLogger(self.folder, log, config, self.parts.metric_names(), resume_at)
+        for line in (f"{what}  folder {self.folder}", *self.parts.describe(), *told):
             self.say(line)
+        self.logger.sign()
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it."""
@@ -148,12 +165,12 @@ class SerialPipeline:
         self._started = time.monotonic()
         self.status = "running"
         try:
-            while not self.is_over():
+            while not (self.is_over() or self._stop_requested):
                 self.step()
                 yield self.progress
-            self._finish()
+            self._conclude()
         except GeneratorExit:
-            self._conclude("interrupted")
+            self._conclude()
             raise
         except BaseException as error:
             self._fail(error)
@@ -161,11 +178,10 @@ class SerialPipeline:
         self.close()
 
     def is_over(self) -> bool:
-        """Returns whether a limit is reached, the task is solved, or a stop was asked for."""
+        """Returns whether a limit is reached, or the task is solved."""
         cfg, done = self.cfg, self.progress
         return bool(
-            self._stop_requested
-            or (done.solved and not self._past_solved)
+            (done.solved and not done.past_solved)
             or done.env_step >= cfg.max_env_step
             or (cfg.max_train_iter is not None and done.train_iter >= cfg.max_train_iter)
         )
@@ -176,13 +192,14 @@ class SerialPipeline:
 
     def step(self) -> Progress:
         """Takes one turn: collect, learn, perhaps evaluate, and write it down."""
-        progress, before, began = self.progress, self.progress.env_step, time.perf_counter()
+        progress, began = self.progress, time.perf_counter()
         rollout = self.collector.collect()
         collected = time.perf_counter()
         learned = self.learner.train(rollout)
         done = time.perf_counter()
 
         fresh = int(rollout.valid.sum())
+        progress.turn_began = progress.env_step
         progress.env_step += fresh
         progress.train_iter = self.learner.train_iter
         progress.iteration += 1
@@ -194,27 +211,30 @@ class SerialPipeline:
             "time/learn_s": done - collected,
         }
         progress.evaluation = None
-        at_the_limit = self.is_over() and not self._stop_requested
-        if at_the_limit or _crosses(before, progress.env_step, self.cfg.policy.eval.eval_freq):
+        if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
             self._evaluate()
-        self._write_row()
-        if _crosses(before, progress.env_step, self.cfg.checkpoint.freq):
-            self.save("last")
-        if _crosses(before, progress.env_step, self.cfg.checkpoint.keep_freq):
-            self.checkpoints.snapshot(progress.iteration, self.state_dict())
+        self._write_row()  # first: every checkpoint has its row
+        self._save()
         self.display.show(progress, self.cfg.max_env_step)
         return progress
 
     def _evaluate(self) -> None:
-        """Evaluates, and keeps the best as a checkpoint."""
         progress, began = self.progress, time.perf_counter()
         progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
         progress.solved |= solved
         self.logger.say(evaluation_line(progress))
         progress.metrics |= evaluation_metrics(progress.evaluation)
         progress.metrics["time/eval_s"] = time.perf_counter() - began
-        if self.scores.is_best(progress.evaluation):
-            self.save("best")
+
+    def _save(self) -> None:
+        found, best, warning = self.progress.evaluation, self.scores.best, "failed"
+        is_best = found is not None and self.scores.is_best(found)
+        try:
+            warning = self.checkpoints.save_due(self.progress, is_best, self.state_dict)
+        finally:
+            self.scores.best = best if warning else self.scores.best
+        if warning:
+            self.say(warning)
 
     def _write_row(self) -> None:
         progress = self.progress
@@ -227,14 +247,11 @@ class SerialPipeline:
         }
         self.logger.write(progress.env_step, row, self.collector.episodes)
 
-    def _finish(self) -> None:
-        if self._stop_requested:
-            self._conclude("interrupted", self._stop_requested)
+    def _conclude(self) -> None:
+        if self.is_over():  # perhaps just as it was asked to stop
+            self.status, self.error = "solved" if self.progress.solved else "finished", ""
         else:
-            self._conclude("solved" if self.progress.solved else "finished")
-
-    def _conclude(self, status: str, error: str = "") -> None:
-        self.status, self.error = status, error
+            self.status, self.error = "interrupted", self._stop_requested
         self.save("last")
         self._write_result()
         self.logger.say(self.summary())
@@ -252,22 +269,10 @@ class SerialPipeline:
         self.close()
 
     def _write_result(self) -> None:
-        last, progress, cfg = self.scores.last, self.progress, self.cfg
         self.logger.result(
             {
                 "status": self.status,
-                "solved": progress.solved,
-                "eval_value": None if last is None else last.mean,
-                "eval_value_std": None if last is None else last.std,
-                "best_eval_value": self.scores.state_dict()["best"],
-                "env_step": progress.env_step,
-                "train_iter": progress.train_iter,
-                "iterations": progress.iteration,
-                "wall_time_s": self.wall_time,
-                "env_steps_per_second": progress.env_step / self.wall_time if self.wall_time else None,
-                "seed": cfg.seed,
-                "policy": plain(cfg.policy.type),
-                "env_id": cfg.env.env_id or plain(cfg.env.type),
+                **self.parts.results(self.wall_time),
                 "checkpoint": self.checkpoints.name_of("last"),
                 "best_checkpoint": self.checkpoints.name_of("best"),
                 "error": self.error or None,
@@ -301,13 +306,13 @@ class SerialPipeline:
         """Returns the whole state of the run as one tree; ``clock`` is not part of what is compared."""
         return {**self.parts.state_dict(), "clock": {"wall_time": self.wall_time}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
         """Takes over the whole state; the environments go on in the middle of their episodes.
 
         Raises:
             CheckpointError: if it lacks a part, or a part does not fit.
         """
-        self.parts.load_state_dict(state)
+        self.parts.load_state_dict(state, new_episodes=new_episodes)
         try:
             self._earlier_wall_time = float(state["clock"]["wall_time"])
         except (KeyError, TypeError, ValueError) as error:
@@ -343,8 +348,3 @@ def serial_pipeline(
 
 
 serial_pipeline_onpolicy = serial_pipeline  # the name that DI-engine's users know
-
-
-def _crosses(before: int, after: int, freq: int) -> bool:
-    """Returns whether a multiple of ``freq`` lies past ``before`` and not past ``after``."""
-    return freq > 0 and after // freq > before // freq

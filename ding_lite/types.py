@@ -111,10 +111,18 @@ class Progress:
     metrics: dict[str, float] = field(default_factory=dict)
     evaluation: Evaluation | None = None  # of this turn, if there was one
     solved: bool = False
+    past_solved: bool = False  # told to train on where it would end as solved
+    turn_began: int = 0  # env_step before this turn
+
+    def crossed(self, freq: int) -> bool:
+        """Returns whether this turn has reached or passed a multiple of ``freq`` env steps (0: never)."""
+        return freq > 0 and self.env_step // freq > self.turn_began // freq
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("env_step", "train_iter", "iteration", "solved")}
+        names = ("env_step", "train_iter", "iteration", "solved", "past_solved")
+        return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env_step, self.train_iter = int(state["env_step"]), int(state["train_iter"])
         self.iteration, self.solved = int(state["iteration"]), bool(state["solved"])
+        self.past_solved = bool(state["past_solved"])

@@ -1,5 +1,16 @@
 """One-thread torch, and this folder on the path, so that tests can ``from worlds import ...``."""
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory):
+    """A process that real commands are forked from."""
+    from processes import Warm
+
+    process = Warm(tmp_path_factory.mktemp("warm"))
+    yield process
+    process.close()

@@ -412,6 +412,24 @@ def test_write_that_fails_leaves_the_old_checkpoint_and_nothing_else(folder, lim
     assert [f.name for f in folder.parent.iterdir()] == ["last"]
 
 
+def test_what_could_not_be_read_again_never_takes_the_place_of_what_can(folder, monkeypatch):
+    before = digest(load_checkpoint(folder)[0])
+    monkeypatch.setattr("ding_lite.checkpoint.MAX_JSON_BYTES", 1000)
+    with pytest.raises(CheckpointError, match=r"state.json has \d+ bytes, and at most 1000 are read"):
+        save_checkpoint(folder, {"long": "x" * 2000}, {})
+    monkeypatch.undo()
+    assert digest(load_checkpoint(folder)[0]) == before
+    assert [f.name for f in folder.parent.iterdir()] == ["last"]
+
+
+def test_snapshot_that_fails_prunes_no_older_one(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=1)
+    keeper.snapshot(1, {"n": 1})
+    with pytest.raises(CheckpointError):
+        keeper.snapshot(2, {"n": object()})
+    assert [f.name for f in (tmp_path / "ckpt").iterdir()] == ["iteration_00000001"]
+
+
 def test_folder_that_cannot_be_written_to_is_a_checkpoint_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="cannot be written"):

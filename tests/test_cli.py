@@ -426,10 +426,11 @@ def test_finished_run_is_extended_and_keeps_its_rows_byte_for_byte(copied):
     assert result["env_step"] >= 1200
 
 
-def test_resume_does_not_take_an_override_for_the_name_of_a_run(home, first):
-    done = run("train", "-c", "tiny.py", "--resume", "policy.learn.batch_size=32", cwd=home)
+def test_resume_does_not_take_an_override_for_the_name_of_a_run(copied):
+    done = run("train", "--exp-name", "copied", "--resume", "env.collector_env_num=5", cwd=copied.parent)
     assert done.returncode == 2
-    assert "'policy.learn.batch_size=32'" in done.stderr
+    assert "env.collector_env_num: 4 -> 5" in done.stderr
+    assert "--override" in done.stderr
     assert "neither a run nor a checkpoint" not in done.stderr
 
 

@@ -531,7 +531,7 @@ def test_override_of_a_saved_config_changes_its_value_and_its_source_only(tmp_pa
     file = tmp_path / "config.json"
     file.write_text(json.dumps(saved.as_json()))
     again = load_config(file, ["policy.learn.batch_size=32"])
-    assert differences(saved.values, again.values) == ["policy.learn.batch_size: 64, not 32"]
+    assert differences(saved.values, again.values) == [("policy.learn.batch_size", 64, 32)]
     assert again.source["policy.learn.batch_size"] == "command line"
     assert again.source["seed"] == "my.py"
 

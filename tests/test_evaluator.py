@@ -218,3 +218,12 @@ def test_metrics_of_an_evaluation_are_those_counted_by_hand():
         "eval/episode_length_mean": 6.0,
         "eval/episode_length_max": 7.0,
     }
+
+
+@pytest.mark.parametrize("mean", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_never_the_best_and_the_first_finite_is(mean):
+    scores = Scores(None)
+    assert not scores.is_best(Evaluation((mean,), (1,)))
+    assert scores.is_best(Evaluation((-5.0,), (1,)))
+    assert not scores.is_best(Evaluation((mean,), (1,)))
+    assert scores.best == -5.0

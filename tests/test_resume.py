@@ -221,7 +221,7 @@ OF_PARTS = [
     *[("collector", name) for name in ("envs", "finished", "episode_count")],
     *[("collector", "envs", name) for name in ("stream", "pending_reset", "obs", "envs")],
     ("learner", "train_iter"),
-    *[("progress", name) for name in ("env_step", "train_iter", "iteration", "solved")],
+    *[("progress", name) for name in ("env_step", "train_iter", "iteration", "solved", "past_solved")],
     *[("scores", name) for name in ("best", "iteration", "last")],
     *[("policy", "progress", name) for name in ("env_step", "learning_rate")],
     *[("policy", "reward_scale", name) for name in ("mean", "var", "count", "running_return")],

@@ -1,4 +1,4 @@
-"""The command line: ``ding-lite train | eval | plot | config | list | check-env``.
+"""The command line: ``ding-lite train | eval | plot | config | list | check-env | import``.
 
 Parsing needs neither torch nor NumPy: ``--help`` answers at once, and thread counts can be chosen
 before either is loaded. Each command's work is in the module of its name.
@@ -7,12 +7,16 @@ before either is loaded. Each command's work is in the module of its name.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib
+import keyword
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 
+from ding_lite.cli.signals import Signals
 from ding_lite.errors import DingLiteError
 
 EXAMPLES = """\
@@ -21,6 +25,7 @@ examples:
   ding-lite train -c my.py -s 3 policy.learn.learning_rate=1e-3
   ding-lite train --env LunarLander-v3 --policy ppo  no file needed
   ding-lite train -c cartpole_ppo --resume           go on with its run
+  ding-lite train -c my.py --init-from runs/other    begin from the weights of another run
   ding-lite eval runs/cartpole_ppo -n 100            play 100 episodes with the best checkpoint
   ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves, with an interval over seeds
   ding-lite config -c cartpole_ppo                   every key, its value, and where it came from
@@ -44,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_list(commands)
     _add_check_env(commands)
+    _add_import_weights(commands)
     return parser
 
 
@@ -91,7 +97,18 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         nargs="?",
         const="",
         metavar="DIR|CKPT",
-        help="go on with a run: this one, or the one that --exp-name or the config names",
+        help="go on with a run: this one, or the one that --exp-name or the config names; from a checkpoint, "
+        "or the newest one that is whole",
+    )
+    parser.add_argument(
+        "--override",
+        action="store_true",
+        help="with --resume: take over also changes that the saved state does not fit, with new episodes",
+    )
+    parser.add_argument(
+        "--init-from",
+        metavar="RUN_OR_CKPT",
+        help="begin a new run with the weights and scales of another one (its best), or of a checkpoint",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show nothing (log.txt has it all)")
     _add_overrides(parser)
@@ -154,10 +171,19 @@ def _add_check_env(commands: argparse._SubParsersAction) -> None:
     _add_import(parser)
 
 
+def _add_import_weights(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "import", "make a checkpoint, for train --init-from, of a file of weights")
+    parser.add_argument("file", metavar="FILE", help="a .pt or .safetensors with a state dict of tensors")
+    parser.add_argument("-o", "--output", required=True, metavar="CKPT", help="the folder to make")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code; see ``errors`` for what each means."""
     parser = build_parser()
-    args = parser.parse_args(_overrides_first(_detach_resume(list(sys.argv[1:] if argv is None else argv))))
+    given = [
+        *(sys.argv[1:] if argv is None else argv)
+    ]  # list is a module of this package, once it is imported
+    args = parser.parse_args(_overrides_first(_detach_resume(given)))
     if args.version:
         from importlib.metadata import version
 
@@ -170,6 +196,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The working directory is where a user's own modules are, as with `python script.py`.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    with Signals() as args.signals:
+        lost: OSError | None = None
+        try:
+            code = _run(args)
+        except KeyboardInterrupt:
+            code = args.signals.exit_code or 130
+        except OSError as error:
+            if args.command == "train" or error.errno not in (errno.EPIPE, errno.ENOSPC):
+                raise
+            lost, code = error, 0
+        lost = _flush_output() or lost
+        # Training has its log; and a reader that went away, such as `| head`, has seen enough.
+        if lost is None or args.command == "train" or isinstance(lost, BrokenPipeError):
+            return code
+        print(f"ding-lite {args.command}: error: the output cannot be written: {lost}", file=sys.stderr)
+        return code or 1
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         args.imports = [_import(module) for module in getattr(args, "imports", [])]
         return int(importlib.import_module(f"ding_lite.cli.{module_of(args.command)}").run(args))
@@ -178,13 +223,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print(f"ding-lite {args.command}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
     except ModuleNotFoundError as error:
         if error.name in [os.path.basename(m).removesuffix(".py") for m in getattr(args, "imports", [])]:
             print(f"ding-lite: error: --import {error.name}: there is no such module", file=sys.stderr)
             return 2
         raise
+
+
+def _flush_output() -> OSError | None:
+    """Returns why standard output cannot be written; it is let go then, or the interpreter would complain."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
 
 
 def _import(module: str) -> str:
@@ -218,8 +272,8 @@ def _overrides_first(argv: list[str]) -> list[str]:
 
 
 def module_of(command: str) -> str:
-    """Returns the name of a command's module: ``check-env`` is done by ``check_env``."""
-    return command.replace("-", "_")
+    """Returns the name of a command's module: check-env is done by ``check_env``, import by ``import_``."""
+    return command.replace("-", "_") + "_" * keyword.iskeyword(command)
 
 
 def _limit_blas_threads() -> None:

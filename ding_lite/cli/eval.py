@@ -13,13 +13,14 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.checkpoint import find_checkpoint, load_checkpoint
-from ding_lite.config import compile_config, foreign_modules, refuse_untrusted
+from ding_lite.config import compile_config
 from ding_lite.config_files import find_config, read_config
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, missing_extra
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.evaluator import Evaluator
 from ding_lite.policies.load import policy_from_state
+from ding_lite.resuming import config_of_checkpoint
 from ding_lite.types import EvalMode, Evaluation
 
 
@@ -34,12 +35,12 @@ def run(args: argparse.Namespace) -> int:
         trusted += compile_config(read_config(find_config(args.config)), origin=args.config).modules()
     folder = find_checkpoint(Path(args.run), "best")
     state, saved = load_checkpoint(folder)
-    refuse_untrusted(foreign_modules(saved["config"]), trusted)
-    policy = policy_from_state(state, saved, device="cpu", trust=trusted)
+    config = config_of_checkpoint(folder, saved, trusted)
+    policy = policy_from_state(folder, state, saved, device="cpu", trust=trusted)
     mode = policy.eval_mode
     if args.stochastic:
         mode = EvalMode(policy.collect_mode.forward, mode.to_env, mode.reset)
-    found = _play(saved["config"], mode, args)
+    found = _play(config.values, mode, args)
     told = {
         "episodes": len(found.returns),
         "mean": found.mean,
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _play(config: dict[str, Any], mode: EvalMode, args: argparse.Namespace) -> Evaluation:
+def _play(config: Any, mode: EvalMode, args: argparse.Namespace) -> Evaluation:
     env_cfg = config["env"]
     if args.video:
         record = functools.partial(_recording_env, env_cfg, Path(args.video), args.episodes)

@@ -6,15 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
 from ding_lite.checkpoint import find_checkpoint, load_checkpoint
-from ding_lite.config import policy_modules, refuse_untrusted
+from ding_lite.config import policy_modules, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError
 from ding_lite.policies.base import Policy
 from ding_lite.registry import MODEL_REGISTRY, POLICY_REGISTRY, Registry
+
+# What a config's section policy.model has beside the arguments of the model.
+NOT_FOR_MODELS = ("type", "obs_shape", "action_shape", "action_space")
+SHOWN = 6  # names in one message
 
 
 def load_policy(
@@ -34,25 +39,34 @@ def load_policy(
     Raises:
         CheckpointError: if there is none, or it is damaged, or its classes are not registered.
     """
-    state, saved = load_checkpoint(find_checkpoint(Path(path), checkpoint))
-    return policy_from_state(state, saved, device=device, trust=trust)
+    folder = find_checkpoint(Path(path), checkpoint)
+    state, saved = load_checkpoint(folder)
+    return policy_from_state(folder, state, saved, device=device, trust=trust)
 
 
 def policy_from_state(
-    state: Mapping[str, Any], saved: Mapping[str, Any], *, device: str, trust: Sequence[str] = ()
+    folder: Path,
+    state: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    *,
+    device: str,
+    trust: Sequence[str] = (),
 ) -> Policy:
-    """Builds the policy that ``saved``, a checkpoint's config, describes, and gives it its state.
+    """Builds the policy that ``saved``, the config in ``folder``, describes, and gives it its state.
 
     Raises:
         CheckpointError: if that cannot be done, for whatever reason.
     """
     try:
-        config = saved["config"]["policy"]
-        refuse_untrusted(policy_modules(config), trust)
+        config = trusted_config(saved, lambda whole: policy_modules(whole["policy"]), trust)["policy"]
         _refuse_unregistered(POLICY_REGISTRY, config["type"])
         _refuse_unregistered(MODEL_REGISTRY, config["model"]["type"])
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
-        policy: Policy = POLICY_REGISTRY.get(config["type"])(
+        kind = POLICY_REGISTRY.get(config["type"])
+        expected = _shapes(config["model"], *spaces) if kind._make_model is Policy._make_model else None
+        if expected is not None:
+            refuse_misfit(folder, expected, state["policy"]["model"])
+        policy: Policy = kind(
             {**config, "device": device, "cuda": None},
             *spaces,
             enable_field=("collect", "eval"),
@@ -77,6 +91,22 @@ def _refuse_unregistered(registry: Registry, name: str) -> None:
         )
 
 
+def _shapes(model: Mapping[str, Any], *spaces: gym.Space) -> Mapping[str, torch.Tensor] | None:
+    """Returns the state dict of a model that takes no memory: a config may ask for one of any size.
+
+    None where it cannot be built so: one of the user's own may compute something on the way.
+    """
+    options = {name: value for name, value in model.items() if name not in NOT_FOR_MODELS}
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            shapes: Mapping[str, torch.Tensor] = MODEL_REGISTRY.get(model["type"])(
+                *spaces, **options
+            ).state_dict()
+    except Exception:
+        return None
+    return shapes
+
+
 def as_tensors(tree: Any) -> Any:
     """Returns a state tree with torch tensors where it has NumPy arrays."""
     if isinstance(tree, Mapping):
@@ -84,3 +114,36 @@ def as_tensors(tree: Any) -> Any:
     if isinstance(tree, list):
         return [as_tensors(value) for value in tree]
     return torch.from_numpy(tree.copy()) if isinstance(tree, np.ndarray) else tree
+
+
+def refuse_misfit(folder: Path, own: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Tells all at once what is missing, what is too much, and what has another shape.
+
+    Raises:
+        CheckpointError: where the weights ``given`` in ``folder`` are not those of a model that has ``own``.
+    """
+    alien = [name for name, value in given.items() if not hasattr(value, "shape")]
+    shapes = {name: tuple(value.shape) for name, value in given.items() if name not in alien}
+    faults = {
+        "not there": [name for name in own if name not in given],
+        "unknown to this model": [name for name in given if name not in own],
+        "not arrays": alien,
+        "of another shape": [
+            f"{name} {shapes[name]}, this model has {tuple(value.shape)}"
+            for name, value in own.items()
+            if name in shapes and shapes[name] != tuple(value.shape)
+        ],
+    }
+    lines = [f"{kind}: {_few(names)}" for kind, names in faults.items() if names]
+    if lines:
+        raise CheckpointError(
+            "\n  ".join(
+                [f"the saved 'model' does not fit: the weights in {folder} are not of this model:", *lines]
+            )
+            + "\nThe spaces and policy.model must be those that it was trained with"
+        )
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(map(str, names[:SHOWN])) + more
