@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import shutil
 
 import gymnasium as gym
 import numpy as np
@@ -118,7 +119,7 @@ EQUAL = {
 }
 
 
-def learned(kind, iterations=3, **options):
+def learned(kind, iterations=2, **options):
     policy, collect = make(kind, **merged({"learn": {"learning_rate": 3e-3}}, options))
     metrics = [policy.learn_mode.forward(collect()) for _ in range(iterations)]
     state = policy.state_dict()
@@ -839,18 +840,24 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_negative_control_resuming_with_another_buffer_ends_elsewhere(name, tmp_path):
-    state_after(SerialPipeline(RUN, folder=tmp_path / "run"), 3)
-    expected, _ = state_after(SerialPipeline.resume(tmp_path / "run", trust=["worlds"]), 5)
+@pytest.fixture(scope="module")
+def cut(tmp_path_factory):
+    """A run that was stopped after 3 iterations, and its network after 5."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    state_after(SerialPipeline(RUN, folder=folder), 3)
+    copied = shutil.copytree(folder, folder.with_name("whole"))
+    whole, _ = state_after(SerialPipeline.resume(copied, trust=["worlds"]), 5)
+    return folder, digest(whole["policy"]["model"])
 
-    state_after(SerialPipeline(RUN, folder=tmp_path / "other"), 3)
-    state, config = load_checkpoint(tmp_path / "other" / "ckpt" / "last")
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_negative_control_resuming_with_another_buffer_ends_elsewhere(name, cut, tmp_path):
+    run, expected = shutil.copytree(cut[0], tmp_path / "run"), cut[1]
+    state, config = load_checkpoint(run / "ckpt" / "last")
     CHANGES[name](state["policy"]["policy_buffer"])
-    save_checkpoint(tmp_path / "other" / "ckpt" / "last", state, config)
-    found, _ = state_after(SerialPipeline.resume(tmp_path / "other", trust=["worlds"]), 5)
-    same = digest(found["policy"]["model"]) == digest(expected["policy"]["model"])
-    assert same == (name == "nothing")
+    save_checkpoint(run / "ckpt" / "last", state, config)
+    found, _ = state_after(SerialPipeline.resume(run, trust=["worlds"]), 5)
+    assert (digest(found["policy"]["model"]) == expected) == (name == "nothing")
 
 
 def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
