@@ -16,6 +16,8 @@ from torch import Tensor
 
 from ding_lite.rollout import Rollout, as_rollout, map_tree, select_columns, side_by_side, to_device, to_dict
 
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -62,17 +64,17 @@ class ReplayBuffer:
         uses = torch.zeros(rows, columns, dtype=torch.int32, device=device)
         version = torch.full((columns,), self.iteration, device=device)
         priority = torch.ones(rows, columns, device=device) if priority is None else priority
+        if self.data is not None and len(self.uses) != rows:
+            raise ValueError(f"rollouts of {len(self.uses)} and {rows} steps cannot lie side by side")
+        while self.data is not None and self.uses.numel() + uses.numel() > self.limits.capacity:
+            # Rollouts leave whole: a part of one would favour some environments.
+            self._keep(self.version > self.version[0])
         if self.data is not None:
-            if len(self.uses) != rows:
-                raise ValueError(f"rollouts of {len(self.uses)} and {rows} steps cannot lie side by side")
             rollout = side_by_side(self.data, rollout)
             uses = torch.cat([self.uses, uses], 1)
             version = torch.cat([self.version, version])
             priority = torch.cat([self.priority, priority], 1)
         self.data, self.uses, self.version, self.priority = rollout, uses, version, priority
-        while len(self.version) * rows > self.limits.capacity:
-            # Rollouts leave whole: a part of one would favour some environments.
-            self._keep(self.version > self.version[0])
 
     @property
     def age(self) -> Tensor:
@@ -108,20 +110,17 @@ class ReplayBuffer:
         self.version = self.version[index]
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the counter, and what is kept, if anything."""
-        state: dict[str, Any] = {"iteration": self.iteration}
-        if self.data is not None:
-            state |= {name: getattr(self, name) for name in ("uses", "version", "priority")}
-            state["data"] = to_dict(self.data)
-        return state
+        """Returns the counter, and what is kept; ``data`` is None where that is nothing."""
+        return {
+            **{name: getattr(self, name) for name in ("iteration", "uses", "version", "priority")},
+            "data": None if self.data is None else to_dict(self.data),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.iteration = int(state["iteration"])
-        self.data = None
-        if "data" in state:
-            kept = to_device(dict(state), self.device)
-            self.data = as_rollout(kept["data"])
-            self.uses, self.version, self.priority = kept["uses"], kept["version"], kept["priority"]
+        self.iteration, data = int(state["iteration"]), state["data"]
+        self.data = None if data is None else as_rollout(to_device(data, self.device))
+        for name in ("uses", "version", "priority"):
+            setattr(self, name, torch.as_tensor(state[name], device=self.device))
 
 
 class SampleMemory:
@@ -176,31 +175,33 @@ class SampleMemory:
         self.size, self.starts = 0, {}
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"capacity": self.capacity}
-        if self.size:
-            starts = {"iterations": list(self.starts), "starts": list(self.starts.values())}
-            state |= {**starts, "fields": self.all()}
-        return state
+        return {
+            "capacity": self.capacity,
+            "iterations": list(self.starts),
+            "starts": list(self.starts.values()),
+            "fields": self.all() if self.size else None,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
         self._fields, self.capacity = {}, int(state["capacity"])
-        if "fields" in state:
+        if state["fields"] is not None:
             self.append(0, to_device(state["fields"], torch.device("cpu")))
-            self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
+        self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
 
 
 def host_memory() -> int | None:
     """Returns the bytes of memory that are free for this process, None where nobody says."""
     try:
-        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        fields = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
         free = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError, ValueError):
         return None
-    try:  # a container's own limit
-        limit, used = (Path(f"/sys/fs/cgroup/memory.{name}").read_text() for name in ("max", "current"))
-        free = min(free, int(limit) - int(used))
-    except (OSError, ValueError):
+    try:  # a container's own limit; what it counts as used is in part the cache of files, which gives way
+        limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        free = min(free, limit - used + int(stat["inactive_file"]))
+    except (OSError, KeyError, ValueError):
         pass
     return free
 

@@ -6,6 +6,8 @@ wrong conversion on the way fails where it happens.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -15,8 +17,16 @@ from gymnasium import spaces
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.rollout import batch_of
 
+# Draws from both of its rollouts: half of the transitions of the first are old then.
+OFF_POLICY = dict(
+    type="ppo_offpolicy",
+    learn=dict(update_per_collect=3, batch_size=16),
+    other=dict(replay_buffer=dict(max_use=9)),
+)
 
-def config(observation, action, manager, model=None, **env):
+
+def config(observation, action, manager, model=None, policy=None, **env):
+    policy = policy or dict(learn=dict(epoch_per_collect=1, batch_size=16))
     return dict(
         max_env_step=80,
         num_threads=1,
@@ -30,8 +40,8 @@ def config(observation, action, manager, model=None, **env):
             **env,
         ),
         policy=dict(
+            **policy,
             model=model or {},
-            learn=dict(epoch_per_collect=1, batch_size=16),
             collect=dict(n_sample=40),
             eval=dict(eval_freq=0),
         ),
@@ -66,6 +76,7 @@ def check_run(cfg, folder):
         )
         same = policy.act(obs)
         assert str(action) == str(same)
+    return pipeline.progress.metrics
 
 
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
@@ -81,10 +92,34 @@ def test_every_variant_of_a_box(variant, manager, tmp_path):
     check_run(config("box", variant, manager, model=VARIANTS[variant][1]), tmp_path / "run")
 
 
-@pytest.mark.parametrize("manager", ["base", "subprocess"])
+@pytest.mark.parametrize(
+    ("action", "observation"),
+    # Every action with a few observations, and every observation with one action.
+    [
+        *itertools.product(ACTIONS, ["box", "nested"]),
+        *(("tree", o) for o in OBSERVATIONS if o not in ("box", "nested")),
+    ],
+)
+def test_every_action_and_every_observation_off_policy(action, observation, tmp_path):
+    metrics = check_run(config(observation, action, "base", policy=OFF_POLICY), tmp_path / "run")
+    assert metrics["learn/buffer_age"] > 0
+    assert metrics["learn/buffer_outside_clip_age_0"] == 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_of_a_box_off_policy(variant, tmp_path):
+    cfg = config("box", variant, "base", model=VARIANTS[variant][1], policy=OFF_POLICY)
+    assert check_run(cfg, tmp_path / "run")["learn/buffer_age"] > 0
+
+
+@pytest.mark.parametrize(
+    ("manager", "policy"),
+    [("base", None), ("subprocess", None), ("base", OFF_POLICY)],
+    ids=["base", "subprocess", "base-off_policy"],
+)
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
-def test_masked_actions_are_never_taken_while_learning_or_evaluating(manager, autoreset, tmp_path):
-    cfg = config("box", "discrete", manager, kwargs=dict(mask=True), action_mask="info")
+def test_masked_actions_are_never_taken_while_learning_or_evaluating(manager, autoreset, policy, tmp_path):
+    cfg = config("box", "discrete", manager, policy=policy, kwargs=dict(mask=True), action_mask="info")
     cfg["env"]["manager"]["autoreset"] = autoreset
     cfg["max_env_step"] = 400
     pipeline = SerialPipeline(cfg, folder=tmp_path / "run")

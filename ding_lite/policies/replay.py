@@ -62,7 +62,7 @@ class ReplayPolicy(ActorCriticPolicy):
             reuse=Key(3.0, above=0),  # off-policy: how often a transition is used, in the mean
             # Off-policy: clip around the policy of this iteration's start, or around the one that collected.
             proximal=Key("decoupled", choices=("decoupled", "behaviour")),
-            weight_bound=Key(2.0, above=0),  # of pi_prox / mu in the decoupled objective
+            weight_bound=Key(2.0, low=1),  # of pi_prox / mu in the decoupled objective
             weight_decay=Key(0.0, fixed_because="Adam has none here"),
             # Advantages to mean 0 and std 1: in each minibatch (True), over the whole pass, or not.
             adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
@@ -94,18 +94,25 @@ class ReplayPolicy(ActorCriticPolicy):
         if not policy["on_policy"]:
             rows = -(-policy["collect"]["n_sample"] // values["env"]["collector_env_num"])
             rows *= values["env"]["collector_env_num"]
-            for path, size in given.items():
-                if path.endswith("replay_buffer_size") and size is not None and size < rows:
+            for path in (path for path in default if path.endswith("replay_buffer_size")):
+                size = given[path] or ROLLOUTS_KEPT * policy["collect"]["n_sample"]
+                if size < rows:
                     faults.append(
                         f"policy.{path}: {size} transitions, and a rollout alone has {rows}; "
                         "a buffer holds at least one"
                     )
+        if policy.get("priority_IS_weight") and not policy["priority"]:
+            faults.append(
+                "policy.priority_IS_weight: True would change nothing, since it weighs the draws of "
+                "policy.priority=True"
+            )
         return faults
 
     def _init_learn(self) -> None:
         self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
         self.prioritized = bool(self.cfg.get("priority"))
         self.buffers = {name: ReplayBuffer(limits, self.device) for name, limits in self._limits().items()}
+        self.proximal: dict[str, dict[str, Any]] = {}
 
     @property
     def clip_ratio(self) -> float:
@@ -129,9 +136,11 @@ class ReplayPolicy(ActorCriticPolicy):
         return Limits(kept.max_use, kept.max_staleness, size, steps)
 
     def _push(self, rollout: Rollout) -> None:
+        """Takes in a fresh rollout; pi_prox is the policy as it is now, whatever is trained first."""
         priority = self._priority(rollout.advantage) if self.prioritized else None
-        for buffer in self.buffers.values():
+        for name, buffer in self.buffers.items():
             buffer.push(rollout, priority)
+            self.proximal[name] = self._proximal(buffer)
 
     def _priority(self, advantage: Tensor) -> Tensor:
         # Nobody has a priority of 0: what seems known may change.
@@ -149,11 +158,11 @@ class ReplayPolicy(ActorCriticPolicy):
         """
         learn, buffer, data = self.cfg.learn, self.buffers[name], self.buffers[name].data
         stale = bool((buffer.age > 0).any())
-        proximal = self._proximal_log_prob(buffer) if stale else data.log_prob
+        extra = dict(self.proximal[name])
+        proximal = extra.pop("log_prob")
         ratio = torch.exp(proximal - data.log_prob).masked_fill(~data.valid, 1.0) if stale else None
         if not self.cfg.on_policy:
             told |= self._describe_buffer(name, ratio)
-        extra = {"old_logit": self._logits(data.obs, lead=2)} if learn.kl_penalty else {}
         if ratio is not None and learn.proximal == "decoupled":
             extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
         steps = math.inf if buffer.limits.steps is None else buffer.limits.steps
@@ -173,14 +182,16 @@ class ReplayPolicy(ActorCriticPolicy):
             told[f"{self._prefix(name)}_missing_updates"] = float(steps)
 
     @torch.no_grad()
-    def _proximal_log_prob(self, buffer: ReplayBuffer) -> Tensor:
-        """Returns the log-probs (T, C) under the policy as it is now; fresh rows have them stored."""
+    def _proximal(self, buffer: ReplayBuffer) -> dict[str, Any]:
+        """Returns fields (T, C, ...) by the policy as it is now: log_prob, and old_logit where it is used."""
         data = buffer.data
+        log_prob: Tensor = data.log_prob.clone()  # of fresh rows, and for those it is the policy's already
         rows = (data.valid & (buffer.age > 0)).flatten().nonzero().squeeze(-1)
-        stale = flatten_rows({"obs": data.obs, "action": data.action}, rows)
-        proximal: Tensor = data.log_prob.clone()
-        proximal.view(-1)[rows] = self._log_probs(stale.obs, stale.action, lead=1)
-        return proximal
+        if len(rows):
+            stale = flatten_rows({"obs": data.obs, "action": data.action}, rows)
+            log_prob.view(-1)[rows] = self._log_probs(stale.obs, stale.action, lead=1)
+        old_logit = {"old_logit": self._logits(data.obs, lead=2)} if self.cfg.learn.kl_penalty else {}
+        return {"log_prob": log_prob, **old_logit}
 
     def _renewed_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
         """Returns the three fields of credit from the newest network, as far as the config asks for it."""
@@ -244,9 +255,8 @@ class ReplayPolicy(ActorCriticPolicy):
             unspent = buffer.uses.flatten()[rows] < buffer.limits.max_use
             share = buffer.priority.flatten()[rows] * unspent
             left = int(unspent.sum())
-            if not left:
-                return
-            index = torch.multinomial(share, min(self.cfg.learn.batch_size, left), generator=self.permutation)
+            size = minibatch_sizes(left, self.cfg.learn.batch_size)[0]
+            index = torch.multinomial(share, size, generator=self.permutation)
             buffer.use(rows[index])
             batch = self._batch(flat, index)
             if self.cfg.priority_IS_weight:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.rl.returns import explained_variance, gae
+from ding_lite.rl.returns import explained_variance, gae, nstep_return
 
 with warnings.catch_warnings():
     # What Stable-Baselines3 pulls in (plotting, TensorBoard) may warn at import.
@@ -329,6 +329,131 @@ def test_negative_control_truncation_taken_for_termination_gives_other_numbers()
     wrong, _ = gae(reward, value, next_value, truncated, no, gamma=0.9, gae_lambda=0.9)
     assert torch.allclose((right - wrong)[truncated], 0.9 * next_value[truncated], rtol=1e-12)
     assert (right - wrong)[truncated].abs().mean() > 0.3
+
+
+# ------------------------------------------------------------------ V-trace: the comparisons would notice
+
+
+def vtrace(data, trace, own):
+    """Advantage and target with the weights ``trace`` of later steps and ``own`` of the step itself."""
+    advantage = naive_gae(*data, 0.97, 0.93, trace)
+    return advantage, data[1] + own * advantage
+
+
+MUTATIONS = {
+    "own weight in the advantage": lambda data, w: (w * vtrace(data, w, w)[0], vtrace(data, w, w)[1]),
+    "weight of the step before": lambda data, w: vtrace(data, torch.roll(w, 1, 0), w),
+    "weight not bounded by 1": lambda data, w: vtrace(data, 1.5 * w, 1.5 * w),
+    "no own weight in the target": lambda data, w: vtrace(data, w, 1.0),
+    "own weight twice in the target": lambda data, w: vtrace(data, w, w * w),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
+def test_negative_control_mutated_vtrace_gives_other_numbers(mutation):
+    *data, weight = random_rollout(12)
+    found = gae(*data, gamma=0.97, gae_lambda=0.93, weight=weight)
+
+    def alike(expected):
+        return all(torch.allclose(x, y, rtol=1e-9) for x, y in zip(found, expected, strict=True))
+
+    assert alike(vtrace(data, weight, weight))
+    assert not alike(mutation(data, weight))
+
+
+def test_trace_is_cut_where_the_weight_is_zero():
+    """pi would never have done what was done at step 2: step 1 sees nothing past its own error."""
+    *data, weight = random_rollout(13)
+    weight[2] = 0.0
+    advantage, target = gae(*data, gamma=0.97, gae_lambda=0.93, weight=weight)
+    reward, value, next_value, terminated, _ = data
+    one_step = reward + 0.97 * (~terminated).double() * next_value - value
+    assert torch.equal(advantage[1], one_step[1])
+    assert torch.equal(target[2], value[2])
+
+
+# ------------------------------------------------------------------ n-step returns
+
+
+def naive_nstep(reward, next_value, terminated, truncated, gamma, nstep, ignore_done=False):
+    """Each step's own loop over those after it, in Python floats."""
+    steps, envs = reward.shape
+    result = np.zeros((steps, envs))
+    for b in range(envs):
+        for t in range(steps):
+            total = 0.0
+            for k in range(nstep):
+                total += gamma**k * float(reward[t + k, b])
+                last = t + k
+                if terminated[last, b] or truncated[last, b] or last == steps - 1:
+                    break
+            ended = bool(terminated[last, b]) and not ignore_done
+            result[t, b] = total + (0.0 if ended else gamma ** (k + 1) * float(next_value[last, b]))
+    return torch.as_tensor(result)
+
+
+def nstep_arguments(seed):
+    reward, _, next_value, terminated, truncated, _ = random_rollout(seed)
+    return reward, next_value, terminated, truncated
+
+
+@pytest.mark.parametrize("nstep", [1, 2, 3, 7, 40, 100])
+@pytest.mark.parametrize("ignore_done", [False, True])
+def test_nstep_return_equals_a_naive_loop(nstep, ignore_done):
+    data = nstep_arguments(14)
+    found = nstep_return(*data, gamma=0.97, nstep=nstep, ignore_done=ignore_done)
+    assert torch.allclose(found, naive_nstep(*data, 0.97, nstep, ignore_done), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("change", ["nstep", "gamma", "ignore_done", "truncated", "terminated"])
+def test_negative_control_nstep_return_of_something_else_differs(change):
+    data = list(nstep_arguments(15))
+    options = dict(gamma=0.97, nstep=3, ignore_done=False)
+    found = nstep_return(*data, **options)
+    if change in options:
+        options[change] = {"nstep": 4, "gamma": 0.96, "ignore_done": True}[change]
+    else:
+        position = ["reward", "next_value", "terminated", "truncated"].index(change)
+        data[position] = torch.zeros_like(data[position])
+    assert not torch.allclose(found, naive_nstep(*data, *options.values()), rtol=1e-3)
+
+
+def test_nstep_return_gives_the_numbers_worked_by_hand():
+    found = nstep_return(
+        column(1, 2, 4, 8, 16),
+        column(10, 20, 30, 40, 50),
+        flags(5, 3),
+        flags(5, 1),
+        gamma=0.5,
+        nstep=2,
+    )
+    # 1 + 2/2 + 20/4; truncated: 2 + 20/2; 4 + 8/2, terminated; 8; the last row: 16 + 50/2
+    assert found.flatten().tolist() == [7.0, 12.0, 8.0, 8.0, 41.0]
+
+
+def test_one_step_return_is_the_target_of_lambda_zero():
+    reward, value, next_value, terminated, truncated, _ = random_rollout(16)
+    _, target = gae(reward, value, next_value, terminated, truncated, gamma=0.9, gae_lambda=0.0)
+    found = nstep_return(reward, next_value, terminated, truncated, gamma=0.9, nstep=1)
+    assert torch.allclose(found, target, rtol=1e-13)
+
+
+def test_endless_nstep_return_is_the_target_of_lambda_one():
+    reward, value, next_value, terminated, truncated, _ = random_rollout(17)
+    goes_on = ~(terminated | truncated)
+    next_value[:-1] = torch.where(goes_on[:-1], value[1:], next_value[:-1])
+    _, target = gae(reward, value, next_value, terminated, truncated, gamma=0.9, gae_lambda=1.0)
+    found = nstep_return(reward, next_value, terminated, truncated, gamma=0.9, nstep=40)
+    assert torch.allclose(found, target, rtol=1e-11)
+
+
+def test_nstep_return_modifies_nothing_and_does_not_mix_environments():
+    data = nstep_arguments(18)
+    copies = [x.clone() for x in data]
+    together = nstep_return(*data, gamma=0.9, nstep=5)
+    assert all(torch.equal(x, copy) for x, copy in zip(data, copies, strict=True))
+    alone = nstep_return(*(x[:, 2:3] for x in data), gamma=0.9, nstep=5)
+    assert torch.equal(together[:, 2:3], alone)
 
 
 # ------------------------------------------------------------------ explained variance
