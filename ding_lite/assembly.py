@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -95,6 +95,13 @@ class Parts:
                 f"{self.envs.num_envs} environments"
             )
         return lines
+
+    def report_to(self, say: Callable[[str], None]) -> None:
+        """Says what the run is made of; from now on its environments say there what happens to them."""
+        for line in self.describe():
+            say(line)
+        for envs in self._open_envs:
+            envs.say = say
 
     def warm_up(self) -> int:
         """Shows the policy the random steps that it wants to see before training; returns how many."""

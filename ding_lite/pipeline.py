@@ -132,8 +132,7 @@ class SerialPipeline:
             self.parts.close()
             raise
         self.say(f"{'new run' if resume_at is None else 'resumed'}  folder {folder}")
-        for line in self.parts.describe():
-            self.say(line)
+        self.parts.report_to(self.say)
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it."""
