@@ -133,6 +133,7 @@ def test_episode_returns_and_lengths_are_those_counted_by_hand():
         "episode_length": 2.0,
         "episode_length_max": 3.0,
         "episode_count": 5.0,
+        "env_restarts": 0.0,
     }
 
 

@@ -21,7 +21,7 @@ from ding_lite.registry import WRAPPER_REGISTRY
 
 NAMES = [
     *("action_rescale", "atari", "atari_preprocessing", "episodic_life", "fire_reset", "frame_stack"),
-    *("max_and_skip", "minigrid_flat", "minigrid_image", "noop_reset", "record", "reward_clip"),
+    *("faulty", "max_and_skip", "minigrid_flat", "minigrid_image", "noop_reset", "record", "reward_clip"),
     *("step_counter", "time_limit"),
 ]
 
