@@ -96,8 +96,16 @@ class Parts:
             )
         return lines
 
-    def report_to(self, say: Callable[[str], None]) -> None:
-        """Says what the run is made of; from now on its environments say there what happens to them."""
+    def report_to(self, *listeners: Callable[[str], None]) -> None:
+        """Says what the run is made of; from now on its environments say what happens to them.
+
+        Listeners must not lead back here: a run that is dropped frees its environments at once.
+        """
+
+        def say(line: str) -> None:
+            for listener in listeners:
+                listener(line)
+
         for line in self.describe():
             say(line)
         for envs in self._open_envs:

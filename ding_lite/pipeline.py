@@ -132,7 +132,7 @@ class SerialPipeline:
             self.parts.close()
             raise
         self.say(f"{'new run' if resume_at is None else 'resumed'}  folder {folder}")
-        self.parts.report_to(self.say)
+        self.parts.report_to(self.logger.say, self.display.say)
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it."""

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from leaks import alive, no_leaks  # noqa: F401 (a fixture)
 from worlds import policy_for
 
+from ding_lite.cli import main
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.subprocess import SubprocessVectorEnv
@@ -101,6 +103,24 @@ def test_a_worker_is_replaced_and_its_step_left_out(tmp_path, fault, cause, auto
         assert cause in envs.said[0]
         assert envs.said[0].endswith("2 of 3 restarts left")
         assert not alive(old)
+        del transition
+
+
+def test_the_late_answer_of_a_worker_that_was_replaced_is_never_heard(tmp_path):
+    make = world(at={"hang": [2]}, hang_s=0.5, once=str(tmp_path), envs=[1])
+    with pool(make, step_timeout=0.3) as envs:
+        envs.reset("x")
+        envs.step(ZEROS)
+        begun = envs.step(ZEROS).obs.copy()
+        assert envs.restarts == 1
+        time.sleep(0.4)  # it would answer now
+        for count in (1, 2, 3):
+            transition = envs.step(ZEROS)
+            open_still = envs.episode_lengths == count
+            assert transition.obs[:2][open_still[:2]].tolist() == [
+                [name, count] for name, _ in begun[:2][open_still[:2]]
+            ]
+        assert envs.restarts == 1
         del transition
 
 
@@ -369,6 +389,31 @@ def test_a_run_whose_workers_die_too_often_ends_with_exit_code_3(tmp_path, most)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "failed"
     assert "worker 0" in result["error"]
+
+
+@pytest.mark.parametrize("manager", ["base", "subprocess"])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("crash", "action 0: RuntimeError: a crash on purpose, at step 3"),
+        ("nan_reward", "action 0: reward = nan, which is not finite"),
+        ("nan_obs", "observation[0] = nan, which is not finite; nothing of this rollout was learned from"),
+        ("bad_shape", "action 0: observation has the shape (1, 4), the space Box"),
+    ],
+    ids=lambda value: value.split()[0],
+)
+def test_a_fault_that_ends_a_run_is_one_paragraph_and_exit_code_3(
+    tmp_path, monkeypatch, capsys, fault, words, manager
+):
+    text = CONFIG.format(faults=f"at=dict({fault}=[3]), envs=[1]", most=0)
+    (tmp_path / "faulty_config.py").write_text(text.replace('"subprocess"', repr(manager)))
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "-c", "faulty_config.py", "--exp-name", "run"]) == 3
+    said = capsys.readouterr().err.replace("action 1", "action 0")
+    assert re.search(r"env 1 \(seed \d+, episode 0, step 3\)[,:] ", said)
+    assert words in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run" / "ckpt").exists()
 
 
 def test_workers_that_replaced_others_end_with_a_killed_parent(tmp_path):
