@@ -168,7 +168,7 @@ class Soak:
                 a < b for a, b in zip(steps, steps[1:], strict=False)
             ),
             f"it learned: return {seen[-1].episode_return:.0f}": seen[-1].episode_return >= LEARNED,
-            f"workers died all the while: {log.count(' is replaced; ')} restarts": all(
+            f"workers died all the while: {log.count(' is replaced, ')} restarts": all(
                 a.restarts < b.restarts for a, b in zip(seen[::3], seen[3::3], strict=False)
             ),
             f"memory is flat: {early:.0f} MB, then {late:.0f} MB": late <= GROWTH * early + MARGIN,

@@ -108,8 +108,8 @@ class Parts:
 
         for line in self.describe():
             say(line)
-        for envs in self._open_envs:
-            envs.say = say
+        self.envs.say = say
+        self.evaluator.envs.say = lambda line: say(f"in evaluation: {line}")
 
     def warm_up(self) -> int:
         """Shows the policy the random steps that it wants to see before training; returns how many."""

@@ -304,7 +304,7 @@ class SubprocessVectorEnv(VectorEnv):
             self.restarts += 1
             self.cut_steps += cut
             self.say(
-                f"{failure}. {worker.name} is replaced; {cut} steps of open episodes end there, cut. "
+                f"{failure}. {worker.name} is replaced, and its open episodes are cut ({cut} steps). "
                 f"{self._pool.budget.left} of {self._pool.budget.most} restarts left"
             )
         jobs = {number: self._jobs[number] for number in failed}

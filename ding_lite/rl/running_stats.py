@@ -87,7 +87,7 @@ class RewardScale(RunningMeanStd):
     """Divides rewards by the std of the running discounted return of each environment.
 
     Shapes: rewards are (T, B); the running return (B,) goes on over rollouts and restarts at 0 where
-    an episode ends.
+    an episode ends, and at a row that is not valid, before which an episode may have been lost.
     """
 
     def __init__(self, gamma: float) -> None:

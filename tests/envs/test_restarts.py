@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -193,7 +194,10 @@ def test_without_a_listener_a_restart_is_a_warning():
         del envs.say
         envs.reset("x")
         kill_idle(envs)
-        with pytest.warns(RuntimeWarning, match=r"worker 0 \(envs 0-1\) is replaced; 0 steps"):
+        with pytest.warns(
+            RuntimeWarning,
+            match=r"worker 0 \(envs 0-1\) is replaced, and its open episodes are cut \(0 steps\)",
+        ):
             envs.step(ZEROS)
 
 
@@ -257,6 +261,21 @@ def test_a_broken_contract_is_no_matter_of_restarts(fault):
         with pytest.raises(EnvContractError, match=rf"env 1 \(seed \d+, episode 0, step 2\), .*{words}"):
             envs.step(ZEROS)
         assert envs.restarts == 0
+
+
+def test_a_worker_that_cannot_be_started_again_ends_the_pool_with_the_limit_that_was_hit():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pool(world()) as envs:
+        envs.reset("x")
+        others = pids(envs)[1:]
+        kill_idle(envs)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            with pytest.raises(EnvError, match=r"worker 0 \(envs 0-1\) cannot be started.*ulimit -n"):
+                envs.step(ZEROS)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert not any(map(alive, others))
 
 
 def test_an_interrupted_replacement_closes_the_pool():
