@@ -140,7 +140,7 @@ def test_episode_returns_and_lengths_are_those_counted_by_hand():
 def test_metrics_before_any_episode_has_ended_have_no_mean():
     collector = collector_of(lambda index: LengthEnv(50))
     collector.collect()
-    assert collector.metrics() == {"episode_count": 0.0}
+    assert collector.metrics() == {"episode_count": 0.0, "env_restarts": 0.0}
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)
