@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCE := ding_lite entry configs examples benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check lint type learn results bench format clean
+.PHONY: help train test check lint type learn results bench soak format clean
 
 help:           ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -41,6 +41,9 @@ results: $(VENV)/ready ## one row of that table: make results ROW=cartpole_ppo
 
 bench: $(VENV)/ready   ## throughput beside other libraries
 	$(BIN)/python benchmarks/throughput.py
+
+soak: $(VENV)/ready    ## half an hour of training while workers die: make soak MINUTES=3
+	$(BIN)/python benchmarks/soak.py $(MINUTES)
 
 format: $(VENV)/ready  ## rewrite layout and imports
 	$(BIN)/ruff check --select I --fix $(SOURCE)

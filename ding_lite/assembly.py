@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -96,6 +96,21 @@ class Parts:
                 f"{self.envs.num_envs} environments"
             )
         return lines
+
+    def report_to(self, *listeners: Callable[[str], None]) -> None:
+        """Says what the run is made of; from now on its environments say what happens to them.
+
+        Listeners must not lead back here: a run that is dropped frees its environments at once.
+        """
+
+        def say(line: str) -> None:
+            for listener in listeners:
+                listener(line)
+
+        for line in self.describe():
+            say(line)
+        self.envs.say = say
+        self.evaluator.envs.say = lambda line: say(f"in evaluation: {line}")
 
     def warm_up(self) -> list[str]:
         """Shows the policy the random steps that it wants to see before training; returns what to say."""

@@ -72,12 +72,28 @@ class Collector:
                 self._check(transition)
                 self.episodes += transition.episodes
                 self.obs = transition.obs
+        self._cut_lost(final_rows)
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
         others = {"last_obs": tree_map(np.copy, self.obs)}
         if final_rows:
             others["final"] = _final(final_rows)
         return mode.get_train_sample(storage.rollout(**others))
+
+    def _cut_lost(self, final_rows: list[tuple[int, np.ndarray, Tree]]) -> None:
+        """Ends the episodes that were lost with their worker at their last known observation.
+
+        Only a lost one is open before a row that is not valid. That row was to be its next step: the
+        action was chosen from the observation that is now its last. Where this is the first row of the
+        rollout, there is nothing to do: the rollout before was cut there anyway.
+        """
+        valid, terminated, truncated = map(self.storage.array, ("valid", "terminated", "truncated"))
+        lost = valid[:-1] & ~terminated[:-1] & ~truncated[:-1] & ~valid[1:]
+        for t in np.flatnonzero(lost.any(axis=1)).tolist():
+            envs = np.flatnonzero(lost[t])
+            truncated[t, envs] = True
+            last = tree_map(lambda obs, t=t, envs=envs: obs[t + 1, envs], self.storage.array("obs"))
+            final_rows.append((t, envs, last))
 
     def random_observations(self, n: int, seed: int) -> Tree:
         """Returns the observations (n, ...) of random steps, and begins all episodes anew after them.
@@ -121,18 +137,24 @@ class Collector:
     def _refuse(self, env: int, what: str) -> None:
         raise EnvContractError(f"{self.envs.describe(env)}: {what}; nothing of this rollout was learned from")
 
-    METRICS = ("episode_return", "episode_length", "episode_length_max", "episode_count")
+    METRICS = ("episode_return", "episode_length", "episode_length_max", "episode_count", "env_restarts")
 
     def metrics(self) -> dict[str, float]:
-        """Returns the means over the last 100 finished episodes, and the longest of them."""
+        """Returns the means over the last 100 finished episodes, and the longest of them.
+
+        ``env_restarts`` counts since this collector was made: a resumed run begins at 0.
+        """
+        counts = {
+            "episode_count": float(self.episode_count),
+            "env_restarts": float(self.envs.restarts),
+        }
         if not self.finished:
-            return {"episode_count": float(self.episode_count)}
+            return counts
         returns, lengths = zip(*self.finished, strict=True)
-        return {
+        return counts | {
             "episode_return": float(np.mean(returns)),
             "episode_length": float(np.mean(lengths)),
             "episode_length_max": float(max(lengths)),
-            "episode_count": float(self.episode_count),
         }
 
     def state_dict(self) -> dict[str, Any]:

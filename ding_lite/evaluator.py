@@ -69,7 +69,7 @@ class Evaluator:
                 on_step(obs)
             transition = envs.step(self.mode.to_env(self.mode.forward(obs)["action"]))
             obs = transition.obs
-            steps += transition.valid
+            steps = np.where(transition.valid, steps + 1, 0)  # an episode lost with its worker is played anew
             for episode in transition.episodes:
                 steps[episode.env] = 0
                 if not done[episode.env]:

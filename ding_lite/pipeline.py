@@ -148,7 +148,9 @@ class SerialPipeline:
         saved = {**config, "spaces": self.parts.spaces()}
         self.checkpoints = CheckpointKeeper(self.folder, saved, **self.cfg.checkpoint)
         self.logger = RunLogger(self.folder, log, config, self.parts.metric_names(), resume_at)
-        for line in (f"{what}  folder {self.folder}", *self.parts.describe(), *told):
+        self.say(f"{what}  folder {self.folder}")
+        self.parts.report_to(self.logger.say, self.display.say)
+        for line in told:
             self.say(line)
         self.logger.sign()
 

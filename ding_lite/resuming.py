@@ -47,10 +47,19 @@ KINDS = {
     "policy.device": WARNED,
     "policy.cuda": WARNED,
     "policy.recompute_adv": WARNED,
+    "policy.nstep_return": WARNED,
+    "policy.nstep": WARNED,
+    "policy.priority": WARNED,
+    "policy.priority_IS_weight": WARNED,
+    "policy.other": WARNED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
     "policy.learn": WARNED,
     "policy.learn.value_norm": REFUSED,
+    "policy.learn.actor_epoch_per_collect": REFUSED,  # equal or not: one optimiser or two
+    "policy.learn.critic_epoch_per_collect": REFUSED,
+    "policy.learn.aux_freq": REFUSED,  # the size of the memory
+    "policy.learn.aux_train_epoch": REFUSED,  # none: no memory
     "policy.normalize": WARNED,
     "policy.normalize.obs": REFUSED,
     "policy.normalize.reward": REFUSED,

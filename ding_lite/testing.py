@@ -1,6 +1,7 @@
 """Checks that users can run on what they write: ``check_policy("my_policy")``.
 
-Also the small worlds that the checks play in: each has a known best policy and is learned in seconds.
+Also the small worlds that the checks play in: each has a known best policy and is learned in seconds. And
+``FaultyEnv``, a wrapper that goes wrong on purpose, to try what a set-up makes of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gymnasium import spaces
 
 from ding_lite.collector import Collector
 from ding_lite.config import compile_config
+from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # light, so that workers can import it
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import tree_leaves

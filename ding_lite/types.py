@@ -34,7 +34,8 @@ class Transition(NamedTuple):
     Shapes:
         obs: (B, ...), what the policy sees next: of the new episode where one has ended
         reward: (B,) float32; terminated, truncated: (B,) bool, never both
-        valid: (B,) bool, False where the step was only a reset (autoreset mode NEXT_STEP)
+        valid: (B,) bool, False where the step was only a reset: autoreset mode NEXT_STEP, or a worker that
+            was replaced. An episode that was open before such a row was lost; its last obs is known
         final_obs: (K, ...), the true last observations of the episodes cut at the envs final_env (K,);
             of terminated ones too where that was asked for
     """

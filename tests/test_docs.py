@@ -18,7 +18,7 @@ from ding_lite.schema import leaves, merged_config
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [
     *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("docs/di_engine.md", "docs/ppg.md"),
+    *("docs/di_engine.md", "docs/environments.md", "docs/ppg.md"),
 ]
 BLOCK = re.compile(r"^```(\S*)( no-run)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -38,6 +38,12 @@ def run(command, folder):
 def test_python_blocks_of_the_readme_run(number, tmp_path):
     (tmp_path / "block.py").write_text(blocks("python")[number])
     assert run([sys.executable, "block.py"], tmp_path)
+
+
+@pytest.mark.parametrize("text", blocks("python", "docs/environments.md"))
+def test_python_blocks_about_environments_run(text, tmp_path):
+    (tmp_path / "block.py").write_text(text)
+    run([sys.executable, "block.py"], tmp_path)
 
 
 def test_commands_of_the_readme_run_in_their_order(tmp_path):

@@ -138,13 +138,16 @@ def test_checkpoint_outside_of_a_run_is_not_resumed(snapshots, tmp_path):
 
 
 def test_every_key_has_a_kind_and_every_kind_a_key():
-    keys = [path for path, _ in leaves(compile_config({"env": {"env_id": "x"}}).values)]
+    configs = [compile_config({"env": {"env_id": "x"}, "policy": {"type": kind}}) for kind in ("ppo", "ppg")]
+    keys = {path for config in configs for path, _ in leaves(config.values)}
     assert all(any(key == path or key.startswith(f"{path}.") for key in keys) for path in KINDS)
     kinds = {key: kind_of(key) for key in keys}
     assert {
         k for k, kind in kinds.items() if kind == REFUSED and not k.startswith(("env.", "policy.model."))
     } == {
-        *("exp_name", "seed", "policy.type", "policy.action_space"),
+        *("exp_name", "seed", "policy.type", "policy.action_space", "policy.on_policy"),
+        *(f"policy.learn.{who}_epoch_per_collect" for who in ("actor", "critic")),
+        *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
         *("policy.learn.value_norm", "policy.normalize.obs", "policy.normalize.reward"),
     }
     assert kinds["policy.learn.learning_rate"] == kinds["num_threads"] == WARNED

@@ -176,7 +176,8 @@ def _one_backend(
     env_cfg: Mapping[str, Any], seed: int, rows: list[list[Row]], kind: str, mode: str, deterministic: bool
 ) -> Finding:
     name = f"{kind} {mode}"
-    manager = {**env_cfg["manager"], "type": kind, "autoreset": mode, "worker_num": WORKERS}
+    ours = {"type": kind, "autoreset": mode, "worker_num": WORKERS, "max_restarts": 0}
+    manager = {**env_cfg["manager"], **ours}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what they would say is in the table already

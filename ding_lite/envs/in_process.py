@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -92,10 +92,14 @@ class InProcessVectorEnv(VectorEnv):
         return np.array([recorder.length for recorder in self._recorders])
 
     def reset(self, *stream: str | int) -> Tree:
+        return self.begin(stream, [0] * self.num_envs)
+
+    def begin(self, stream: tuple[str | int, ...], episodes: Sequence[int]) -> Tree:
+        """Begins in each environment the episode of this number, and returns obs (B, ...)."""
         self._stream = stream
         self._pending_reset[:] = False
-        for i in range(self.num_envs):
-            self._begin_anew(i, episode=0)
+        for i, episode in enumerate(episodes):
+            self._begin_anew(i, episode)
             self._recorders[i].finished.clear()
         return self._buffer.tree
 

@@ -51,9 +51,14 @@ CONFIG: dict[str, Any] = dict(
         step_timeout=Key(300.0, above=0),
         reset_timeout=Key(300.0, above=0),
         start_timeout=Key(300.0, above=0),
+        # How many workers that die, hang or raise are replaced within any so many steps of the vector;
+        # 0: the first one ends the run. Collector and evaluator have a budget each.
+        max_restarts=Key(3, low=0),
+        restart_window=Key(100_000, low=1),
     ),
 )
 
+WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
 ENV_REGISTRY.declare_section(CONFIG)
 
 
@@ -146,7 +151,7 @@ def make_vector_env(
             manager["autoreset"],
             final_of_terminated,
             num_workers=min(num_envs, manager["worker_num"] or cores()),
-            **{name: manager[name] for name in ("step_timeout", "reset_timeout", "start_timeout")},
+            **{name: manager[name] for name in WORKER_KEYS},
         )
     make: Callable[[int], gym.Env] = functools.partial(_make_numbered, env_cfg, evaluate)
     return InProcessVectorEnv(make, num_envs, seed, manager["autoreset"], final_of_terminated)

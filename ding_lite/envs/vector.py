@@ -6,13 +6,16 @@
         obs = transition.obs                # of the new episode where one has ended
 
 An episode that ended is begun again without being asked. How (autoreset modes NEXT_STEP, SAME_STEP and
-DISABLED of gymnasium) shows only in ``valid``: a row that was a reset and not a step is not valid.
+DISABLED of gymnasium) shows only in ``valid``: a row that was a reset and not a step is not valid. So is the
+row of an environment that was lost with its worker and replaced: its step never was, and the row before
+is the last of its episode.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +24,10 @@ import numpy as np
 from ding_lite.types import Transition, Tree
 
 NO_ENVS = np.zeros(0, np.int64)
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 
 class VectorEnv(ABC):
@@ -32,6 +39,9 @@ class VectorEnv(ABC):
         episode_returns, episode_lengths: (B,) of the open episodes, below every wrapper.
         backend: one line for people.
         restorable: whether ``load_state_dict`` can bring open episodes back.
+        restarts: how often a part of it was lost and replaced.
+        cut_steps: how many steps the episodes had that were lost with it.
+        say: called with a line for people when that happens; by default a warning.
     """
 
     num_envs: int
@@ -41,6 +51,9 @@ class VectorEnv(ABC):
     episode_lengths: np.ndarray
     backend: str
     restorable: bool = True
+    restarts: int = 0
+    cut_steps: int = 0
+    say: Callable[[str], None] = staticmethod(_warn)
 
     @abstractmethod
     def reset(self, *stream: str | int) -> Tree:

@@ -103,7 +103,7 @@ class WorkerEnvs(InProcessVectorEnv):
         if kind == STEP:
             reply = self._step_shared(payload)
         elif kind == RESET:
-            self.reset(*pickle.loads(payload))
+            self.begin(*pickle.loads(payload))
         elif kind == STATE:
             reply = pickle.dumps(self.state_dict(), pickle.HIGHEST_PROTOCOL)
         elif kind == LOAD:

@@ -1,6 +1,8 @@
-"""The worker processes of one vector environment: every wait bounded, every failure typed and final.
+"""The worker processes of one vector environment: every wait bounded, every failure typed.
 
-A worker that dies, hangs or reports an error ends the whole pool; each later request says why.
+A worker that dies, hangs or whose environment raises is noted in ``failed``, to be replaced, as long as
+the budget allows it; after that, and at any other error, the whole pool ends and each later request
+says why.
 """
 
 from __future__ import annotations
@@ -9,21 +11,53 @@ import contextlib
 import os
 import pickle
 import select
+import socket
 import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from ding_lite import errors
 from ding_lite.envs import wire
-from ding_lite.envs.worker_process import WorkerProcess, shut_down
+from ding_lite.envs.worker_process import WorkerProcess, shared_memory, shut_down
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorkerError
 
 SLICE_SECONDS = 0.5  # a worker's end is also seen where a child of its own holds its socket open
 FAILURE_GRACE = 1.0  # seconds for the workers that are well, when another one has failed
 
 
+class RestartBudget:
+    """How many workers may be replaced: ``most`` within any ``window`` steps of the vector.
+
+    Steps, and not seconds: an environment that hangs until the deadline each time would never use up a
+    budget of so many an hour.
+    """
+
+    def __init__(self, most: int = 0, window: int = 1) -> None:
+        self.most, self.window = most, window
+        self.step = 0  # counted by the owner
+        self._taken: deque[int] = deque()  # at which steps
+
+    @property
+    def left(self) -> int:
+        while self._taken and self._taken[0] <= self.step - self.window:
+            self._taken.popleft()
+        return self.most - len(self._taken)
+
+    def take(self, failure: EnvWorkerError) -> None:
+        """Takes one; raises ``failure`` if there is none left."""
+        if self.left <= 0:
+            if self.most:
+                failure.args = (
+                    f"{failure}. It is not replaced: {self.most} were within the last {self.window:,} steps, "
+                    "as many as env.manager.max_restarts and restart_window allow",
+                )
+            raise failure
+        self._taken.append(self.step)
+
+
 class WorkerPool:
-    """Starts one worker for each slice and talks to all of them at once.
+    """Starts one worker for each slice and talks to any of them at once.
 
     Args:
         slices: the numbers of each worker's environments.
@@ -32,6 +66,8 @@ class WorkerPool:
 
     Attributes:
         closed: why the pool is closed; empty while it is open.
+        budget: of replacements; none at first.
+        failed: workers to ``replace`` before the next request, and why.
     """
 
     def __init__(
@@ -41,93 +77,176 @@ class WorkerPool:
         locate: Callable[[WorkerProcess], tuple[int, str]],
     ) -> None:
         self.close_timeout, self.closed = close_timeout, ""
+        self.budget = RestartBudget()
+        self.failed: dict[int, EnvWorkerError] = {}
         self._locate = weakref.WeakMethod(locate)  # the pool does not keep its owner alive
         self.workers: list[WorkerProcess] = []
+        self._memory: list[int] = []  # the descriptor, once there is one
+        self._by_number: set[int] = set()  # those that the poller listens to
         self._by_fd: dict[int, WorkerProcess] = {}
         self._poller = select.poll()
         self._seq = 0
         # Runs once: from close(), when the pool is collected, or when the interpreter ends.
-        self._end = weakref.finalize(self, shut_down, self.workers, close_timeout, os.getpid())
+        self._end = weakref.finalize(self, shut_down, self.workers, self._memory, close_timeout, os.getpid())
         try:
             for number, rows in enumerate(slices):  # all of them boot at the same time
-                worker = WorkerProcess(number, rows, close_timeout)
-                self.workers.append(worker)
-                self._by_fd[worker.channel.sock.fileno()] = worker
-                self._poller.register(worker.channel.sock, select.POLLIN)
+                self.workers.append(WorkerProcess(number, rows, close_timeout))
         except BaseException as error:
             self.fail(error)
             raise
 
-    def request(self, kind: int, payloads: Sequence[bytes], timeout: float, limit: str) -> list[bytes]:
-        """Sends one message to every worker and returns the payloads of their answers, in their order.
+    def replace(self) -> dict[int, EnvWorkerError]:
+        """Ends the workers that failed, boots new ones in their places, and returns the failures."""
+        failed, self.failed = self.failed, {}
+        try:
+            for number in failed:
+                old = self.workers[number]
+                # One that only raised can still close its environments.
+                shut_down([old], [], min(FAILURE_GRACE, self.close_timeout), os.getpid())
+                self.workers[number] = WorkerProcess(number, old.rows, self.close_timeout)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        return failed
+
+    def share(self, size: int) -> int:
+        """Makes the memory that all workers will see, and returns its descriptor, which stays the pool's."""
+        self._memory.append(shared_memory(size))
+        return self._memory[0]
+
+    def attach(self, numbers: Iterable[int]) -> None:
+        """Hands the shared memory to workers that have made their environments."""
+        for number in numbers:
+            worker = self.workers[number]
+            try:
+                socket.send_fds(worker.channel.sock, [b"m"], self._memory)
+            except ConnectionError:
+                self._lose(worker, self._dead(worker))
+            except OSError as error:
+                raise EnvError(f"the shared memory cannot be handed to {worker.name}: {error}") from error
+            else:
+                worker.attached = True
+
+    def request(
+        self, kind: int, payloads: Mapping[int, bytes], timeout: float, limit: str
+    ) -> dict[int, bytes]:
+        """Sends one message to each of some workers and returns the payloads of their answers.
+
+        A worker that fails has no answer: it is in ``failed``.
 
         Args:
             kind: of the request, from ``wire``.
-            payloads: one for each worker.
-            timeout: seconds for all of it.
+            payloads: by number of the worker.
+            timeout: seconds that each has.
             limit: the setting that this timeout comes from, for the message.
 
         Raises:
             EnvError: if the pool is closed.
-            EnvWorkerError: or another error of the library; the pool is then closed.
+            EnvWorkerError: if one failed and the budget is used up; the pool is then closed.
+            DingLiteError: as a worker reports it, of another kind; the pool is then closed.
             CheckpointError: as a worker reports it; the pool stays open.
         """
         if self.closed:
             raise EnvError(self.closed)
         self._seq += 1
-        deadline = time.monotonic() + timeout
-        said = f"within {limit}={timeout:g} s"
         try:
-            return self._exchange(kind, payloads, deadline, said)
-        except wire.ChannelClosed:
-            failure = self._dead(self._current)
-            self.fail(failure)  # restarting the one worker, within a budget, would be done here
-            raise failure from None
-        except wire.ChannelTimeout:
-            failure = self._hanging([self._current], said)
-            self.fail(failure)
-            raise failure from None
+            return self._exchange(kind, payloads, timeout, f"within {limit}={timeout:g} s")
         except BaseException as error:
-            failed = isinstance(error, DingLiteError) and not isinstance(error, CheckpointError)
+            fatal = isinstance(error, DingLiteError) and not isinstance(error, CheckpointError)
             # Interrupted (KeyboardInterrupt), the pool is still good unless a message was cut in two.
-            if failed or any(worker.channel.in_message for worker in self.workers):
+            if fatal or self.failed or any(worker.channel.in_message for worker in self.workers):
                 self.fail(error)
             raise
 
-    def _exchange(self, kind: int, payloads: Sequence[bytes], deadline: float, said: str) -> list[bytes]:
-        for worker, payload in zip(self.workers, payloads, strict=True):
-            self._current = worker
-            worker.channel.send(self._seq, kind, payload, deadline)
-        replies = [b""] * len(self.workers)
-        pending = {worker.number for worker in self.workers}
-        refused: DingLiteError | None = None
+    def _exchange(
+        self, kind: int, payloads: Mapping[int, bytes], timeout: float, said: str
+    ) -> dict[int, bytes]:
+        self._watch(payloads.keys())
+        deadline = time.monotonic() + timeout
+        for number, payload in payloads.items():
+            if not self._send(self.workers[number], kind, payload, deadline, said):
+                deadline = time.monotonic() + timeout  # the others have not had their time
+        replies: dict[int, bytes] = {}
+        pending = payloads.keys() - self.failed.keys()
+        refused: CheckpointError | None = None
         while pending:
             left = min(SLICE_SECONDS, deadline - time.monotonic())
             events = self._poller.poll(max(0.0, left) * 1000)
             for fd, _ in events:
-                self._current = worker = self._by_fd[fd]
-                seq, answer, payload = worker.channel.receive(deadline)
-                if seq != self._seq:
-                    continue  # the late answer to a request that was interrupted
+                worker = self._by_fd[fd]
+                message = self._receive(worker, deadline, said)
+                if message is None or message.seq != self._seq:
+                    continue  # lost, or the late answer to a request that was interrupted
                 pending.discard(worker.number)
-                replies[worker.number] = payload
-                if answer == wire.ERROR:
-                    refused = self._reported(worker, payload)
-                    if not isinstance(refused, CheckpointError):
-                        raise refused
+                if message.kind == wire.OK:
+                    replies[worker.number] = message.payload
+                else:
+                    refused = self._heard(self._reported(worker, message.payload), worker) or refused
             if not events:
                 self._look_after(pending, deadline, said)
-        if refused is not None:  # all workers are well and have been heard
+            pending -= self.failed.keys()
+        if refused is not None:  # all workers have been heard
             raise refused
+        for number in self.failed:
+            replies.pop(number, None)  # it answered, and died while others were waited for
         return replies
 
+    def _watch(self, numbers: Collection[int]) -> None:
+        """Listens to these workers alone: the end of one that was asked nothing is no answer."""
+        if numbers == self._by_number:
+            return
+        self._by_number, self._by_fd, self._poller = set(numbers), {}, select.poll()
+        for number in numbers:
+            fd = self.workers[number].channel.sock.fileno()
+            self._by_fd[fd] = self.workers[number]
+            self._poller.register(fd, select.POLLIN)
+
+    def _send(self, worker: WorkerProcess, kind: int, payload: bytes, deadline: float, said: str) -> bool:
+        try:
+            worker.channel.send(self._seq, kind, payload, deadline)
+            return True
+        except wire.ChannelClosed:
+            self._lose(worker, self._dead(worker))
+        except wire.ChannelTimeout:
+            self._lose(worker, self._hanging(worker, said))
+        return False
+
+    def _receive(self, worker: WorkerProcess, deadline: float, said: str) -> wire.Message | None:
+        try:
+            return worker.channel.receive(deadline)
+        except wire.ChannelClosed:
+            self._lose(worker, self._dead(worker))
+        except wire.ChannelTimeout:
+            self._lose(worker, self._hanging(worker, said))
+        return None
+
     def _look_after(self, pending: Collection[int], deadline: float, said: str) -> None:
-        late = [self.workers[number] for number in sorted(pending)]
-        for worker in late:
+        late = time.monotonic() >= deadline
+        for number in sorted(pending):
+            worker = self.workers[number]
             if worker.has_died():
-                raise self._dead(worker)
-        if time.monotonic() >= deadline:
-            raise self._hanging(late, said)
+                self._lose(worker, self._dead(worker))
+            elif late:
+                self._lose(worker, self._hanging(worker, said))
+
+    def _heard(self, error: DingLiteError, worker: WorkerProcess) -> CheckpointError | None:
+        """Returns the reported error if the worker is well; raises it if no other worker would do better."""
+        if isinstance(error, EnvWorkerError):
+            self._lose(worker, error)
+        elif isinstance(error, CheckpointError):
+            return error
+        else:
+            raise error
+        return None
+
+    def _lose(self, worker: WorkerProcess, failure: EnvWorkerError) -> None:
+        """Notes that a worker is to be replaced; raises its failure if that was too often."""
+        self.budget.take(failure)
+        self.failed[worker.number] = failure
+        fd = worker.channel.sock.fileno()
+        if self._by_fd.pop(fd, None):
+            self._poller.unregister(fd)
+        self._by_number.discard(worker.number)
 
     def _dead(self, worker: WorkerProcess) -> EnvWorkerError:
         cause = worker.cause_of_death()
@@ -135,13 +254,13 @@ class WorkerPool:
             f"{worker.name} {cause}{self._where(worker)}", worker.number, tuple(worker.rows)
         )
 
-    def _hanging(self, late: Sequence[WorkerProcess], said: str) -> EnvWorkerError:
-        shown = "; ".join(f"{worker.name} did not answer {said}{self._where(worker)}" for worker in late)
-        for worker in late:
-            worker.kill()
-        rows = tuple(env for worker in late for env in worker.rows)
+    def _hanging(self, worker: WorkerProcess, said: str) -> EnvWorkerError:
+        worker.kill()  # before anything else: what it shares with this process is not to change any more
         return EnvWorkerError(
-            f"{shown}. Killed; raise that limit if the environment may take longer", late[0].number, rows
+            f"{worker.name} did not answer {said}{self._where(worker)}. Killed; raise that limit if the "
+            "environment may take longer",
+            worker.number,
+            tuple(worker.rows),
         )
 
     def _where(self, worker: WorkerProcess) -> str:
@@ -170,7 +289,7 @@ class WorkerPool:
         first = (str(error).splitlines() or [""])[0] or type(error).__name__
         self.closed = f"these environments are closed after a failure: {first:.300}. Make them anew"
         if self._end.detach() is not None:
-            shut_down(self.workers, min(FAILURE_GRACE, self.close_timeout), os.getpid())
+            shut_down(self.workers, self._memory, min(FAILURE_GRACE, self.close_timeout), os.getpid())
 
     def close(self) -> None:
         """Ends all workers in bounded time; never raises, and a second call does nothing."""

@@ -47,12 +47,15 @@ class WorkerProcess:
         rows: numbers of its environments.
         grace: seconds that its environments have to close.
 
+    Attributes:
+        attached: whether it has its environments and the shared memory.
+
     Raises:
         EnvError: if the machine allows no more processes or open files.
     """
 
     def __init__(self, number: int, rows: range, grace: float) -> None:
-        self.number, self.rows = number, rows
+        self.number, self.rows, self.attached, self._ended = number, rows, False, False
         span = f"env {rows[0]}" if len(rows) == 1 else f"envs {rows[0]}-{rows[-1]}"
         self.name = f"worker {number} ({span})"
         # The kernel ties a child to the thread that made it, and only the main one lasts.
@@ -82,6 +85,11 @@ class WorkerProcess:
             start_new_session=True,  # a group of its own: what its environments start can be killed too
         )
 
+    @property
+    def slice(self) -> slice:
+        """Its rows in a batch of all environments."""
+        return slice(self.rows.start, self.rows.stop)
+
     def has_died(self) -> bool:
         return self.process.poll() is not None
 
@@ -96,28 +104,37 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Ends the process now, and all that it has started."""
+        if self._ended:  # its number may be another process's by now
+            return
+        self._ended = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # the group may outlive its leader
         if self.process.poll() is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(KILL_SECONDS)
 
 
-def shut_down(workers: Sequence[WorkerProcess], grace: float, owner: int) -> None:
+def shut_down(workers: Sequence[WorkerProcess], descriptors: list[int], grace: float, owner: int) -> None:
     """Ends all workers: asks, waits at most ``grace`` seconds for all together, then kills.
 
     Does nothing in any process but ``owner``: a fork of it inherits this object, not the workers.
+
+    Args:
+        descriptors: closed, and taken out of the list.
     """
     if os.getpid() != owner:
         return
     deadline = time.monotonic() + grace
     try:
+        while descriptors:
+            os.close(descriptors.pop())
         for worker in workers:
             worker.channel.sock.close()  # the worker sees EOF, closes its environments and ends
         for worker in workers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.process.wait(max(0.0, deadline - time.monotonic()))
+            worker.kill()
     finally:
         for worker in workers:
             worker.kill()

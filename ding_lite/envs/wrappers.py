@@ -32,6 +32,7 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
+from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.envs.masks import OBSERVATION
 from ding_lite.errors import ConfigError, EnvContractError
 from ding_lite.registry import WRAPPER_REGISTRY
@@ -39,6 +40,7 @@ from ding_lite.registry import WRAPPER_REGISTRY
 STEP_COUNT = "step_count"
 
 WRAPPER_REGISTRY.register("max_and_skip")(MaxAndSkipObservation)
+WRAPPER_REGISTRY.register("faulty")(FaultyEnv)
 
 
 def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) -> gym.Env:

@@ -87,7 +87,7 @@ class RewardScale(RunningMeanStd):
     """Divides rewards by the std of the running discounted return of each environment.
 
     Shapes: rewards are (T, B); the running return (B,) goes on over rollouts and restarts at 0 where
-    an episode ends.
+    an episode ends, and at a row that is not valid, before which an episode may have been lost.
     """
 
     def __init__(self, gamma: float) -> None:
@@ -96,15 +96,15 @@ class RewardScale(RunningMeanStd):
         self.running_return: np.ndarray | None = None
 
     def update_from(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
-        """Takes in one rollout. Rows that are not ``valid`` are as if they had not been."""
+        """Takes in one rollout. Rows that are not ``valid`` lie between episodes, and count for nothing."""
         running = self.running_return
         if running is None or running.shape != reward.shape[1:]:
             running = np.zeros(reward.shape[1:], np.float64)
         returns = np.empty(reward.shape, np.float64)
         for t in range(len(reward)):
-            running = np.where(valid[t], self.gamma * running + reward[t], running)
+            running = np.where(valid[t], self.gamma * running + reward[t], 0.0)
             returns[t] = running
-            running = np.where(done[t] & valid[t], 0.0, running)
+            running = np.where(done[t], 0.0, running)
         self.running_return = running
         self.update(returns[valid])
 

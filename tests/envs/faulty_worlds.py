@@ -5,6 +5,7 @@ They live in a module of their own, since a worker imports it to unpickle them.
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -12,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 
 
@@ -159,3 +161,46 @@ def drifting(index):
         "pair": (0, np.zeros(2, np.int8)),
     }
     return EpisodeRecorder(env)
+
+
+class Marked(gym.Env):
+    """Shows which episode it is in (by its seed) and its step, which is also the reward."""
+
+    observation_space = spaces.Box(0, 1e8, (2,), np.float32)
+    action_space = spaces.Discrete(5)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.name, self.count = seed % 10_000_000, 0  # exact in float32
+        self.length, self.cut = int(self.np_random.integers(1, 30)), bool(self.np_random.integers(2))
+        return self._obs(), {}
+
+    def step(self, action):
+        self.count += 1
+        over = self.count >= self.length
+        return self._obs(), float(self.count), over and not self.cut, over and self.cut, {}
+
+    def _obs(self):
+        return np.array([self.name, self.count], np.float32)
+
+
+def marked(faults, index):
+    return FaultyEnv(EpisodeRecorder(Marked()), **faults, index=index)
+
+
+class Spawns(Marked):
+    """Starts a process of its own, as a simulator would, and leaves its number in a file."""
+
+    def __init__(self, folder):
+        pid = subprocess.Popen(["sleep", "1000"]).pid
+        (folder / f"{os.getpid()}").write_text(str(pid))
+
+
+def spawning(folder, index):
+    return EpisodeRecorder(Spawns(folder))
+
+
+def made_once(folder, index):
+    """Cannot be made again."""
+    (folder / f"{index}").touch(exist_ok=False)
+    return EpisodeRecorder(Marked())

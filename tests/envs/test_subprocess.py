@@ -6,7 +6,6 @@ Real processes and real signals. The fixture ``no_leaks`` looks at children and 
 import contextlib
 import copy
 import functools
-import gc
 import os
 import signal
 import subprocess
@@ -14,51 +13,18 @@ import sys
 import textwrap
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import faulty_worlds as worlds
 import numpy as np
 import pytest
+from leaks import alive, no_leaks  # noqa: F401 (a fixture)
 
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.subprocess import SubprocessVectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError, EnvWorkerError
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
-
-
-def process_state(pid):
-    """Returns (parent's pid, state letter) of a process; (0, "X") of one that is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return 0, "X"
-    return int(fields[1]), fields[0]
-
-
-def children():
-    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    return [pid for pid in pids if process_state(pid)[0] == os.getpid()]
-
-
-def descriptors():
-    kinds = Counter()
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
-            kinds[os.readlink(f"/proc/self/fd/{fd}")] += 1
-    return kinds
-
-
-@pytest.fixture(autouse=True)
-def no_leaks():
-    gc.collect()
-    others, open_before, blocks = children(), descriptors(), sorted(os.listdir("/dev/shm"))
-    yield
-    gc.collect()
-    assert children() == others
-    assert descriptors() - open_before == Counter()
-    assert sorted(os.listdir("/dev/shm")) == blocks
 
 
 @contextlib.contextmanager
@@ -383,10 +349,6 @@ def script(body, **kwargs):
         text=True,
         **kwargs,
     )
-
-
-def alive(pid):
-    return process_state(pid)[1] not in "XZ"
 
 
 @pytest.mark.parametrize("thread", ["main", "another"])

@@ -204,13 +204,14 @@ def test_value_norm_state_round_trip():
 
 
 def naive_returns(rollouts, gamma):
-    """The running discounted return of every valid row, env by env, over all rollouts."""
+    """The running discounted return of every valid row, env by env; 0 at every border of episodes."""
     envs = rollouts[0][0].shape[1]
     running, seen = [0.0] * envs, []
     for reward, done, valid in rollouts:
         for t in range(len(reward)):
             for b in range(envs):
                 if not valid[t, b]:
+                    running[b] = 0.0
                     continue
                 running[b] = gamma * running[b] + float(reward[t, b])
                 seen.append(running[b])
@@ -268,6 +269,15 @@ def test_rows_that_are_not_valid_change_nothing_whatever_they_hold(huge):
     assert clean.std == dirty.std
     assert clean.count == dirty.count
     assert np.array_equal(clean.running_return, dirty.running_return)
+
+
+def test_no_return_runs_on_over_a_row_that_is_not_valid():
+    """There, an episode may have been lost with its worker, that nothing had ended before."""
+    scale, never = RewardScale(gamma=1.0), np.zeros((3, 1), bool)
+    scale.update_from(np.ones((3, 1)), never, np.array([[True], [False], [True]]))
+    assert (scale.count, scale.mean, scale.var) == (2, 1.0, 0.0)
+    scale.update_from(np.ones((3, 1)), never, np.array([[False], [True], [True]]))
+    assert scale.running_return.tolist() == [2.0]
 
 
 def test_rollout_without_a_valid_row_changes_no_statistic():
