@@ -16,7 +16,8 @@ from ding_lite import SerialPipeline, load_policy
 from ding_lite.rollout import batch_of
 
 
-def config(observation, action, manager, model=None, **env):
+def config(observation, action, manager, model=None, kind="ppo", **env):
+    phases = dict(epoch_per_collect=1) if kind == "ppo" else dict(aux_freq=1, aux_train_epoch=1)
     return dict(
         max_env_step=80,
         num_threads=1,
@@ -30,8 +31,9 @@ def config(observation, action, manager, model=None, **env):
             **env,
         ),
         policy=dict(
+            type=kind,
             model=model or {},
-            learn=dict(epoch_per_collect=1, batch_size=16),
+            learn=dict(batch_size=16, **phases),
             collect=dict(n_sample=40),
             eval=dict(eval_freq=0),
         ),
@@ -52,10 +54,14 @@ def check_run(cfg, folder):
         assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-4)
         assert torch.isfinite(batch.dist.entropy()).all()
         assert torch.allclose(batch.dist.kl(batch.dist), torch.zeros(16), atol=1e-6)
-    before = [p.detach().clone() for p in policy.model.parameters()]
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     for _ in pipeline:
         pass
-    assert any(not torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    moved = {
+        name.split(".")[0] for name, p in policy.model.named_parameters() if not torch.equal(before[name], p)
+    }
+    assert moved >= {"actor_head", "critic_head"}
+    assert ("auxiliary_head" in moved) == (cfg["policy"]["type"] != "ppo")
     assert pipeline.progress.env_step >= 80
     loaded = load_policy(folder, checkpoint="last")
     for _ in range(3):
@@ -75,16 +81,34 @@ def test_every_action_with_every_observation(action, observation, manager, tmp_p
     check_run(config(observation, action, manager), tmp_path / "run")
 
 
+# Both phases of PPG: all of the product on fresh rollouts; off-policy, each kind of either side once.
+PHASIC = [
+    *(("ppg", action, observation) for action in ACTIONS for observation in OBSERVATIONS),
+    *(("ppg", variant, "nested") for variant in VARIANTS),
+    *(("ppg_offpolicy", action, "nested") for action in [*ACTIONS, *VARIANTS]),
+    *(("ppg_offpolicy", "tree", observation) for observation in OBSERVATIONS if observation != "nested"),
+]
+
+
+@pytest.mark.parametrize(("kind", "action", "observation"), PHASIC)
+def test_both_phases_of_ppg_with_every_action_and_observation(kind, action, observation, tmp_path):
+    model = VARIANTS[action][1] if action in VARIANTS else None
+    check_run(config(observation, action, "base", model, kind), tmp_path / "run")
+
+
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_of_a_box(variant, manager, tmp_path):
     check_run(config("box", variant, manager, model=VARIANTS[variant][1]), tmp_path / "run")
 
 
-@pytest.mark.parametrize("manager", ["base", "subprocess"])
+@pytest.mark.parametrize(
+    ("kind", "manager"),
+    [("ppo", "base"), ("ppo", "subprocess"), ("ppg", "base"), ("ppg_offpolicy", "base")],
+)
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
-def test_masked_actions_are_never_taken_while_learning_or_evaluating(manager, autoreset, tmp_path):
-    cfg = config("box", "discrete", manager, kwargs=dict(mask=True), action_mask="info")
+def test_masked_actions_are_never_taken_while_learning_or_evaluating(kind, manager, autoreset, tmp_path):
+    cfg = config("box", "discrete", manager, kind=kind, kwargs=dict(mask=True), action_mask="info")
     cfg["env"]["manager"]["autoreset"] = autoreset
     cfg["max_env_step"] = 400
     pipeline = SerialPipeline(cfg, folder=tmp_path / "run")
