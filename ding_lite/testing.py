@@ -24,10 +24,11 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import tree_leaves
 from ding_lite.errors import ContractError
+from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.pipeline import SerialPipeline
 from ding_lite.policies.base import Policy
 from ding_lite.registry import POLICY_REGISTRY
-from ding_lite.rollout import Rollout, map_tree
+from ding_lite.rollout import Batch, Rollout, map_tree
 
 SAMPLES = 20_000  # draws of the Monte-Carlo checks
 TOLERANCE = 0.05  # nats, of those checks
@@ -81,8 +82,9 @@ def check_policy(name: str | type, config: Mapping[str, Any] | None = None, *, l
     """Proves that a policy keeps the contract that every worker relies on.
 
     On each kind of action space: shapes, log-prob, entropy and KL against sampling, the ratio of the
-    first minibatch, a gradient for every parameter, and that a copy loaded from its state acts alike.
-    Then, if ``learns``, that it learns a tiny environment.
+    first minibatch, a gradient for every parameter (in PPG's policy phase none of the value for the
+    policy), and that a copy loaded from its state acts alike. Then, if ``learns``, that it
+    learns a tiny environment.
 
     Args:
         name: registered, or "package.module:Class", or the class.
@@ -180,9 +182,23 @@ def _check_gradients(policy: Policy, rollout: Rollout) -> None:
     _expect(loss.dim() == 0, f"loss is one number, got the shape {tuple(loss.shape)}")
     _expect(isinstance(metrics, dict), f"loss returns (loss, metrics), got {type(metrics).__name__}")
     loss.backward()
+    if isinstance(policy.model, PhasicActorCritic):  # its auxiliary head learns in the auxiliary phase
+        policy.model.compute_auxiliary(batch.obs)[1].sum().backward()
+        _check_no_value_gradient(policy, batch)
     without = [n for n, p in policy.model.named_parameters() if p.requires_grad and p.grad is None]
     _expect(not without, f"the loss reaches no gradient to {', '.join(without)}")
     policy.model.zero_grad(set_to_none=True)
+
+
+def _check_no_value_gradient(policy: Any, batch: Batch) -> None:
+    """In PPG's policy phase the value moves nothing of the policy, but where ``arch`` says they share."""
+    if getattr(policy.model, "arch", "shared") == "shared":
+        return
+    actor = policy._reached_by(policy.model.compute_actor)
+    found = torch.autograd.grad(policy._critic_loss(batch)[0], actor, allow_unused=True)
+    names = {id(p): name for name, p in policy.model.named_parameters()}
+    moved = [names[id(p)] for p, g in zip(actor, found, strict=True) if g is not None and bool(g.any())]
+    _expect(not moved, f"in the policy phase a gradient of the value reaches {', '.join(moved)}")
 
 
 def _check_state(cls: type, policy: Policy, envs: InProcessVectorEnv, rollout: Rollout) -> None:
@@ -197,6 +213,9 @@ def _check_state(cls: type, policy: Policy, envs: InProcessVectorEnv, rollout: R
 def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     metrics = policy.learn_mode.forward(rollout)
+    auxiliary = getattr(policy, "auxiliary", None)
+    if auxiliary is not None and auxiliary.memory.size:  # no need to wait until it is due
+        metrics |= auxiliary.run()
     after = list(policy.model.parameters())
     moved = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     _expect(moved, "learn_mode.forward left every parameter as it was")

@@ -6,8 +6,6 @@ wrong conversion on the way fails where it happens.
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -17,16 +15,18 @@ from gymnasium import spaces
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.rollout import batch_of
 
-# Draws from both of its rollouts: half of the transitions of the first are old then.
-OFF_POLICY = dict(
-    type="ppo_offpolicy",
-    learn=dict(update_per_collect=3, batch_size=16),
-    other=dict(replay_buffer=dict(max_use=9)),
-)
+PHASE = dict(aux_freq=1, aux_train_epoch=1)
+POLICIES = {
+    "ppo": dict(learn=dict(epoch_per_collect=1)),
+    # Draws from both of its rollouts: half of the transitions of the first are old then.
+    "ppo_offpolicy": dict(learn=dict(update_per_collect=3), other=dict(replay_buffer=dict(max_use=9))),
+    "ppg": dict(learn=PHASE),
+    "ppg_offpolicy": dict(learn=PHASE),
+}
 
 
-def config(observation, action, manager, model=None, policy=None, **env):
-    policy = policy or dict(learn=dict(epoch_per_collect=1, batch_size=16))
+def config(observation, action, manager, model=None, kind="ppo", **env):
+    policy = POLICIES[kind]
     return dict(
         max_env_step=80,
         num_threads=1,
@@ -40,7 +40,8 @@ def config(observation, action, manager, model=None, policy=None, **env):
             **env,
         ),
         policy=dict(
-            **policy,
+            **policy | dict(learn=dict(batch_size=16, **policy["learn"])),
+            type=kind,
             model=model or {},
             collect=dict(n_sample=40),
             eval=dict(eval_freq=0),
@@ -62,10 +63,14 @@ def check_run(cfg, folder):
         assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-4)
         assert torch.isfinite(batch.dist.entropy()).all()
         assert torch.allclose(batch.dist.kl(batch.dist), torch.zeros(16), atol=1e-6)
-    before = [p.detach().clone() for p in policy.model.parameters()]
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     for _ in pipeline:
         pass
-    assert any(not torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+    moved = {
+        name.split(".")[0] for name, p in policy.model.named_parameters() if not torch.equal(before[name], p)
+    }
+    assert moved >= {"actor_head", "critic_head"}
+    assert ("auxiliary_head" in moved) == cfg["policy"]["type"].startswith("ppg")
     assert pipeline.progress.env_step >= 80
     loaded = load_policy(folder, checkpoint="last")
     for _ in range(3):
@@ -92,34 +97,28 @@ def test_every_variant_of_a_box(variant, manager, tmp_path):
     check_run(config("box", variant, manager, model=VARIANTS[variant][1]), tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    ("action", "observation"),
-    # Every action with a few observations, and every observation with one action.
-    [
-        *itertools.product(ACTIONS, ["box", "nested"]),
-        *(("tree", o) for o in OBSERVATIONS if o not in ("box", "nested")),
-    ],
-)
-def test_every_action_and_every_observation_off_policy(action, observation, tmp_path):
-    metrics = check_run(config(observation, action, "base", policy=OFF_POLICY), tmp_path / "run")
-    assert metrics["learn/buffer_age"] > 0
-    assert metrics["learn/buffer_outside_clip_age_0"] == 0
+# The other policies share its environments and heads: each kind of either side once.
+SIDES = [
+    *((action, "nested") for action in [*ACTIONS, *VARIANTS]),
+    *(("tree", observation) for observation in OBSERVATIONS if observation != "nested"),
+]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_variant_of_a_box_off_policy(variant, tmp_path):
-    cfg = config("box", variant, "base", model=VARIANTS[variant][1], policy=OFF_POLICY)
-    assert check_run(cfg, tmp_path / "run")["learn/buffer_age"] > 0
+@pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
+@pytest.mark.parametrize(("action", "observation"), SIDES)
+def test_every_action_and_every_observation_of_the_other_policies(kind, action, observation, tmp_path):
+    model = VARIANTS[action][1] if action in VARIANTS else None
+    metrics = check_run(config(observation, action, "base", model, kind), tmp_path / "run")
+    assert ("learn/buffer_age" in metrics) == kind.endswith("offpolicy")
+    if kind.endswith("offpolicy"):
+        assert metrics["learn/buffer_age"] > 0
+        assert metrics["learn/buffer_outside_clip_age_0"] == 0
 
 
-@pytest.mark.parametrize(
-    ("manager", "policy"),
-    [("base", None), ("subprocess", None), ("base", OFF_POLICY)],
-    ids=["base", "subprocess", "base-off_policy"],
-)
+@pytest.mark.parametrize(("kind", "manager"), [("ppo", "subprocess"), *((kind, "base") for kind in POLICIES)])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
-def test_masked_actions_are_never_taken_while_learning_or_evaluating(manager, autoreset, policy, tmp_path):
-    cfg = config("box", "discrete", manager, policy=policy, kwargs=dict(mask=True), action_mask="info")
+def test_masked_actions_are_never_taken_while_learning_or_evaluating(kind, manager, autoreset, tmp_path):
+    cfg = config("box", "discrete", manager, kind=kind, kwargs=dict(mask=True), action_mask="info")
     cfg["env"]["manager"]["autoreset"] = autoreset
     cfg["max_env_step"] = 400
     pipeline = SerialPipeline(cfg, folder=tmp_path / "run")

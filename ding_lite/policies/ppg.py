@@ -94,6 +94,13 @@ class PPGPolicy(PPOPolicy):
         faults = super().config_faults(values)
         policy = values["policy"]
         learn = policy["learn"]
+        epochs = (learn["actor_epoch_per_collect"], learn["critic_epoch_per_collect"])
+        if learn["update_per_collect"] is not None and epochs != (1, 1):
+            faults.append(
+                f"policy.learn.update_per_collect: with it each network takes {learn['update_per_collect']} "
+                f"steps, and actor_epoch_per_collect, critic_epoch_per_collect = {epochs} would change "
+                "nothing; write one or the other"
+            )
         if learn["aux_train_epoch"] == 0:
             return faults
         if not (learn["value_norm"] or policy["normalize"]["reward"] or learn["allow_raw_values"]):
@@ -191,6 +198,7 @@ class PPGPolicy(PPOPolicy):
         if self.value_optimizer is None:
             return super()._policy_phase()
         value = self._train("value", self.value_optimizer, self._critic_loss)
+        value["value_grad_norm"] = value.pop("grad_norm")
         policy = self._train("policy", self.optimizer, self._actor_loss)
         return {**value, **policy, "updates": value["updates"] + policy["updates"]}
 
@@ -222,8 +230,11 @@ class PPGPolicy(PPOPolicy):
             self.auxiliary.updater.learning_rate = base * self._schedule("lr")
 
     def _monitor_vars_learn(self) -> list[str]:
+        names = super()._monitor_vars_learn()
+        if self.value_optimizer is not None:  # no step goes down the sum of both losses
+            names[names.index("total_loss")] = "value_grad_norm"
         return [
-            *super()._monitor_vars_learn(),
+            *names,
             *("policy_cur_lr", "value_cur_lr", "policy_adv_abs_max"),
             *([] if self.auxiliary is None else ["aux_memory", *self.auxiliary.metric_names()]),
         ]

@@ -29,13 +29,18 @@ def nested_match():
     return Nested(MatchEnv(gym.spaces.Discrete(3)))
 
 
-def share_of_the_best(env, tmp_path, steps=20_000, **kwargs):
+PPO = dict(epoch_per_collect=8, batch_size=128)
+PPG = dict(actor_epoch_per_collect=8, critic_epoch_per_collect=8, batch_size=128, aux_train_epoch=3)
+
+
+def share_of_the_best(env, tmp_path, steps=20_000, kind="ppo", learn=PPO, **kwargs):
     config = dict(
         max_env_step=steps,
         env=dict(type=env, kwargs=kwargs),
         policy=dict(
+            type=kind,
             recompute_adv=False,
-            learn=dict(learning_rate=5e-3, epoch_per_collect=8, batch_size=128, lr_schedule="linear"),
+            learn=dict(learning_rate=5e-3, lr_schedule="linear", **learn),
             collect=dict(n_sample=512, discount_factor=0.5),
             eval=dict(eval_freq=0),
         ),
@@ -50,6 +55,12 @@ def share_of_the_best(env, tmp_path, steps=20_000, **kwargs):
 @pytest.mark.parametrize("title", ACTION_SPACES)
 def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
     assert share_of_the_best(MatchEnv, tmp_path, action_space=ACTION_SPACES[title]) > 0.95
+
+
+@pytest.mark.parametrize("title", ["MultiDiscrete", "MultiBinary", "Dict"])  # of a Discrete and a Box
+def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
+    space = ACTION_SPACES[title]
+    assert share_of_the_best(MatchEnv, tmp_path, 10_000, "ppg", PPG, action_space=space) > 0.9
 
 
 def test_the_clue_is_found_in_a_nested_observation(tmp_path):

@@ -1,0 +1,640 @@
+"""PPG's policy phase: what it equals bit for bit, who trains what when, what it refuses, how it resumes."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from anything import OBSERVATIONS, Anything
+from worlds import SeededBox, SeededEnv, SeededTree, digest, merged, small_config, trainee
+
+from ding_lite import ConfigError, SerialPipeline, check_policy
+from ding_lite.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.config import compile_config
+from ding_lite.errors import ContractError
+from ding_lite.learner import Learner
+from ding_lite.models import PPG
+from ding_lite.rollout import map_tree
+from ding_lite.seeding import torch_generator
+
+
+def without_auxiliary(policy):
+    """Returns the hash of all parameters but the auxiliary head's, and of the scale of values."""
+    state = policy.model.state_dict()
+    norm = policy.value_norm and policy.value_norm.state_dict()
+    return digest([{k: v for k, v in state.items() if not k.startswith("auxiliary_head")}, norm])
+
+
+def trained(kind, iterations=4, world=SeededEnv, **policy):
+    trainable, collector = trainee(kind, world, **policy)
+    for _ in range(iterations):
+        trainable.learn_mode.forward(collector.collect())
+    return trainable
+
+
+# ------------------------------------------------------------------ E_aux = 0 is PPO
+
+SCHEDULED = dict(
+    learning_rate=3e-3,
+    lr_schedule="linear",
+    clip_schedule="linear",
+    clip_final=0.3,
+    entropy_schedule="cosine",
+    entropy_weight=0.05,
+    schedule_env_step=300,
+    value_clip=0.3,
+)
+
+
+def ppo_arm(epochs, **learn):
+    learn = dict(learning_rate=3e-3, adv_norm="batch", epoch_per_collect=epochs) | learn
+    return dict(recompute_adv=False, model=dict(share_encoder=False), learn=learn)
+
+
+def ppg_arm(epochs, **learn):
+    learn = dict(
+        learning_rate=3e-3,
+        aux_train_epoch=0,
+        actor_epoch_per_collect=epochs,
+        critic_epoch_per_collect=epochs,
+        **learn,
+    )
+    return dict(recompute_adv=False, learn=learn)
+
+
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox, SeededTree])
+@pytest.mark.parametrize("epochs", [1, 4])
+def test_without_auxiliary_epochs_it_is_ppo_with_separate_networks(epochs, world):
+    one = trained("ppo", world=world, **ppo_arm(epochs))
+    other = trained("ppg", world=world, **ppg_arm(epochs))
+    assert without_auxiliary(one) == without_auxiliary(other)
+
+
+@pytest.mark.parametrize("epochs", [1, 4])
+@pytest.mark.parametrize("value_norm", [True, False])
+def test_it_is_ppo_under_schedules_and_every_scale_of_values_too(value_norm, epochs):
+    options = dict(value_norm=value_norm, grad_clip_type=None, adam_eps=1e-8)
+    normalize = dict(obs=True, reward=True)
+    ppo, ppg = ppo_arm(epochs, **options), ppg_arm(epochs, **options)
+    ppo["learn"] |= SCHEDULED
+    ppg["learn"] |= SCHEDULED
+    one, other = trained("ppo", normalize=normalize, **ppo), trained("ppg", normalize=normalize, **ppg)
+    assert without_auxiliary(one) == without_auxiliary(other)
+    assert without_auxiliary(one) != without_auxiliary(trained("ppo", normalize=normalize, **ppo_arm(epochs)))
+
+
+@pytest.mark.parametrize(
+    "dropped",
+    [
+        dict(learn=dict(adv_norm="minibatch")),
+        dict(learn=dict(adam_eps=1e-4)),
+        dict(learn=dict(grad_clip_value=0.05)),
+        dict(learn=dict(value_norm=False)),
+        dict(learn=dict(critic_epoch_per_collect=3)),
+        dict(learn=dict(target_kl=1e-5)),
+        dict(recompute_adv=True),
+        dict(model=dict(arch="shared")),
+        dict(model=dict(arch="detach")),
+        dict(model=dict(init="normed")),
+        dict(learn=dict(aux_train_epoch=1, aux_freq=2)),
+    ],
+    ids=str,
+)
+def test_it_is_not_ppo_once_a_condition_is_dropped(dropped):
+    assert without_auxiliary(trained("ppo", **ppo_arm(4))) != without_auxiliary(
+        trained("ppg", **merged(ppg_arm(4), dropped))
+    )
+
+
+def test_without_auxiliary_epochs_nothing_is_stored_told_or_drawn():
+    torch_state = torch.get_rng_state()
+    policy, collector = trainee("ppg", learn=dict(aux_train_epoch=0, aux_freq=1, value_norm=False))
+    head = digest(policy.model.auxiliary_head.state_dict())
+    told = policy.learn_mode.forward(collector.collect())
+    assert policy.auxiliary is None
+    assert "auxiliary" not in policy.state_dict()
+    assert [name for name in told if name.startswith("aux")] == []
+    assert not any("memory" in line for line in policy.describe())
+    assert digest(policy.model.auxiliary_head.state_dict()) == head
+    assert torch.equal(torch.get_rng_state(), torch_state)
+
+
+def test_the_value_network_learns_the_same_beside_a_policy_with_fewer_epochs():
+    def critic(actor_epochs, critic_epochs):
+        options = ppg_arm(actor_epochs, grad_clip_type=None)
+        options["learn"]["critic_epoch_per_collect"] = critic_epochs
+        state = trained("ppg", iterations=1, **options).model.state_dict()
+        return digest({name: tensor for name, tensor in state.items() if name.startswith("critic")})
+
+    assert critic(2, 3) == critic(3, 3)
+    assert critic(2, 3) != critic(2, 2)
+
+
+# ------------------------------------------------------------------ off-policy on fresh data
+
+EPOCHS = [(1, 1), (1, 2), (4, 2)]
+
+
+def epochs_of(actor, critic, **others):
+    learn = dict(
+        actor_epoch_per_collect=actor,
+        critic_epoch_per_collect=critic,
+        aux_freq=2,
+        aux_train_epoch=2,
+        **others,
+    )
+    return dict(learn=dict(learning_rate=3e-3, **learn))
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize(("actor", "critic"), EPOCHS)
+def test_ppg_offpolicy_on_fresh_data_is_ppg(actor, critic, recompute):
+    options = dict(epochs_of(actor, critic), recompute_adv=recompute)
+    fresh = dict(policy=dict(max_use=actor), value=dict(max_use=critic))
+    one = trained("ppg", **options)
+    other = trained("ppg_offpolicy", **options, other=dict(replay_buffer=fresh))
+    assert digest(one.model.state_dict()) == digest(other.model.state_dict())
+    assert digest(one.auxiliary.state_dict()) == digest(other.auxiliary.state_dict())
+    assert (one.value_optimizer is None) == (other.value_optimizer is None) == (actor == critic)
+
+
+def test_ppg_offpolicy_is_not_ppg_once_older_data_may_be_drawn():
+    options = epochs_of(1, 2)
+    one = trained("ppg", **options)
+    stale = dict(policy=dict(max_use=1), value=dict(max_use=3))
+    other = trained("ppg_offpolicy", **options, other=dict(replay_buffer=stale))
+    assert digest(one.model.state_dict()) != digest(other.model.state_dict())
+
+
+# ------------------------------------------------------------------ who trains what, when
+
+HELD = {  # by the optimiser of the policy, of the value
+    "dual": ({"actor_encoder", "actor_head"}, {"critic_encoder", "critic_head"}),
+    "shared": ({"actor_encoder", "actor_head"}, {"actor_encoder", "critic_head"}),
+    "detach": ({"actor_encoder", "actor_head"}, {"critic_head"}),
+}
+
+
+def held(policy, updater):
+    """Returns the parts of the model that an optimiser holds, each whole."""
+    ids = {id(p) for p in updater.parameters}
+    assert ids == {id(p) for group in updater.optimizer.param_groups for p in group["params"]}
+    parts = {name.split(".")[0] for name, p in policy.model.named_parameters() if id(p) in ids}
+    whole = {id(p) for name, p in policy.model.named_parameters() if name.split(".")[0] in parts}
+    assert ids == whole
+    return parts
+
+
+@pytest.mark.parametrize("world", [SeededEnv, SeededTree])
+@pytest.mark.parametrize("arch", HELD)
+def test_each_optimiser_holds_only_what_its_loss_reaches(arch, world):
+    everything = HELD[arch][0] | HELD[arch][1] | {"auxiliary_head"}
+    policy, _ = trainee("ppg", world, model=dict(arch=arch), learn=dict(critic_epoch_per_collect=2))
+    assert held(policy, policy.optimizer) == HELD[arch][0]
+    assert held(policy, policy.value_optimizer) == HELD[arch][1]
+    assert held(policy, policy.auxiliary.updater) == everything
+    policy, _ = trainee("ppg", world, model=dict(arch=arch))
+    assert policy.value_optimizer is None
+    assert held(policy, policy.optimizer) == everything - {"auxiliary_head"}
+    assert held(policy, policy.auxiliary.updater) == everything
+
+
+def spied(policy):
+    """Returns the list that the name of each optimiser is put into at each of its steps."""
+    log = []
+    updaters = {
+        "policy": policy.optimizer,
+        "value": policy.value_optimizer,
+        "auxiliary": policy.auxiliary.updater,
+    }
+    for name, updater in updaters.items():
+        if updater is not None:
+            step = updater.step
+            updater.step = lambda loss, name=name, step=step: log.append(name) or step(loss)
+    return log
+
+
+@pytest.mark.parametrize(("actor", "critic"), [(1, 2), (4, 2)])
+def test_unequal_epochs_are_value_first_then_policy_with_an_adam_each(actor, critic):
+    policy, collector = trainee("ppg", **epochs_of(actor, critic))
+    log = spied(policy)
+    for iteration in (1, 2):
+        told = policy.learn_mode.forward(collector.collect())
+        phase = ["auxiliary"] * 2 * 8 * (iteration == 2)
+        assert log == ["value"] * 4 * critic + ["policy"] * 4 * actor + phase
+        log.clear()
+        assert told["updates"] == 4 * (actor + critic)
+    permutation = torch_generator(0, "policy", "minibatch")
+    for _ in range(2 * (actor + critic)):
+        torch.randperm(64, generator=permutation)
+    assert torch.equal(policy.permutation.get_state(), permutation.get_state())
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_equal_epochs_are_one_loop_with_one_permutation_and_one_adam(epochs):
+    policy, collector = trainee("ppg", **epochs_of(epochs, epochs))
+    log = spied(policy)
+    assert policy.learn_mode.forward(collector.collect())["updates"] == 4 * epochs
+    assert log == ["policy"] * 4 * epochs
+    permutation = torch_generator(0, "policy", "minibatch")
+    for _ in range(epochs):
+        torch.randperm(64, generator=permutation)
+    assert torch.equal(policy.permutation.get_state(), permutation.get_state())
+
+
+@pytest.mark.parametrize("critic", [1, 2])
+@pytest.mark.parametrize("arch", HELD)
+def test_the_auxiliary_head_takes_no_part_in_the_policy_phase(arch, critic):
+    options = merged(
+        epochs_of(1, critic, value_norm=False, allow_raw_values=True), dict(model=dict(arch=arch))
+    )
+    policy, collector = trainee("ppg", **options)
+    states = []
+    for _ in range(2):
+        before = copy.deepcopy(policy.model.state_dict())
+        policy.learn_mode.forward(collector.collect())
+        states.append((before, copy.deepcopy(policy.model.state_dict())))
+    changed = [
+        {name.split(".")[0] for name in after if not torch.equal(before[name], after[name])}
+        for before, after in states
+    ]
+    everything = HELD[arch][0] | HELD[arch][1]
+    assert changed[0] == everything
+    assert changed[1] == everything | {"auxiliary_head"}
+
+
+def test_the_value_leaves_the_policy_alone_in_the_policy_phase_but_for_arch_shared():
+    for arch in HELD:
+        policy, collector = trainee(
+            "ppg", model=dict(arch=arch), learn=dict(critic_epoch_per_collect=2, entropy_weight=0.0)
+        )
+        rollout = collector.collect()
+        rollout.advantage[:] = 0.0  # nothing for the policy to learn: what moves it is the value
+        before = copy.deepcopy(policy.model.state_dict())
+        policy.learn_mode.forward(rollout)
+        after = policy.model.state_dict()
+        moved = any(not torch.equal(before[name], after[name]) for name in after if name.startswith("actor"))
+        assert moved == (arch == "shared")
+
+
+# ------------------------------------------------------------------ learning rates
+
+
+def test_the_schedule_is_over_every_learning_rate():
+    learn = dict(
+        learning_rate=1e-2,
+        aux_learning_rate=4e-3,
+        aux_freq=1,
+        aux_train_epoch=1,
+        lr_schedule="linear",
+        lr_final=0.2,
+        schedule_env_step=256,
+        critic_epoch_per_collect=2,
+    )
+    policy, collector = trainee("ppg", learn=learn)
+    for share in (1.0, 1 - 0.8 * 64 / 256, 1 - 0.8 * 128 / 256):
+        told = policy.learn_mode.forward(collector.collect())
+        assert told["policy_cur_lr"] == told["value_cur_lr"] == told["cur_lr"] == pytest.approx(1e-2 * share)
+        assert told["aux_cur_lr"] == pytest.approx(4e-3 * share)
+        used = [policy.optimizer, policy.value_optimizer, policy.auxiliary.updater]
+        assert [updater.learning_rate for updater in used] == pytest.approx(
+            [1e-2 * share] * 2 + [4e-3 * share]
+        )
+
+
+def test_the_auxiliary_learning_rate_is_that_of_the_policy_unless_given():
+    policy, collector = trainee("ppg", learn=dict(learning_rate=7e-4, aux_freq=1, aux_train_epoch=1))
+    assert policy.learn_mode.forward(collector.collect())["aux_cur_lr"] == pytest.approx(7e-4)
+    policy.learning_rate = 1e-5
+    assert policy.learn_mode.forward(collector.collect())["aux_cur_lr"] == pytest.approx(1e-5)
+
+
+# ------------------------------------------------------------------ what is refused, before training
+
+
+def compiled(kind="ppg", **policy):
+    return compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": kind, **policy}})
+
+
+RAW = dict(value_norm=False)
+REFUSED = {
+    "no scale of values": (dict(learn=RAW), "value_norm: .*normalize.reward=True.*allow_raw_values=True"),
+    "aux_batch_size": (
+        dict(collect=dict(n_sample=100), learn=dict(aux_freq=2, aux_batch_size=201)),
+        r"aux_batch_size: 201 samples .* n_sample = 200",
+    ),
+    "batch_size": (
+        dict(collect=dict(n_sample=100), learn=dict(aux_freq=2, batch_size=201)),
+        "aux_batch_size: 201",
+    ),
+    "aux_grad_accum": (dict(learn=dict(aux_grad_accum=65)), "aux_grad_accum: 65 parts of a minibatch of 64"),
+    "aux_grad_accum of its own": (dict(learn=dict(aux_batch_size=8, aux_grad_accum=9)), "9 parts .* of 8"),
+    "priority": (dict(priority=True), "priority: .*each sample serves the auxiliary phase once"),
+    "epoch_per_collect": (
+        dict(learn=dict(epoch_per_collect=3)),
+        "epoch_per_collect: .*actor_epoch_per_collect and critic_epoch_per_collect",
+    ),
+    "N_pi": (dict(learn=dict(aux_freq=0)), "aux_freq"),
+}
+
+
+@pytest.mark.parametrize("kind", ["ppg", "ppg_offpolicy"])
+@pytest.mark.parametrize(("policy", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_work_is_refused_saying_why(policy, why, kind):
+    with pytest.raises(ConfigError, match=why):
+        compiled(kind, **policy)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        dict(learn=dict(RAW, allow_raw_values=True)),
+        dict(learn=RAW, normalize=dict(reward=True)),
+        dict(learn=dict(RAW, aux_train_epoch=0)),
+        dict(collect=dict(n_sample=100), learn=dict(aux_freq=2, aux_batch_size=200, aux_grad_accum=200)),
+        dict(collect=dict(n_sample=100), learn=dict(aux_freq=2, aux_batch_size=201, aux_train_epoch=0)),
+    ],
+    ids=str,
+)
+def test_what_can_work_is_not_refused(policy):
+    compiled(**policy)
+
+
+@pytest.mark.parametrize("key", ["replay_buffer_size", "max_use", "max_staleness"])
+def test_one_buffer_for_both_networks_is_refused_with_the_keys_of_the_two(key):
+    with pytest.raises(
+        ConfigError, match=rf"{key}: .*two buffers.*replay_buffer\.policy\.{key} and .*\.value\.{key}"
+    ):
+        compiled("ppg_offpolicy", other=dict(replay_buffer={key: 4096}))
+    for name in ("policy", "value"):
+        compiled("ppg_offpolicy", other=dict(replay_buffer={name: {key: 4096}}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy", "key"),
+    [
+        (
+            "ppg",
+            dict(other=dict(replay_buffer=dict(value=dict(max_use=2)))),
+            r"other\.replay_buffer\.value\.max_use",
+        ),
+        ("ppg", dict(learn=dict(update_per_collect=3)), r"learn\.update_per_collect"),
+        ("ppg", dict(learn=dict(proximal="behaviour")), r"learn\.proximal"),
+        ("ppg_offpolicy", dict(learn=dict(reuse=2.0)), r"learn\.reuse"),
+        (
+            "ppg_offpolicy",
+            dict(learn=dict(update_per_collect=3, critic_epoch_per_collect=2)),
+            r"learn\.update_per_collect: .*\(1, 2\)",
+        ),
+    ],
+)
+def test_a_key_that_would_change_nothing_is_refused(kind, policy, key):
+    with pytest.raises(ConfigError, match=rf"policy\.{key}"):
+        compiled(kind, **policy)
+
+
+@pytest.mark.parametrize("name", ["policy", "value"])
+def test_a_buffer_smaller_than_a_rollout_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"{name}\.replay_buffer_size: 63 .* has 64"):
+        compile_config(
+            {
+                "env": {"env_id": "CartPole-v1", "collector_env_num": 4},
+                "policy": {
+                    "type": "ppg_offpolicy",
+                    "collect": {"n_sample": 64},
+                    "other": {"replay_buffer": {name: {"replay_buffer_size": 63}}},
+                },
+            }
+        )
+
+
+def test_a_model_without_an_auxiliary_head_is_refused_naming_what_it_lacks():
+    with pytest.raises(
+        ContractError, match=r"VAC has no auxiliary value head.*compute_auxiliary\(obs\).*'ppg'"
+    ):
+        trainee("ppg", model=dict(type="vac"))
+
+
+def test_a_memory_that_cannot_fit_is_refused_before_training(monkeypatch):
+    def free(size):
+        monkeypatch.setattr("ding_lite.policies.ppg.host_memory", lambda: size)
+
+    policy, _ = trainee("ppg")
+    needed = policy._memory_bytes()
+    free(needed)
+    trainee("ppg")
+    free(needed - 1)
+    with pytest.raises(ConfigError, match=r"aux_freq: .*8 iterations of 64 samples.*GiB.*lower aux_freq or"):
+        trainee("ppg")
+    trainee("ppg", learn=dict(aux_freq=7))
+    trainee("ppg", learn=dict(aux_train_epoch=0))
+    free(None)  # nobody says
+    trainee("ppg")
+
+
+# ------------------------------------------------------------------ the size of the memory
+
+
+def bytes_of(tree):
+    sizes = []
+    map_tree(lambda leaf: sizes.append(leaf.numel() * leaf.element_size()), tree)
+    return sum(sizes)
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path):
+    config = dict(
+        num_threads=1,
+        env=dict(
+            type=Anything,
+            kwargs=dict(observation=observation, action="discrete", mask=mask),
+            **(dict(action_mask="info") if mask else {}),
+            collector_env_num=3,
+        ),
+        policy=dict(type="ppg", learn=dict(aux_freq=2, batch_size=16), collect=dict(n_sample=40)),
+        logger=dict(tensorboard=False),
+    )
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    (line,) = [line for line in pipeline.policy.describe() if line.startswith("auxiliary memory")]
+    assert line.startswith("auxiliary memory: 80 samples, ")
+    assert line.endswith(f" {pipeline.policy._memory_bytes() / 2**20:,.1f} MiB when full")
+    assert line in (tmp_path / "run" / "log.txt").read_text()
+    pipeline.step()
+    memory = pipeline.policy.auxiliary.memory
+    logit = pipeline.policy._logits(memory.all()["obs"], lead=1)
+    real = bytes_of(memory._fields) + bytes_of(logit) * memory.capacity / memory.size
+    assert pipeline.policy._memory_bytes() == pytest.approx(real, rel=0.2)
+    assert pipeline.policy._memory_bytes() != pytest.approx(bytes_of(logit), rel=0.2)
+    pipeline.close()
+
+
+# ------------------------------------------------------------------ metrics
+
+DI_ENGINE = {
+    *("policy_cur_lr", "value_cur_lr", "policy_loss", "value_loss", "entropy_loss", "policy_adv_abs_max"),
+    *("approx_kl", "clipfrac", "aux_value_loss", "auxiliary_loss", "behavioral_cloning_loss"),
+}
+
+
+@pytest.mark.parametrize("critic", [1, 2])
+@pytest.mark.parametrize("kind", ["ppg", "ppg_offpolicy"])
+def test_every_declared_metric_is_given_and_every_given_one_declared(kind, critic):
+    policy, collector = trainee(kind, learn=dict(aux_freq=2, critic_epoch_per_collect=critic))
+    declared, given = policy.learn_mode.monitor_vars(), set()
+    assert len(set(declared)) == len(declared)
+    for iteration in range(6):
+        told = policy.learn_mode.forward(collector.collect())
+        assert ("auxiliary_loss" in told) == (iteration % 2 == 1)
+        given |= set(told)
+        assert all(math.isfinite(value) for value in told.values())
+    reachable = {name for name in declared if not name.endswith(("clip_age_3", "clip_age_4"))}
+    assert reachable <= given <= set(declared)
+    assert given >= DI_ENGINE
+
+
+def test_the_metrics_say_what_they_are():
+    policy, collector = trainee("ppg", **epochs_of(1, 2, aux_batch_size=32))
+    norms = {"policy": [], "value": []}
+    for name, updater in (("policy", policy.optimizer), ("value", policy.value_optimizer)):
+        step = updater.step
+        updater.step = lambda loss, name=name, step=step: norms[name].append(step(loss)) or norms[name][-1]
+    rollout = collector.collect()
+    largest = float(rollout.advantage.abs().max())
+    told = policy.learn_mode.forward(rollout)
+    assert told["policy_adv_abs_max"] == pytest.approx(largest)
+    assert told["grad_norm"] == pytest.approx(float(torch.stack(norms["policy"]).mean()))
+    assert told["value_grad_norm"] == pytest.approx(float(torch.stack(norms["value"]).mean()))
+    told = policy.learn_mode.forward(collector.collect())
+    assert told["aux_kl_epoch_0"] == pytest.approx(0, abs=1e-7)
+    assert told["aux_kl_epoch_2"] > 1e-6
+    assert told["aux_explained_variance"] > told["aux_explained_variance_before"]
+
+
+def test_auxiliary_updates_are_counted_apart():
+    policy, collector = trainee("ppg", **epochs_of(1, 2, aux_batch_size=32))
+    learner = Learner(policy.learn_mode)
+    learner.train(collector.collect())
+    told = learner.train(collector.collect())
+    assert told["updates"] == 12
+    assert told["aux_updates"] == 2 * 4
+    assert learner.train_iter == 24
+
+
+# ------------------------------------------------------------------ exact resume
+
+ITERATIONS = 7
+RESUMED = {
+    "ppg": dict(type="ppg"),
+    "ppg, separate epochs": dict(type="ppg", learn=dict(critic_epoch_per_collect=2)),
+    "ppg_offpolicy": dict(type="ppg_offpolicy", learn=dict(critic_epoch_per_collect=2)),
+}
+
+
+def resumed_config(policy):
+    learn = dict(
+        epoch_per_collect=10,  # its default, which says nothing
+        aux_freq=3,
+        aux_train_epoch=2,
+        aux_batch_size=50,
+        lr_schedule="linear",
+        learning_rate=3e-3,
+    )
+    policy = merged(dict(learn=learn, collect=dict(n_sample=64), normalize=dict(obs=True)), policy)
+    manager = dict(type="base", autoreset="next_step")
+    return small_config(SeededEnv, policy=policy, env=dict(manager=manager), num_threads=1)
+
+
+def run_until(pipeline, iterations):
+    """Trains until an iteration and returns the whole state, without the clock, as it was saved."""
+    for progress in pipeline:
+        if progress.iteration == iterations:
+            break
+    pipeline.close()
+    state, _ = load_checkpoint(pipeline.folder / "ckpt" / "last")
+    del state["clock"]
+    return state
+
+
+@pytest.mark.parametrize("policy", RESUMED.values(), ids=RESUMED)
+def test_every_cut_of_a_phase_resumes_exactly(policy, tmp_path):
+    config = resumed_config(policy)
+    straight = digest(run_until(SerialPipeline(config, folder=tmp_path / "straight"), ITERATIONS))
+    for cut in range(2, 6):  # before, at and after the phases at the ends of iterations 3 and 6
+        run_until(SerialPipeline(config, folder=tmp_path / f"{cut}"), cut)
+        assert (
+            digest(run_until(SerialPipeline.resume(tmp_path / f"{cut}", trust=["worlds"]), ITERATIONS))
+            == straight
+        ), cut
+
+
+def forget_samples(auxiliary):
+    auxiliary["memory"] = {"capacity": auxiliary["memory"]["capacity"]}
+
+
+def forget_moments(auxiliary):
+    auxiliary["optimizer"]["state"] = {}
+
+
+def forget_order(auxiliary):
+    auxiliary["order"]["state"] = torch_generator(1, "policy", "auxiliary").get_state().numpy()
+
+
+def nothing(auxiliary):
+    pass
+
+
+@pytest.mark.parametrize("forget", [nothing, forget_samples, forget_moments, forget_order])
+def test_what_a_checkpoint_forgets_of_the_phase_is_missed(forget, tmp_path):
+    config = resumed_config(RESUMED["ppg"])
+    straight = run_until(SerialPipeline(config, folder=tmp_path / "straight"), ITERATIONS)
+    run_until(SerialPipeline(config, folder=tmp_path / "run"), 4)
+    state, saved = load_checkpoint(tmp_path / "run" / "ckpt" / "last")
+    forget(state["policy"]["auxiliary"])
+    save_checkpoint(tmp_path / "run" / "ckpt" / "last", state, saved)
+    ended = run_until(SerialPipeline.resume(tmp_path / "run", trust=["worlds"]), ITERATIONS)
+    same = digest(ended["policy"]["model"]) == digest(straight["policy"]["model"])
+    assert same == (forget is nothing)
+
+
+# ------------------------------------------------------------------ check_policy
+
+
+@pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
+def test_check_policy_passes_on_every_action_space(kind):
+    check_policy(kind, learns=False)
+
+
+@pytest.mark.parametrize("arch", HELD)
+def test_check_policy_knows_every_arch_and_separate_epochs(arch):
+    check_policy("ppg", dict(model=dict(arch=arch), learn=dict(critic_epoch_per_collect=2)), learns=False)
+    check_policy("ppg", dict(model=dict(arch=arch), learn=dict(aux_train_epoch=0)), learns=False)
+
+
+class Leaky(PPG):
+    """Says that its value has an encoder of its own, and reads the policy's."""
+
+    def _critic_features(self, obs, actor_features):
+        return actor_features + super()._critic_features(obs, actor_features)
+
+    def compute_critic(self, obs):
+        return self.compute_actor_critic(obs)[1]
+
+
+class Deaf(PPG):
+    """Its auxiliary head hears nothing."""
+
+    def compute_auxiliary(self, obs):
+        logit, value = self.compute_actor_critic(obs)
+        return logit, value, value
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [(Leaky, r"gradient of the value reaches actor_encoder"), (Deaf, r"no gradient to auxiliary_head")],
+)
+def test_check_policy_finds_a_model_whose_gradients_go_astray(model, what):
+    with pytest.raises(ContractError, match=what):
+        check_policy("ppg", dict(model=dict(type=model)), learns=False)

@@ -1,0 +1,93 @@
+"""What PPG is for, on real environments: the policy's network learns the value, and the policy stays.
+
+Each bound has a run that breaks it: no cloning (aux_bc_weight 0), and values without a scale.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+
+from ding_lite import SerialPipeline
+
+BOUND = 0.01  # of the mean KL(old || new) over a phase
+PHASES = 2
+CARTPOLE = dict(env=dict(env_id="CartPole-v1"), n_sample=512, model={})
+MINATAR = dict(
+    env=dict(env_id="MinAtar/Breakout-v1", collector_env_num=16),
+    n_sample=256,
+    # A policy that is nearly uniform, as it begins, has nothing to lose.
+    model=dict(encoder=dict(type="minatar_cnn"), init_gain=dict(policy=1.0)),
+)
+needs_minatar = pytest.mark.skipif(importlib.util.find_spec("minatar") is None, reason="the extra minatar")
+
+
+def phases(world, folder, kind="ppg", **learn):
+    """Trains over two auxiliary phases; returns the KL in each, and the value error of the policy's net."""
+    learn = dict(learning_rate=2e-3, aux_freq=4) | learn
+    config = dict(
+        num_threads=1,
+        env=world["env"],
+        policy=dict(
+            type=kind,
+            model=world["model"],
+            learn=learn,
+            collect=dict(n_sample=world["n_sample"]),
+            eval=dict(eval_freq=0),
+        ),
+        logger=dict(tensorboard=False),
+    )
+    told, pipeline = [], SerialPipeline(config, folder=folder)
+    for progress in pipeline:
+        metrics = {name.removeprefix("learn/"): value for name, value in progress.metrics.items()}
+        if "auxiliary_loss" in metrics:
+            told.append(
+                SimpleNamespace(
+                    kl=[metrics[f"aux_kl_epoch_{epoch}"] for epoch in range(7)],
+                    # The error of the auxiliary head, as a share of the targets' variance.
+                    before=1 - metrics["aux_explained_variance_before"],
+                    after=1 - metrics["aux_explained_variance"],
+                )
+            )
+        if len(told) == PHASES:
+            break
+    pipeline.close()
+    return told
+
+
+def assert_distilled_and_held(told):
+    for phase in told:
+        assert phase.after < 0.9 * phase.before
+        assert phase.kl[0] < 1e-6
+        assert max(phase.kl) < BOUND
+
+
+def breaks_the_bound(told):
+    return max(max(phase.kl) for phase in told) > BOUND
+
+
+@pytest.mark.parametrize("arch", ["dual", "detach"])
+@pytest.mark.parametrize("kind", ["ppg", "ppg_offpolicy"])
+def test_cartpole_value_error_falls_and_the_policy_stays(kind, arch, tmp_path):
+    world = CARTPOLE | dict(model=dict(arch=arch))
+    assert_distilled_and_held(phases(world, tmp_path / "run", kind))
+
+
+def test_cartpole_policy_does_not_stay_without_cloning(tmp_path):
+    assert breaks_the_bound(phases(CARTPOLE, tmp_path / "run", aux_bc_weight=0.0))
+
+
+def test_cartpole_policy_does_not_stay_where_values_have_no_scale(tmp_path):
+    assert breaks_the_bound(phases(CARTPOLE, tmp_path / "run", value_norm=False, allow_raw_values=True))
+
+
+@needs_minatar
+def test_minatar_value_error_falls_and_the_policy_stays(tmp_path):
+    assert_distilled_and_held(phases(MINATAR, tmp_path / "run"))
+
+
+@needs_minatar
+def test_minatar_policy_does_not_stay_without_cloning(tmp_path):
+    assert breaks_the_bound(phases(MINATAR, tmp_path / "run", aux_bc_weight=0.0))
