@@ -16,8 +16,10 @@ from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
+from ding_lite.health import HealthCheck
 from ding_lite.learner import Learner
 from ding_lite.models.encoders import is_image, observation_leaves
+from ding_lite.policies.actor_critic import has_box
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors
 from ding_lite.registry import POLICY_REGISTRY
@@ -72,6 +74,7 @@ class Parts:
         )
         self.progress = Progress()
         self.scores = Scores(env.stop_value)
+        self.health = HealthCheck(cfg.policy, cfg.max_env_step, has_box(self.envs.action_space))
 
     def _opened(self, envs: VectorEnv) -> VectorEnv:
         self._open_envs.append(envs)
@@ -98,7 +101,7 @@ class Parts:
         return lines
 
     def report_to(self, *listeners: Callable[[str], None]) -> None:
-        """Says what the run is made of; from now on its environments say what happens to them.
+        """Says what the run is made of; from now on its environments and its health check speak, too.
 
         Listeners must not lead back here: a run that is dropped frees its environments at once.
         """
@@ -109,7 +112,7 @@ class Parts:
 
         for line in self.describe():
             say(line)
-        self.envs.say = say
+        self.envs.say = self.health.say = say
         self.evaluator.envs.say = lambda line: say(f"in evaluation: {line}")
 
     def warm_up(self) -> list[str]:

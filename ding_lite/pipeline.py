@@ -212,6 +212,7 @@ class SerialPipeline:
             "time/collect_s": collected - began,
             "time/learn_s": done - collected,
         }
+        self.parts.health.look(progress.metrics, progress.env_step)
         progress.evaluation = None
         if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
             self._evaluate()
@@ -256,6 +257,7 @@ class SerialPipeline:
             self.status, self.error = "interrupted", self._stop_requested
         self.save("last")
         self._write_result()
+        self.parts.health.remind()
         self.logger.say(self.summary())
 
     def _fail(self, error: BaseException) -> None:
@@ -271,15 +273,10 @@ class SerialPipeline:
         self.close()
 
     def _write_result(self) -> None:
-        self.logger.result(
-            {
-                "status": self.status,
-                **self.parts.results(self.wall_time),
-                "checkpoint": self.checkpoints.name_of("last"),
-                "best_checkpoint": self.checkpoints.name_of("best"),
-                "error": self.error or None,
-            }
-        )
+        names = {"checkpoint": "last", "best_checkpoint": "best"}
+        kept = {key: self.checkpoints.name_of(name) for key, name in names.items()}
+        told = {"status": self.status, **self.parts.results(self.wall_time), **kept}
+        self.logger.result({**told, "error": self.error or None})
 
     def summary(self) -> str:
         """Returns two lines for people: how it ended, and what to do next."""

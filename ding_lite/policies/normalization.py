@@ -50,6 +50,20 @@ class ObservationNorm:
         mean, inverse = self._scale[path]
         return ((obs.to(torch.float32) - mean) * inverse).clamp_(-self.clip, self.clip)
 
+    def clipped_share(self, obs: Any, valid: Tensor) -> Tensor:
+        """Returns the share of the numbers in valid rows that are cut at the clip.
+
+        Shapes:
+            obs: (T, B, ...), valid: (T, B) -> ()
+        """
+        cut: list[Tensor] = []
+        for path in self.stats:
+            leaf = obs
+            for name in path:
+                leaf = leaf[name]
+            cut.append((self(leaf[valid], path).abs() >= self.clip).float().flatten())
+        return torch.cat(cut).mean() if cut else torch.zeros((), device=self.device)
+
     def update(self, obs: Any, valid: Tensor) -> None:
         """Takes in the valid rows of a rollout's observations (T, B, ...)."""
         for path, stats in self.stats.items():

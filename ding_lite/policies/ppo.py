@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ding_lite.models.units import dead_units
 from ding_lite.policies.actor_critic import has_box
 from ding_lite.policies.replay import ReplayPolicy
 from ding_lite.policies.updater import Updater, mean_metrics
@@ -25,11 +26,12 @@ from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.schedules import KINDS, schedule
-from ding_lite.rollout import Batch, Rollout
+from ding_lite.rollout import Batch, Rollout, map_tree, to_dict
 from ding_lite.schema import Key
 
 # A minibatch -> (0-d loss, dict of 0-d metrics)
 Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
+DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
 UNTIL_BUILT = "it is not built yet"
 
 
@@ -242,13 +244,19 @@ class PPOPolicy(ReplayPolicy):
             "value_max": value.max(),
             "value_mean": value.mean(),
         }
+        if self.obs_norm is not None:
+            told["obs_clipped"] = self.obs_norm.clipped_share(data.obs, valid)
+        if self.buffers["policy"].iteration % DEAD_UNITS_EVERY == 0:
+            some = map_tree(lambda leaf: leaf.flatten(0, 1)[:DEAD_UNITS_OF], to_dict(data.obs))
+            told["dead_units"] = dead_units(self.model, self._inputs(some))
         return dict(zip(told, torch.stack(list(told.values())).tolist(), strict=True))
 
     def _monitor_vars_learn(self) -> list[str]:
         return [
             *("cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac"),
             *("explained_variance", "grad_norm", "adv_max", "adv_mean", "value_max", "value_mean"),
-            *("clip_ratio", "epochs", "updates"),
+            *("clip_ratio", "epochs", "updates", "dead_units"),
+            *(["obs_clipped"] if self.obs_norm is not None else []),
             *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
             *super()._monitor_vars_learn(),
         ]
