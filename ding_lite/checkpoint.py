@@ -145,6 +145,9 @@ def _iteration_of(folder: Path) -> int:
         return -1
 
 
+DUMP = "dump"  # beside ckpt/, since it is none
+
+
 class CheckpointKeeper:
     """The folder ``ckpt`` of a run: ``last``, ``best``, and the newest snapshots ``iteration_*``.
 
@@ -192,6 +195,19 @@ class CheckpointKeeper:
         """Saves ``ckpt/<name>`` and returns its path."""
         save_checkpoint(self.folder / name, state, self.config)
         return self.folder / name
+
+    def dump(self, error: BaseException) -> None:
+        """Keeps the gradient step that an error comes with in ``dump`` of the run, and tells it so."""
+        state = getattr(error, "dump", None)
+        if state is None:
+            return
+        folder = self.folder.parent / DUMP
+        try:
+            save_checkpoint(folder, state, self.config)
+            told = f"ding_lite.testing.replay_step({str(folder)!r}) takes the step again"
+        except CheckpointError as second:
+            told = f"the step could not be kept: {second}"
+        error.args = (f"{error}. {told}",)
 
     def snapshot(self, iteration: int, state: Mapping[str, Any]) -> None:
         """Saves a snapshot and removes the oldest ones."""

@@ -13,6 +13,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class DingLiteError(Exception):
     """Base class: ``except DingLiteError`` catches all that the library can explain."""
@@ -65,9 +68,17 @@ class EnvWorkerError(EnvError):
 
 
 class NumericsError(DingLiteError, ArithmeticError):
-    """Raised when a loss or a gradient is not finite; the parameters are as they were before it."""
+    """Raised when a loss or a gradient is not finite; the parameters are as they were before it.
+
+    Attributes:
+        dump: the minibatch and the policy's state, to take the step again; None where there was no step.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, dump: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.dump = dump
 
 
 class CheckpointError(DingLiteError, OSError):

@@ -264,8 +264,9 @@ class SerialPipeline:
         """Notes how a run died; its last checkpoint stays the one from before."""
         interrupted = isinstance(error, KeyboardInterrupt)
         self.status = "interrupted" if interrupted else "failed"
-        self.error = f"{type(error).__name__}: {error}"
         try:
+            self.checkpoints.dump(error)
+            self.error = f"{type(error).__name__}: {error}"
             self.logger.say(self.error)
             self._write_result()
         except (DingLiteError, OSError) as second:

@@ -144,7 +144,8 @@ class Batch(SimpleNamespace):
     """What a loss sees: the fields of a minibatch (N, ...) and the model's fresh outputs on it.
 
     ``dist`` is the action distribution, ``new_value`` the value (N,), each where the loss asked for it.
-    ``policy_weight`` and ``value_weight`` (N,) weigh the samples of the two losses; None is 1.
+    ``policy_weight`` and ``value_weight`` (N,) weigh the samples of the two losses; None is 1. ``again``
+    makes the same minibatch once more.
     """
 
     policy_weight: Tensor | None = None

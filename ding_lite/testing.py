@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from ding_lite.checkpoint import load_checkpoint
 from ding_lite.collector import Collector
 from ding_lite.config import compile_config
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # light, so that workers can import it
@@ -26,9 +27,11 @@ from ding_lite.envs.spaces import tree_leaves
 from ding_lite.errors import ContractError
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.pipeline import SerialPipeline
+from ding_lite.policies.auxiliary import auxiliary_terms
 from ding_lite.policies.base import Policy
+from ding_lite.policies.load import as_tensors, policy_from_state
 from ding_lite.registry import POLICY_REGISTRY
-from ding_lite.rollout import Batch, Rollout, map_tree
+from ding_lite.rollout import Batch, Rollout, as_rollout, map_tree
 
 SAMPLES = 20_000  # draws of the Monte-Carlo checks
 TOLERANCE = 0.05  # nats, of those checks
@@ -101,6 +104,43 @@ def check_policy(name: str | type, config: Mapping[str, Any] | None = None, *, l
             raise ContractError(f"policy {name!r} on {title} actions: {error}") from error
     if learns:
         _check_learns(name, dict(config or {}))
+
+
+def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, Any]:
+    """Takes a gradient step that was not finite again, from the ``dump`` of its run, up to the gradient.
+
+    Args:
+        folder: ``dump`` in the run's folder.
+        trust: modules of your own that the saved config may import.
+
+    Returns:
+        ``metrics`` of the loss, ``inputs``: the fields of the minibatch that are not finite, and
+        ``gradients``: the names of the parameters whose gradient is not.
+
+    Raises:
+        CheckpointError: if there is no dump, or it does not fit.
+    """
+    state, saved = load_checkpoint(Path(folder))
+    policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust)
+    given = {k: as_rollout(v) if isinstance(v, dict) else v for k, v in as_tensors(state["batch"]).items()}
+    if state["loss"] == "auxiliary":
+        kl, auxiliary, value = auxiliary_terms(policy, policy.model, **given)  # type: ignore[arg-type]
+        total, metrics = kl + auxiliary + value, {"kl": kl, "auxiliary": auxiliary, "value": value}
+    else:
+        total, metrics = getattr(policy, state["loss"])(Batch(**given))
+    total.backward()
+    spoilt: list[str] = []
+    for name, value in given.items():
+        map_tree(lambda leaf, n=name: spoilt.append(n) if not torch.isfinite(leaf).all() else None, value)
+    return {
+        "metrics": {name: float(value.detach()) for name, value in metrics.items()},
+        "inputs": sorted(set(spoilt)),
+        "gradients": [
+            name
+            for name, p in policy.model.named_parameters()
+            if p.grad is not None and not torch.isfinite(p.grad).all()
+        ],
+    }
 
 
 def _complete(name: str | type, config: Mapping[str, Any], **others: Any) -> Any:

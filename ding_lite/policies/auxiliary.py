@@ -20,10 +20,11 @@ from torch import Tensor
 from ding_lite.buffer import ReplayBuffer, SampleMemory
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.updater import Updater, mean_metrics
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
-from ding_lite.rollout import Rollout, flatten_rows, map_tree, minibatches
+from ding_lite.rollout import Batch, Rollout, flatten_rows, map_tree, minibatches
 from ding_lite.seeding import GeneratorState, torch_generator
 
 MEASURED = 4096  # samples of the memory, at most, that the KL and the heads are measured on
@@ -72,13 +73,15 @@ class AuxiliaryPhase:
         before = self._measure(measured, old_logit)
         told = {"aux_kl_epoch_0": before["kl"]}
         for epoch in range(1, learn.aux_train_epoch + 1):
+            taken: list[Tensor] = []
             for index in minibatches(memory.size, learn.aux_batch_size or learn.batch_size, self.order):
                 metrics: dict[str, Tensor] = {}
                 norm = self.updater.step(self._losses(index, old_logit, metrics))
                 history.append(metrics | {"aux_grad_norm": norm})
+                taken.append(index)
+            self._raise_if_bad(taken, history, old_logit)
             after = self._measure(measured, old_logit)
             told[f"aux_kl_epoch_{epoch}"] = after["kl"]
-        self.updater.raise_if_bad(history)
         memory.clear()
         return {
             **told,
@@ -89,6 +92,15 @@ class AuxiliaryPhase:
             "aux_updates": float(len(history)),
             "aux_cur_lr": self.updater.learning_rate,
         }
+
+    def _raise_if_bad(self, taken: list[Tensor], history: list[dict[str, Tensor]], old_logit: Any) -> None:
+        """Ends an epoch, whose minibatches were the samples ``taken``."""
+        bad = self.updater.first_bad_step()
+        if bad is not None:
+            sample = self.memory.read(taken[bad], self.policy.device)
+            old = map_tree(lambda leaf: leaf[taken[bad].to(self.policy.device)], old_logit)
+            metrics = history[len(history) - len(taken) + bad]
+            raise non_finite_step(self.policy, "auxiliary", Batch(**sample, old_logit=old), metrics, bad)
 
     def _losses(self, index: Tensor, old_logit: Any, metrics: dict[str, Tensor]) -> Iterator[Tensor]:
         """Yields the loss of each part of a minibatch, weighted by its share; sums its metrics."""
@@ -101,23 +113,12 @@ class AuxiliaryPhase:
             yield share * (auxiliary + self.learn.aux_bc_weight * kl + self.learn.aux_value_weight * value)
 
     def _terms(self, index: Tensor, old_logit: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns KL(pi_old || pi), L_aux and L_V of the samples ``index`` (N,), each a mean."""
-        policy = self.policy
-        sample = self.memory.read(index, policy.device)
-        obs = policy._inputs(sample["obs"])
-        logit, auxiliary, value = self.model.compute_auxiliary(obs)
-        place = index.to(policy.device)
-        old = policy._distribution(obs, map_tree(lambda leaf: leaf[place], old_logit))
-        target = self._normalized(sample["value_target"])
-        return (
-            old.kl(policy._distribution(obs, logit)).mean(),
-            losses.value_error(auxiliary, target).mean(),
-            losses.value_error(value, target).mean(),
+        """Returns :func:`auxiliary_terms` of the samples ``index`` (N,) of the memory."""
+        place = index.to(self.policy.device)
+        old = map_tree(lambda leaf: leaf[place], old_logit)
+        return auxiliary_terms(
+            self.policy, self.model, old_logit=old, **self.memory.read(index, self.policy.device)
         )
-
-    def _normalized(self, target: Tensor) -> Tensor:
-        norm = self.policy.value_norm
-        return target if norm is None else norm.normalize(target)
 
     @torch.no_grad()
     def _measure(self, index: Tensor, old_logit: Any) -> dict[str, float]:
@@ -133,7 +134,7 @@ class AuxiliaryPhase:
 
         old = map_tree(lambda leaf: leaf[place], old_logit)
         found = policy._chunked(outputs, sample["obs"], 1, old)
-        target = self._normalized(sample["value_target"])
+        target = _normalized(policy, sample["value_target"])
         told = torch.stack(
             [
                 found["kl"].mean(),
@@ -163,3 +164,32 @@ class AuxiliaryPhase:
         self.memory.load_state_dict(state["memory"])
         self.updater.load_state_dict(state["optimizer"])
         GeneratorState(self.order).load_state_dict(state["order"])
+
+
+def auxiliary_terms(
+    policy: ActorCriticPolicy, model: PhasicActorCritic, obs: Any, old_logit: Any, value_target: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns KL(pi_old || pi), L_aux and L_V of a minibatch, each a mean.
+
+    Args:
+        policy: whose scales and distributions are used.
+        model: its model.
+        obs: raw.
+        old_logit: the parameters of pi_old on them.
+        value_target: raw.
+
+    Shapes:
+        obs: (N, ...), value_target: (N,) -> ()
+    """
+    inputs = policy._inputs(obs)
+    logit, auxiliary, value = model.compute_auxiliary(inputs)
+    old, target = policy._distribution(inputs, old_logit), _normalized(policy, value_target)
+    return (
+        old.kl(policy._distribution(inputs, logit)).mean(),
+        losses.value_error(auxiliary, target).mean(),
+        losses.value_error(value, target).mean(),
+    )
+
+
+def _normalized(policy: ActorCriticPolicy, target: Tensor) -> Tensor:
+    return target if policy.value_norm is None else policy.value_norm.normalize(target)

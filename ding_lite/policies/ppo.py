@@ -12,14 +12,17 @@ Shapes: T steps, B envs, N samples of a minibatch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ding_lite.errors import NumericsError
 from ding_lite.models.units import dead_units
 from ding_lite.policies.actor_critic import has_box
+from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.replay import ReplayPolicy
 from ding_lite.policies.updater import Updater, mean_metrics
 from ding_lite.registry import POLICY_REGISTRY
@@ -61,6 +64,7 @@ class PPOPolicy(ReplayPolicy):
             target_kl=Key(None, (float,), above=0, optional=True),  # policy stops above 1.5 times it
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
+            skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
             lr_final=Key(0.0, low=0),
@@ -104,6 +108,7 @@ class PPOPolicy(ReplayPolicy):
             eps=learn.adam_eps,
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
+            skip_budget=learn.skip_bad_steps,
         )
 
     @property
@@ -177,16 +182,23 @@ class PPOPolicy(ReplayPolicy):
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
+        metrics = self._describe(data)
+        if not all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"]))):
+            raise NumericsError(
+                f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
+                f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
+                "observations were checked when they were collected: look at the value network's output"
+            )
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)
         self._apply_learning_rate()
-        metrics = self._describe(data)
         self._push(data)
         metrics |= self._policy_phase()
         metrics |= self._auxiliary_phase(data)
         for buffer in self.buffers.values():
             buffer.end_iteration()
+        metrics["skipped_steps"] = float(self.optimizer.skipped)
         metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
         self._update_normalizers(data)
         self.progress.env_step += int(data.valid.sum())
@@ -217,12 +229,19 @@ class PPOPolicy(ReplayPolicy):
         stopped = False
         for minibatches in self._passes(buffer, told):
             kls: list[Tensor] = []
+            taken: list[Callable[[], Batch]] = []
             for batch in minibatches:
                 total, metrics = loss(batch)
                 norm = updater.step(total)
                 history.append({**{k: v.detach() for k, v in metrics.items()}, "grad_norm": norm})
+                taken.append(batch.again)
                 if "approx_kl" in metrics:
                     kls.append(history[-1]["approx_kl"])
+            bad = updater.first_bad_step()
+            if bad is not None:
+                raise non_finite_step(
+                    self, loss.__name__, taken[bad](), history[len(history) - len(taken) + bad], bad
+                )
             epochs += not stopped
             if target_kl is not None and kls:
                 stopped = float(torch.stack(kls).mean()) > 1.5 * target_kl
@@ -230,7 +249,6 @@ class PPOPolicy(ReplayPolicy):
                 break
             if stopped and after_target_kl is not None:
                 loss = after_target_kl
-        updater.raise_if_bad(history)
         return told | mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
 
     def _describe(self, data: Rollout) -> dict[str, float]:
@@ -255,7 +273,7 @@ class PPOPolicy(ReplayPolicy):
         return [
             *("cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac"),
             *("explained_variance", "grad_norm", "adv_max", "adv_mean", "value_max", "value_mean"),
-            *("clip_ratio", "epochs", "updates", "dead_units"),
+            *("clip_ratio", "epochs", "updates", "skipped_steps", "dead_units"),
             *(["obs_clipped"] if self.obs_norm is not None else []),
             *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
             *super()._monitor_vars_learn(),

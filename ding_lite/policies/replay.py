@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -232,6 +233,7 @@ class ReplayPolicy(ActorCriticPolicy):
         batch = batch_of(flat, index)
         if self.cfg.learn.adv_norm in ("minibatch", True):
             batch.advantage = losses.normalize_advantage(batch.advantage)
+        batch.again = partial(self._batch, flat, index)
         return batch
 
     def _minibatches(self, flat: Rollout) -> Iterator[Batch]:

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import NumericsError
-
 
 class Updater:
     """Adam over ``parameters``, clipped, and guarded: a step that is not finite changes nothing.
@@ -25,6 +23,8 @@ class Updater:
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
+        skip_budget: how many bad steps a run survives. Without any, the first one stops all that follow
+            until it is looked at, so that the parameters are still those it failed with.
     """
 
     def __init__(
@@ -35,10 +35,12 @@ class Updater:
         eps: float,
         grad_clip_type: str | None,
         grad_clip_value: float,
+        skip_budget: int = 0,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=eps, fused=True)
+        self.skip_budget, self.skipped = skip_budget, 0
         self._bad_steps: list[Tensor] = []
 
     @property
@@ -53,7 +55,7 @@ class Updater:
         """Takes one step down ``loss`` and returns the norm of the gradient before clipping.
 
         Where the loss or the norm is not finite, neither parameters nor Adam's moments move; nothing
-        is waited for, :meth:`raise_if_bad` tells later.
+        is waited for, :meth:`first_bad_step` tells later.
 
         Args:
             loss: or its parts, made one by one: of a minibatch that is too large for one backward pass.
@@ -74,41 +76,32 @@ class Updater:
             if self.clip_type == "clip_value":
                 nn.utils.clip_grad_value_(self.parameters, self.clip_value)
         bad = (~torch.isfinite(norm + total)).to(torch.float32)
+        if self._bad_steps and not self.skip_budget:
+            bad = torch.maximum(bad, self._bad_steps[-1])
         self._bad_steps.append(bad)
         # What GradScaler uses: a fused optimiser leaves everything as it is where found_inf is 1.
         self.optimizer.found_inf = bad  # type: ignore[attr-defined]
         self.optimizer.step()
         return norm
 
-    def raise_if_bad(self, history: Sequence[Mapping[str, Tensor]]) -> None:
-        """Ends an iteration.
+    def first_bad_step(self) -> int | None:
+        """Ends a pass: returns which step since the last call was the first that was not finite.
 
-        Args:
-            history: the metrics of the steps since the last call, to name what was not finite.
-
-        Raises:
-            NumericsError: if one of its steps was not finite.
+        None if there is none, or if all of them are within the budget.
         """
         bad_steps, self._bad_steps = self._bad_steps, []
-        if not bad_steps:
-            return
-        bad = torch.stack(bad_steps).nonzero().flatten().tolist()
-        if not bad:
-            return
-        first = history[bad[0]] if bad[0] < len(history) else {}
-        parts = {k: float(v) for k, v in first.items() if not torch.isfinite(v)} or "the gradient"
-        raise NumericsError(
-            f"{len(bad)} of {len(bad_steps)} gradient steps were not finite; the first is step {bad[0]} "
-            f"of this iteration, where {parts} was. The parameters were left as they were before each "
-            "of them. Try a lower learning_rate or grad_clip_value, or look at the rewards' scale."
-        )
+        bad = torch.stack(bad_steps).nonzero().flatten().tolist() if bad_steps else []
+        self.skipped += len(bad)
+        return bad[0] if bad and self.skipped > self.skip_budget else None
 
     def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
+        return self.optimizer.state_dict() | {"skipped": self.skipped}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        state = dict(state)
+        self.skipped = int(state.pop("skipped"))
         # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
-        self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
+        self.optimizer.load_state_dict(copy.deepcopy(state))
 
 
 def mean_metrics(history: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:

@@ -289,14 +289,26 @@ def test_gradients_are_clipped_as_asked(kind, norms):
 def test_a_step_that_is_not_finite_changes_nothing_and_is_reported():
     policy, collector = make(learn=dict(epoch_per_collect=1, value_norm=False))
     rollout = collector.collect()
-    rollout.advantage[:] = math.nan
+    rollout.log_prob[:] = math.nan
     before, moments = parameters(policy), copy.deepcopy(policy.optimizer.state_dict()["state"])
-    with pytest.raises(NumericsError, match=r"4 of 4 gradient steps.*policy_loss.*learning_rate"):
+    with pytest.raises(NumericsError, match=r"step 0 of a pass.*'log_prob'.*policy_loss.*learning_rate"):
         policy.learn_mode.forward(rollout)
     assert equal(before, parameters(policy))
     after = policy.optimizer.state_dict()["state"]
     assert all(torch.isfinite(v).all() for s in after.values() for v in s.values())
     assert moments == {}
+
+
+@pytest.mark.parametrize("field", ["advantage", "value"])
+def test_credit_that_is_not_finite_reaches_no_scale_and_no_step(field):
+    policy, collector = make()
+    rollout = collector.collect()
+    rollout[field][0, 0] = math.inf
+    before, scale = parameters(policy), policy.value_norm.state_dict()
+    with pytest.raises(NumericsError, match="not finite; nothing was learned from it"):
+        policy.learn_mode.forward(rollout)
+    assert equal(before, parameters(policy))
+    assert policy.value_norm.state_dict() == scale
 
 
 def test_schedules_are_functions_of_saved_progress():

@@ -1,0 +1,55 @@
+"""What is kept of a gradient step that was not finite: enough to take it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.errors import NumericsError
+from ding_lite.policies.base import Policy
+from ding_lite.rollout import Batch, map_tree, to_dict
+
+FRESH = ("dist", "new_value", "again")  # made by the loss, not given to it
+
+
+def non_finite_step(
+    policy: Policy, loss: str, batch: Batch, metrics: Mapping[str, Tensor], step: int
+) -> NumericsError:
+    """Returns the error for a step, with the minibatch and the parameters that it was to be taken with.
+
+    Args:
+        policy: as it was before the step.
+        loss: the name of its method.
+        batch: what the loss was given.
+        metrics: what it gave.
+        step: its number in its pass.
+    """
+    given = {name: to_dict(value) for name, value in vars(batch).items() if name not in FRESH}
+    state = {
+        name: part.state_dict()
+        for name, part in policy._state().items()
+        if part is not None and not name.endswith("_buffer") and name != "auxiliary"
+    }
+    spoilt = [name for name, value in given.items() if not _is_finite(value)]
+    parts = {name: float(value) for name, value in metrics.items() if not torch.isfinite(value)}
+    weights = [name for name, p in policy.model.named_parameters() if not torch.isfinite(p).all()]
+    told = [
+        f"{what} {names}"
+        for what, names in (("of its inputs", spoilt), ("of its results", parts), ("of the weights", weights))
+        if names
+    ]
+    return NumericsError(
+        f"gradient step {step} of a pass was not finite ({', '.join(told) or 'only its gradient'}). The "
+        "parameters are as they were before it. Try a lower policy.learn.learning_rate or grad_clip_value, "
+        "or look at the scale of the rewards; policy.learn.skip_bad_steps lets a run survive some",
+        dump={"loss": loss, "batch": given, "policy": state},
+    )
+
+
+def _is_finite(tree: Any) -> bool:
+    found: list[bool] = []
+    map_tree(lambda leaf: found.append(bool(torch.isfinite(leaf).all())), tree)
+    return all(found)
