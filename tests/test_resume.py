@@ -36,8 +36,23 @@ WORLDS = {
     "base CartPole, next_step": small_config(env={"manager": {"type": "base", "autoreset": "next_step"}}),
     "Pendulum": PENDULUM,
 }
+WORLDS["Pendulum in workers"] = merged(
+    PENDULUM, {"env": {"manager": {"type": "subprocess", "worker_num": 2}}}
+)
 for name in list(WORLDS):
     WORLDS[name] = merged(WORLDS[name], {"policy": EVERYTHING})
+# Cut between two auxiliary phases, with old rollouts in the buffers.
+PHASES = {"aux_freq": 4, "aux_train_epoch": 2, "critic_epoch_per_collect": 2}
+OTHERS = {
+    "ppo_offpolicy": {"reuse": 2},
+    "ppg": PHASES,
+    "ppg_offpolicy": PHASES,
+}
+for kind, learn in OTHERS.items():
+    for name in ("native CartPole", "base CartPole, next_step", "Pendulum in workers"):
+        world = merged(WORLDS[name], {"policy": {"type": kind, "learn": learn}})
+        del world["policy"]["learn"]["epoch_per_collect"]
+        WORLDS[f"{name}, {kind}"] = world
 WORLDS["native CartPole, evaluated"] = small_config(policy={"eval": {"eval_freq": 256}})
 WORLDS["Pendulum, plain"] = merged(PENDULUM, {"policy": {"learn": {"value_norm": False}}})
 ITERATIONS = 6

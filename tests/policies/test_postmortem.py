@@ -59,7 +59,7 @@ def test_step_is_kept_and_can_be_taken_again(tmp_path):
     told = replay_step(tmp_path / "run" / "dump")
     assert math.isnan(told["metrics"]["total_loss"])
     assert told["inputs"] == []
-    assert told["gradients"], "whose gradient is not finite"
+    assert told["gradients"] == [], "d log x / dx is a number where log x is none"
     step = int(message.split("gradient step ")[1].split()[0])
     assert step > 0, "parameters had moved before it: the dump has those of the step, not of the iteration"
 
