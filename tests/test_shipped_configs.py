@@ -29,14 +29,13 @@ CONFIGS = shipped_configs()
 
 def learning(policy):
     """Returns how a policy comes to 8 updates an iteration, and an auxiliary phase in the second."""
-    updates = {"epoch_per_collect": 2} if policy.on_policy else {"update_per_collect": 8}
-    if policy.type.startswith("ppg"):
-        updates.pop("epoch_per_collect", None)
-        phases = {"actor_epoch_per_collect": 2, "critic_epoch_per_collect": 2, "aux_batch_size": 16}
-        updates |= {**phases, "aux_freq": 2, "aux_train_epoch": 1}
+    if not policy.type.startswith("ppg"):
+        updates = {"epoch_per_collect": 2} if policy.on_policy else {"update_per_collect": 8}
+    else:
         buffers = policy.other.replay_buffer
-        if not policy.on_policy and buffers.policy != buffers.value:
-            updates["update_per_collect"] = 4  # of each of two buffers
+        two = not policy.on_policy and buffers.policy != buffers.value  # with as many steps each
+        epochs = {f"{who}_epoch_per_collect": 1 if two else 2 for who in ("actor", "critic")}
+        updates = {**epochs, "aux_batch_size": 16, "aux_freq": 2, "aux_train_epoch": 1}
     return {f"policy.learn.{name}": value for name, value in updates.items()}
 
 

@@ -571,7 +571,7 @@ def test_every_cut_of_a_phase_resumes_exactly(policy, tmp_path):
 
 
 def forget_samples(auxiliary):
-    auxiliary["memory"] = {"capacity": auxiliary["memory"]["capacity"]}
+    auxiliary["memory"] |= {"iterations": [], "starts": [], "fields": None}
 
 
 def forget_moments(auxiliary):
