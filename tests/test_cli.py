@@ -19,7 +19,7 @@ from ding_lite.config import compile_config
 
 ROOT = Path(__file__).parents[1]
 DING_LITE = (sys.executable, "-m", "ding_lite")
-COMMANDS = ("train", "eval", "plot", "config", "list")
+COMMANDS = ("train", "eval", "plot", "config", "list", "profile")
 TINY = """\
 config = dict(
     exp_name="tiny",

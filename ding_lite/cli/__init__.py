@@ -1,4 +1,4 @@
-"""The command line: ``ding-lite train | eval | plot | config | list | check-env | import``.
+"""The command line: ``ding-lite train | eval | plot | config | list | check-env | profile | import``.
 
 Parsing needs neither torch nor NumPy: ``--help`` answers at once, and thread counts can be chosen
 before either is loaded. Each command's work is in the module of its name.
@@ -30,6 +30,7 @@ examples:
   ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves, with an interval over seeds
   ding-lite config -c cartpole_ppo                   every key, its value, and where it came from
   ding-lite check-env LunarLander-v3                 is the environment sound, on every backend?
+  ding-lite profile -c cartpole_ppo                  where the time goes, and which keys to try
 """
 
 
@@ -49,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_list(commands)
     _add_check_env(commands)
+    _add_profile(commands)
     _add_import_weights(commands)
     return parser
 
@@ -169,6 +171,35 @@ def _add_check_env(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     _add_import(parser)
+
+
+PROFILE = """\
+Trains for some iterations and shows where their time went. No run folder is left behind.
+
+  env          stepping the environments        backward     gradients, clipping
+  act          the policy's actions             optimiser    Adam's steps
+  store        the rollout, and its checks      auxiliary    PPG's auxiliary phase
+  advantages   values and advantages            logging, evaluation, checkpoint
+  forward      minibatches and losses           other        what is none of these
+
+Evaluations, checkpoints and auxiliary phases count where they fall due meanwhile; --iterations says how
+long to look. To compare two settings, profile both, one after the other, on a quiet machine.
+"""
+
+
+def _add_profile(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "profile", "show where the time of training goes, and which keys to try")
+    parser.description, parser.formatter_class = PROFILE, argparse.RawDescriptionHelpFormatter
+    _add_source(parser)
+    parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="of the run")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        metavar="N",
+        help="to measure, after a warm-up of 2 (default 10; for PPG, whole auxiliary cycles)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    _add_overrides(parser)
 
 
 def _add_import_weights(commands: argparse._SubParsersAction) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ding_lite.cli.output import stdout_to_stderr
 from ding_lite.config import Config, compile_config
 from ding_lite.config_files import find_config, parse_overrides, read_config
 from ding_lite.env_check import (
@@ -46,20 +45,6 @@ def run(args: argparse.Namespace) -> int:
     return _check(env_cfg, name, seed, args)
 
 
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Sends what environments print, here and in worker processes, to where it cannot spoil JSON."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    try:
-        os.dup2(2, 1)
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
 def _config(args: argparse.Namespace) -> Config:
     """Returns the config of -c, or of the environment that is named, with the overrides on top."""
     named = [token for token in args.targets if "=" not in token]
@@ -88,7 +73,7 @@ def _section(name: str) -> dict[str, Any]:
 
 def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:
     if args.json:
-        with _stdout_to_stderr():
+        with stdout_to_stderr():
             tree = random_rollout(env_cfg, args.rollout, seed)
         print(json.dumps(as_shapes(tree)))
         return 0
@@ -101,7 +86,7 @@ def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Na
 def _check(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:
     found = findings(env_cfg, steps=args.steps, seed=seed)
     if args.json:
-        with _stdout_to_stderr():
+        with stdout_to_stderr():
             rows = list(found)
         told = {"env": name, "steps": args.steps, "seed": seed, "failed": _count(rows, FAIL)}
         told |= {"warned": _count(rows, WARN), "findings": [row._asdict() for row in rows]}

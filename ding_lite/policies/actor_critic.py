@@ -12,12 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError
+from ding_lite.models.fast_acting import FastActor, fast_actor, owns
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rollout import Rollout, leading_size, map_tree
@@ -71,23 +74,46 @@ class ActorCriticPolicy(Policy):
                 "value_norm=False"
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
+        self._fast_actor = self._find_fast_actor()
 
     def _inputs(self, obs: Tree) -> Any:
         """Returns observations as the model takes them: on the device, normalised."""
         obs = self._on_device(obs)
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
-    @torch.inference_mode()
     def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
-        inputs = self._inputs(obs)
-        dist = self._distribution(inputs, self.model.compute_actor(inputs))
-        action = dist.sample(self.generator)
-        return {"action": action, "log_prob": dist.log_prob(action)}
+        fast, leaf = self._fast(obs)
+        if fast is not None and leaf is not None:
+            return fast.draw(leaf, obs, self.generator)
+        with torch.inference_mode():
+            dist = self._dist(obs)
+            action = dist.sample(self.generator)
+            return {"action": action, "log_prob": dist.log_prob(action)}
 
-    @torch.inference_mode()
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
+        fast, leaf = self._fast(obs)
+        if fast is not None and leaf is not None:
+            return fast.greedy(leaf, obs)
+        with torch.inference_mode():
+            return {"action": self._dist(obs).mode()}
+
+    def _dist(self, obs: Tree) -> Distribution:
         inputs = self._inputs(obs)
-        return {"action": self._distribution(inputs, self.model.compute_actor(inputs)).mode()}
+        return self._distribution(inputs, self.model.compute_actor(inputs))
+
+    def _fast(self, obs: Tree) -> tuple[FastActor | None, np.ndarray | None]:
+        """Returns who acts in the model's place, and the vectors it acts on, scaled; None: nobody does."""
+        fast = self._fast_actor
+        if fast is not None and not (fast.model is self.model and fast.holds()):
+            fast = self._fast_actor = self._find_fast_actor()
+        leaf = None if fast is None else fast.leaf(obs)
+        if fast is None or leaf is None or self.obs_norm is None:
+            return fast, leaf
+        return fast, self.obs_norm.of_array(leaf, fast.path)
+
+    def _find_fast_actor(self) -> FastActor | None:
+        as_written = owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device", "_dist")
+        return fast_actor(self.model) if as_written else None
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)

@@ -221,7 +221,8 @@ class Policy:
         )
 
     def _to_env(self, action: Any) -> Tree:
-        action = map_tree(lambda x: x.cpu().numpy(), action)
+        tensor = isinstance(action, Tensor)  # nearly always; asking map_tree costs more than the copy
+        action = action.cpu().numpy() if tensor else map_tree(lambda x: x.cpu().numpy(), action)
         return self.model.actor_head.to_env(action)
 
     def _distribution(self, obs: Any, logit: Any) -> Distribution:

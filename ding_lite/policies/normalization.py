@@ -34,13 +34,17 @@ class ObservationNorm:
             if _is_numeric(leaf) and path[:1] != (MASK_KEY,)
         }
         self._scale: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
+        self._arrays: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}  # the same, on the host
         self._refresh()
 
     def _refresh(self) -> None:
         for path, stats in self.stats.items():
-            mean = torch.as_tensor(stats.mean, dtype=torch.float32, device=self.device)
-            inverse = torch.as_tensor(1 / stats.std, dtype=torch.float32, device=self.device)
-            self._scale[path] = (mean, inverse)
+            mean, inverse = np.asarray(stats.mean, np.float32), np.asarray(1 / stats.std, np.float32)
+            self._arrays[path] = (mean, inverse)
+            self._scale[path] = (
+                torch.tensor(mean, device=self.device),
+                torch.tensor(inverse, device=self.device),
+            )
 
     def __call__(self, obs: Any, path: tuple[str, ...] = ()) -> Any:
         if not isinstance(obs, Tensor):
@@ -49,6 +53,14 @@ class ObservationNorm:
             return obs
         mean, inverse = self._scale[path]
         return ((obs.to(torch.float32) - mean) * inverse).clamp_(-self.clip, self.clip)
+
+    def of_array(self, leaf: np.ndarray, path: tuple[str, ...]) -> np.ndarray:
+        """Returns the leaf at ``path`` as a call does, in NumPy."""
+        if path not in self._arrays:
+            return leaf
+        mean, inverse = self._arrays[path]
+        scaled = (leaf.astype(np.float32) - mean) * inverse
+        return np.minimum(np.maximum(scaled, -self.clip), self.clip)
 
     def clipped_share(self, obs: Any, valid: Tensor) -> Tensor:
         """Returns the share of the numbers in valid rows that are cut at the clip.
