@@ -100,14 +100,18 @@ class ReplayBuffer:
 
     def _keep(self, columns: Tensor) -> None:
         if not bool(columns.any()):
-            self.data = None
-            self.uses = self.priority = self.version = torch.zeros(0)
+            self.clear()
             return
         index = columns.nonzero().squeeze(-1)
         # A copy even of all of them: the collector writes its next rollout where this one lies.
         self.data = select_columns(self.data, index)
         self.uses, self.priority = self.uses[:, index], self.priority[:, index]
         self.version = self.version[index]
+
+    def clear(self) -> None:
+        """Forgets all rollouts."""
+        self.data = None
+        self.uses = self.priority = self.version = torch.zeros(0)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the counter, and what is kept; ``data`` is None where that is nothing."""
@@ -137,9 +141,16 @@ class SampleMemory:
         self._fields: dict[str, Any] = {}
 
     def reserve(self, capacity: int) -> None:
-        """Sets the number of samples that there is room for, before the first ``append``."""
-        if not self._fields:
-            self.capacity = capacity
+        """Makes room for ``capacity`` samples; what is there stays."""
+        if capacity <= self.capacity:
+            return
+        kept, self.capacity = self.all(), capacity
+        if kept:  # a resumed run that was given longer rollouts
+            self._fields = map_tree(self._room_for, kept)
+            _write(self._fields, 0, kept)
+
+    def _room_for(self, leaf: Tensor) -> Tensor:
+        return torch.empty((self.capacity, *leaf.shape[1:]), dtype=leaf.dtype)
 
     def append(self, iteration: int, fields: Mapping[str, Any]) -> None:
         """Takes in the samples (N, ...) of one iteration.
@@ -151,9 +162,7 @@ class SampleMemory:
         if self.size + count > self.capacity:
             raise ValueError(f"{count} samples do not fit: {self.size} of {self.capacity} are there already")
         if not self._fields:
-            self._fields = map_tree(
-                lambda leaf: torch.empty((self.capacity, *leaf.shape[1:]), dtype=leaf.dtype), dict(fields)
-            )
+            self._fields = map_tree(self._room_for, dict(fields))
         self.starts[iteration] = self.size
         self.write(self.size, fields)
         self.size += count

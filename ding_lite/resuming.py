@@ -52,6 +52,8 @@ KINDS = {
     "policy.priority": WARNED,
     "policy.priority_IS_weight": WARNED,
     "policy.other": WARNED,
+    "policy.other.replay_buffer.policy": REFUSED,  # alike or not: one buffer or two
+    "policy.other.replay_buffer.value": REFUSED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
     "policy.learn": WARNED,

@@ -37,6 +37,18 @@ SYNONYMS = {
     "normalize_advantage": "adv_norm",
     "norm_adv": "adv_norm",
     "env": "env_id",
+    # The names of the PPG paper and of its codes.
+    "n_pi": "aux_freq",
+    "n_iteration": "aux_freq",
+    "e_pi": "actor_epoch_per_collect",
+    "e_policy": "actor_epoch_per_collect",
+    "e_v": "critic_epoch_per_collect",
+    "v_value": "critic_epoch_per_collect",
+    "e_aux": "aux_train_epoch",
+    "e_auxiliary": "aux_train_epoch",
+    "n_aux_epochs": "aux_train_epoch",
+    "beta_clone": "aux_bc_weight",
+    "aux_lr": "aux_learning_rate",
 }
 
 

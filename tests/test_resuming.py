@@ -137,6 +137,9 @@ def test_checkpoint_outside_of_a_run_is_not_resumed(snapshots, tmp_path):
 # ---------------------------------------------------------------------- changes
 
 
+BUFFER = ("replay_buffer_size", "max_use", "max_staleness")
+
+
 def test_every_key_has_a_kind_and_every_kind_a_key():
     configs = [compile_config({"env": {"env_id": "x"}, "policy": {"type": kind}}) for kind in ("ppo", "ppg")]
     keys = {path for config in configs for path, _ in leaves(config.values)}
@@ -148,6 +151,7 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         *("exp_name", "seed", "policy.type", "policy.action_space", "policy.on_policy"),
         *(f"policy.learn.{who}_epoch_per_collect" for who in ("actor", "critic")),
         *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
+        *(f"policy.other.replay_buffer.{name}.{key}" for name in ("policy", "value") for key in BUFFER),
         *("policy.learn.value_norm", "policy.normalize.obs", "policy.normalize.reward"),
     }
     assert kinds["policy.learn.learning_rate"] == kinds["num_threads"] == WARNED

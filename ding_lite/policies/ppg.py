@@ -51,9 +51,7 @@ class PPGPolicy(PPOPolicy):
     """PPG on fresh rollouts, or off-policy, for every action space."""
 
     config: dict[str, Any] = dict(
-        priority=Key(
-            False, fixed_because="each sample serves the auxiliary phase once, whatever its priority"
-        ),
+        priority=Key(False, fixed_because="the auxiliary phase takes all samples alike, and PPG draws so"),
         priority_IS_weight=Key(False, fixed_because="PPG draws without priorities"),
         model=dict(type="ppg"),
         learn=dict(
@@ -122,6 +120,17 @@ class PPGPolicy(PPOPolicy):
             )
         return faults
 
+    @classmethod
+    def _reuse_faults(cls, policy: Mapping[str, Any]) -> list[str]:
+        learn, kept = policy["learn"], policy["other"]["replay_buffer"]
+        return [
+            f"policy.learn.{who}_epoch_per_collect: {learn[f'{who}_epoch_per_collect']} uses of each "
+            f"transition, and policy.other.replay_buffer.{name}.max_use={kept[name]['max_use']} allows no "
+            "more; raise it"
+            for who, name in (("actor", "policy"), ("critic", "value"))
+            if learn[f"{who}_epoch_per_collect"] > kept[name]["max_use"]
+        ]
+
     def _limits(self) -> dict[str, Limits]:
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
@@ -137,6 +146,8 @@ class PPGPolicy(PPOPolicy):
                 f"policy.model: {type(model).__name__} has no auxiliary value head; PPG needs a subclass of "
                 "ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
             )
+        if self.cfg.learn.aux_train_epoch:
+            self._check_auxiliary(model)
         self.value_optimizer: Updater | None = None
         if len(self.buffers) == 1:
             self.optimizer = self._make_updater(self._reached_by(model.compute_actor_critic))
@@ -148,6 +159,29 @@ class PPGPolicy(PPOPolicy):
             updater = self._make_updater(self._reached_by(model.compute_auxiliary))
             self.auxiliary = AuxiliaryPhase(self, model, updater)
             self._refuse_too_large_a_memory()
+
+    def _check_auxiliary(self, model: PhasicActorCritic) -> None:
+        """Refuses a model whose auxiliary value could not do what it is for."""
+        name = type(model).__name__
+        with torch.no_grad():
+            _, *values = model.compute_auxiliary(self._inputs(self._sample_obs()))
+        shapes = [tuple(value.shape) for value in values]
+        if shapes != [(1,), (1,)]:
+            raise ContractError(
+                f"{name}.compute_auxiliary must return (logit, auxiliary value, value), both values of shape "
+                f"(N,); for one observation they have the shapes {shapes}. Use .squeeze(-1)"
+            )
+        policy = set(self._reached_by(model.compute_actor))
+        if not policy & set(self._reached_by(lambda obs: model.compute_auxiliary(obs)[1])):
+            raise ContractError(
+                f"{name}.compute_auxiliary: no gradient of the auxiliary value reaches what the policy is "
+                "computed from, so the auxiliary phase would teach it nothing; let both read the same encoder"
+            )
+        if self.value_norm is not None and len(model.value_heads) < 2:
+            raise ContractError(
+                f"{name}.value_heads has {len(model.value_heads)} of 2 layers: value_norm must correct the "
+                "last linear layers of the value and of the auxiliary value"
+            )
 
     def _reached_by(self, function: Callable[[Any], Any]) -> list[nn.Parameter]:
         """Returns the parameters that a gradient of ``function(obs)`` reaches, in the model's order."""

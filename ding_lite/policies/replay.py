@@ -102,12 +102,36 @@ class ReplayPolicy(ActorCriticPolicy):
                         f"policy.{path}: {size} transitions, and a rollout alone has {rows}; "
                         "a buffer holds at least one"
                     )
+            faults += cls._reuse_faults(policy)
         if policy.get("priority_IS_weight") and not policy["priority"]:
             faults.append(
                 "policy.priority_IS_weight: True would change nothing, since it weighs the draws of "
                 "policy.priority=True"
             )
         return faults
+
+    @classmethod
+    def _reuse_faults(cls, policy: Mapping[str, Any]) -> list[str]:
+        """Returns what asks for more draws than ``max_use`` lets a transition have."""
+        learn, max_use = policy["learn"], policy["other"]["replay_buffer"]["max_use"]
+        if learn["update_per_collect"] is None and learn["reuse"] > max_use:
+            return [
+                f"policy.learn.reuse: {learn['reuse']:g} uses of each transition, and "
+                f"policy.other.replay_buffer.max_use={max_use} allows no more; raise it"
+            ]
+        return []
+
+    def describe(self) -> list[str]:
+        lines = super().describe()
+        for name, buffer in self.buffers.items() if "learn" in self.fields else ():
+            limits = buffer.limits
+            drawn = (limits.steps or 0) * self.cfg.learn.batch_size
+            if not self.cfg.on_policy and drawn >= limits.max_use * self.cfg.collect.n_sample:
+                lines.append(
+                    f"{self._prefix(name)}: each transition is drawn {limits.max_use} times in its own "
+                    "iteration, and none is left for the next; a larger max_use lets them last"
+                )
+        return lines
 
     def _init_learn(self) -> None:
         self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
@@ -140,6 +164,8 @@ class ReplayPolicy(ActorCriticPolicy):
         """Takes in a fresh rollout; pi_prox is the policy as it is now, whatever is trained first."""
         priority = self._priority(rollout.advantage) if self.prioritized else None
         for name, buffer in self.buffers.items():
+            if buffer.data is not None and len(buffer.data.valid) != len(rollout.valid):
+                buffer.clear()  # a resumed run that was given another n_sample
             buffer.push(rollout, priority)
             self.proximal[name] = self._proximal(buffer)
 

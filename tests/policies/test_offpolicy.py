@@ -661,7 +661,7 @@ REFUSED = {
     "priority of PPG": (
         "ppg_offpolicy",
         {"priority": True},
-        r"priority.*each sample serves the auxiliary phase",
+        r"priority.*takes all samples alike",
     ),
 }
 OFF_POLICY_VALUES = {
@@ -672,7 +672,7 @@ OFF_POLICY_VALUES = {
     "learn.proximal": "behaviour",
     "learn.weight_bound": 3.0,
     "other.replay_buffer.replay_buffer_size": 5000,
-    "other.replay_buffer.max_use": 2,
+    "other.replay_buffer.max_use": 4,
     "other.replay_buffer.max_staleness": 1,
     "other.replay_buffer.alpha": 0.5,
     "other.replay_buffer.beta": 0.5,

@@ -331,7 +331,7 @@ REFUSED = {
     ),
     "aux_grad_accum": (dict(learn=dict(aux_grad_accum=65)), "aux_grad_accum: 65 parts of a minibatch of 64"),
     "aux_grad_accum of its own": (dict(learn=dict(aux_batch_size=8, aux_grad_accum=9)), "9 parts .* of 8"),
-    "priority": (dict(priority=True), "priority: .*each sample serves the auxiliary phase once"),
+    "priority": (dict(priority=True), "priority: .*takes all samples alike"),
     "epoch_per_collect": (
         dict(learn=dict(epoch_per_collect=3)),
         "epoch_per_collect: .*actor_epoch_per_collect and critic_epoch_per_collect",
@@ -631,9 +631,62 @@ class Deaf(PPG):
         return logit, value, value
 
 
+class Wide(PPG):
+    """Its auxiliary value has a dimension too many, which broadcasts."""
+
+    def compute_auxiliary(self, obs):
+        logit, auxiliary, value = super().compute_auxiliary(obs)
+        return logit, auxiliary.unsqueeze(-1), value
+
+
+class Forgetful(PPG):
+    """Names only one of its value heads."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.value_heads = self.value_heads[:1]
+
+
 @pytest.mark.parametrize(
     ("model", "what"),
-    [(Leaky, r"gradient of the value reaches actor_encoder"), (Deaf, r"no gradient to auxiliary_head")],
+    [
+        (Wide, r"both values of shape \(N,\); .*\[\(1, 1\), \(1,\)\]"),
+        (Forgetful, r"value_heads has 1 of 2 layers"),
+    ],
+)
+def test_model_that_would_train_silently_wrong_is_refused(model, what):
+    with pytest.raises(ContractError, match=what):
+        trainee("ppg", model=dict(type=model))
+
+
+@pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
+def test_resumed_run_may_be_given_longer_rollouts(kind, tmp_path):
+    use = dict(other=dict(replay_buffer=dict(max_use=6))) if kind == "ppo_offpolicy" else {}
+    config = small_config(policy=dict(type=kind, **use))
+    del config["policy"]["learn"]["epoch_per_collect"]
+    run_until(SerialPipeline(config, folder=tmp_path / "run"), 2)
+    changes = {"policy.collect.n_sample": 400, "max_env_step": 20_000}
+    pipeline = SerialPipeline.resume(tmp_path / "run", changes=changes)
+    run_until(pipeline, 12)  # through an auxiliary phase
+    assert pipeline.progress.iteration == 12
+
+
+def test_names_of_the_paper_lead_to_the_keys():
+    for name, key in {"n_pi": "aux_freq", "e_aux": "aux_train_epoch", "beta_clone": "aux_bc_weight"}.items():
+        with pytest.raises(ConfigError, match=f"{name}.*policy.learn.{key}"):
+            compile_config({"env": {"env_id": "x"}, "policy": {"type": "ppg", "learn": {name: 1}}})
+
+
+def test_a_run_says_that_it_draws_nothing_old():
+    policy, _ = trainee("ppo_offpolicy")
+    assert "none is left for the next" in policy.describe()[-1]
+    policy, _ = trainee("ppo_offpolicy", other=dict(replay_buffer=dict(max_use=6)))
+    assert not policy.describe()
+
+
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [(Leaky, r"gradient of the value reaches actor_encoder"), (Deaf, r"no gradient of the auxiliary value")],
 )
 def test_check_policy_finds_a_model_whose_gradients_go_astray(model, what):
     with pytest.raises(ContractError, match=what):
