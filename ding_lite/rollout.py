@@ -23,6 +23,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"treevalue\.")
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"treetensor\.|hbutils\.")
     import treetensor.torch as ttorch
+    from treevalue.tree.common import create_storage
 
 # A treetensor whose leaves are the fields above. (The library ships no type hints.)
 Rollout = Any
@@ -31,7 +32,8 @@ UNLIKE_THE_REST = ("last_obs", "final")  # fields that are not (T, B, ...)
 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:
     """Makes a rollout of a nested dict of tensors."""
-    return ttorch.Tensor(dict(fields))
+    # Tensor(dict) would write every leaf out as text on its way: milliseconds, against microseconds.
+    return ttorch.Tensor(create_storage(to_dict(fields)))
 
 
 def to_dict(tree: Any) -> Any:
@@ -75,7 +77,7 @@ def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> Rollout:
         leaf = leaf.flatten(0, 1)
         return leaf if len(leaf) == len(rows) else leaf[rows]
 
-    return ttorch.Tensor(map_tree(flat, fields))
+    return as_rollout(map_tree(flat, fields))
 
 
 def side_by_side(left: Rollout, right: Rollout) -> Rollout:
