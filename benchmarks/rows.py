@@ -111,7 +111,7 @@ COMPARISONS = {
             f"cartpole.{arm}": Row(
                 "cartpole_ppo_offpolicy",
                 seeds=10,
-                overrides=("policy.eval.eval_freq=2000", *overrides),
+                overrides=("policy.learn.learning_rate=3e-4", "policy.eval.eval_freq=2000", *overrides),
             )
             for arm, overrides in REUSE_ARMS.items()
         },
