@@ -229,7 +229,7 @@ def outcome(state, config, folder):
 
 TOP = ["policy", "collector", "learner", "progress", "scores", "clock"]
 OF_POLICY = [
-    *("model", "generator", "optimizer", "permutation", "policy_buffer", "progress"),
+    *("model", "generator", "optimizer", "permutation", "policy_buffer", "progress", "bad_steps"),
     *("obs_norm", "reward_scale", "value_norm"),
 ]
 OF_PARTS = [

@@ -24,7 +24,7 @@ from ding_lite.models.units import dead_units
 from ding_lite.policies.actor_critic import has_box
 from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.replay import ReplayPolicy
-from ding_lite.policies.updater import Updater, mean_metrics
+from ding_lite.policies.updater import BadSteps, Updater, mean_metrics
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
@@ -95,6 +95,7 @@ class PPOPolicy(ReplayPolicy):
 
     def _init_learn(self) -> None:
         super()._init_learn()
+        self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
 
     def _init_optimizers(self) -> None:
@@ -108,7 +109,7 @@ class PPOPolicy(ReplayPolicy):
             eps=learn.adam_eps,
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
-            skip_budget=learn.skip_bad_steps,
+            bad_steps=self.bad_steps,
         )
 
     @property
@@ -198,7 +199,7 @@ class PPOPolicy(ReplayPolicy):
         metrics |= self._auxiliary_phase(data)
         for buffer in self.buffers.values():
             buffer.end_iteration()
-        metrics["skipped_steps"] = float(self.optimizer.skipped)
+        metrics["skipped_steps"] = float(self.bad_steps.count)
         metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
         self._update_normalizers(data)
         self.progress.env_step += int(data.valid.sum())
@@ -290,7 +291,8 @@ class PPOPolicy(ReplayPolicy):
 
     def _state(self) -> dict[str, Any]:
         learning = "learn" in self.fields
-        return {**super()._state(), "optimizer": self.optimizer if learning else None}
+        own = {"optimizer": self.optimizer, "bad_steps": self.bad_steps} if learning else {}
+        return {**super()._state(), **own}
 
 
 @POLICY_REGISTRY.register("ppo_offpolicy")

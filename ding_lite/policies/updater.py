@@ -14,6 +14,19 @@ import torch
 from torch import Tensor, nn
 
 
+class BadSteps:
+    """How many steps of a run were not finite, over all its optimisers, and how many it survives."""
+
+    def __init__(self, budget: int = 0) -> None:
+        self.budget, self.count = budget, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = int(state["count"])
+
+
 class Updater:
     """Adam over ``parameters``, clipped, and guarded: a step that is not finite changes nothing.
 
@@ -23,8 +36,8 @@ class Updater:
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
-        skip_budget: how many bad steps a run survives. Without any, the first one stops all that follow
-            until it is looked at, so that the parameters are still those it failed with.
+        bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
+            at, so that the parameters are still those it failed with.
     """
 
     def __init__(
@@ -35,13 +48,13 @@ class Updater:
         eps: float,
         grad_clip_type: str | None,
         grad_clip_value: float,
-        skip_budget: int = 0,
+        bad_steps: BadSteps | None = None,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=eps, fused=True)
-        self.skip_budget, self.skipped = skip_budget, 0
-        self._bad_steps: list[Tensor] = []
+        self.bad_steps = bad_steps or BadSteps()
+        self._flags: list[Tensor] = []  # 1 for each step of this pass that was not finite
 
     @property
     def learning_rate(self) -> float:
@@ -76,9 +89,9 @@ class Updater:
             if self.clip_type == "clip_value":
                 nn.utils.clip_grad_value_(self.parameters, self.clip_value)
         bad = (~torch.isfinite(norm + total)).to(torch.float32)
-        if self._bad_steps and not self.skip_budget:
-            bad = torch.maximum(bad, self._bad_steps[-1])
-        self._bad_steps.append(bad)
+        if self._flags and not self.bad_steps.budget:
+            bad = torch.maximum(bad, self._flags[-1])
+        self._flags.append(bad)
         # What GradScaler uses: a fused optimiser leaves everything as it is where found_inf is 1.
         self.optimizer.found_inf = bad  # type: ignore[attr-defined]
         self.optimizer.step()
@@ -89,19 +102,17 @@ class Updater:
 
         None if there is none, or if all of them are within the budget.
         """
-        bad_steps, self._bad_steps = self._bad_steps, []
-        bad = torch.stack(bad_steps).nonzero().flatten().tolist() if bad_steps else []
-        self.skipped += len(bad)
-        return bad[0] if bad and self.skipped > self.skip_budget else None
+        flags, self._flags = self._flags, []
+        bad = torch.stack(flags).nonzero().flatten().tolist() if flags else []
+        self.bad_steps.count += len(bad)
+        return bad[0] if bad and self.bad_steps.count > self.bad_steps.budget else None
 
     def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict() | {"skipped": self.skipped}
+        return self.optimizer.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        state = dict(state)
-        self.skipped = int(state.pop("skipped"))
         # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
-        self.optimizer.load_state_dict(copy.deepcopy(state))
+        self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
 
 
 def mean_metrics(history: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:

@@ -7,6 +7,7 @@ import math
 
 import pytest
 import torch
+from worlds import trainee
 
 from ding_lite import POLICY_REGISTRY, NumericsError, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.checkpoint import load_checkpoint
@@ -78,9 +79,20 @@ def test_a_budget_of_bad_steps_is_survived_and_counted(tmp_path):
     assert pipeline.progress.metrics["learn/skipped_steps"] > 0
     assert all(torch.isfinite(p).all() for p in pipeline.policy.model.parameters())
     assert not (tmp_path / "run" / "dump").exists()
-    assert pipeline.state_dict()["policy"]["optimizer"]["skipped"] > 0, "a resumed run goes on counting"
+    assert pipeline.state_dict()["policy"]["bad_steps"]["count"] > 0, "a resumed run goes on counting"
 
 
 def test_a_budget_that_is_used_up_ends_the_run(tmp_path):
     with pytest.raises(NumericsError):
         run(tmp_path / "run", far=0.4, skip_bad_steps=1)
+
+
+def test_all_optimisers_of_a_run_share_one_budget():
+    policy, _ = trainee("ppg", learn=dict(critic_epoch_per_collect=2, skip_bad_steps=2))
+    updaters = [policy.optimizer, policy.value_optimizer, policy.auxiliary.updater]
+    found = []
+    for updater in updaters:
+        updater.step(sum(p.sum() for p in updater.parameters) * math.nan)
+        found.append(updater.first_bad_step())
+    assert found == [None, None, 0]
+    assert policy.state_dict()["bad_steps"] == {"count": 3}
