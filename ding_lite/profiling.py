@@ -27,8 +27,8 @@ PHASES = {
     "act": "act",
     "store": "store",
     "advantages": "advantages",
-    "forward": "updates",
-    "backward": "updates",
+    "minibatches": "updates",
+    "gradient": "updates",
     "optimiser": "updates",
     "auxiliary": "auxiliary",
     "logging": "logging",
@@ -231,7 +231,7 @@ def _watched(pipeline: SerialPipeline) -> Stopwatch:
     )
     watch.watch(collector.envs, "step", "env")
     watch.watch(collector, "collect", "store")
-    watch.watch(pipeline.learner, "train", "forward")
+    watch.watch(pipeline.learner, "train", "minibatches")
     if hasattr(policy, "_credit"):
         watch.watch(policy, "_credit", "advantages")
     if hasattr(policy, "_auxiliary_phase"):
@@ -239,8 +239,8 @@ def _watched(pipeline: SerialPipeline) -> Stopwatch:
     if getattr(policy, "auxiliary", None) is not None:
         watch.watch(policy.auxiliary, "run", "auxiliary")
     for updater in (part for part in vars(policy).values() if isinstance(part, Updater)):
-        watch.watch(updater, "step", "backward")
-        watch.watch(updater.optimizer, "step", "optimiser")
+        watch.watch(updater, "gradient", "gradient")
+        watch.watch(updater, "apply", "optimiser")
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)
     watch.watch(pipeline, "_write_row", "logging")
     watch.watch(pipeline.parts.health, "look", "logging")

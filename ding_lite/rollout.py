@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -142,7 +141,7 @@ def minibatches(n: int, batch_size: int, generator: torch.Generator) -> Iterator
     yield from order.split(minibatch_sizes(n, batch_size))
 
 
-class Batch(SimpleNamespace):
+class Batch:
     """What a loss sees: the fields of a minibatch (N, ...) and the model's fresh outputs on it.
 
     ``dist`` is the action distribution, ``new_value`` the value (N,), each where the loss asked for it.
@@ -152,11 +151,34 @@ class Batch(SimpleNamespace):
 
     policy_weight: Tensor | None = None
     value_weight: Tensor | None = None
+    new_value: Any = None
+
+    if TYPE_CHECKING:  # what else it has is up to the policy
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
+
+    def __init__(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            setattr(self, name, value)
 
 
-def batch_of(flat: Rollout, index: Tensor) -> Batch:
+def size_in_bytes(tree: Any) -> int:
+    """Returns the bytes that the leaves of a tree take together."""
+    sizes: list[int] = []
+    map_tree(lambda leaf: sizes.append(leaf.numel() * leaf.element_size()), tree)
+    return sum(sizes)
+
+
+def batch_of(flat: Rollout, index: Tensor | slice) -> Batch:
     """Returns the samples ``index`` of a flat tree."""
-    return Batch(**flat[index])
+    fields = map_tree(lambda leaf: leaf[index], flat)
+    return Batch(**{k: as_rollout(x) if isinstance(x, dict) else x for k, x in fields.items()})
+
+
+def fields_of(batch: Batch) -> dict[str, Any]:
+    """Returns what a loss is given of a minibatch, without what it makes of it."""
+    return {name: x for name, x in vars(batch).items() if name not in ("dist", "new_value", "again")}
 
 
 class RolloutStorage:

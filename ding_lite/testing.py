@@ -27,7 +27,6 @@ from ding_lite.envs.spaces import tree_leaves
 from ding_lite.errors import ContractError
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.pipeline import SerialPipeline
-from ding_lite.policies.auxiliary import auxiliary_terms
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors, policy_from_state
 from ding_lite.registry import POLICY_REGISTRY
@@ -123,11 +122,7 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     state, saved = load_checkpoint(Path(folder))
     policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust)
     given = {k: as_rollout(v) if isinstance(v, dict) else v for k, v in as_tensors(state["batch"]).items()}
-    if state["loss"] == "auxiliary":
-        kl, auxiliary, value = auxiliary_terms(policy, policy.model, **given)  # type: ignore[arg-type]
-        total, metrics = kl + auxiliary + value, {"kl": kl, "auxiliary": auxiliary, "value": value}
-    else:
-        total, metrics = getattr(policy, state["loss"])(Batch(**given))
+    total, metrics = getattr(policy, state["loss"])(Batch(**given))
     total.backward()
     spoilt: list[str] = []
     for name, value in given.items():

@@ -73,12 +73,12 @@ def test_time_inside_another_phase_is_counted_once():
 def test_whole_phase_takes_what_is_inside_it():
     passes, now = fake_clock()
     watch = Stopwatch(now)
-    step = watch.watched(lambda: passes(3), "backward")
+    step = watch.watched(lambda: passes(3), "gradient")
     run = watch.watched(step, "auxiliary")
     watch.watched(lambda: (passes(1), run()), "auxiliary", whole=True, counts=False)()
     step()
-    assert (watch.seconds["auxiliary"], watch.seconds["backward"]) == (4, 3)
-    assert (watch.calls["auxiliary"], watch.calls["backward"]) == (1, 1)
+    assert (watch.seconds["auxiliary"], watch.seconds["gradient"]) == (4, 3)
+    assert (watch.calls["auxiliary"], watch.calls["gradient"]) == (1, 1)
 
 
 def test_error_is_passed_on_and_leaves_the_clock_usable():

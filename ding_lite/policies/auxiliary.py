@@ -1,17 +1,14 @@
 """The auxiliary phase of PPG (arXiv:2009.04416, section 2.2): distil the value into the policy's encoder.
 
-    L = L_aux + beta_clone KL(pi_old || pi) + aux_value_weight L_V                   (eqs. 3 and 4)
-    L_aux = 0.5 mean((V_aux - R)^2),   L_V = 0.5 mean((V - R)^2)
-
-over all samples since the last phase, for E_aux epochs. pi_old is the policy at the start of the phase,
-the targets R are those of collection (off-policy with V-trace: the latest). Nothing is clipped.
+E_aux epochs of ``PPGPolicy.auxiliary_loss`` over all samples since the last phase. pi_old is the policy at
+the start of the phase, the targets R are those of collection (off-policy with V-trace: the latest).
 
 Shapes: M samples in the memory, N in a minibatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,8 +18,7 @@ from ding_lite.buffer import ReplayBuffer, SampleMemory
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.postmortem import non_finite_step
-from ding_lite.policies.updater import Updater, mean_metrics
-from ding_lite.rl import losses
+from ding_lite.policies.updater import Loss, Updater, mean_metrics
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rollout import Batch, Rollout, flatten_rows, map_tree, minibatches
 from ding_lite.seeding import GeneratorState, torch_generator
@@ -36,11 +32,15 @@ class AuxiliaryPhase:
     Args:
         policy: whose scales, distributions and config it works with.
         model: of the policy.
+        loss: of a minibatch as :meth:`batch` makes it; ``PPGPolicy.auxiliary_loss``.
         updater: over all the model's parameters; its moments outlive the phase.
     """
 
-    def __init__(self, policy: ActorCriticPolicy, model: PhasicActorCritic, updater: Updater) -> None:
-        self.policy, self.model, self.updater, self.learn = policy, model, updater, policy.cfg.learn
+    def __init__(
+        self, policy: ActorCriticPolicy, model: PhasicActorCritic, loss: Loss, updater: Updater
+    ) -> None:
+        self.policy, self.model, self.loss, self.updater = policy, model, loss, updater
+        self.learn = policy.cfg.learn
         self.order = torch_generator(policy.seed, "policy", "auxiliary")
         self.memory = SampleMemory()
 
@@ -75,9 +75,12 @@ class AuxiliaryPhase:
         for epoch in range(1, learn.aux_train_epoch + 1):
             taken: list[Tensor] = []
             for index in minibatches(memory.size, learn.aux_batch_size or learn.batch_size, self.order):
-                metrics: dict[str, Tensor] = {}
-                norm = self.updater.step(self._losses(index, old_logit, metrics))
-                history.append(metrics | {"aux_grad_norm": norm})
+                parts = [
+                    self.batch(part, old_logit, share=len(part) / len(index))
+                    for part in index.chunk(learn.aux_grad_accum)
+                ]
+                told_of = self.updater.step(self.loss, *parts)
+                history.append({"aux_grad_norm" if k == "grad_norm" else k: v for k, v in told_of.items()})
                 taken.append(index)
             self._raise_if_bad(taken, history, old_logit)
             after = self._measure(measured, old_logit)
@@ -97,27 +100,25 @@ class AuxiliaryPhase:
         """Ends an epoch, whose minibatches were the samples ``taken``."""
         bad = self.updater.first_bad_step()
         if bad is not None:
-            sample = self.memory.read(taken[bad], self.policy.device)
-            old = map_tree(lambda leaf: leaf[taken[bad].to(self.policy.device)], old_logit)
             metrics = history[len(history) - len(taken) + bad]
-            raise non_finite_step(self.policy, "auxiliary", Batch(**sample, old_logit=old), metrics, bad)
+            batch = self.batch(taken[bad], old_logit)
+            raise non_finite_step(self.policy, self.loss.__name__, batch, metrics, bad)
 
-    def _losses(self, index: Tensor, old_logit: Any, metrics: dict[str, Tensor]) -> Iterator[Tensor]:
-        """Yields the loss of each part of a minibatch, weighted by its share; sums its metrics."""
-        for part in index.chunk(self.learn.aux_grad_accum):
-            share = len(part) / len(index)
-            kl, auxiliary, value = self._terms(part, old_logit)
-            named = {"auxiliary_loss": auxiliary, "behavioral_cloning_loss": kl, "aux_value_loss": value}
-            for name, term in named.items():
-                metrics[name] = metrics.get(name, 0.0) + share * term.detach()
-            yield share * (auxiliary + self.learn.aux_bc_weight * kl + self.learn.aux_value_weight * value)
+    def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
+        """Returns samples of the memory as the loss takes them: on the device, in normalised units.
 
-    def _terms(self, index: Tensor, old_logit: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns :func:`auxiliary_terms` of the samples ``index`` (N,) of the memory."""
-        place = index.to(self.policy.device)
-        old = map_tree(lambda leaf: leaf[place], old_logit)
-        return auxiliary_terms(
-            self.policy, self.model, old_logit=old, **self.memory.read(index, self.policy.device)
+        Args:
+            index: (N,), of the samples.
+            old_logit: the parameters of pi_old on all samples of the memory.
+            share: of the minibatch that these samples are.
+        """
+        policy = self.policy
+        sample, place = self.memory.read(index, policy.device), index.to(policy.device)
+        return Batch(
+            obs=policy._inputs(sample["obs"]),
+            old_logit=map_tree(lambda leaf: leaf[place], old_logit),
+            value_target=_normalized(policy, sample["value_target"]),
+            share=torch.tensor(share, device=policy.device),
         )
 
     @torch.no_grad()
@@ -164,31 +165,6 @@ class AuxiliaryPhase:
         self.memory.load_state_dict(state["memory"])
         self.updater.load_state_dict(state["optimizer"])
         GeneratorState(self.order).load_state_dict(state["order"])
-
-
-def auxiliary_terms(
-    policy: ActorCriticPolicy, model: PhasicActorCritic, obs: Any, old_logit: Any, value_target: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns KL(pi_old || pi), L_aux and L_V of a minibatch, each a mean.
-
-    Args:
-        policy: whose scales and distributions are used.
-        model: its model.
-        obs: raw.
-        old_logit: the parameters of pi_old on them.
-        value_target: raw.
-
-    Shapes:
-        obs: (N, ...), value_target: (N,) -> ()
-    """
-    inputs = policy._inputs(obs)
-    logit, auxiliary, value = model.compute_auxiliary(inputs)
-    old, target = policy._distribution(inputs, old_logit), _normalized(policy, value_target)
-    return (
-        old.kl(policy._distribution(inputs, logit)).mean(),
-        losses.value_error(auxiliary, target).mean(),
-        losses.value_error(value, target).mean(),
-    )
 
 
 def _normalized(policy: ActorCriticPolicy, target: Tensor) -> Tensor:

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from ding_lite.errors import NumericsError
 from ding_lite.policies.base import Policy
-from ding_lite.rollout import Batch, map_tree, to_dict
-
-FRESH = ("dist", "new_value", "again")  # made by the loss, not given to it
+from ding_lite.rollout import Batch, fields_of, map_tree
 
 
 def non_finite_step(
@@ -27,7 +25,7 @@ def non_finite_step(
         metrics: what it gave.
         step: its number in its pass.
     """
-    given = {name: to_dict(value) for name, value in vars(batch).items() if name not in FRESH}
+    given = fields_of(batch)
     state = {
         name: part.state_dict()
         for name, part in policy._state().items()

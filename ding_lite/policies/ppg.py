@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ from ding_lite.policies.base import named_obs
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.updater import Updater
 from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.rl import losses
 from ding_lite.rollout import Batch, Rollout, map_tree
 from ding_lite.schema import Key
 
@@ -131,6 +132,13 @@ class PPGPolicy(PPOPolicy):
             if learn[f"{who}_epoch_per_collect"] > kept[name]["max_use"]
         ]
 
+    @classmethod
+    def _planned_updates(cls, policy: Mapping[str, Any]) -> float:
+        learn, n_sample = policy["learn"], policy["collect"]["n_sample"]
+        epochs = {learn["actor_epoch_per_collect"], learn["critic_epoch_per_collect"]}  # equal: one loop
+        size = learn["aux_batch_size"] or learn["batch_size"]
+        return sum(epochs) * n_sample / learn["batch_size"] + learn["aux_train_epoch"] * n_sample / size
+
     def _limits(self) -> dict[str, Limits]:
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
@@ -156,8 +164,9 @@ class PPGPolicy(PPOPolicy):
             self.value_optimizer = self._make_updater(self._reached_by(model.compute_critic))
         self.auxiliary: AuxiliaryPhase | None = None
         if self.cfg.learn.aux_train_epoch:
-            updater = self._make_updater(self._reached_by(model.compute_auxiliary))
-            self.auxiliary = AuxiliaryPhase(self, model, updater)
+            size = self.cfg.learn.aux_batch_size
+            updater = self._make_updater(self._reached_by(model.compute_auxiliary), size)
+            self.auxiliary = AuxiliaryPhase(self, model, self.auxiliary_loss, updater)
             self._refuse_too_large_a_memory()
 
     def _check_auxiliary(self, model: PhasicActorCritic) -> None:
@@ -240,6 +249,29 @@ class PPGPolicy(PPOPolicy):
         """Returns the policy part alone."""
         batch.dist = self._distribution(batch.obs, self.model.compute_actor(batch.obs))
         return self.policy_loss(batch)
+
+    def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).
+
+            L = L_aux + beta_clone KL(pi_old || pi) + aux_value_weight L_V
+            L_aux = 0.5 mean((V_aux - R)^2),   L_V = 0.5 mean((V - R)^2)
+
+        Times ``batch.share`` where a minibatch goes through the network in parts. Nothing is clipped.
+
+        Shapes:
+            obs: (N, ...), normalised; old_logit: of pi_old; value_target: (N,), in units of the values
+        """
+        learn, model = self.cfg.learn, cast(PhasicActorCritic, self.model)
+        logit, auxiliary, value = model.compute_auxiliary(batch.obs)
+        old, new = (self._distribution(batch.obs, each) for each in (batch.old_logit, logit))
+        terms = {
+            "auxiliary_loss": losses.value_error(auxiliary, batch.value_target).mean(),
+            "behavioral_cloning_loss": old.kl(new).mean(),
+            "aux_value_loss": losses.value_error(value, batch.value_target).mean(),
+        }
+        weights = (1.0, learn.aux_bc_weight, learn.aux_value_weight)
+        total = sum(weight * term for weight, term in zip(weights, terms.values(), strict=True))
+        return batch.share * total, {name: batch.share * term for name, term in terms.items()}
 
     def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
         told = {

@@ -22,9 +22,10 @@ from torch import Tensor
 from ding_lite.errors import NumericsError
 from ding_lite.models.units import dead_units
 from ding_lite.policies.actor_critic import has_box
+from ding_lite.policies.compiling import pays
 from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.replay import ReplayPolicy
-from ding_lite.policies.updater import BadSteps, Updater, mean_metrics
+from ding_lite.policies.updater import BadSteps, Loss, Updater, mean_metrics
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
@@ -32,8 +33,6 @@ from ding_lite.rl.schedules import KINDS, schedule
 from ding_lite.rollout import Batch, Rollout, map_tree, to_dict
 from ding_lite.schema import Key
 
-# A minibatch -> (0-d loss, dict of 0-d metrics)
-Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
 DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
 UNTIL_BUILT = "it is not built yet"
 
@@ -65,6 +64,8 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
+            # torch.compile for the gradient steps; "auto": in runs of 100,000 of them and more.
+            compile=Key("auto", choices=("auto", True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
             lr_final=Key(0.0, low=0),
@@ -93,15 +94,38 @@ class PPOPolicy(ReplayPolicy):
             )
         return faults
 
+    @classmethod
+    def compiling_pays(cls, values: Mapping[str, Any]) -> bool:
+        """Returns whether a run of this complete config has enough gradient steps to compile them first."""
+        policy = values["policy"]
+        iterations = values["max_env_step"] / policy["collect"]["n_sample"]
+        return pays(iterations * cls._planned_updates(policy))
+
+    @classmethod
+    def _planned_updates(cls, policy: Mapping[str, Any]) -> float:
+        """Returns how many full minibatches an iteration learns from, more or less."""
+        learn = policy["learn"]
+        passes = learn["epoch_per_collect"] if policy["on_policy"] else learn["reuse"]
+        return float(passes) * policy["collect"]["n_sample"] / learn["batch_size"]
+
     def _init_learn(self) -> None:
         super()._init_learn()
         self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
 
+    def _init_shared(self) -> None:
+        super()._init_shared()
+        learn = self.cfg.learn
+        weight = 0.0 if has_box(self.action_space) else 0.01
+        self._entropy_weight = weight if learn.entropy_weight is None else learn.entropy_weight
+        # Tensors, since a compiled loss takes every other number for one that never changes.
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        self._shares = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
+
     def _init_optimizers(self) -> None:
         self.optimizer = self._make_updater(self.model.parameters())
 
-    def _make_updater(self, parameters: Any) -> Updater:
+    def _make_updater(self, parameters: Any, batch_size: int | None = None) -> Updater:
         learn = self.cfg.learn
         return Updater(
             parameters,
@@ -110,20 +134,18 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
             bad_steps=self.bad_steps,
+            compiled_size=(batch_size or learn.batch_size) if learn.compile is True else None,
         )
 
     @property
-    def clip_ratio(self) -> float:
-        """The policy's clip range, by its schedule."""
-        return self.cfg.learn.clip_ratio * self._schedule("clip")
+    def clip_ratio(self) -> Tensor:
+        """The policy's clip range (), by its schedule."""
+        return self.cfg.learn.clip_ratio * self._shares["clip"]
 
     @property
-    def entropy_weight(self) -> float:
-        """The weight of the entropy bonus, by its schedule."""
-        weight = self.cfg.learn.entropy_weight
-        if weight is None:
-            weight = 0.0 if has_box(self.action_space) else 0.01
-        return weight * self._schedule("entropy")
+    def entropy_weight(self) -> Tensor:
+        """The weight () of the entropy bonus, by its schedule."""
+        return self._entropy_weight * self._shares["entropy"]
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
@@ -158,7 +180,7 @@ class PPOPolicy(ReplayPolicy):
         """
         clip = self.cfg.learn.value_clip
         if clip is not None:
-            clip = max(clip * self._schedule("clip"), 1e-8)
+            clip = (clip * self._shares["clip"]).clamp_min(1e-8)
         error = losses.value_error(
             batch.new_value, batch.value_target, batch.value, clip, self.cfg.learn.value_loss
         )
@@ -193,14 +215,14 @@ class PPOPolicy(ReplayPolicy):
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)
-        self._apply_learning_rate()
+        self._apply_schedules()
         self._push(data)
         metrics |= self._policy_phase()
         metrics |= self._auxiliary_phase(data)
         for buffer in self.buffers.values():
             buffer.end_iteration()
         metrics["skipped_steps"] = float(self.bad_steps.count)
-        metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": self.clip_ratio}
+        metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
         self._update_normalizers(data)
         self.progress.env_step += int(data.valid.sum())
         return metrics
@@ -232,11 +254,9 @@ class PPOPolicy(ReplayPolicy):
             kls: list[Tensor] = []
             taken: list[Callable[[], Batch]] = []
             for batch in minibatches:
-                total, metrics = loss(batch)
-                norm = updater.step(total)
-                history.append({**{k: v.detach() for k, v in metrics.items()}, "grad_norm": norm})
+                history.append(updater.step(loss, batch))
                 taken.append(batch.again)
-                if "approx_kl" in metrics:
+                if "approx_kl" in history[-1]:
                     kls.append(history[-1]["approx_kl"])
             bad = updater.first_bad_step()
             if bad is not None:
@@ -285,6 +305,16 @@ class PPOPolicy(ReplayPolicy):
         total = learn.schedule_env_step
         share = self.progress.env_step / total if total else 0.0
         return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._apply_schedules()
+
+    def _apply_schedules(self) -> None:
+        for name, share in self._shares.items():
+            share.fill_(self._schedule(name))
+        if "learn" in self.fields:
+            self._apply_learning_rate()
 
     def _apply_learning_rate(self) -> None:
         self.optimizer.learning_rate = self.learning_rate * self._schedule("lr")

@@ -31,8 +31,10 @@ from ding_lite.rollout import (
     Rollout,
     batch_of,
     flatten_rows,
+    map_tree,
     minibatch_sizes,
     minibatches,
+    size_in_bytes,
     time_major_fields,
 )
 from ding_lite.schema import Key, default_values, leaves, merged_config
@@ -44,6 +46,7 @@ OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF
 ON_POLICY_ONLY = (["learn.epoch_per_collect"], "is for fresh rollouts; off-policy write learn.reuse")
 ROLLOUTS_KEPT = 4  # by a buffer of no given size
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
+SHUFFLED_BYTES = 2**26  # a training set up to this size is put into the order of its minibatches at once
 OLDEST_SHOWN = 8  # iterations: what is older is counted with it in the metrics
 
 
@@ -140,7 +143,7 @@ class ReplayPolicy(ActorCriticPolicy):
         self.proximal: dict[str, dict[str, Any]] = {}
 
     @property
-    def clip_ratio(self) -> float:
+    def clip_ratio(self) -> Tensor:
         """How far the policy may move in one iteration."""
         raise NotImplementedError
 
@@ -255,7 +258,7 @@ class ReplayPolicy(ActorCriticPolicy):
             flat.advantage = losses.normalize_advantage(flat.advantage)
         return flat
 
-    def _batch(self, flat: Rollout, index: Tensor) -> Batch:
+    def _batch(self, flat: Rollout, index: Tensor | slice) -> Batch:
         batch = batch_of(flat, index)
         if self.cfg.learn.adv_norm in ("minibatch", True):
             batch.advantage = losses.normalize_advantage(batch.advantage)
@@ -271,9 +274,15 @@ class ReplayPolicy(ActorCriticPolicy):
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int
     ) -> Iterator[Batch]:
         draws = list(islice(minibatches(len(rows), self.cfg.learn.batch_size, self.permutation), steps))
-        buffer.use(rows[torch.cat(draws)])
+        order = torch.cat(draws)
+        buffer.use(rows[order])
+        if size_in_bytes(flat) > SHUFFLED_BYTES:
+            yield from (self._batch(flat, index) for index in draws)
+            return
+        shuffled, start = map_tree(lambda leaf: leaf[order], flat), 0
         for index in draws:
-            yield self._batch(flat, index)
+            yield self._batch(shuffled, slice(start, start + len(index)))
+            start += len(index)
 
     def _prioritized_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int

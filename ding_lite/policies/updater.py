@@ -1,17 +1,25 @@
 """One gradient step: the only place with backward, clipping and the optimiser.
 
 The learner's loop lives in the policy, so that ``learn_mode`` works alone; what must be done in one
-place, so that it can be guarded and measured, lives here.
+place, so that it can be guarded, compiled and measured, lives here.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
+
+from ding_lite.policies.compiling import CompiledFunction
+from ding_lite.rollout import Batch, fields_of, leading_size, to_dict
+
+# A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
+Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
 
 
 class BadSteps:
@@ -27,6 +35,54 @@ class BadSteps:
         self.count = int(state["count"])
 
 
+class Gradient(NamedTuple):
+    """What a step needs of its minibatch."""
+
+    values: list[Tensor | None]  # clipped, one a parameter; None where the loss does not reach it
+    norm: Tensor  # before clipping
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    new_value: Tensor | None  # that the loss looked at
+
+
+def clipped_gradient(
+    loss: Loss,
+    parameters: Sequence[Tensor],
+    parts: Iterable[Mapping[str, Any]],
+    clip_type: str | None,
+    clip_value: float,
+) -> Gradient:
+    """Returns the gradient of the sum of ``loss`` over ``parts``: the fields of a minibatch, or of its parts.
+
+    Pure: nothing that is given changes, so that it can be compiled, and called again where that fails.
+    """
+    values: list[Tensor | None] = [None] * len(parameters)
+    metrics: dict[str, Tensor] = {}
+    total, new_value = torch.zeros((), device=parameters[0].device), None
+    for fields in parts:
+        batch = Batch(**fields)
+        part, told = loss(batch)
+        gradients = torch.autograd.grad(part, parameters, allow_unused=True)
+        with torch.no_grad():
+            values = [
+                b if a is None else a if b is None else a + b for a, b in zip(values, gradients, strict=True)
+            ]
+            total = total + part.detach()
+            metrics = {k: v.detach() + metrics[k] if k in metrics else v.detach() for k, v in told.items()}
+            new_value = batch.new_value.detach() if batch.new_value is not None else None
+    with torch.no_grad():
+        found = [value for value in values if value is not None]
+        norm = torch.cat([value.flatten() for value in found]).square().sum().sqrt()
+        if clip_type == "clip_norm":
+            scale = (clip_value / (norm + 1e-6)).clamp(max=1.0)  # as nn.utils.clip_grad_norm_
+            found = list(torch._foreach_mul(found, scale))
+        elif clip_type == "clip_value":
+            found = [value.clamp(-clip_value, clip_value) for value in found]
+        rest = iter(found)
+        values = [None if value is None else next(rest) for value in values]
+    return Gradient(values, norm, total, metrics, new_value)
+
+
 class Updater:
     """Adam over ``parameters``, clipped, and guarded: a step that is not finite changes nothing.
 
@@ -38,6 +94,8 @@ class Updater:
         grad_clip_value: the bound.
         bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
+        compiled_size: of the minibatches whose gradient is compiled; those of another size, such as a
+            short last one, are not. None: nothing is.
     """
 
     def __init__(
@@ -49,11 +107,17 @@ class Updater:
         grad_clip_type: str | None,
         grad_clip_value: float,
         bad_steps: BadSteps | None = None,
+        compiled_size: int | None = None,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
+        # It holds the moments and says how they are saved; the step itself is torch's function, since
+        # the object's own would cost as much again in bookkeeping.
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=eps, fused=True)
         self.bad_steps = bad_steps or BadSteps()
+        self.compiled_size = compiled_size
+        self._compiled = None if compiled_size is None else CompiledFunction(clipped_gradient)
+        self._moved: dict[tuple[bool, ...], tuple[list[Tensor], ...]] = {}  # see apply; by who is reached
         self._flags: list[Tensor] = []  # 1 for each step of this pass that was not finite
 
     @property
@@ -64,38 +128,70 @@ class Updater:
     def learning_rate(self, value: float) -> None:
         self.optimizer.param_groups[0]["lr"] = value
 
-    def step(self, loss: Tensor | Iterable[Tensor]) -> Tensor:
-        """Takes one step down ``loss`` and returns the norm of the gradient before clipping.
+    def step(self, loss: Loss, *parts: Batch) -> dict[str, Tensor]:
+        """Takes one step down ``loss`` and returns its metrics, and ``grad_norm``, the norm before clipping.
 
         Where the loss or the norm is not finite, neither parameters nor Adam's moments move; nothing
-        is waited for, :meth:`first_bad_step` tells later.
+        is waited for, :meth:`first_bad_step` tells later. The loss's ``new_value`` is left on the batch.
 
         Args:
-            loss: or its parts, made one by one: of a minibatch that is too large for one backward pass.
-
-        Shapes:
-            loss: () -> ()
+            loss: of a minibatch, pure.
+            parts: the minibatch, or parts of one too large for one backward pass, whose losses and
+                metrics add up.
         """
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.parameters[0].device)
-        for part in [loss] if isinstance(loss, Tensor) else loss:
-            part.backward()
-            total += part.detach()
-        if self.clip_type == "clip_norm":
-            norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_value)
-        else:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            norm = nn.utils.get_total_norm(gradients)
-            if self.clip_type == "clip_value":
-                nn.utils.clip_grad_value_(self.parameters, self.clip_value)
-        bad = (~torch.isfinite(norm + total)).to(torch.float32)
+        gradient = self.gradient(loss, parts)
+        self.apply(gradient)
+        parts[0].new_value = gradient.new_value
+        return gradient.metrics | {"grad_norm": gradient.norm}
+
+    def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
+        """Returns the clipped gradient, compiled where that was asked for."""
+        clip = (self.clip_type, self.clip_value)
+        if self._compiled is not None and leading_size(parts[0].obs) == self.compiled_size:
+            plain = [to_dict(fields_of(part)) for part in parts]
+            found: Gradient = self._compiled(loss, self.parameters, plain, *clip)
+            return found
+        return clipped_gradient(loss, self.parameters, map(fields_of, parts), *clip)
+
+    @torch.no_grad()
+    def apply(self, gradient: Gradient) -> None:
+        """Takes Adam's step along a gradient, if it is finite."""
+        bad = (~torch.isfinite(gradient.norm + gradient.loss)).to(torch.float32)
         if self._flags and not self.bad_steps.budget:
             bad = torch.maximum(bad, self._flags[-1])
         self._flags.append(bad)
-        # What GradScaler uses: a fused optimiser leaves everything as it is where found_inf is 1.
-        self.optimizer.found_inf = bad  # type: ignore[attr-defined]
-        self.optimizer.step()
-        return norm
+        reached = tuple(value is not None for value in gradient.values)
+        if reached not in self._moved:
+            self._moved[reached] = self._parameters_and_moments(reached)
+        parameters, means, squares, steps = self._moved[reached]
+        group = self.optimizer.param_groups[0]
+        adam(
+            parameters,
+            [value for value in gradient.values if value is not None],
+            means,
+            squares,
+            [],
+            steps,
+            fused=True,
+            found_inf=bad,  # what GradScaler uses: everything stays as it is where it is 1
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=0.0,
+            eps=group["eps"],
+            maximize=False,
+        )
+
+    def _parameters_and_moments(self, reached: tuple[bool, ...]) -> tuple[list[Tensor], ...]:
+        """Returns the parameters that are ``reached``, their means, mean squares and counts of steps."""
+        parameters: list[Tensor] = list(compress(self.parameters, reached))
+        states: list[dict[str, Tensor]] = [self.optimizer.state[p] for p in parameters]
+        for parameter, state in zip(parameters, states, strict=True):
+            if not state:  # as torch's own first step makes it
+                state["step"] = torch.zeros((), device=parameter.device)
+                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(parameter) for _ in range(2))
+        return parameters, *([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq", "step"))
 
     def first_bad_step(self) -> int | None:
         """Ends a pass: returns which step since the last call was the first that was not finite.
@@ -113,6 +209,7 @@ class Updater:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
         self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
+        self._moved = {}
 
 
 def mean_metrics(history: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:

@@ -6,13 +6,15 @@ http://joschu.net/blog/kl-approx.html (k3).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
 def clipped_surrogate(
-    log_ratio: Tensor, advantage: Tensor, clip_ratio: float, dual_clip: float | None = None
+    log_ratio: Tensor, advantage: Tensor, clip_ratio: float | Tensor, dual_clip: float | None = None
 ) -> Tensor:
     """Returns min(r A, clip(r, 1 - eps, 1 + eps) A), eq. 7, to be maximised.
 
@@ -22,7 +24,7 @@ def clipped_surrogate(
         log_ratio = log pi - log pi_old, advantage: (N,) -> (N,)
     """
     ratio = torch.exp(log_ratio)
-    clipped = torch.clamp(ratio, 1 - clip_ratio, 1 + clip_ratio)
+    clipped = _clamped(ratio, 1 - clip_ratio, 1 + clip_ratio)
     objective = torch.min(ratio * advantage, clipped * advantage)
     if dual_clip is not None:
         objective = torch.where(advantage < 0, torch.max(objective, dual_clip * advantage), objective)
@@ -33,7 +35,7 @@ def value_error(
     value: Tensor,
     target: Tensor,
     old_value: Tensor | None = None,
-    value_clip: float | None = None,
+    value_clip: float | Tensor | None = None,
     kind: str = "mse",
 ) -> Tensor:
     """Returns 0.5 (V - R)^2, or smooth-L1 (torch's, beta 1); clipped around ``old_value`` if asked.
@@ -49,8 +51,13 @@ def value_error(
         return error
     if old_value is None:
         raise ValueError("value_error: clipping needs old_value")
-    near = old_value + torch.clamp(value - old_value, -value_clip, value_clip)
+    near = old_value + _clamped(value - old_value, -value_clip, value_clip)
     return torch.max(error, _regression_error(near, target, kind))
+
+
+def _clamped(x: Tensor, low: Any, high: Any) -> Tensor:
+    # torch's signatures know two numbers or two tensors; ours are one or the other.
+    return torch.clamp(x, low, high)
 
 
 def _regression_error(value: Tensor, target: Tensor, kind: str) -> Tensor:
@@ -70,7 +77,7 @@ def approx_kl(log_ratio: Tensor) -> Tensor:
     return (torch.expm1(log_ratio) - log_ratio).mean()
 
 
-def clip_fraction(log_ratio: Tensor, clip_ratio: float) -> Tensor:
+def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:
     """Returns the share of samples whose ratio is outside 1 - eps .. 1 + eps.
 
     Shapes:

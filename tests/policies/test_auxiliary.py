@@ -17,6 +17,11 @@ from ding_lite.seeding import torch_generator
 # ------------------------------------------------------------------ the KL
 
 
+def terms_of(policy, index, old_logit):
+    """Returns L_aux, the KL and L_V of some samples of the memory."""
+    return policy.auxiliary_loss(policy.auxiliary.batch(index, old_logit))[1].values()
+
+
 def one_distribution(world, **parameters):
     """Returns the auxiliary phase of a policy that acts alike everywhere, with some samples in memory."""
     policy, collector = trainee("ppg", world)
@@ -33,7 +38,7 @@ def one_distribution(world, **parameters):
 def test_kl_of_two_actions_is_that_of_old_to_new_over_both_and_pulls_the_new_one_alone():
     policy = one_distribution(LengthEnv, layer__bias=[0.0, 0.0])  # now 1/2, 1/2
     old = torch.tensor([[0.75, 0.25]]).log().expand(64, -1).clone().requires_grad_()  # was 3/4, 1/4
-    kl, _, _ = policy.auxiliary._terms(torch.arange(10), old.detach())
+    _, kl, _ = terms_of(policy, torch.arange(10), old.detach())
     assert float(kl.detach()) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5), abs=1e-6)
     assert float(kl.detach()) != pytest.approx(0.5 * math.log(2 / 3) + 0.5 * math.log(2), abs=1e-3)
     kl.backward()
@@ -45,7 +50,7 @@ def test_kl_of_two_actions_is_that_of_old_to_new_over_both_and_pulls_the_new_one
 def test_kl_of_gaussians_is_that_of_old_to_new():
     policy = one_distribution(MatchBox, layer__bias=[0.5, 0.0], log_sigma=[math.log(2), 0.0])
     logit = {"mu": torch.zeros(64, 2), "sigma": torch.ones(64, 2)}
-    kl, _, _ = policy.auxiliary._terms(torch.arange(10), logit)
+    _, kl, _ = terms_of(policy, torch.arange(10), logit)
     by_hand = math.log(2) + (1 + 0.5**2) / (2 * 2**2) - 0.5
     assert float(kl.detach()) == pytest.approx(by_hand, abs=1e-6)
     assert by_hand != pytest.approx(-math.log(2) + (4 + 0.5**2) / 2 - 0.5, abs=0.1)  # new to old
@@ -63,8 +68,8 @@ def test_old_parameters_are_computed_once_before_the_first_step_and_carry_no_gra
     policy, collector = trainee("ppg", world, learn=dict(learning_rate=0.05))
     auxiliary, seen, computed = policy.auxiliary, [], []
     auxiliary.remember(collector.collect(), 0)
-    terms, logits = auxiliary._terms, policy._logits
-    monkeypatch.setattr(auxiliary, "_terms", lambda index, old: seen.append(old) or terms(index, old))
+    batch, logits = auxiliary.batch, policy._logits
+    monkeypatch.setattr(auxiliary, "batch", lambda i, old, **kw: seen.append(old) or batch(i, old, **kw))
     monkeypatch.setattr(policy, "_logits", lambda *args, **kw: computed.append(1) or logits(*args, **kw))
     before = digest(to_dict(logits(auxiliary.memory.all()["obs"], lead=1)))
     obs = map_tree(torch.clone, auxiliary.memory.all()["obs"])
@@ -261,7 +266,7 @@ def test_losses_that_are_told_are_those_of_the_formulas(trained):
     state = {name: tensor.double() for name, tensor in phases[0]["before"].items()}
     actor, auxiliary, value = naive.outputs(state, obs.double())
     other = torch.zeros_like(actor)
-    kl, aux_loss, value_loss = policy.auxiliary._terms(torch.arange(len(target)), other.float())
+    aux_loss, kl, value_loss = terms_of(policy, torch.arange(len(target)), other.float())
     norm = policy.value_norm
     target = (target.double() - float(norm.mean)) / float(norm.std)
     assert float(kl.detach()) == pytest.approx(float(naive.kl(other, actor).mean()), abs=1e-5)
@@ -303,8 +308,10 @@ def test_a_minibatch_in_parts_is_the_step_of_the_whole(parts):
 def test_each_sample_serves_each_epoch_exactly_once(parts, monkeypatch):
     learn = dict(aux_freq=2, aux_train_epoch=3, aux_batch_size=24, aux_grad_accum=parts)
     policy, collector = trainee("ppg", n_sample=60, autoreset="next_step", learn=learn)
-    drawn, terms = [], policy.auxiliary._terms
-    monkeypatch.setattr(policy.auxiliary, "_terms", lambda i, old: drawn.append(i) or terms(i, old))
+    drawn, batch = [], policy.auxiliary.batch
+    monkeypatch.setattr(
+        policy.auxiliary, "batch", lambda i, *old, **kw: drawn.append(i) or batch(i, *old, **kw)
+    )
     valid = 0
     for _ in range(2):
         rollout = collector.collect()
@@ -421,7 +428,7 @@ def test_masks_of_the_memory_are_at_work_in_the_kl(images):
     logit, mask = images.policy._logits(obs, lead=1), obs["action_mask"].bool()
     assert not mask.all()
     noise = 5 * torch.randn(logit.shape, generator=torch.Generator().manual_seed(0))
-    kls = [auxiliary._terms(rows, logit + noise * where)[0] for where in (~mask, mask)]
+    kls = [list(terms_of(images.policy, rows, logit + noise * where))[1] for where in (~mask, mask)]
     assert abs(float(kls[0].detach())) < 1e-6, "what stands at an illegal action was heard"
     assert float(kls[1].detach()) > 0.1
 

@@ -574,7 +574,7 @@ def test_priorities_are_refreshed_after_use_and_only_of_what_was_used(value_norm
     minibatches = next(policy._passes("policy", {}))
     batch = next(minibatches)
     moved(policy)  # or the newest value would be that of the pass's start
-    policy.optimizer.step(policy.loss(batch)[0])
+    policy.optimizer.step(policy.loss, batch)
     assert torch.equal(buffer.priority, before)
     next(minibatches)
     scale = float(policy.value_norm.std) if value_norm else 1.0

@@ -11,6 +11,7 @@ from worlds import trainee
 
 from ding_lite import POLICY_REGISTRY, NumericsError, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.checkpoint import load_checkpoint
+from ding_lite.rollout import Batch
 from ding_lite.testing import replay_step
 
 STEPS = 256
@@ -92,7 +93,8 @@ def test_all_optimisers_of_a_run_share_one_budget():
     updaters = [policy.optimizer, policy.value_optimizer, policy.auxiliary.updater]
     found = []
     for updater in updaters:
-        updater.step(sum(p.sum() for p in updater.parameters) * math.nan)
+        total = sum(p.sum() for p in updater.parameters) * math.nan
+        updater.step(lambda _, total=total: (total, {}), Batch())
         found.append(updater.first_bad_step())
     assert found == [None, None, 0]
     assert policy.state_dict()["bad_steps"] == {"count": 3}

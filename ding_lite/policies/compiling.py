@@ -1,0 +1,66 @@
+"""torch.compile for the gradient step: when it pays, and what happens where it fails.
+
+A small network's step is mostly calls: forward, backward and clipping are some hundred of them. Compiled
+they are one, a third of the time. That costs tens of seconds the first time on a machine and two or three
+from torch's cache on disk, so it must be asked for, or be a long run (:func:`pays`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+# At half a millisecond saved a step, this is the cold compilation twice over.
+PAYS_FROM = 100_000  # gradient steps
+
+
+def pays(updates: float) -> bool:
+    """Returns whether a run of so many gradient steps is long enough; its length decides, no clock."""
+    return updates >= PAYS_FROM
+
+
+class CompiledFunction:
+    """``function``, compiled as one graph without a break at its first call; as it is where that fails.
+
+    Args:
+        function: pure, so that it can be called again where its compiled form raised an error.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self._compiled: Callable[..., Any] | None = None
+        self._failed = False
+
+    def __call__(self, *args: Any) -> Any:
+        if self._failed:
+            return self.function(*args)
+        try:
+            if self._compiled is not None:
+                return self._compiled(*args)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's advice about its own compilation
+                self._compiled = self._compile()
+                return self._compiled(*args)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the function itself will say so too
+            result = self.function(*args)
+            self._failed = True
+            reason = str(error).strip().splitlines() or [""]
+            warnings.warn(
+                f"policy.learn.compile: torch.compile could not take the gradient step, which goes on "
+                f"uncompiled: {type(error).__name__}: {reason[0]}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return result
+
+    def _compile(self) -> Callable[..., Any]:
+        import torch._dynamo  # it takes a second, and most runs do without
+
+        # A gradient inside of the graph; torch's default is a break there.
+        torch._dynamo.config.trace_autograd_ops = True
+        # Shapes are fixed, and what differs between policies of one process must not count together.
+        # One C++ function for the whole graph: torch's Python around its kernels would cost a tenth more.
+        options: dict[str, Any] = dict(fullgraph=True, dynamic=False, isolate_recompiles=True)
+        compiled: Callable[..., Any] = torch.compile(self.function, **options, options={"cpp_wrapper": True})
+        return compiled
