@@ -203,8 +203,9 @@ def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
         source["policy.learn.schedule_env_step"] = "max_env_step"
-    if learn.get("compile") == "auto":
-        learn["compile"] = _policy_class(values["policy"]["type"]).compiling_pays(values)
+    kind = _policy_class(values["policy"]["type"])
+    if learn.get("compile") == "auto" and not kind.long_enough_to_compile(values):
+        learn["compile"] = False
         source["policy.learn.compile"] = "planned gradient steps"
     if not values["exp_name"]:
         kind = values["env"]["env_id"] or _name_of(values["env"]["type"])

@@ -220,12 +220,13 @@ class RolloutStorage:
 def _write_row(array: Any, t: int, value: Any) -> Any:
     if isinstance(array, dict):
         return {name: _write_row(leaf, t, value[name]) for name, leaf in array.items()}
-    row = array[t]
-    row[...] = _as_array(value)
-    return row
+    array[t] = _as_array(value)
+    return array[t]
 
 
 def _as_array(value: Any) -> np.ndarray:
+    if type(value) is np.ndarray:  # nearly always; this is called some times for every step
+        return value
     if isinstance(value, Tensor):
         return value.cpu().numpy() if value.is_cuda else value.numpy()
     return np.asarray(value)

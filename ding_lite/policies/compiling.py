@@ -1,8 +1,8 @@
 """torch.compile for the gradient step: when it pays, and what happens where it fails.
 
 A small network's step is mostly calls: forward, backward and clipping are some hundred of them. Compiled
-they are one, a third of the time. That costs tens of seconds the first time on a machine and two or three
-from torch's cache on disk, so it must be asked for, or be a long run (:func:`pays`).
+they are one, in well under half the time. That costs ten seconds the first time on a machine and two or
+three from torch's cache on disk, so it must be asked for, or be a long run.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-# At half a millisecond saved a step, this is the cold compilation twice over.
-PAYS_FROM = 100_000  # gradient steps
+import gymnasium as gym
+
+from ding_lite.models.encoders import is_image, observation_leaves
+
+# Gradient steps that a run must plan: at half a millisecond saved a step, a cold compilation twice over.
+COMPILE_FROM = 100_000
+LARGE_IMAGE = 32  # pixels a side; beyond, a step is arithmetic, and torch's own convolutions are as fast
 
 
-def pays(updates: float) -> bool:
-    """Returns whether a run of so many gradient steps is long enough; its length decides, no clock."""
-    return updates >= PAYS_FROM
+def is_mostly_calls(obs_space: gym.Space) -> bool:
+    """Returns whether a network for these observations is small enough for calls to outweigh arithmetic."""
+    images = [leaf for _, leaf in observation_leaves(obs_space) if is_image(leaf)]
+    return all(max(leaf.shape or ()) <= LARGE_IMAGE for leaf in images)
 
 
 class CompiledFunction:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ding_lite.errors import NumericsError
 from ding_lite.models.units import dead_units
 from ding_lite.policies.actor_critic import has_box
-from ding_lite.policies.compiling import pays
+from ding_lite.policies.compiling import COMPILE_FROM, is_mostly_calls
 from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.replay import ReplayPolicy
 from ding_lite.policies.updater import BadSteps, Loss, Updater, mean_metrics
@@ -64,7 +64,8 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for the gradient steps; "auto": in runs of 100,000 of them and more.
+            # torch.compile for the gradient steps; "auto": in runs that plan 100,000 of them, but not where
+            # images of more than 32 pixels a side make arithmetic of them.
             compile=Key("auto", choices=("auto", True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
@@ -95,11 +96,11 @@ class PPOPolicy(ReplayPolicy):
         return faults
 
     @classmethod
-    def compiling_pays(cls, values: Mapping[str, Any]) -> bool:
-        """Returns whether a run of this complete config has enough gradient steps to compile them first."""
+    def long_enough_to_compile(cls, values: Mapping[str, Any]) -> bool:
+        """Returns whether a run of this complete config plans enough gradient steps to compile them first."""
         policy = values["policy"]
         iterations = values["max_env_step"] / policy["collect"]["n_sample"]
-        return pays(iterations * cls._planned_updates(policy))
+        return bool(iterations * cls._planned_updates(policy) >= COMPILE_FROM)
 
     @classmethod
     def _planned_updates(cls, policy: Mapping[str, Any]) -> float:
@@ -134,8 +135,19 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
             bad_steps=self.bad_steps,
-            compiled_size=(batch_size or learn.batch_size) if learn.compile is True else None,
+            compiled_size=(batch_size or learn.batch_size) if self._compiles else None,
         )
+
+    @property
+    def _compiles(self) -> bool:
+        wish = self.cfg.learn.compile
+        return is_mostly_calls(self.obs_space) if wish == "auto" else bool(wish)
+
+    def describe(self) -> list[str]:
+        lines = super().describe()
+        if "learn" in self.fields and self._compiles:
+            lines.append("gradient steps are compiled: the first ones take some seconds, or tens of them")
+        return lines
 
     @property
     def clip_ratio(self) -> Tensor:
