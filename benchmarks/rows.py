@@ -61,8 +61,8 @@ def _epochs(count: int) -> tuple[str, ...]:
     return tuple(f"policy.learn.{who}_epoch_per_collect={count}" for who in ("actor", "critic"))
 
 
-# The authors' PPO: three epochs of both losses, and no auxiliary phase.
 FAST = ("policy.learn.compile=True",)  # the same within rounding, in half the time
+# The authors' PPO: three epochs of both losses, and no auxiliary phase.
 PPO = (*FAST, *_epochs(3), "policy.learn.aux_train_epoch=0")
 PHASIC_ARMS = {
     "ppo_shared": (*PPO, "policy.model.arch=shared"),

@@ -14,3 +14,9 @@ def warm(tmp_path_factory):
     process = Warm(tmp_path_factory.mktemp("warm"))
     yield process
     process.close()
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch):
+    """No run of a test is compiled for the length that a config's default says."""
+    monkeypatch.setattr("ding_lite.policies.ppo.COMPILE_FROM", float("inf"))

@@ -53,6 +53,8 @@ for kind, learn in OTHERS.items():
         world = merged(WORLDS[name], {"policy": {"type": kind, "learn": learn}})
         del world["policy"]["learn"]["epoch_per_collect"]
         WORLDS[f"{name}, {kind}"] = world
+for name in ("native CartPole", "native CartPole, ppg"):
+    WORLDS[f"{name}, compiled"] = merged(WORLDS[name], {"policy": {"learn": {"compile": True}}})
 WORLDS["native CartPole, evaluated"] = small_config(policy={"eval": {"eval_freq": 256}})
 WORLDS["Pendulum, plain"] = merged(PENDULUM, {"policy": {"learn": {"value_norm": False}}})
 ITERATIONS = 6

@@ -145,7 +145,8 @@ def policy():
 def at(policy, update):
     """Returns the policy as it is after ``update`` updates."""
     policy.progress.env_step = update * 1024
-    policy._apply_schedules()
+    policy._apply_learning_rate()
+    policy._apply_shares()
     return policy
 
 

@@ -186,13 +186,13 @@ def policy_for(envs, seed=0, **policy):
     return PPOPolicy(cfg, envs.obs_space, envs.action_space, seed=seed)
 
 
-def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_step", **policy):
+def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_step", cls=None, **policy):
     """Returns a small policy of this kind, and a collector of rollouts for it."""
     policy = merged({"type": kind, "collect": {"n_sample": n_sample}, "learn": {"batch_size": 16}}, policy)
     policy = merged({"model": {"encoder_hidden_size_list": [8, 8]}}, policy)
     cfg = compile_config({"env": {"type": world, "collector_env_num": envs}, "policy": policy}).values.policy
     vector = vector_of(lambda index: world(), envs, autoreset=autoreset)
-    trained = POLICY_REGISTRY.get(kind)(cfg, vector.obs_space, vector.action_space, seed=seed)
+    trained = (cls or POLICY_REGISTRY.get(kind))(cfg, vector.obs_space, vector.action_space, seed=seed)
     return trained, Collector(vector, trained.collect_mode, n_sample)
 
 

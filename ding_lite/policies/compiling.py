@@ -7,6 +7,8 @@ three from torch's cache on disk, so it must be asked for, or be a long run.
 
 from __future__ import annotations
 
+import os
+import shutil
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +26,11 @@ def is_mostly_calls(obs_space: gym.Space) -> bool:
     """Returns whether a network for these observations is small enough for calls to outweigh arithmetic."""
     images = [leaf for _, leaf in observation_leaves(obs_space) if is_image(leaf)]
     return all(max(leaf.shape or ()) <= LARGE_IMAGE for leaf in images)
+
+
+def has_compiler() -> bool:
+    """Returns whether there is a C++ compiler, which torch.compile needs on a CPU."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
 
 
 class CompiledFunction:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ding_lite.errors import NumericsError
 from ding_lite.models.units import dead_units
 from ding_lite.policies.actor_critic import has_box
-from ding_lite.policies.compiling import COMPILE_FROM, is_mostly_calls
+from ding_lite.policies.compiling import COMPILE_FROM, has_compiler, is_mostly_calls
 from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.replay import ReplayPolicy
 from ding_lite.policies.updater import BadSteps, Loss, Updater, mean_metrics
@@ -141,7 +141,7 @@ class PPOPolicy(ReplayPolicy):
     @property
     def _compiles(self) -> bool:
         wish = self.cfg.learn.compile
-        return is_mostly_calls(self.obs_space) if wish == "auto" else bool(wish)
+        return bool(is_mostly_calls(self.obs_space) and has_compiler() if wish == "auto" else wish)
 
     def describe(self) -> list[str]:
         lines = super().describe()
@@ -227,7 +227,8 @@ class PPOPolicy(ReplayPolicy):
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)
-        self._apply_schedules()
+        self._apply_learning_rate()
+        self._apply_shares()
         self._push(data)
         metrics |= self._policy_phase()
         metrics |= self._auxiliary_phase(data)
@@ -320,13 +321,11 @@ class PPOPolicy(ReplayPolicy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._apply_schedules()
+        self._apply_shares()
 
-    def _apply_schedules(self) -> None:
+    def _apply_shares(self) -> None:
         for name, share in self._shares.items():
             share.fill_(self._schedule(name))
-        if "learn" in self.fields:
-            self._apply_learning_rate()
 
     def _apply_learning_rate(self) -> None:
         self.optimizer.learning_rate = self.learning_rate * self._schedule("lr")

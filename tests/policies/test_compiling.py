@@ -1,0 +1,206 @@
+"""Compiled gradient steps: the same numbers, nothing that changes taken for a constant, and a way back."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
+from worlds import LengthEnv, SeededEnv, merged, trainee
+
+from ding_lite import PPOPolicy, compile_config
+from ding_lite.policies.compiling import COMPILE_FROM, CompiledFunction, is_mostly_calls
+from ding_lite.policies.updater import Updater, clipped_gradient
+from ding_lite.rollout import fields_of
+
+
+@pytest.fixture(autouse=True)
+def by_length(monkeypatch):
+    """Undoes what keeps all other tests from compiling."""
+    monkeypatch.setattr("ding_lite.policies.ppo.COMPILE_FROM", COMPILE_FROM)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Traces and differentiates as torch.compile does, without making C++ of it: a second, not ten."""
+    compiled = torch.compile
+
+    def without_cpp(function, *, options, **others):
+        return compiled(function, backend="aot_eager", **others)
+
+    monkeypatch.setattr(torch, "compile", without_cpp)
+
+
+@pytest.fixture
+def differences(monkeypatch):
+    """Gathers how far each gradient and its metrics are from those of the function itself."""
+    found, gradient = [], Updater.gradient
+
+    def compared(self, loss, parts):
+        mine = gradient(self, loss, parts)
+        its = clipped_gradient(loss, self.parameters, map(fields_of, parts), self.clip_type, self.clip_value)
+        assert [a is None for a in mine.values] == [a is None for a in its.values]
+        assert list(mine.metrics) == list(its.metrics)
+        pairs = [(a, b) for a, b in zip(mine.values, its.values, strict=True) if a is not None]
+        pairs += zip(mine.metrics.values(), its.metrics.values(), strict=True)
+        found.append(max(float((a - b).abs().max()) for a, b in pairs))
+        return mine
+
+    monkeypatch.setattr(Updater, "gradient", compared)
+    return found
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Lists the calls of compiled functions; a warning of failure is an error in all tests."""
+    calls, call = [], CompiledFunction.__call__
+    monkeypatch.setattr(CompiledFunction, "__call__", lambda self, *a: calls.append(self) or call(self, *a))
+    return calls
+
+
+PHASIC = {"aux_freq": 1, "aux_train_epoch": 1, "critic_epoch_per_collect": 2, "aux_batch_size": 32}
+EVERY_TERM = {"kl_penalty": 0.5, "value_clip": 0.2, "dual_clip": 3.0, "value_loss": "smooth_l1"}
+CASES = [
+    *(("ppo", "box", action, {}) for action in ACTIONS),
+    *(("ppg", "box", action, {"model": VARIANTS[action][1], "learn": PHASIC}) for action in VARIANTS),
+    *(("ppo", obs, "discrete", {}) for obs in ("bool-grid", "image-chw", "nested", "multi-discrete")),
+    ("ppg_offpolicy", "nested", "tree", {"learn": PHASIC}),
+    ("ppo_offpolicy", "box", "box", {"learn": EVERY_TERM}),
+]
+
+
+@pytest.mark.parametrize(("kind", "obs", "action", "options"), CASES)
+def test_every_loss_on_every_space_is_one_graph_with_the_same_gradient(
+    kind, obs, action, options, traced, differences, compilations
+):
+    options = merged({"learn": {"compile": True}, "model": {"encoder_hidden_size_list": [8]}}, options)
+    policy, collector = trainee(kind, partial(Anything, obs, action), **options)
+    policy.learn_mode.forward(collector.collect())
+    assert len(compilations) >= 4
+    assert max(differences) == 0
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg"])
+def test_compiled_to_c_it_agrees_to_the_rounding(kind, differences, compilations):
+    learn = {"compile": True, **(PHASIC if kind == "ppg" else {})}
+    policy, collector = trainee(kind, SeededEnv, learn=learn)
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    assert len(compilations) > 8
+    assert 0 < max(differences) < 1e-5, "0: it was not compiled"
+
+
+def test_only_full_minibatches_are_compiled(traced, compilations):
+    policy, collector = trainee("ppo", learn=dict(compile=True, batch_size=24, epoch_per_collect=3))
+    metrics = policy.learn_mode.forward(collector.collect())
+    assert metrics["updates"] == 9  # of 24, 24 and 16
+    assert len(compilations) == 6
+
+
+def test_schedules_move_on_and_nothing_is_compiled_again(traced, differences):
+    schedules = dict(
+        clip_schedule="linear",
+        entropy_schedule="linear",
+        lr_schedule="linear",
+        value_clip=0.3,
+        schedule_env_step=256,
+    )
+    torch._dynamo.utils.counters.clear()
+    policy, collector = trainee("ppo", learn=dict(compile=True, epoch_per_collect=2, **schedules))
+    told = [policy.learn_mode.forward(collector.collect()) for _ in range(4)]
+    assert [round(one["clip_ratio"], 6) for one in told] == [0.2, 0.15, 0.1, 0.05]
+    assert max(differences) == 0, "a schedule was taken for a constant"
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+class Tempered(PPOPolicy):
+    """A loss with a Python number that changes from one iteration to the next."""
+
+    temperature = 1.0
+
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return self.temperature * loss, metrics
+
+
+def test_a_number_of_a_loss_of_ones_own_is_not_taken_for_a_constant(traced, differences):
+    policy, collector = trainee("ppo", learn=dict(compile=True, epoch_per_collect=1), cls=Tempered)
+    for policy.temperature in (1.0, 3.0, 0.5):
+        policy.learn_mode.forward(collector.collect())
+    assert max(differences) == 0
+
+
+class Peeking(PPOPolicy):
+    """A loss that waits for a number, which no graph can hold."""
+
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return (loss if float(loss) > -100 else 2 * loss), metrics
+
+
+def test_what_cannot_be_compiled_is_said_once_and_goes_on_as_it_is(traced):
+    runs = {}
+    for wish in (True, False):
+        policy, collector = trainee("ppo", learn=dict(compile=wish, epoch_per_collect=2), cls=Peeking)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            policy.learn_mode.forward(collector.collect())
+        runs[wish] = [p.detach().clone() for p in policy.model.parameters()]
+        said = [str(w.message) for w in told if "policy.learn.compile" in str(w.message)]
+        assert len(said) == wish
+        assert all("goes on uncompiled" in line for line in said)
+    assert all(torch.equal(a, b) for a, b in zip(*runs.values(), strict=True))
+
+
+def test_a_fault_of_the_loss_itself_is_its_own_error(traced):
+    class Wrong(PPOPolicy):
+        def policy_loss(self, batch):
+            raise KeyError("mine")
+
+    policy, collector = trainee("ppo", learn=dict(compile=True), cls=Wrong)
+    with pytest.raises(KeyError, match="mine"):
+        policy.learn_mode.forward(collector.collect())
+
+
+def test_a_step_that_is_not_finite_is_guarded_as_ever(traced):
+    policy, collector = trainee("ppo", learn=dict(compile=True, value_norm=False, skip_bad_steps=99))
+    rollout = collector.collect()
+    rollout.log_prob[:] = torch.nan
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    assert policy.learn_mode.forward(rollout)["skipped_steps"] == 40
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+def resolved(max_env_step, **policy):
+    base = {"learn": {"epoch_per_collect": 10, "batch_size": 64}, "collect": {"n_sample": 640}}
+    config = compile_config(
+        {"env": {"type": LengthEnv}, "max_env_step": max_env_step, "policy": merged(base, policy)}
+    )
+    return config.values.policy.learn.compile
+
+
+def test_length_decides_and_what_is_asked_for_stands():
+    # 100 steps an iteration of 640.
+    long = 640 * COMPILE_FROM // 100
+    assert (resolved(long), resolved(long - 640)) == ("auto", False)
+    assert resolved(1000, learn={"compile": True}) is True
+    assert resolved(10**9, learn={"compile": False}) is False
+    phases = {"epoch_per_collect": 10, "aux_train_epoch": 6}
+    del phases["epoch_per_collect"]
+    # PPG: 1 epoch of both losses and 6 of the auxiliary phase, of 10 minibatches.
+    of_ppg = {"type": "ppg", "learn": phases}
+    config = {"env": {"type": LengthEnv}, "policy": merged(of_ppg, {"collect": {"n_sample": 640}})}
+    for steps, wish in ((640 * COMPILE_FROM // 70 + 640, "auto"), (640 * COMPILE_FROM // 70 - 640, False)):
+        values = compile_config({**config, "max_env_step": steps}).values
+        assert values.policy.learn.compile == wish
+
+
+def test_large_images_are_left_to_torchs_own_convolutions():
+    image = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    assert not is_mostly_calls(gym.spaces.Dict(eye=image, joints=OBSERVATIONS["box"]))
+    assert is_mostly_calls(OBSERVATIONS["bool-grid"])
+    assert is_mostly_calls(OBSERVATIONS["discrete"])
