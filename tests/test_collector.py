@@ -134,13 +134,14 @@ def test_episode_returns_and_lengths_are_those_counted_by_hand():
         "episode_length_max": 3.0,
         "episode_count": 5.0,
         "env_restarts": 0.0,
+        "bad_values": 0.0,
     }
 
 
 def test_metrics_before_any_episode_has_ended_have_no_mean():
     collector = collector_of(lambda index: LengthEnv(50))
     collector.collect()
-    assert collector.metrics() == {"episode_count": 0.0, "env_restarts": 0.0}
+    assert collector.metrics() == {"episode_count": 0.0, "env_restarts": 0.0, "bad_values": 0.0}
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)
