@@ -195,6 +195,11 @@ def _cross_checks(values: Mapping[str, Any]) -> list[str]:
             faults.append(
                 f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
             )
+    if batch_size == 1 and policy["learn"].get("adv_norm") in (True, "minibatch"):
+        faults.append(
+            "policy.learn.batch_size: the advantage of 1 sample, normalised among itself, is always 0; take "
+            "more, or policy.learn.adv_norm='batch' or False"
+        )
     return faults
 
 

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv, SpoiledEnv, digest, policy_for, vector_of
+from worlds import (
+    SPACES,
+    CountingEnv,
+    LengthEnv,
+    SeededBox,
+    SeededEnv,
+    SpoiledEnv,
+    digest,
+    policy_for,
+    vector_of,
+)
 
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import AUTORESET
@@ -237,6 +247,22 @@ def test_bad_value_in_the_last_row_of_a_rollout_is_refused():
     collector = spoiled(3, bad_obs(np.nan), n_sample=6)
     with pytest.raises(EnvContractError, match="env 1 "):
         collector.collect()
+
+
+def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
+    class Stuck(LengthEnv):
+        observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
+
+        def reset(self, **kwargs):
+            obs, info = super().reset(**kwargs)
+            return {"at": obs, "action_mask": np.ones(2, np.int8)}, info
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return ({"at": obs, "action_mask": np.full(2, self.count < 3, np.int8)}, *rest)
+
+    with pytest.raises(EnvContractError, match=r"env 0 .*step 3\): action_mask leaves no legal action"):
+        collector_of(lambda index: Stuck()).collect()
 
 
 def test_nothing_is_learned_from_a_rollout_that_was_refused():

@@ -466,6 +466,31 @@ def test_environment_that_raises_fails_the_run_and_keeps_the_last_checkpoint(mak
     assert "the world has ended" in (pipeline.folder / "log.txt").read_text()
 
 
+class HungryPPO(PPOPolicy):
+    """Wants more memory than there is, from its second iteration on."""
+
+    def policy_loss(self, batch):
+        if self.learned:
+            torch.empty(2**60)
+        return super().policy_loss(batch)
+
+    learned = False
+
+    def _forward_learn(self, data):
+        metrics = super()._forward_learn(data)
+        self.learned = True
+        return metrics
+
+
+def test_out_of_memory_says_what_to_lower_and_keeps_the_last_checkpoint(make):
+    pipeline = make(counted(policy={"type": HungryPPO}, checkpoint={"freq": 256}))
+    words = r"out of memory while learning from 64 steps of 4 environments: .*Lower policy.learn.batch_size"
+    with pytest.raises(ConfigError, match=words):
+        finished(pipeline)
+    assert result_of(pipeline)["status"] == "failed"
+    assert load_checkpoint(pipeline.folder / "ckpt" / "last")[0]["progress"]["iteration"] == 1
+
+
 def test_failed_before_the_first_save_has_no_checkpoint(make):
     pipeline = make(small_config(RaisingEnv))
     with pytest.raises(EnvError):

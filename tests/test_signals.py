@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from worlds import digest, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.checkpoint import load_checkpoint
+from ding_lite.cli import main
 
 NUMBERS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
@@ -206,6 +208,21 @@ def test_handlers_of_before_come_back(tmp_path, monkeypatch, capsys):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     assert main(["list", "policies"]) == 0
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_run_outside_of_the_main_thread_leaves_signals_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.json").write_text(json.dumps(small_config(max_env_step=256)))
+    before, codes = signal.getsignal(signal.SIGTERM), []
+
+    def train():
+        codes.append(main(["train", "-c", "c.json", "--exp-name", "run"]))
+        codes.append(signal.getsignal(signal.SIGTERM) is before)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join(60)
+    assert codes == [0, True]
 
 
 def test_nohup_is_respected(tmp_path):

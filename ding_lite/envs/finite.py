@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ding_lite.envs.spaces import tree_map
@@ -32,6 +34,13 @@ def bad_row(obs: Tree, row: int) -> str:
     """Says what is not finite in one row of a batch; empty where all is."""
     found = bad_observation(tree_map(lambda leaf: leaf[row : row + 1], obs))
     return found[1] if found else ""
+
+
+def is_finite(action: Any) -> bool:
+    """Tells whether all numbers of one action, as an environment takes it, are finite."""
+    if isinstance(action, (dict, tuple)):
+        return all(map(is_finite, action.values() if isinstance(action, dict) else action))
+    return bool(np.isfinite(action).all())
 
 
 def bad_step(transition: Transition) -> tuple[int, str] | None:

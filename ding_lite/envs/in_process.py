@@ -14,11 +14,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.finite import ON_BAD_VALUE, RAISE, bad_reward, bad_row
+from ding_lite.envs.finite import ON_BAD_VALUE, RAISE, bad_reward, bad_row, is_finite
 from ding_lite.envs.recorder import as_bool, as_float, find_recorder
 from ding_lite.envs.spaces import ObservationBuffer, action_splitter, tree_leaves, tree_map
 from ding_lite.envs.vector import NO_ENVS, VectorEnv
-from ding_lite.errors import CheckpointError, DingLiteError, EnvContractError, EnvError, NotFiniteError
+from ding_lite.errors import (
+    CheckpointError,
+    DingLiteError,
+    EnvContractError,
+    EnvError,
+    NotFiniteError,
+    NumericsError,
+)
 from ding_lite.seeding import integer_seed
 from ding_lite.types import Episode, Transition, Tree
 
@@ -229,11 +236,20 @@ class InProcessVectorEnv(VectorEnv):
     def _blame(self, i: int) -> _Blame:
         return _Blame(self, i)
 
-    def _blamed(self, i: int, error: Exception) -> EnvError:
-        action = self._actions[i][-1] if self._actions[i] else "none, at reset"
-        kind = type(error) if isinstance(error, EnvError) else EnvError
+    def _blamed(self, i: int, error: Exception) -> DingLiteError:
         said = str(error) if isinstance(error, DingLiteError) else f"{type(error).__name__}: {error}"
-        return kind(f"{self.describe(i)}, action {action!r:.100}: {said}")
+        if not self._actions[i]:
+            where = f"{self.describe(i)}, action 'none, at reset'"
+        else:
+            action = self._actions[i][-1]
+            where = f"{self.describe(i)}, action {action!r:.100}"
+            if not is_finite(action):  # whatever came of it is not the environment's fault
+                return NumericsError(
+                    f"{where}: the policy's action is not finite; {said}. Try a lower "
+                    "policy.learn.learning_rate"
+                )
+        kind = type(error) if isinstance(error, EnvError) else EnvError
+        return kind(f"{where}: {said}")
 
     def describe(self, env: int) -> str:
         return (

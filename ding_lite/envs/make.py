@@ -105,9 +105,13 @@ def make_env(
     except (DingLiteError, KeyboardInterrupt):
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise EnvError(f"env {shown!r} cannot be made: {said}.{missing_extra(error)}") from error
+        raise EnvError(f"env {shown!r} cannot be made: {_told(error)}") from error
     return env
+
+
+def _told(error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}".rstrip()
+    return f"{said}{'' if said[-1] in '.?!' else '.'}{missing_extra(error)}"
 
 
 def make_vector_env(
@@ -223,8 +227,7 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> Native
     except DingLiteError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise EnvError(f"vector env {shown!r} cannot be made: {said}.{missing_extra(error)}") from error
+        raise EnvError(f"vector env {shown!r} cannot be made: {_told(error)}") from error
     return NativeVectorEnv(
         env,
         seed,

@@ -23,7 +23,7 @@ from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.subprocess import SubprocessVectorEnv
-from ding_lite.errors import ConfigError, NotFiniteError
+from ding_lite.errors import ConfigError, NotFiniteError, NumericsError
 from ding_lite.evaluator import Evaluator
 from ding_lite.rollout import to_dict
 
@@ -175,6 +175,18 @@ def test_a_resumed_run_has_the_same_bad_values():
         expected = digest(to_dict(straight.collect())), straight.metrics()
         straight.mode.load_state_dict(generator)
         assert (digest(to_dict(resumed.collect())), resumed.metrics()) == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("on_bad_value", ["raise", "reset_env"])
+def test_an_action_that_is_not_finite_is_the_policys_fault(on_bad_value, backend):
+    make = functools.partial(faulty_worlds.counting, "box")
+    with vector(make, backend, on_bad_value=on_bad_value) as envs:
+        envs.reset("x")
+        with pytest.raises(
+            NumericsError, match=r"env 2 .*step 1\), action .*nan.*: the policy's action is not"
+        ):
+            envs.step(np.array([[0, 0], [0, 0], [0, np.nan], [0, 0]], np.float32))
 
 
 def test_random_steps_before_training_are_looked_at_too():
