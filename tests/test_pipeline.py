@@ -338,7 +338,9 @@ def test_env_setting_brings_environments_for_both_sides(make):
 def test_env_setting_is_bounded_in_evaluation(make):
     setting = (LengthEnv, [3], [10**9])
     config = small_config(LengthEnv, env={"max_eval_steps": 4}, max_env_step=256)
-    assert finished(make(config, env_setting=setting)).scores.last.lengths == (4, 4)
+    pipeline = finished(make(config, env_setting=setting))
+    assert pipeline.scores.last.lengths == (4, 4)
+    assert "(2 cut at env.max_eval_steps)" in (pipeline.folder / "log.txt").read_text()
 
 
 class Ones(ActorCritic):

@@ -134,6 +134,17 @@ def test_by_default_a_bad_value_is_an_error():
             assert envs.bad_values == 0
 
 
+def test_a_native_vector_environment_is_looked_at_too():
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.env
+    with contextlib.closing(make_vector_env(cfg, 4, 0)) as envs:
+        policy = policy_for(envs)
+        collector = Collector(envs, policy.collect_mode, 40)
+        collector.collect()
+        envs.env.unwrapped.state[2, 1] = np.nan
+        with pytest.raises(NotFiniteError, match=r"env 1 .*observation\[\d\] = nan"):
+            collector.collect()
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_bad_reset_is_made_again_with_the_next_seed_but_not_for_ever(tmp_path, backend):
     with vector(world(at={"nan_obs": [0]}, once=str(tmp_path), envs=[1]), backend) as envs:
