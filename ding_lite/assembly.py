@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,9 +12,10 @@ import torch
 
 from ding_lite.collector import Collector
 from ding_lite.config import plain
-from ding_lite.envs.make import EnvSetting, cores, make_vector_env, vector_env_of
+from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.worker_process import cores
 from ding_lite.errors import CheckpointError
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.health import HealthCheck
@@ -58,10 +60,9 @@ class Parts:
             eval_envs = self._opened(make_vector_env(env, env.evaluator_env_num, seed, evaluate=True))
         else:
             make, collector_cfgs, evaluator_cfgs = env_setting
-            self.envs = self._opened(
-                vector_env_of(make, collector_cfgs, seed, final_of_terminated=ignores_done)
-            )
-            eval_envs = self._opened(vector_env_of(make, evaluator_cfgs, seed, env.max_eval_steps))
+            vector = functools.partial(vector_env_of, make, seed=seed, on_bad_value=env.on_bad_value)
+            self.envs = self._opened(vector(collector_cfgs, final_of_terminated=ignores_done))
+            eval_envs = self._opened(vector(evaluator_cfgs, max_steps=env.max_eval_steps))
         torch.set_num_threads(_threads(cfg.num_threads, self.envs.obs_space))
         kind = cfg.policy.type
         self.policy: Policy = (POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind)(

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from ding_lite.envs.finite import DROP, bad_observation, bad_step
 from ding_lite.envs.masks import without_legal_action
-from ding_lite.envs.spaces import batch_of_actions, tree_leaves, tree_map
+from ding_lite.envs.spaces import batch_of_actions, tree_map
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import EnvContractError
+from ding_lite.errors import EnvContractError, NotFiniteError
 from ding_lite.rollout import Rollout, RolloutStorage
 from ding_lite.seeding import integer_seed
 from ding_lite.types import MASK_KEY, CollectMode, Episode, Transition, Tree
@@ -37,11 +38,11 @@ class Collector:
         self.envs, self.mode = envs, mode
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.storage = RolloutStorage(self.steps)
-        self.obs: Tree = envs.reset("collect")
-        self._check_obs(self.obs, "observation after reset")
+        self.obs: Tree = self._reset("collect")
         self.finished: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self.episodes: list[Episode] = []  # finished in the last rollout
         self.episode_count = 0
+        self.bad_values = 0  # in the last rollout
 
     @property
     def n_sample(self) -> int:
@@ -52,12 +53,13 @@ class Collector:
         """Returns one rollout with advantages; its memory is used again by the next one.
 
         Raises:
-            EnvContractError: if an observation or a reward is not finite, or a mask leaves no action;
-            nothing is learned from such a rollout.
+            EnvContractError: if an observation or a reward is not finite (where env.on_bad_value bears them:
+            if no row is left), or a mask leaves no action; nothing is learned from such a rollout.
         """
         storage, mode, envs = self.storage, self.mode, self.envs
         final_rows: list[tuple[int, np.ndarray, Tree]] = []
-        self.episodes = []
+        spoiled: list[tuple[int, Sequence[int]]] = []
+        self.episodes, bad_before = [], envs.bad_values
         with torch.inference_mode():
             for t in range(self.steps):
                 # The row of the storage stays as it is; the environments may reuse their arrays.
@@ -69,10 +71,20 @@ class Collector:
                         storage.write(t, name, value)
                 if transition.final_obs is not None:
                     final_rows.append((t, transition.final_env, transition.final_obs))
+                if transition.spoiled:
+                    spoiled.append((t, transition.spoiled))
                 self._check(transition)
                 self.episodes += transition.episodes
                 self.obs = transition.obs
+        self.bad_values = envs.bad_values - bad_before
+        if spoiled and envs.on_bad_value == DROP:
+            self._drop(spoiled)
         self._cut_lost(final_rows)
+        if self.bad_values and not storage.array("valid").any():
+            raise NotFiniteError(
+                f"all {self.n_sample} steps of a rollout are lost to values that are not finite; "
+                f"env.on_bad_value={envs.on_bad_value!r} is for those that are rare"
+            )
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
         others = {"last_obs": tree_map(np.copy, self.obs)}
@@ -95,6 +107,18 @@ class Collector:
             last = tree_map(lambda obs, t=t, envs=envs: obs[t + 1, envs], self.storage.array("obs"))
             final_rows.append((t, envs, last))
 
+    def _drop(self, spoiled: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Leaves out the rows of the episodes that ended in a value that is not finite at ``(t, envs)``.
+
+        What went before in an earlier rollout has been learned from.
+        """
+        valid, terminated, truncated = map(self.storage.array, ("valid", "terminated", "truncated"))
+        border = terminated | truncated | ~valid
+        for t, envs in spoiled:
+            for env in envs:
+                borders = np.flatnonzero(border[:t, env])
+                valid[borders[-1] + 1 if len(borders) else 0 : t, env] = False
+
     def random_observations(self, n: int, seed: int) -> Tree:
         """Returns the observations (n, ...) of random steps, and begins all episodes anew after them.
 
@@ -103,50 +127,59 @@ class Collector:
         """
         envs = self.envs
         envs.action_space.seed(integer_seed(seed, "warm up"))
-        obs, rows = envs.reset("warm up"), []
+        obs, rows = self._reset("warm up"), []
         for _ in range(math.ceil(n / envs.num_envs)):
             rows.append(tree_map(np.copy, obs))
             if isinstance(obs, dict) and MASK_KEY in obs:
                 action = self.mode.to_env(self.mode.forward(obs)["action"])
             else:
                 action = batch_of_actions(envs.action_space, envs.num_envs)
-            obs = envs.step(action).obs
-        self.obs = envs.reset("collect")
+            transition = envs.step(action)
+            self._check(transition)
+            obs = transition.obs
+        self.obs = self._reset("collect")
         return tree_map(lambda *leaves: np.concatenate(leaves)[:n], *rows)
 
-    def _check(self, transition: Transition) -> None:
-        if not np.isfinite(transition.reward).all():
-            bad = int(np.flatnonzero(~np.isfinite(transition.reward))[0])
-            self._refuse(bad, f"reward = {transition.reward[bad]}, which is not finite")
-        self._check_obs(transition.obs, "observation")
-        if transition.final_obs is not None:
-            final = "last observation of the episode before, "
-            self._check_obs(transition.final_obs, final, transition.final_env, masks=False)
+    def _reset(self, *stream: str | int) -> Tree:
+        obs = self.envs.reset(*stream)
+        if found := bad_observation(obs, "observation after reset"):
+            self._refuse(*found, NotFiniteError)
+        self._check_masks(obs)
+        return obs
 
-    def _check_obs(self, obs: Tree, what: str, envs: np.ndarray | None = None, masks: bool = True) -> None:
-        for leaf in tree_leaves(obs):
-            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                where = tuple(int(i) for i in np.argwhere(~np.isfinite(leaf))[0])
-                env = where[0] if envs is None else int(envs[where[0]])
-                self._refuse(env, f"{what}{list(where[1:])} = {leaf[where]}, which is not finite")
-        if masks and isinstance(obs, dict) and MASK_KEY in obs:
+    def _check(self, transition: Transition) -> None:
+        if found := bad_step(transition):
+            self._refuse(*found, NotFiniteError)
+        self._check_masks(transition.obs)
+
+    def _check_masks(self, obs: Tree) -> None:
+        if isinstance(obs, dict) and MASK_KEY in obs:
             stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space)
             if stuck.any():
                 self._refuse(int(np.flatnonzero(stuck)[0]), f"{MASK_KEY} leaves no legal action")
 
-    def _refuse(self, env: int, what: str) -> None:
-        raise EnvContractError(f"{self.envs.describe(env)}: {what}; nothing of this rollout was learned from")
+    def _refuse(self, env: int, what: str, kind: type[EnvContractError] = EnvContractError) -> None:
+        raise kind(f"{self.envs.describe(env)}: {what}; nothing of this rollout was learned from")
 
-    METRICS = ("episode_return", "episode_length", "episode_length_max", "episode_count", "env_restarts")
+    METRICS = (
+        "episode_return",
+        "episode_length",
+        "episode_length_max",
+        "episode_count",
+        "env_restarts",
+        "bad_values",
+    )
 
     def metrics(self) -> dict[str, float]:
         """Returns the means over the last 100 finished episodes, and the longest of them.
 
-        ``env_restarts`` counts since this collector was made: a resumed run begins at 0.
+        ``env_restarts`` counts since this collector was made: a resumed run begins at 0. ``bad_values`` are
+        those of the last rollout.
         """
         counts = {
             "episode_count": float(self.episode_count),
             "env_restarts": float(self.envs.restarts),
+            "bad_values": float(self.bad_values),
         }
         if not self.finished:
             return counts
@@ -173,7 +206,7 @@ class Collector:
             self.obs = self.envs.load_state_dict(state["envs"])
         else:
             # The open episodes were bootstrapped at the last row, as truncated ones are; they end there.
-            self.obs = self.envs.reset("collect", "resumed", self.episode_count)
+            self.obs = self._reset("collect", "resumed", self.episode_count)
 
 
 def _final(rows: list[tuple[int, np.ndarray, Tree]]) -> dict[str, Any]:

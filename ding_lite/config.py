@@ -183,6 +183,11 @@ def _cross_checks(values: Mapping[str, Any]) -> list[str]:
     faults = []
     if env["type"] == "gymnasium" and not env["env_id"]:
         faults.append('env.env_id: missing; name a gymnasium environment, such as "CartPole-v1"')
+    if env["on_bad_value"] != "raise" and env["manager"]["type"] in ("vector", "env_pool"):
+        faults.append(
+            f"env.on_bad_value: {env['on_bad_value']!r} begins one environment anew, which "
+            f"{env['manager']['type']!r} cannot: set env.manager.type='base' or 'subprocess'"
+        )
     n_sample, batch_size = policy["collect"].get("n_sample"), policy["learn"].get("batch_size")
     if isinstance(n_sample, int) and isinstance(batch_size, int) and batch_size > n_sample:
         rows = -(-n_sample // env["collector_env_num"]) * env["collector_env_num"]
@@ -190,6 +195,11 @@ def _cross_checks(values: Mapping[str, Any]) -> list[str]:
             faults.append(
                 f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
             )
+    if batch_size == 1 and policy["learn"].get("adv_norm") in (True, "minibatch"):
+        faults.append(
+            "policy.learn.batch_size: the advantage of 1 sample, normalised among itself, is always 0; take "
+            "more, or policy.learn.adv_norm='batch' or False"
+        )
     return faults
 
 

@@ -5,6 +5,7 @@
   x RegistryError          2   a name that nothing is registered under, or one that is taken
   x EnvError               3   an environment that cannot be made or stepped
     . EnvContractError     3   an environment that breaks the contract of its own spaces
+      - NotFiniteError     3   an observation or a reward that is not finite
     . EnvWorkerError       3   a worker process that died, hung, or whose environment raised
   x NumericsError          4   a loss or a gradient that is not finite
   x CheckpointError        5   a file that is not a checkpoint, or not one for this run
@@ -49,6 +50,10 @@ class EnvError(DingLiteError, RuntimeError):
 
 class EnvContractError(EnvError):
     """Raised when what an environment returns is not what its spaces declare."""
+
+
+class NotFiniteError(EnvContractError):
+    """Raised when an observation or a reward is nan or infinite; see ``env.on_bad_value``."""
 
 
 class EnvWorkerError(EnvError):

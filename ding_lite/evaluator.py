@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ding_lite.envs.finite import bad_observation, bad_step
 from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import NotFiniteError
 from ding_lite.types import Episode, EvalMode, Evaluation, Tree
+
+SPOILED_PER_EPISODE = 10  # an evaluation may lose so many to values that are not finite, for each it plays
 
 
 class Evaluator:
@@ -28,6 +32,7 @@ class Evaluator:
     def __init__(self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int) -> None:
         self.envs, self.mode = envs, mode
         self.n_episode, self.max_steps = n_episode, max_steps
+        self._bad_before = 0  # how many values were not finite before this evaluation
 
     def evaluate(self, *stream: str | int, on_step: Callable[[Tree], Any] | None = None) -> Evaluation:
         """Plays one evaluation; the same ``stream`` of seeds gives the same start states.
@@ -35,8 +40,12 @@ class Evaluator:
         Args:
             stream: names the seeds, such as ``(iteration, attempt)``.
             on_step: called with the observations before each step.
+
+        Raises:
+            NotFiniteError: if an observation or a reward is not finite; where env.on_bad_value lets such an
+                episode be played anew, if that is so of nearly all.
         """
-        left = self._quota()
+        left, self._bad_before = self._quota(), self.envs.bad_values
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
         while left.any():
@@ -64,12 +73,14 @@ class Evaluator:
         steps = np.zeros(envs.num_envs, np.int64)  # of the open episodes
         self.mode.reset()
         obs = envs.reset("evaluate", *stream, *([number] if number else []))
+        self._check(bad_observation(obs))
         while not done.all():
             if on_step is not None:
                 on_step(obs)
             transition = envs.step(self.mode.to_env(self.mode.forward(obs)["action"]))
+            self._check(bad_step(transition))
             obs = transition.obs
-            steps = np.where(transition.valid, steps + 1, 0)  # an episode lost with its worker is played anew
+            steps = np.where(transition.valid, steps + 1, 0)  # an episode that was lost is played anew
             for episode in transition.episodes:
                 steps[episode.env] = 0
                 if not done[episode.env]:
@@ -80,6 +91,16 @@ class Evaluator:
                 done[env] = True
                 returns, lengths = envs.episode_returns, envs.episode_lengths
                 yield Episode(int(env), float(returns[env]), int(lengths[env]), {}, cut=True)
+
+    def _check(self, found: tuple[int, str] | None) -> None:
+        if found:
+            raise NotFiniteError(f"{self.envs.describe(found[0])}: {found[1]}, in an evaluation")
+        spoiled = self.envs.bad_values - self._bad_before
+        if spoiled > SPOILED_PER_EPISODE * self.n_episode:
+            raise NotFiniteError(
+                f"an evaluation of {self.n_episode} episodes has lost {spoiled} to values that are not "
+                f"finite; env.on_bad_value={self.envs.on_bad_value!r} is for those that are rare"
+            )
 
     def _quota(self) -> np.ndarray:
         """Returns how many episodes each environment plays (B,)."""

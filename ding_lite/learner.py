@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from ding_lite.errors import ConfigError
 from ding_lite.rollout import Rollout
 from ding_lite.types import LearnMode
 
@@ -21,8 +24,23 @@ class Learner:
         self.train_iter = 0
 
     def train(self, rollout: Rollout) -> dict[str, float]:
-        """Learns from one rollout and returns the metrics."""
-        metrics = self.mode.forward(rollout)
+        """Learns from one rollout and returns the metrics.
+
+        Raises:
+            ConfigError: if there is not enough memory for it, on whatever device.
+        """
+        try:
+            metrics = self.mode.forward(rollout)
+        except RuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            steps, envs = rollout.valid.shape
+            raise ConfigError(
+                f"out of memory while learning from {steps} steps of {envs} environments: "
+                f"{str(error).splitlines()[0]:.200}. Lower policy.learn.batch_size (of an auxiliary phase: "
+                "aux_batch_size), the sizes under policy.model, or policy.collect.n_sample. The checkpoints "
+                "are as they were before: --resume with the new value goes on from the last"
+            ) from error
         self.train_iter += int(metrics["updates"])
         return metrics
 
@@ -31,3 +49,8 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.train_iter = int(state["train_iter"])
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    """Tells whether torch could not allocate; on the CPU it has no class of its own for that."""
+    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

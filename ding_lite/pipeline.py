@@ -27,7 +27,7 @@ from ding_lite.evaluator import evaluation_metrics
 from ding_lite.logger import RunLogger, claim, new_run_folder
 from ding_lite.policies.base import Policy
 from ding_lite.policies.warm_start import warm_start
-from ding_lite.resuming import Wishes, find_resume_point, run_of
+from ding_lite.resuming import Wishes, find_resume_point, run_of, versions
 from ding_lite.types import Progress
 
 
@@ -145,7 +145,7 @@ class SerialPipeline:
     def _open(self, log: TextIO, what: str, told: Sequence[str], resume_at: int | None = None) -> None:
         """Opens the files of the run's folder, which ``log`` makes ours, and says what this run is."""
         config = self.config.as_json()
-        saved = {**config, "spaces": self.parts.spaces()}
+        saved = {**config, "spaces": self.parts.spaces(), "versions": versions()}
         self.checkpoints = CheckpointKeeper(self.folder, saved, **self.cfg.checkpoint)
         self.logger = RunLogger(self.folder, log, config, self.parts.metric_names(), resume_at)
         self.say(f"{what}  folder {self.folder}")

@@ -12,8 +12,10 @@ is overridden. Of what a config file says, free is taken over, where no command 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.types import Progress
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
+NOT_BIT_EQUAL = "from here on the numbers are not those of a run that was never stopped"
+NUMERIC = ("torch", "numpy", "gymnasium")  # packages whose versions change numbers
 # The longest beginning of a key's path decides; what none of them fits is refused.
 KINDS = {
     "max_env_step": FREE,
@@ -155,7 +159,24 @@ def find_resume_point(path: Path, checkpoint: str | None, wishes: Wishes) -> Res
     own = config_of_checkpoint(folder, saved, wishes.trust)
     config, changed, told = _changed(own, wishes, folder)
     refused = any(kind_of(key) == REFUSED for key in changed)
-    return ResumePoint(folder, state, config, frozenset(changed), refused, (*said, *told))
+    told = [*said, *_other_versions(saved), *told]
+    return ResumePoint(folder, state, config, frozenset(changed), refused, tuple(told))
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that the numbers of a run depend on, to be saved with its checkpoints."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in NUMERIC}}
+
+
+def _other_versions(saved: Mapping[str, Any]) -> list[str]:
+    """Returns what to say where a checkpoint was written under other versions than these."""
+    before = saved.get("versions")
+    changed = [
+        f"{name} {before[name]!s:.20} -> {here}"
+        for name, here in versions().items()
+        if isinstance(before, Mapping) and name in before and before[name] != here
+    ]
+    return [f"written under other versions ({', '.join(changed)}): {NOT_BIT_EQUAL}"] if changed else []
 
 
 def _newest_whole(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
@@ -219,5 +240,5 @@ def _changed(own: Config, wishes: Wishes, folder: Path) -> tuple[Config, list[st
     order = (FREE, WARNED, REFUSED)
     said = [f"{kind}: {line}" for kind, line in sorted(lines, key=lambda x: order.index(x[0]))]
     if any(kind_of(key) != FREE for key, _, _ in typed):
-        said.append("from here on the numbers are not those of a run that was never stopped")
+        said.append(NOT_BIT_EQUAL)
     return config, [key for key, _, _ in typed] + list(free), said

@@ -5,7 +5,7 @@ Shapes: T steps, B envs, N samples; time comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,10 +34,12 @@ class Transition(NamedTuple):
     Shapes:
         obs: (B, ...), what the policy sees next: of the new episode where one has ended
         reward: (B,) float32; terminated, truncated: (B,) bool, never both
-        valid: (B,) bool, False where the step was only a reset: autoreset mode NEXT_STEP, or a worker that
-            was replaced. An episode that was open before such a row was lost; its last obs is known
+        valid: (B,) bool, False where the step was only a reset: autoreset mode NEXT_STEP, a worker that was
+            replaced, or a value that is not finite. An episode that was open before such a row was lost; its
+            last obs is known
         final_obs: (K, ...), the true last observations of the episodes cut at the envs final_env (K,);
             of terminated ones too where that was asked for
+        spoiled: environments whose step gave a value that is not finite, and is not valid for that
     """
 
     obs: Tree
@@ -48,6 +50,7 @@ class Transition(NamedTuple):
     final_obs: Tree | None
     final_env: np.ndarray
     episodes: list[Episode]
+    spoiled: Sequence[int] = ()
 
 
 class LearnMode(NamedTuple):

@@ -11,12 +11,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from worlds import digest, same_tree
 
+from ding_lite import checkpoint
 from ding_lite.checkpoint import (
     CONFIG,
     FILES,
@@ -420,6 +422,31 @@ def test_what_could_not_be_read_again_never_takes_the_place_of_what_can(folder, 
     monkeypatch.undo()
     assert digest(load_checkpoint(folder)[0]) == before
     assert [f.name for f in folder.parent.iterdir()] == ["last"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+@pytest.mark.parametrize("there", [True, False], ids=["over an old one", "where there is none"])
+def test_all_of_it_is_on_the_disk_before_it_takes_its_place_and_the_place_after(tmp_path, monkeypatch, there):
+    """A power loss cannot be had here; every call that guards against it is let through, and noted."""
+    target, noted = tmp_path / "ckpt" / "last", []
+    if there:
+        save_checkpoint(target, {}, {})
+
+    def noting(function, name):
+        def noted_call(*args):
+            noted.append(name(*args))
+            return function(*args)
+
+        return noted_call
+
+    monkeypatch.setattr(os, "fsync", noting(os.fsync, lambda fd: Path(f"/proc/self/fd/{fd}").readlink()))
+    replace = noting(checkpoint.replace_folder, lambda new, old: "replaced")
+    monkeypatch.setattr(checkpoint, "replace_folder", replace)
+    save_checkpoint(target, STATE_TREE, CONFIG_TREE)
+    *synced, temporary, replaced, parent = noted
+    assert sorted(path.name for path in synced) == sorted([*FILES, MANIFEST])
+    assert {path.parent for path in synced} == {temporary}
+    assert (replaced, parent) == ("replaced", target.parent)
 
 
 def test_snapshot_that_fails_prunes_no_older_one(tmp_path):

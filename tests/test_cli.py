@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import os
 import re
 import shutil
 import signal
@@ -445,20 +446,20 @@ def test_resume_of_nothing_is_refused(tmp_path):
 
 
 def interrupt(cwd, number):
-    """Starts a long run, sends it a signal after its first rows, and returns how it ended."""
+    """Starts a long run, signals it and all its workers after its first rows, and returns how it ended."""
     (cwd / "long.py").write_text(TINY.replace("tiny", "long").replace("100_000", "100_000_000"))
-    command = [*DING_LITE, "train", "-c", "long.py", "policy.collect.n_sample=256", "policy.eval.eval_freq=0"]
+    options = ["policy.collect.n_sample=256", "policy.eval.eval_freq=0", "env.manager=subprocess"]
+    command = [*DING_LITE, "train", "-c", "long.py", *options]
     metrics = cwd / "runs" / "long" / "metrics.csv"
-    with subprocess.Popen(
-        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, cwd=cwd, start_new_session=True, **pipes) as process:
         try:
             deadline = time.monotonic() + 60
             while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 2):
                 assert process.poll() is None, process.communicate()[1]
                 assert time.monotonic() < deadline, "the run did not start"
                 time.sleep(0.05)
-            process.send_signal(number)
+            os.killpg(process.pid, number)  # as a terminal does
             output, errors = process.communicate(timeout=30)
         finally:
             process.kill()
@@ -576,6 +577,11 @@ BAD_INPUT = {
         ["-c", "tiny.py", "--exp-name", "tiny.py/run"],
         2,
         ["run folder tiny.py/run cannot be created"],
+    ),
+    "folder where nothing can be written": (
+        ["-c", "tiny.py", "--exp-name", "/proc/run"],
+        2,
+        ["run folder /proc/run cannot be created"],
     ),
     "CUDA where there is none": (
         ["-c", "tiny.py", "policy.device=cuda:99"],

@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv, SpoiledEnv, digest, policy_for, vector_of
+from worlds import (
+    SPACES,
+    CountingEnv,
+    LengthEnv,
+    SeededBox,
+    SeededEnv,
+    SpoiledEnv,
+    digest,
+    policy_for,
+    vector_of,
+)
 
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import AUTORESET
@@ -134,13 +144,14 @@ def test_episode_returns_and_lengths_are_those_counted_by_hand():
         "episode_length_max": 3.0,
         "episode_count": 5.0,
         "env_restarts": 0.0,
+        "bad_values": 0.0,
     }
 
 
 def test_metrics_before_any_episode_has_ended_have_no_mean():
     collector = collector_of(lambda index: LengthEnv(50))
     collector.collect()
-    assert collector.metrics() == {"episode_count": 0.0, "env_restarts": 0.0}
+    assert collector.metrics() == {"episode_count": 0.0, "env_restarts": 0.0, "bad_values": 0.0}
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)
@@ -236,6 +247,22 @@ def test_bad_value_in_the_last_row_of_a_rollout_is_refused():
     collector = spoiled(3, bad_obs(np.nan), n_sample=6)
     with pytest.raises(EnvContractError, match="env 1 "):
         collector.collect()
+
+
+def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
+    class Stuck(LengthEnv):
+        observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
+
+        def reset(self, **kwargs):
+            obs, info = super().reset(**kwargs)
+            return {"at": obs, "action_mask": np.ones(2, np.int8)}, info
+
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return ({"at": obs, "action_mask": np.full(2, self.count < 3, np.int8)}, *rest)
+
+    with pytest.raises(EnvContractError, match=r"env 0 .*step 3\): action_mask leaves no legal action"):
+        collector_of(lambda index: Stuck()).collect()
 
 
 def test_nothing_is_learned_from_a_rollout_that_was_refused():

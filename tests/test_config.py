@@ -320,6 +320,15 @@ def test_minibatch_larger_than_a_rollout_is_refused():
     assert "policy.learn.batch_size: 65 samples in a minibatch, and a rollout has only 64" in message
 
 
+@pytest.mark.parametrize("adv_norm", [True, "minibatch"])
+def test_normalising_one_sample_among_itself_is_refused(adv_norm):
+    """It would train on advantages of 0 without a word."""
+    message = message_of(user(learn={"batch_size": 1, "adv_norm": adv_norm}))
+    assert "policy.learn.batch_size: the advantage of 1 sample" in message
+    for sound in ({"batch_size": 2, "adv_norm": adv_norm}, {"batch_size": 1, "adv_norm": "batch"}):
+        values_of(user(learn=sound))
+
+
 def test_minibatch_as_large_as_the_rounded_rollout_is_taken():
     # 60 samples of 8 environments are 8 steps, 64 samples.
     assert values_of(user(learn={"batch_size": 64}, collect={"n_sample": 60})).policy.learn.batch_size == 64

@@ -1,8 +1,11 @@
 """One seed, one run: the same to the last bit, whatever is watched, saved or evaluated beside it."""
 
 import csv
+import random
 
+import numpy as np
 import pytest
+import torch
 from worlds import SeededBox, SeededEnv, digest, merged, small_config
 
 from ding_lite import SerialPipeline
@@ -93,6 +96,26 @@ def test_what_is_only_written_down_changes_no_parameter(change, tmp_path):
         run(merged(WORLDS["native"], change), tmp_path / "b"),
     )
     assert plain[1] == changed[1]
+
+
+class MeddlingEnv(SeededEnv):
+    """Seeds everything that is global at every step, as careless environments do."""
+
+    def step(self, action):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
+def test_environment_that_seeds_the_global_generators_changes_nothing(world, tmp_path):
+    meddling = type("Meddling", (MeddlingEnv, world), {})
+    alone, disturbed = (
+        run(small_config(kind, max_env_step=1024), tmp_path / name)
+        for kind, name in ((world, "alone"), (meddling, "disturbed"))
+    )
+    assert alone == disturbed
 
 
 def test_limits_do_not_change_the_way_to_them(tmp_path):

@@ -338,7 +338,9 @@ def test_env_setting_brings_environments_for_both_sides(make):
 def test_env_setting_is_bounded_in_evaluation(make):
     setting = (LengthEnv, [3], [10**9])
     config = small_config(LengthEnv, env={"max_eval_steps": 4}, max_env_step=256)
-    assert finished(make(config, env_setting=setting)).scores.last.lengths == (4, 4)
+    pipeline = finished(make(config, env_setting=setting))
+    assert pipeline.scores.last.lengths == (4, 4)
+    assert "(2 cut at env.max_eval_steps)" in (pipeline.folder / "log.txt").read_text()
 
 
 class Ones(ActorCritic):
@@ -464,6 +466,31 @@ def test_environment_that_raises_fails_the_run_and_keeps_the_last_checkpoint(mak
     assert "the world has ended" in result["error"]
     assert load_checkpoint(pipeline.folder / "ckpt" / "last")[0]["progress"]["iteration"] == 2
     assert "the world has ended" in (pipeline.folder / "log.txt").read_text()
+
+
+class HungryPPO(PPOPolicy):
+    """Wants more memory than there is, from its second iteration on."""
+
+    def policy_loss(self, batch):
+        if self.learned:
+            torch.empty(2**60)
+        return super().policy_loss(batch)
+
+    learned = False
+
+    def _forward_learn(self, data):
+        metrics = super()._forward_learn(data)
+        self.learned = True
+        return metrics
+
+
+def test_out_of_memory_says_what_to_lower_and_keeps_the_last_checkpoint(make):
+    pipeline = make(counted(policy={"type": HungryPPO}, checkpoint={"freq": 256}))
+    words = r"out of memory while learning from 64 steps of 4 environments: .*Lower policy.learn.batch_size"
+    with pytest.raises(ConfigError, match=words):
+        finished(pipeline)
+    assert result_of(pipeline)["status"] == "failed"
+    assert load_checkpoint(pipeline.folder / "ckpt" / "last")[0]["progress"]["iteration"] == 1
 
 
 def test_failed_before_the_first_save_has_no_checkpoint(make):

@@ -127,6 +127,27 @@ def test_going_back_keeps_what_was_ahead_aside_and_the_way_back_survives_a_kill(
     assert (snapshots / "metrics.csv").read_text().count("\n") == 1 + 6
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"torch": "1.0"}, "written under other versions (torch 1.0 -> "),
+        ({"python": 3, "numpy": "0", "gone": "1"}, "written under other versions (python 3 -> "),
+        ({}, ""),
+        (None, ""),  # as checkpoints before it had them
+    ],
+)
+def test_other_versions_of_what_computes_are_told(tmp_path, written, said):
+    folder = train(tmp_path / "run", CONFIG, 1)
+    state, config = load_checkpoint(folder / "ckpt" / "last")
+    assert {"python", "torch", "numpy"} < set(config["versions"])
+    save_checkpoint(
+        folder / "ckpt" / "last", state, {**config, "versions": written and {**config["versions"], **written}}
+    )
+    SerialPipeline.resume(folder).close()
+    assert ("written under" in log(folder)) == bool(said)
+    assert said in log(folder)
+
+
 def test_checkpoint_outside_of_a_run_is_not_resumed(snapshots, tmp_path):
     (snapshots / "ckpt" / "last").rename(tmp_path / "mine")
     with pytest.raises(CheckpointError, match="--init-from"):

@@ -58,7 +58,7 @@ def _play(config: Any, mode: EvalMode, args: argparse.Namespace) -> Evaluation:
     env_cfg = config["env"]
     if args.video:
         record = functools.partial(_recording_env, env_cfg, Path(args.video), args.episodes)
-        envs: Any = InProcessVectorEnv(record, 1, args.seed)
+        envs: Any = InProcessVectorEnv(record, 1, args.seed, on_bad_value=env_cfg["on_bad_value"])
     else:
         num_envs = min(env_cfg["evaluator_env_num"], args.episodes)
         envs = make_vector_env(env_cfg, num_envs, args.seed, evaluate=True)

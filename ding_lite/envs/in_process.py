@@ -8,21 +8,29 @@ from the environment (see ``wrappers.EpisodicLife``) begins no new one: it is no
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from ding_lite.envs.finite import ON_BAD_VALUE, RAISE, bad_reward, bad_row, is_finite
 from ding_lite.envs.recorder import as_bool, as_float, find_recorder
 from ding_lite.envs.spaces import ObservationBuffer, action_splitter, tree_leaves, tree_map
 from ding_lite.envs.vector import NO_ENVS, VectorEnv
-from ding_lite.errors import CheckpointError, DingLiteError, EnvContractError, EnvError
+from ding_lite.errors import (
+    CheckpointError,
+    DingLiteError,
+    EnvContractError,
+    EnvError,
+    NotFiniteError,
+    NumericsError,
+)
 from ding_lite.seeding import integer_seed
 from ding_lite.types import Episode, Transition, Tree
 
 AUTORESET = ("same_step", "next_step", "disabled")
+RESETS = 10  # that may show a value that is not finite, one after the other
 
 
 class InProcessVectorEnv(VectorEnv):
@@ -37,6 +45,8 @@ class InProcessVectorEnv(VectorEnv):
         final_of_terminated: give the last observation of terminated episodes too, for ``ignore_done``.
         index_offset: number of the first environment where these are a part of a larger vector:
             ``make``, seeds and messages count from it, rows do not.
+        on_bad_value: "raise" leaves observations for the caller to check. Under the other two, none that is
+            not finite is ever shown: its environment begins a new episode, and the step is not valid.
     """
 
     def __init__(
@@ -47,11 +57,15 @@ class InProcessVectorEnv(VectorEnv):
         autoreset: str = "same_step",
         final_of_terminated: bool = False,
         index_offset: int = 0,
+        on_bad_value: str = RAISE,
     ) -> None:
+        if on_bad_value not in ON_BAD_VALUE:
+            raise ValueError(f"on_bad_value is one of {', '.join(ON_BAD_VALUE)}, got {on_bad_value!r}")
         if autoreset not in AUTORESET:
             raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
         self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
         self.final_of_terminated, self.index_offset = final_of_terminated, index_offset
+        self.on_bad_value = on_bad_value
         self.backend = f"{num_envs} environments in this process"
         self.envs: list[gym.Env] = []
         try:
@@ -99,9 +113,23 @@ class InProcessVectorEnv(VectorEnv):
         self._stream = stream
         self._pending_reset[:] = False
         for i, episode in enumerate(episodes):
-            self._begin_anew(i, episode)
+            self._begin_finite(i, episode, self._begin_anew)
             self._recorders[i].finished.clear()
         return self._buffer.tree
+
+    def _begin_finite(self, i: int, episode: int, begin: Callable[[int, int], None]) -> None:
+        """Begins an episode, or where its first observation is not finite, one of those after it."""
+        for left in reversed(range(RESETS)):
+            try:
+                begin(i, episode)
+                return
+            except NotFiniteError as error:
+                if not left:
+                    raise NotFiniteError(
+                        f"{error}; nor was it after the {RESETS - 1} resets before"
+                    ) from error
+                self._leave_out(i, error)
+                episode, begin = self._episode[i] + 1, self._begin_anew
 
     def _begin_anew(self, i: int, episode: int) -> None:
         """Begins a game for certain: a wrapper that goes on with the old one does so only once."""
@@ -122,6 +150,7 @@ class InProcessVectorEnv(VectorEnv):
                     "reset must return (obs, info); this is the old gym API. Wrap it with `shimmy`"
                 )
             self._buffer.write(i, result[0])
+            self._check(bad_row(self._buffer.tree, i) if self.on_bad_value != RAISE else "")
         if self._recorders[i].games > games:
             self._kept_on[i] = []
         else:
@@ -137,11 +166,22 @@ class InProcessVectorEnv(VectorEnv):
         terminated, truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         valid = ~self._pending_reset
         cut: list[int] = []
+        spoiled: list[int] = []
         final_rows: list[Tree] = []
         episodes: list[Episode] = []
         for i, one in enumerate(self._split(action)):
             if valid[i]:
-                reward[i], terminated[i], cut_here = self._step_one(i, one)
+                try:
+                    reward[i], terminated[i], cut_here = self._step_one(i, one)
+                except NotFiniteError as error:
+                    if self.on_bad_value == RAISE:
+                        raise
+                    self._leave_out(i, error)
+                    self._recorders[i].finished.clear()
+                    self._begin_finite(i, self._episode[i] + 1, self._begin_anew)
+                    spoiled.append(i)
+                    valid[i] = False
+                    continue
                 truncated[i] = cut_here and not terminated[i]
                 ended = bool(terminated[i] or truncated[i])
                 if truncated[i] or (ended and self.final_of_terminated):
@@ -149,10 +189,10 @@ class InProcessVectorEnv(VectorEnv):
                     final_rows.append(self._buffer.rows(slice(i, i + 1)))
                 self._pending_reset[i] = ended and self.autoreset == "next_step"
                 if ended and not self._pending_reset[i]:
-                    self._begin(i, self._episode[i] + 1)
+                    self._begin_finite(i, self._episode[i] + 1, self._begin)
             else:
                 self._pending_reset[i] = False
-                self._begin(i, self._episode[i] + 1)
+                self._begin_finite(i, self._episode[i] + 1, self._begin)
             if self._recorders[i].finished:
                 episodes += [Episode(i, *one) for one in self._recorders[i].finished]
                 self._recorders[i].finished.clear()
@@ -166,7 +206,13 @@ class InProcessVectorEnv(VectorEnv):
             final_obs=final_obs,
             final_env=np.array(cut) if cut else NO_ENVS,
             episodes=episodes,
+            spoiled=spoiled,
         )
+
+    def _leave_out(self, i: int, error: NotFiniteError) -> None:
+        """Counts a value that is not finite; the episode that it was in is not reported."""
+        self._count_bad([str(error)])
+        self._recorders[i].ended = True  # a reset reports only what is open
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
         # A copy: the environment may write into what it is given.
@@ -176,20 +222,34 @@ class InProcessVectorEnv(VectorEnv):
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
             number = as_float(reward)
-            if not math.isfinite(number):
-                raise EnvContractError(f"reward = {number}, which is not finite")
+            self._check(bad_reward(number))
+            if self.on_bad_value != RAISE:
+                self._check(bad_row(self._buffer.tree, i))
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
         except Exception as error:
             raise self._blamed(i, error) from error
 
+    def _check(self, fault: str) -> None:
+        if fault:
+            raise NotFiniteError(fault)
+
     def _blame(self, i: int) -> _Blame:
         return _Blame(self, i)
 
-    def _blamed(self, i: int, error: Exception) -> EnvError:
-        action = self._actions[i][-1] if self._actions[i] else "none, at reset"
-        kind = type(error) if isinstance(error, EnvError) else EnvError
+    def _blamed(self, i: int, error: Exception) -> DingLiteError:
         said = str(error) if isinstance(error, DingLiteError) else f"{type(error).__name__}: {error}"
-        return kind(f"{self.describe(i)}, action {action!r:.100}: {said}")
+        if not self._actions[i]:
+            where = f"{self.describe(i)}, action 'none, at reset'"
+        else:
+            action = self._actions[i][-1]
+            where = f"{self.describe(i)}, action {action!r:.100}"
+            if not is_finite(action):  # whatever came of it is not the environment's fault
+                return NumericsError(
+                    f"{where}: the policy's action is not finite; {said}. Try a lower "
+                    "policy.learn.learning_rate"
+                )
+        kind = type(error) if isinstance(error, EnvError) else EnvError
+        return kind(f"{where}: {said}")
 
     def describe(self, env: int) -> str:
         return (

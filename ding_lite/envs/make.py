@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 
+from ding_lite.envs.finite import ON_BAD_VALUE, RAISE
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.packages import mended, missing_extra, register_ids
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.worker_process import cores
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
 from ding_lite.registry import ENV_REGISTRY
@@ -36,6 +37,9 @@ CONFIG: dict[str, Any] = dict(
     stop_value=Key(None, (float,), optional=True),
     # Steps after which an evaluation episode is cut, and reported as cut.
     max_eval_steps=Key(10_000, low=1),
+    # A nan or an infinite number in an observation or a reward. raise: ends the run; reset_env: its episode
+    # ends before that step; drop: and nothing of that episode is learned from. Not for vector and env_pool.
+    on_bad_value=Key(RAISE, choices=ON_BAD_VALUE),
     # Where action masks come from: "obs" (its key "action_mask", if it has one) or "info".
     action_mask=Key("obs", choices=("obs", "info")),
     # Keys of an ended episode's info that go to episodes.csv.
@@ -101,9 +105,13 @@ def make_env(
     except (DingLiteError, KeyboardInterrupt):
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise EnvError(f"env {shown!r} cannot be made: {said}.{missing_extra(error)}") from error
+        raise EnvError(f"env {shown!r} cannot be made: {_told(error)}") from error
     return env
+
+
+def _told(error: Exception) -> str:
+    said = f"{type(error).__name__}: {error}".rstrip()
+    return f"{said}{'' if said[-1] in '.?!' else '.'}{missing_extra(error)}"
 
 
 def make_vector_env(
@@ -117,7 +125,7 @@ def make_vector_env(
     """Makes ``num_envs`` environments on the backend that the config names.
 
     ``auto`` takes gymnasium's own vector environment where there is one whose open episodes can be
-    saved, and steps them in this process otherwise.
+    saved, and which need not be begun one by one, and steps them in this process otherwise.
 
     Args:
         env_cfg: the config's section ``env``, complete.
@@ -151,15 +159,12 @@ def make_vector_env(
             manager["autoreset"],
             final_of_terminated,
             num_workers=min(num_envs, manager["worker_num"] or cores()),
+            on_bad_value=env_cfg["on_bad_value"],
             **{name: manager[name] for name in WORKER_KEYS},
         )
     make: Callable[[int], gym.Env] = functools.partial(_make_numbered, env_cfg, evaluate)
-    return InProcessVectorEnv(make, num_envs, seed, manager["autoreset"], final_of_terminated)
-
-
-def cores() -> int:
-    """Returns how many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    modes = (manager["autoreset"], final_of_terminated)
+    return InProcessVectorEnv(make, num_envs, seed, *modes, on_bad_value=env_cfg["on_bad_value"])
 
 
 def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,7 +197,7 @@ def _entry_point(env_cfg: Mapping[str, Any]) -> str:
 
 def _has_adapter(env_cfg: Mapping[str, Any]) -> bool:
     plain = env_cfg["type"] == "gymnasium" and not env_cfg["wrappers"] and not env_cfg["kwargs"]
-    return plain and _entry_point(env_cfg) in STATE_ADAPTERS
+    return plain and env_cfg["on_bad_value"] == RAISE and _entry_point(env_cfg) in STATE_ADAPTERS
 
 
 def _refuse_wrappers(env_cfg: Mapping[str, Any]) -> None:
@@ -222,8 +227,7 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> Native
     except DingLiteError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        raise EnvError(f"vector env {shown!r} cannot be made: {said}.{missing_extra(error)}") from error
+        raise EnvError(f"vector env {shown!r} cannot be made: {_told(error)}") from error
     return NativeVectorEnv(
         env,
         seed,
@@ -243,6 +247,7 @@ def vector_env_of(
     seed: int,
     max_steps: int | None = None,
     final_of_terminated: bool = False,
+    on_bad_value: str = RAISE,
 ) -> VectorEnv:
     """Makes one environment for each of ``cfgs`` by ``make(cfg)``, stepped in this process."""
 
@@ -250,4 +255,6 @@ def vector_env_of(
         env: gym.Env = EpisodeRecorder(make(cfgs[index]))
         return env if max_steps is None else gym.wrappers.TimeLimit(env, max_steps)
 
-    return InProcessVectorEnv(numbered, len(cfgs), seed, final_of_terminated=final_of_terminated)
+    return InProcessVectorEnv(
+        numbered, len(cfgs), seed, final_of_terminated=final_of_terminated, on_bad_value=on_bad_value
+    )

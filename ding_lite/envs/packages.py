@@ -58,6 +58,8 @@ def register_ids(env_id: str) -> None:
 
 def missing_extra(error: BaseException) -> str:
     """Returns the install line for a module that ``error`` says is missing, or nothing."""
+    if isinstance(error, (gym.error.NameNotFound, gym.error.VersionNotFound)):
+        return ""  # its package is there, and has told what it offers instead
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
     words = re.findall(r"\w+", str(error).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")

@@ -143,6 +143,14 @@ def batch_of_actions(space: gym.Space, n: int) -> Tree:
     return np.array([space.sample() for _ in range(n)])
 
 
+def fits(batch: Tree, target: Tree) -> bool:
+    """Tells whether a batch has exactly the structure, shapes and dtypes of ``target``."""
+    if isinstance(target, dict):
+        same = isinstance(batch, dict) and batch.keys() == target.keys()
+        return same and all(fits(batch[name], child) for name, child in target.items())
+    return type(batch) is np.ndarray and batch.dtype == target.dtype and batch.shape == target.shape
+
+
 def action_splitter(space: gym.Space) -> Callable[[Tree], list[Any]]:
     """Returns a function from a batch of actions to a list of single ones, as ``env.step`` takes them."""
     branches = children(space)

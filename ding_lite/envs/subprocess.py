@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import itertools
 import mmap
-import os
 import pickle
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +33,12 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs import wire
+from ding_lite.envs.finite import RAISE
 from ding_lite.envs.in_process import AUTORESET
-from ding_lite.envs.spaces import tree_leaves, tree_map
+from ding_lite.envs.spaces import fits, tree_leaves, tree_map
 from ding_lite.envs.vector import NO_ENVS, VectorEnv
 from ding_lite.envs.worker_pool import RestartBudget, WorkerPool
-from ding_lite.envs.worker_process import WorkerProcess
+from ding_lite.envs.worker_process import WorkerProcess, cores
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.seeding import integer_seed
 from ding_lite.types import Episode, Transition, Tree
@@ -52,7 +52,7 @@ class SubprocessVectorEnv(VectorEnv):
             worker: modules that register what it looks up by name must be imported by it.
         num_envs: B.
         seed: the run's.
-        autoreset, final_of_terminated: as in :class:`InProcessVectorEnv`.
+        autoreset, final_of_terminated, on_bad_value: as in :class:`InProcessVectorEnv`.
         num_workers: W, at most B; by default as many as there are cores for this process.
         step_timeout, reset_timeout, start_timeout: seconds after which a worker counts as hanging.
         close_timeout: seconds that the environments have to close, all together.
@@ -81,6 +81,7 @@ class SubprocessVectorEnv(VectorEnv):
         close_timeout: float = 5.0,
         max_restarts: int = 0,
         restart_window: int = 100_000,
+        on_bad_value: str = RAISE,
     ) -> None:
         if autoreset not in AUTORESET:
             raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
@@ -89,10 +90,10 @@ class SubprocessVectorEnv(VectorEnv):
         if not hasattr(socket, "send_fds"):
             raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
         self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
-        self.final_of_terminated = final_of_terminated
+        self.final_of_terminated, self.on_bad_value = final_of_terminated, on_bad_value
         self.step_timeout, self.reset_timeout, self.start_timeout = step_timeout, reset_timeout, start_timeout
         self.close_timeout = close_timeout
-        num_workers = min(num_envs, num_workers or _cores())
+        num_workers = min(num_envs, num_workers or cores())
         plural = "es" if num_workers > 1 else ""
         self.backend = f"{num_envs} environments in {num_workers} worker process{plural}"
         self._stream: tuple[str | int, ...] = ()
@@ -121,7 +122,7 @@ class SubprocessVectorEnv(VectorEnv):
         return wire.SharedArrays(memory, spaces, self.num_envs, len(replies))
 
     def _job(self, make: Callable[[int], gym.Env], number: int, num_workers: int, rows: range) -> bytes:
-        modes = (self.autoreset, self.final_of_terminated)
+        modes = (self.autoreset, self.final_of_terminated, self.on_bad_value)
         job = wire.Job(make, number, num_workers, rows, self.num_envs, self.seed, *modes)
         try:
             return cloudpickle.dumps(job)
@@ -155,7 +156,7 @@ class SubprocessVectorEnv(VectorEnv):
         shared = self._open()
         self._stream = stream
         payloads = {w.number: pickle.dumps((stream, [0] * len(w.rows))) for w in self._pool.workers}
-        self._request(wire.RESET, payloads, self.reset_timeout, "reset_timeout")
+        self._count_in(self._request(wire.RESET, payloads, self.reset_timeout, "reset_timeout"))
         return shared.obs
 
     def step(self, action: Tree) -> Transition:
@@ -166,7 +167,7 @@ class SubprocessVectorEnv(VectorEnv):
         replies = self._request(wire.STEP, payloads, self.step_timeout, "step_timeout")
         if len(replies) < len(payloads):
             self._leave_out([w.rows for w in self._pool.workers if w.number not in replies])
-        final_obs, final_env, episodes = self._rare(replies)
+        final_obs, final_env, episodes, spoiled = self._rare(replies)
         return Transition(
             obs=shared.obs,
             reward=shared.reward.copy(),
@@ -176,6 +177,7 @@ class SubprocessVectorEnv(VectorEnv):
             final_obs=final_obs,
             final_env=final_env,
             episodes=episodes,
+            spoiled=spoiled,
         )
 
     def _hand_over(self, action: Tree, shared: wire.SharedArrays) -> Mapping[int, bytes]:
@@ -184,7 +186,7 @@ class SubprocessVectorEnv(VectorEnv):
         Environments get exactly what they would get in this process: a batch of another dtype than the
         action space's is not cast.
         """
-        if shared.action is not None and _fits(action, shared.action):
+        if shared.action is not None and fits(action, shared.action):
             tree_map(np.copyto, shared.action, action)
             return self._no_payloads
         action = tree_map(np.asarray, action)
@@ -194,22 +196,29 @@ class SubprocessVectorEnv(VectorEnv):
         parts = {w.number: tree_map(lambda leaf, w=w: leaf[w.slice], action) for w in self._pool.workers}
         return {number: pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for number, part in parts.items()}
 
-    def _rare(self, replies: Mapping[int, bytes]) -> tuple[Tree | None, np.ndarray, list[Episode]]:
-        """Returns final_obs, final_env and episodes, out of the few answers that have any."""
+    def _rare(self, replies: Mapping[int, bytes]) -> tuple[Tree | None, np.ndarray, list[Episode], list[int]]:
+        """Returns final_obs, final_env, episodes and spoiled, out of the few answers that have any."""
         rows: list[Tree] = []
         envs: list[np.ndarray] = []
         episodes: list[Episode] = []
+        spoiled: list[int] = []
         for worker in self._pool.workers:
             if reply := replies.get(worker.number):
-                final_obs, final_env, ended = pickle.loads(reply)
+                final_obs, final_env, ended, spoiled_there, bad = pickle.loads(reply)
                 start = worker.rows.start
                 episodes += [one._replace(env=one.env + start) for one in ended]
+                spoiled += [env + start for env in spoiled_there]
+                self._count_bad(bad)
                 if final_obs is not None:
                     rows.append(final_obs)
                     envs.append(final_env + start)
         if not rows:
-            return None, NO_ENVS, episodes
-        return tree_map(lambda *parts: np.concatenate(parts), *rows), np.concatenate(envs), episodes
+            return None, NO_ENVS, episodes, spoiled
+        return tree_map(lambda *parts: np.concatenate(parts), *rows), np.concatenate(envs), episodes, spoiled
+
+    def _count_in(self, resets: Mapping[int, bytes]) -> None:
+        for reply in filter(None, resets.values()):
+            self._count_bad(pickle.loads(reply))
 
     def describe(self, env: int) -> str:
         if self._shared is None:
@@ -317,7 +326,9 @@ class SubprocessVectorEnv(VectorEnv):
         """Begins new episodes in these workers, never the ones that failed; returns where it did."""
         episodes = {k: self._open().episode[self._pool.workers[k].slice] + 1 for k in numbers}
         payloads = {k: pickle.dumps((self._stream, own.tolist())) for k, own in episodes.items()}
-        return list(self._pool.request(wire.RESET, payloads, self.reset_timeout, "reset_timeout"))
+        replies = self._pool.request(wire.RESET, payloads, self.reset_timeout, "reset_timeout")
+        self._count_in(replies)
+        return list(replies)
 
     def _leave_out(self, lost: list[range]) -> None:
         """Marks the rows of workers that were lost in this step."""
@@ -333,15 +344,3 @@ class SubprocessVectorEnv(VectorEnv):
             return wire.IDLE, "the making of its environments"
         env = int(self._shared.busy[worker.number])
         return env, "" if env == wire.IDLE else self.describe(env)
-
-
-def _fits(batch: Tree, target: Tree) -> bool:
-    """Tells whether a batch of actions has exactly the structure, shapes and dtypes of ``target``."""
-    if isinstance(target, dict):
-        same = isinstance(batch, dict) and batch.keys() == target.keys()
-        return same and all(_fits(batch[name], child) for name, child in target.items())
-    return type(batch) is np.ndarray and batch.dtype == target.dtype and batch.shape == target.shape
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,20 +7,21 @@
 
 An episode that ended is begun again without being asked. How (autoreset modes NEXT_STEP, SAME_STEP and
 DISABLED of gymnasium) shows only in ``valid``: a row that was a reset and not a step is not valid. So is the
-row of an environment that was lost with its worker and replaced: its step never was, and the row before
-is the last of its episode.
+row of an environment that was lost with its worker and replaced, or whose step gave a value that is not
+finite: that step never was, and the row before is the last of its episode.
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from ding_lite.envs.finite import RAISE
 from ding_lite.types import Transition, Tree
 
 NO_ENVS = np.zeros(0, np.int64)
@@ -41,7 +42,9 @@ class VectorEnv(ABC):
         restorable: whether ``load_state_dict`` can bring open episodes back.
         restarts: how often a part of it was lost and replaced.
         cut_steps: how many steps the episodes had that were lost with it.
-        say: called with a line for people when that happens; by default a warning.
+        on_bad_value: what a value that is not finite does: "raise", "reset_env" or "drop".
+        bad_values: how often one has ended an episode, or was in the first observation of one.
+        say: called with a line for people when any of this happens; by default a warning.
     """
 
     num_envs: int
@@ -53,6 +56,8 @@ class VectorEnv(ABC):
     restorable: bool = True
     restarts: int = 0
     cut_steps: int = 0
+    on_bad_value: str = RAISE
+    bad_values: int = 0
     say: Callable[[str], None] = staticmethod(_warn)
 
     @abstractmethod
@@ -66,6 +71,15 @@ class VectorEnv(ABC):
     def describe(self, env: int) -> str:
         """Says which episode environment ``env`` is in, for messages."""
         return f"env {env} (step {int(self.episode_lengths[env])})"
+
+    def _count_bad(self, found: Sequence[str]) -> None:
+        """Counts values that were not finite, each in words, and tells of the first."""
+        if found and not self.bad_values:
+            self.say(
+                f"{found[0]}. Its episode ends before that, as each will that has such a value "
+                f"(env.on_bad_value={self.on_bad_value!r}); in training, collect/bad_values counts them"
+            )
+        self.bad_values += len(found)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

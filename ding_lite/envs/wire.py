@@ -48,6 +48,7 @@ class Job(NamedTuple):
     seed: int
     autoreset: str
     final_of_terminated: bool
+    on_bad_value: str
 
 
 class ChannelClosed(Exception):

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -73,6 +73,16 @@ def _view(array: np.ndarray) -> Any:
 class WorkerEnvs(InProcessVectorEnv):
     """A slice of the whole vector; what it is doing shows in the shared arrays at any moment."""
 
+    _found_bad: tuple[str, ...] = ()  # not told yet
+
+    def _count_bad(self, found: Sequence[str]) -> None:
+        self._found_bad += tuple(found)
+
+    def _told_bad(self) -> tuple[str, ...]:
+        """Returns what was found since it was last told: the parent counts, and speaks."""
+        found, self._found_bad = self._found_bad, ()
+        return found
+
     def attach(self, shared: SharedArrays, number: int) -> None:
         """Moves the batches of this slice into the shared arrays of worker ``number``."""
         rows = slice(self.index_offset, self.index_offset + self.num_envs)
@@ -104,6 +114,7 @@ class WorkerEnvs(InProcessVectorEnv):
             reply = self._step_shared(payload)
         elif kind == RESET:
             self.begin(*pickle.loads(payload))
+            reply = pickle.dumps(self._told_bad()) if self._found_bad else b""
         elif kind == STATE:
             reply = pickle.dumps(self.state_dict(), pickle.HIGHEST_PROTOCOL)
         elif kind == LOAD:
@@ -120,9 +131,10 @@ class WorkerEnvs(InProcessVectorEnv):
         reward, terminated, truncated, valid = self._outputs
         reward[:], terminated[:] = transition.reward, transition.terminated
         truncated[:], valid[:] = transition.truncated, transition.valid
-        if transition.final_obs is None and not transition.episodes:
+        if transition.final_obs is None and not transition.episodes and not self._found_bad:
             return b""
-        rare = transition.final_obs, transition.final_env, transition.episodes
+        bad = transition.spoiled, self._told_bad()
+        rare = transition.final_obs, transition.final_env, transition.episodes, *bad
         return pickle.dumps(rare, pickle.HIGHEST_PROTOCOL)
 
 
@@ -189,8 +201,8 @@ def _start(channel: Channel, made: list[WorkerEnvs]) -> bool:
     def make_all() -> bytes:
         nonlocal job
         job = cloudpickle.loads(request.payload)
-        modes = (job.autoreset, job.final_of_terminated)
-        made.append(WorkerEnvs(_naming(job.make), len(job.rows), job.seed, *modes, job.rows.start))
+        modes = (job.autoreset, job.final_of_terminated, job.rows.start, job.on_bad_value)
+        made.append(WorkerEnvs(_naming(job.make), len(job.rows), job.seed, *modes))
         return cloudpickle.dumps((made[0].obs_space, made[0].action_space))
 
     if not _answer(channel, request.seq, make_all) or job is None:

@@ -39,6 +39,11 @@ ONE_THREAD = dict.fromkeys(
 KILL_SECONDS = 1.0  # for the kernel to end a killed process
 
 
+def cores() -> int:
+    """Returns how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class WorkerProcess:
     """A worker process and the parent's end of its channel.
 

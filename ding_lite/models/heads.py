@@ -127,7 +127,8 @@ class BoxHead(nn.Module):
             )
         if np.any(space.low >= space.high):
             raise ConfigError(f"the action space {space} has a dimension with low >= high")
-        if self.kind != "normal" and not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        width = space.high.astype(np.float64) - space.low
+        if self.kind != "normal" and not (width <= np.finfo(np.float32).max).all():
             raise ConfigError(
                 f"policy.model.box_distribution={self.kind!r} needs finite bounds, and the action space "
                 f"is {space}; use 'normal', which is clipped at the environment only"

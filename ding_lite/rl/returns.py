@@ -108,6 +108,8 @@ def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     Shapes:
         value, target: (N,) -> ()
     """
+    size = target.abs().amax().clamp_min(1.0)  # the square of a large one is beyond float32
+    value, target = value / size, target / size
     variance = target.var(correction=0)
     unexplained = (target - value).var(correction=0)
     ratio = 1 - unexplained / variance.clamp_min(torch.finfo(variance.dtype).tiny)

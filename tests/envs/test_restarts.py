@@ -18,6 +18,7 @@ from pathlib import Path
 import faulty_worlds
 import numpy as np
 import pytest
+from chains import check_chain
 from leaks import alive, no_leaks  # noqa: F401 (a fixture)
 from worlds import policy_for
 
@@ -293,30 +294,6 @@ def test_an_interrupted_replacement_closes_the_pool():
 
 
 # ---- who works with such environments
-
-
-def check_chain(rollout):
-    """Every valid row is followed by the next step of its episode, or ended; returns how many there were."""
-    obs, valid = rollout.obs.numpy(), rollout.valid.numpy()
-    terminated, truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
-    finals = {}
-    if "final" in rollout:
-        rows = zip(rollout.final.t.tolist(), rollout.final.env.tolist(), strict=True)
-        finals = dict(zip(rows, rollout.final.obs.numpy(), strict=True))
-    steps, num_envs = valid.shape
-    for t in range(steps):
-        for env in range(num_envs):
-            if not valid[t, env] or terminated[t, env]:
-                continue
-            if truncated[t, env]:
-                following = finals.pop((t, env))
-            else:
-                following = rollout.last_obs.numpy()[env] if t + 1 == steps else obs[t + 1, env]
-                assert t + 1 == steps or valid[t + 1, env]
-            assert following.tolist() == [obs[t, env, 0], obs[t, env, 1] + 1]
-            assert rollout.reward[t, env] == obs[t, env, 1] + 1
-    assert not finals
-    return int(valid.sum())
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])

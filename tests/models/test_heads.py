@@ -333,10 +333,14 @@ def test_box_with_an_empty_dimension_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["tanh_normal", "beta"])
-@pytest.mark.parametrize("high", [np.inf, np.array([1, np.inf], np.float32)])
-def test_bounded_distribution_without_finite_bounds_is_refused(kind, high):
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, np.inf), (0, np.array([1, np.inf], np.float32)), (-np.inf, np.inf), (-3e38, 3e38)],
+    ids=["half", "one dimension", "both", "wider than float32 can tell"],
+)
+def test_bounded_distribution_without_finite_bounds_is_refused(kind, low, high):
     with pytest.raises(ConfigError, match=f"box_distribution='{kind}' needs finite bounds"):
-        head_for(spaces.Box(0, high, (2,)), box_distribution=kind)
+        head_for(spaces.Box(low, high, (2,)), box_distribution=kind)
 
 
 # ------------------------------------------------------------------ gradients

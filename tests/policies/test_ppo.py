@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from worlds import SeededEnv, trainee
 
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
 from ding_lite.collector import Collector
@@ -297,6 +298,48 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_reported():
     after = policy.optimizer.state_dict()["state"]
     assert all(torch.isfinite(v).all() for s in after.values() for v in s.values())
     assert moments == {}
+
+
+def ratio_beyond_every_number(policy, rollout):
+    rollout.log_prob[:] = -200.0
+
+
+def weight_that_is_no_number(policy, rollout):
+    with torch.no_grad():
+        next(policy.model.parameters())[0, 0] = math.nan
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (ratio_beyond_every_number, r"of its results \{'total_loss': -?inf.*'approx_kl': inf"),
+        (weight_that_is_no_number, r"of the weights \['actor_encoder.*0.weight'\]"),
+    ],
+)
+def test_what_is_not_finite_in_a_step_is_named(spoil, words):
+    policy, collector = make(learn=dict(epoch_per_collect=1, value_norm=False))
+    rollout = collector.collect()
+    spoil(policy, rollout)
+    before = parameters(policy)
+    with pytest.raises(NumericsError, match=f"step 0 of a pass.*{words}"):
+        policy.learn_mode.forward(rollout)
+    assert equal(*([p.nan_to_num() for p in some] for some in (before, parameters(policy))))
+
+
+class Huge(SeededEnv):
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return (obs, 1e30 * reward, *rest)
+
+
+def test_rewards_of_any_size_are_learned_from_in_their_own_scale():
+    policy, collector = trainee("ppo", Huge, learn=dict(value_norm=True))
+    for _ in range(3):
+        assert np.isfinite(list(policy.learn_mode.forward(collector.collect()).values())).all()
+    assert all(torch.isfinite(p).all() for p in policy.model.parameters())
+    without, collector = trainee("ppo", Huge, learn=dict(value_norm=False))
+    with pytest.raises(NumericsError, match=r"'value_loss': inf.*look at the scale of the rewards"):
+        without.learn_mode.forward(collector.collect())
 
 
 @pytest.mark.parametrize("field", ["advantage", "value"])

@@ -469,6 +469,13 @@ def test_prediction_off_by_a_constant_explains_all_variance():
     assert explained_variance(target + 8, target) == 1.0
 
 
+def test_scale_of_the_targets_does_not_matter_even_where_their_squares_are_beyond_float32():
+    target, value = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([1.0, 3.0, 5.0])
+    expected = explained_variance(value, target)
+    for scale in (1e-3, 1e3, 1e30):
+        assert torch.allclose(explained_variance(scale * value, scale * target), expected)
+
+
 def test_constant_prediction_explains_nothing():
     assert explained_variance(torch.full((3,), 4.0), torch.tensor([1.0, 2.0, 6.0])) == 0.0
 
