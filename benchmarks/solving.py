@@ -1,4 +1,4 @@
-"""The row ``solve``: a whole process, from the command line until CartPole-v1 is solved, with rl-zoo's settings."""
+"""The row ``solve``: whole processes until CartPole-v1 is solved, with rl-zoo's settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from processes import HERE, run, run_system
+from timing import HERE, run, run_system
 from work import System, Work
 
 CONFIG = HERE / "cartpole_zoo_ppo.py"

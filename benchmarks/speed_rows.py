@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from processes import run_system
+from timing import run_system
 from work import System, Work, faults
 
 SB3 = "Stable-Baselines3"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from processes import run
+from timing import run
 
 TORCH = "import torch"
 COMMANDS = {

@@ -7,9 +7,10 @@ import os
 import gymnasium as gym
 import numpy as np
 import torch
-from systems.single_file_ppg import Network, PoolEnvs
 from torch import nn
 from work import Done, Work, cores
+
+from systems.single_file_ppg import Network, PoolEnvs
 
 
 def atari_envs(work: Work, steps: int) -> Done:

@@ -12,8 +12,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv, VecFrameStack
-from systems.counting import UpdateCounter
 from work import Done, Work
+
+from systems.counting import UpdateCounter
 
 
 def train(work: Work, steps: int, *, our_envs: bool = False) -> Done:

@@ -1,19 +1,20 @@
 """PPG as one file in the manner of CleanRL's ppg_procgen, written for this benchmark, on EnvPool's Procgen.
 
-One IMPALA encoder, a value head whose gradient stops at it, an auxiliary value head, one Adam for both phases,
-rewards scaled by the std of the discounted return. EnvPool resets in a step of its own, which is no
-transition: it is left out of both phases, as in ding_lite.
+One IMPALA encoder, a value head whose gradient stops at it, an auxiliary value head, one Adam for both
+phases, rewards scaled by the std of the discounted return. EnvPool resets in a step of its own, which is
+no transition: it is left out of both phases, as in ding_lite.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from systems.counting import UpdateCounter
-from systems.single_file_ppo import gae
 from torch import Tensor, nn
 from torch.distributions import Categorical, kl_divergence
 from work import Done, Skipped, Work
+
+from systems.counting import UpdateCounter
+from systems.single_file_ppo import gae
 
 GAMMA = 0.999
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import torch
-from systems.counting import UpdateCounter
 from torch import nn
 from work import Done, Work
+
+from systems.counting import UpdateCounter
 
 
 def train(work: Work, steps: int) -> Done:

@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium as gym
 import torch
-from systems.counting import UpdateCounter
 from tianshou.algorithm import PPO
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy, ProbabilisticActorPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -19,6 +18,8 @@ from tianshou.utils.net.continuous import ContinuousActorProbabilistic, Continuo
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
 from torch import nn
 from work import Done, Work
+
+from systems.counting import UpdateCounter
 
 
 def train(work: Work, steps: int) -> Done:

@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import torch
-from systems.counting import UpdateCounter
 from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule
 from torch import nn
 from torchrl.collectors import Collector
@@ -18,6 +17,8 @@ from torchrl.modules import MLP, IndependentNormal, OneHotCategorical, Probabili
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value.advantages import GAE
 from work import Done, Work
+
+from systems.counting import UpdateCounter
 
 
 def train(work: Work, steps: int) -> Done:
