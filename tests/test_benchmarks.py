@@ -93,7 +93,7 @@ def test_table_has_medians_spread_ratio_limit_and_what_is_missing():
 
 def test_table_without_a_base_has_the_cost_of_a_step():
     row = SpeedRow("task", {"we": System("a:b", TASK, (1, 2))})
-    assert row.lines({"ours": speeds(2_000)}, {})[2] == "| we | **2,000** | 2,000 to 2,000 | 500.00 | 2,100 |"
+    assert row.lines({"we": speeds(2_000)}, {})[2] == "| we | **2,000** | 2,000 to 2,000 | 500.00 | 2,100 |"
 
 
 def test_table_of_solving_counts_the_solved_seeds():
