@@ -24,6 +24,10 @@ def main() -> None:
         told = {"skipped": str(reason)}
     except ModuleNotFoundError as error:
         told = {"skipped": f"not installed: {error.name}"}
+    except Exception as error:
+        if type(error).__name__ != "DependencyNotInstalled":  # gymnasium's
+            raise
+        told = {"skipped": str(error)}
     print(json.dumps(told))
 
 

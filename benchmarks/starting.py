@@ -13,6 +13,7 @@ TORCH = "import torch"
 COMMANDS = {
     TORCH: ["-c", "import torch"],
     "import ding_lite": ["-c", "import ding_lite"],
+    "from ding_lite import SerialPipeline": ["-c", "from ding_lite import SerialPipeline"],
     "import stable_baselines3": ["-c", "import stable_baselines3"],
     "ding-lite --help": ["-m", "ding_lite", "--help"],
 }
@@ -56,7 +57,9 @@ class StartRow:
                 lines.append(f"| `{arm}` | {skipped.get(arm, 'not measured')} | | | |")
                 continue
             seconds = [one["seconds"] for one in found]
-            less = "" if torch is None or arm == TORCH else f"{median(seconds) - torch:.2f}"
+            less = ""
+            if torch is not None and arm != TORCH:
+                less = f"{median(seconds) - torch:.2f}" if median(seconds) > torch else "torch is not loaded"
             lines.append(
                 f"| `{arm}` | **{median(seconds):.2f}** | {min(seconds):.2f} to {max(seconds):.2f} | {less} "
                 f"| {max(one['peak_mib'] for one in found):,.0f} |"

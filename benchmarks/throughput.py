@@ -33,17 +33,26 @@ Row = SpeedRow | SolveRow | StartRow
 ROWS: dict[str, Row] = {**SPEED_ROWS, "solve": SolveRow(), "start": StartRow()}
 
 
-def measure(row: Row, rounds: int, store: Path = STORE, document: Path = report.RESULTS) -> None:
-    """Runs the rounds of a row that are missing, stores each, and writes the table."""
+def measure(row: Row, rounds: int, store: Path = STORE, document: Path = report.RESULTS) -> int:
+    """Runs the rounds of a row that are missing, stores each, and writes the table.
+
+    Returns:
+        how many systems failed; the others go on without them.
+    """
     file = store / f"{row.name}.json"
     stored: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"arms": {}}
-    stored["skipped"] = {}  # it may be installed by now
+    stored["skipped"], failed = {}, 0  # what was missing may be installed by now
     for number in range(rounds):
         for arm in row.arms:
             done = stored["arms"].setdefault(arm, [])
             if len(done) > number or arm in stored["skipped"]:
                 continue
-            found = row.measure(arm, number)
+            try:
+                found = row.measure(arm, number)
+            except RuntimeError as error:
+                print(error, file=sys.stderr, flush=True)
+                failed += 1
+                found = {"skipped": f"failed: {str(error).strip().splitlines()[-1]}"}
             if "skipped" in found:
                 stored["skipped"][arm] = found["skipped"]
                 print(f"{row.name}  {arm}: {found['skipped']}", flush=True)
@@ -58,6 +67,7 @@ def measure(row: Row, rounds: int, store: Path = STORE, document: Path = report.
             file.write_text(json.dumps(stored, indent=1) + "\n")
             print(f"{row.name}  round {number + 1}  {arm}: {row.say(found)}", flush=True)
     write_table(row, stored, document)
+    return failed
 
 
 def write_table(row: Row, stored: dict[str, Any], document: Path) -> None:
@@ -70,7 +80,7 @@ def write_table(row: Row, stored: dict[str, Any], document: Path) -> None:
 
 
 def main() -> int:
-    """Measures rows."""
+    """Measures rows; returns 1 if a system failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -80,9 +90,8 @@ def main() -> int:
     unknown = [name for name in args.rows if name not in ROWS]
     if unknown:
         parser.error(f"unknown row {unknown[0]!r}; there are {', '.join(ROWS)}")
-    for name in args.rows or ROWS:
-        measure(ROWS[name], args.rounds or ROWS[name].rounds)
-    return 0
+    failed = [measure(ROWS[name], args.rounds or ROWS[name].rounds) for name in args.rows or ROWS]
+    return 1 if any(failed) else 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ sys.path.append(str(BENCHMARKS))
 import learning  # noqa: E402
 import report  # noqa: E402
 import solving  # noqa: E402
+import starting  # noqa: E402
 import throughput  # noqa: E402
 import timing  # noqa: E402
 from speed_rows import CARTPOLE, SPEED_ROWS, SpeedRow  # noqa: E402
@@ -122,7 +123,7 @@ def test_document_without_one_place_for_a_section_is_refused(tmp_path, sections)
 
 @dataclass(frozen=True)
 class Counted:
-    """A row whose measurements are the order in which they were made."""
+    """A row whose measurements are the order in which they were made; its arm "broken" fails."""
 
     calls: list
     name: str = "counted"
@@ -130,6 +131,8 @@ class Counted:
 
     def measure(self, arm, number):
         self.calls.append((arm, number))
+        if arm == "broken":
+            raise RuntimeError("a long story\nBadError: why")
         return {"skipped": "not installed"} if arm == "missing" else {"value": len(self.calls)}
 
     def say(self, found):
@@ -150,6 +153,23 @@ def test_rounds_are_interleaved_stored_and_not_repeated(tmp_path):
     assert "a [1, 4, 7] None\nmissing [] not installed\nb [3, 5, 8] None" in text
     assert "old" not in text
     assert f"{report.machine()}." in text
+
+
+def test_system_that_fails_is_named_and_the_others_go_on(tmp_path, capsys):
+    calls, file = [], document(tmp_path, "speed counted")
+    assert throughput.measure(Counted(calls, arms=("broken", "a")), 2, tmp_path, file) == 1
+    assert calls == [("broken", 0), ("a", 0), ("a", 1)]
+    assert "broken [] failed: BadError: why\na [2, 3] None" in file.read_text()
+    assert "a long story" in capsys.readouterr().err
+
+
+def test_start_shows_what_is_loaded_beside_torch():
+    seconds = {"import torch": 2.0, "import ding_lite": 0.1, "import stable_baselines3": 2.5}
+    stored = {arm: [{"seconds": s, "peak_mib": 9.0}] for arm, s in seconds.items()}
+    lines = starting.StartRow().lines(stored, {})
+    assert lines[2] == "| `import torch` | **2.00** | 2.00 to 2.00 |  | 9 |"
+    assert lines[3] == "| `import ding_lite` | **0.10** | 0.10 to 0.10 | torch is not loaded | 9 |"
+    assert "| `import stable_baselines3` | **2.50** | 2.50 to 2.50 | 0.50 | 9 |" in lines
 
 
 # ------------------------------------------------------------------ the rows as they are

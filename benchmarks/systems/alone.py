@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import gymnasium as gym
@@ -15,14 +16,19 @@ from systems.single_file_ppg import Network, PoolEnvs
 
 def atari_envs(work: Work, steps: int) -> Done:
     """Steps the environments with random actions, an equal share on every core, nothing sent anywhere."""
+    gym.register_envs(importlib.import_module("ale_py"))
     workers = min(cores(), work.envs)
     children = []
     for number in range(workers):
         child = os.fork()
         if child == 0:
-            share = len(range(number, work.envs, workers))
-            _play_atari(work, share, -(-steps // work.envs))
-            os._exit(0)
+            failed = 1
+            try:
+                share = len(range(number, work.envs, workers))
+                _play_atari(work, share, -(-steps // work.envs))
+                failed = 0
+            finally:
+                os._exit(failed)
         children.append(child)
     assert not any(os.waitpid(child, 0)[1] for child in children), "an environment failed"
     return Done(-(-steps // work.envs) * work.envs)

@@ -53,8 +53,8 @@ def _model(work: Work, our_envs: bool) -> PPO:
 
 
 def _atari(work: Work, our_envs: bool) -> VecEnv:
+    gym.register_envs(importlib.import_module("ale_py"))
     if not our_envs:  # as rl-zoo: its own wrappers, all in this process
-        gym.register_envs(importlib.import_module("ale_py"))
         return VecFrameStack(make_atari_env(work.env_id, work.envs), 4)
     make = functools.partial(_our_env, work.env_id)
     return SubprocVecEnv([functools.partial(make, index) for index in range(work.envs)])
