@@ -45,7 +45,7 @@ learn: $(VENV)/ready   ## every shipped config reaches its score (an hour or two
 results: $(VENV)/ready ## one row of that table: make results ROW=cartpole_ppo
 	$(BIN)/python benchmarks/learning.py $(ROW)
 
-bench: $(VENV)/peers   ## speed beside other libraries (two hours; restartable): make bench ROW=cartpole
+bench: $(VENV)/peers   ## speed beside other libraries (an hour or two; restartable): make bench ROW=cartpole
 	$(BIN)/python benchmarks/throughput.py $(ROW)
 
 soak: $(VENV)/ready    ## half an hour of training while workers die: make soak MINUTES=3

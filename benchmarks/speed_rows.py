@@ -206,15 +206,11 @@ SPEED_ROWS = {
         ),
         SpeedRow(
             "collect",
-            _systems(
-                COLLECT,
-                (524_288, 2_621_440),
-                {
-                    "ding_lite": ("ours:collect", {}),
-                    SB3: ("sb3:collect", {}),
-                    "environments alone": ("alone:vector_envs", {}),
-                },
-            ),
+            {
+                "ding_lite": System("ours:collect", COLLECT, (1_048_576, 5_242_880)),
+                SB3: System("sb3:collect", COLLECT, (131_072, 655_360)),
+                "environments alone": System("alone:vector_envs", COLLECT, (1_048_576, 5_242_880)),
+            },
             base=SB3,
         ),
         SpeedRow("collect_costs", _costs()),
