@@ -136,7 +136,9 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def _costs() -> dict[str, System]:
     """Returns ding_lite's collecting over environments, rollout lengths and network widths."""
-    works = {f"{envs:,} environments": replace(COLLECT, envs=envs) for envs in (1, 4, 16, 64, 256, 1024)}
+    works = {
+        f"{envs:,} env{'s' * (envs > 1)}": replace(COLLECT, envs=envs) for envs in (1, 4, 16, 64, 256, 1024)
+    }
     works |= {f"rollouts of {steps:,} steps": replace(COLLECT, rollout=steps) for steps in (8, 128, 1024)}
     works |= {f"layers of {w} and {w}": replace(COLLECT, hidden=(w, w)) for w in (16, 256, 512)}
     return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -54,8 +56,10 @@ def collect(work: Work, steps: int) -> Done:
 
 
 def _pipeline(config: dict[str, Any]) -> SerialPipeline:
+    parent = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
     try:
-        return SerialPipeline(config, folder=Path(tempfile.mkdtemp()) / "run")
+        return SerialPipeline(config, folder=parent / "run")
     except EnvError as error:
         raise Skipped(str(error)) from error
 
@@ -88,9 +92,9 @@ def _learn(work: Work, compiled: bool, own: dict[str, Any]) -> dict[str, Any]:
         learn["compile"] = compiled
     elif compiled:
         raise Skipped("this version has no policy.learn.compile")
+    learn["batch_size"] = work.batch or work.samples
     if not work.epochs:
         return learn
-    learn["batch_size"] = work.batch
     if kind == "ppo":
         return {**learn, "epoch_per_collect": work.epochs}
     return {
