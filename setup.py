@@ -39,6 +39,12 @@ TEST = [
     "stable-baselines3>=2.7",
     *(p for e in TESTED for p in EXTRAS[e]),
 ]
+# What benchmarks/throughput.py runs beside ours. Tianshou itself is installed with --no-deps (see the
+# Makefile): it asks for an older pandas than the constraints have, and runs on theirs.
+TIANSHOU_NEEDS = ["deepdiff>=7,<8", "h5py>=3.9", "numba>=0.60", "overrides>=7.4,<8", "pandas"]
+TIANSHOU_NEEDS += ["pettingzoo>=1.22", "sensai-utils>=1.6", "tensorboard>=2.5"]
+BENCH = ["stable-baselines3>=2.7", "torchrl>=0.14", *TIANSHOU_NEEDS]
+BENCH += [p for e in ("atari", "mujoco", "envpool") for p in EXTRAS[e]]
 
 setup(
     name="ding_lite",
@@ -64,6 +70,7 @@ setup(
     extras_require={
         **EXTRAS,
         "test": TEST,
+        "bench": BENCH,
         "dev": [*TEST, "ruff>=0.14", "mypy>=1.18"],
     },
     entry_points={"console_scripts": ["ding-lite=ding_lite.cli:main"]},

@@ -16,7 +16,6 @@ import argparse
 import csv
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -25,12 +24,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import report
 from comparison import comparison_lines, draw_curves
 from rows import COMPARISONS, ROWS, Row
 
 HERE = Path(__file__).parent
 STORE = HERE / "learning"
-RESULTS = HERE / "RESULTS.md"
 RUNS = Path("runs") / "learning"
 CURVES = HERE / "curves"
 EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in each.arms.items()}
@@ -87,7 +86,11 @@ def run_row(name: str) -> None:
         for job in jobs:
             one = job.result()
             stored["seeds"] = sorted([*stored["seeds"], one], key=lambda s: s["seed"])
-            stored |= {"commit": _commit(), "machine": _machine(), "date": time.strftime("%Y-%m-%d")}
+            stored |= {
+                "commit": report.commit(),
+                "machine": report.machine(),
+                "date": time.strftime("%Y-%m-%d"),
+            }
             file.parent.mkdir(exist_ok=True)
             file.write_text(json.dumps(stored, indent=1) + "\n")
             print(f"{name} seed {one['seed']}: {one['mean']:.1f} ± {one['std']:.1f}", flush=True)
@@ -125,11 +128,11 @@ def write_table() -> None:
             f"| {title} | {len(seeds)} | {steps} | {each} | **{mean:.1f}** | {row.mean:g} | {took:.0f} | "
             f"{stored['commit']} |"
         )
-    _put("learning", lines)
+    report.put("learning", lines)
     for title, comparison in COMPARISONS.items():
         seeds_of = {name: _stored(name) for name in comparison.arms}
         if any(seeds_of.values()):
-            _put(title, comparison_lines(comparison, seeds_of))
+            report.put(title, comparison_lines(comparison, seeds_of))
             draw_curves(comparison, seeds_of, CURVES / f"{title}.png")
 
 
@@ -137,23 +140,6 @@ def _stored(name: str) -> list[dict[str, Any]]:
     file = STORE / f"{name}.json"
     seeds: list[dict[str, Any]] = json.loads(file.read_text())["seeds"] if file.exists() else []
     return seeds
-
-
-def _put(section: str, lines: list[str]) -> None:
-    """Writes lines between the markers of a section of RESULTS.md."""
-    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
-    text = RESULTS.read_text()
-    RESULTS.write_text(f"{text.split(begin)[0]}{begin}\n" + "\n".join(lines) + f"\n{end}{text.split(end)[1]}")
-
-
-def _commit() -> str:
-    return subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE
-    ).stdout.strip()
-
-
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def main() -> int:

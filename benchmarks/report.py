@@ -1,0 +1,36 @@
+"""Where results go: RESULTS.md between its markers, and what stands beside every number."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "RESULTS.md"
+
+
+def put(section: str, lines: list[str], document: Path = RESULTS) -> None:
+    """Writes lines between the markers of a section.
+
+    Raises:
+        ValueError: if the document has no such markers, or has them twice.
+    """
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    text = document.read_text()
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise ValueError(f"{document.name} must have one {begin!r} and one {end!r}")
+    before, after = text.split(begin)[0], text.split(end)[1]
+    document.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}")
+
+
+def commit() -> str:
+    """Returns the short name of the commit that is measured."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=HERE).stdout.strip()
+
+
+def machine() -> str:
+    """Returns what the numbers were measured on."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"

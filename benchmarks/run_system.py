@@ -1,0 +1,35 @@
+"""Runs one system once, in this process: ``run_system.py ROW SYSTEM STEPS``; prints what it did as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import asdict
+
+from solving import sb3_system
+from speed_rows import SPEED_ROWS
+from work import Skipped
+
+
+def main() -> None:
+    """Runs it; the last line of the output is ``Done``, or why there is none."""
+    row, name, steps = sys.argv[1:]
+    system = sb3_system(int(name)) if row == "solve" else SPEED_ROWS[row].systems[name]
+    module, function = system.function.split(":")
+    try:
+        run = getattr(importlib.import_module(f"systems.{module}"), function)
+        told = asdict(run(system.work, int(steps), **system.options))
+    except Skipped as reason:
+        told = {"skipped": str(reason)}
+    except ModuleNotFoundError as error:
+        told = {"skipped": f"not installed: {error.name}"}
+    except Exception as error:
+        if type(error).__name__ != "DependencyNotInstalled":  # gymnasium's
+            raise
+        told = {"skipped": str(error)}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()

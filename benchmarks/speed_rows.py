@@ -1,0 +1,222 @@
+"""The rows of long-run speed: what is done, by which systems, and the table that is made of it.
+
+A row's speed is (N2 - N1) / (t2 - t1) of two whole processes timed from outside, so that starting,
+importing and compiling cancel; N are valid transitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from timing import run_system
+from work import System, Work, faults
+
+SB3 = "Stable-Baselines3"
+COMPILED = "ding_lite, compiled"
+Stored = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """Systems on one task.
+
+    Args:
+        name: of the row.
+        systems: by the name that the table shows.
+        base: that the others are divided by; "" shows the cost of a step in its place.
+        limit: systems which are parts of the task: one after the other they are its limit.
+        rounds: how often each is measured, where the command line does not say.
+    """
+
+    name: str
+    systems: dict[str, System]
+    base: str = ""
+    limit: tuple[str, ...] = ()
+    rounds: int = 3
+
+    @property
+    def arms(self) -> list[str]:
+        """The systems' names."""
+        return list(self.systems)
+
+    def measure(self, arm: str, number: int) -> dict[str, Any]:
+        """Returns speed and memory of one system, or ``{"skipped": reason}``.
+
+        Raises:
+            RuntimeError: if it fails, or did other work than it was asked to.
+        """
+        system, told = self.systems[arm], []
+        for steps in system.lengths:
+            process, done = run_system(self.name, arm, steps, system.work.threads)
+            if done is None:
+                return {"skipped": process.skipped}
+            wrong = faults(system.work, steps, done)
+            if wrong:
+                raise RuntimeError(f"{self.name}: {arm}: {'; '.join(wrong)}")
+            told.append((process, done))
+        (short, first), (long, second) = told
+        if long.seconds <= short.seconds:
+            raise RuntimeError(f"{self.name}: {arm}: the longer run took no longer; is the machine busy?")
+        return {
+            "speed": (second.env_steps - first.env_steps) / (long.seconds - short.seconds),
+            "peak_mib": long.peak_mib,
+            "seconds": [short.seconds, long.seconds],
+            "env_steps": [first.env_steps, second.env_steps],
+            "updates": second.updates,
+            "parameters": second.parameters,
+        }
+
+    def say(self, found: dict[str, Any]) -> str:
+        """Returns one measurement in words."""
+        return f"{found['speed']:,.0f} steps/s, {found['peak_mib']:,.0f} MiB"
+
+    def lines(self, stored: Stored, skipped: dict[str, str]) -> list[str]:
+        """Returns the table."""
+        last = f"x {self.base}" if self.base else "µs a step"
+        lines = [
+            f"| system | steps/s, median of {self._rounds(stored)} | spread | {last} | peak memory, MiB |",
+            "|---|---|---|---|---|",
+        ]
+        medians = {arm: median(one["speed"] for one in found) for arm, found in stored.items() if found}
+        for arm in self.systems:
+            if arm not in medians:
+                lines.append(f"| {arm} | {skipped.get(arm, 'not measured')} | | | |")
+                continue
+            speeds = [one["speed"] for one in stored[arm]]
+            spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
+            peak = max(one["peak_mib"] for one in stored[arm])
+            lines.append(
+                f"| {arm} | **{medians[arm]:,.0f}** | {spread} | {self._last(medians[arm], medians)} "
+                f"| {peak:,.0f} |"
+            )
+        if self.limit and all(part in medians for part in self.limit):
+            limit = 1 / sum(1 / medians[part] for part in self.limit)
+            lines.append(
+                f"| limit: {', then '.join(self.limit)} | {limit:,.0f} | | {self._last(limit, medians)} | |"
+            )
+        return lines
+
+    def _rounds(self, stored: Stored) -> int:
+        return max((len(found) for found in stored.values()), default=0)
+
+    def _last(self, speed: float, medians: dict[str, float]) -> str:
+        if not self.base:
+            return f"{1e6 / speed:.2f}"
+        return f"{speed / medians[self.base]:.2f}" if self.base in medians else ""
+
+
+CARTPOLE = Work("cartpole", "CartPole-v1", 8, 128, 4, 256, 1e-3, parameters=9_155)
+HALFCHEETAH = Work("halfcheetah", "HalfCheetah-v5", 8, 256, 10, 64, 3e-4, parameters=11_085)
+BREAKOUT = Work(
+    "breakout", "BreakoutNoFrameskip-v4", 8, 128, 4, 256, 2.5e-4, parameters=1_686_693, all_cores=True
+)
+PROCGEN = Work(
+    "procgen_ppg", "StarpilotEasy-v0", 32, 128, 1, 512, 5e-4, parameters=626_513,
+    aux_freq=2, aux_epochs=2, aux_batch=512, all_cores=True,
+)  # fmt: skip
+COLLECT = Work("collect", "CartPole-v1", 256, 32)
+
+
+def _systems(
+    work: Work, lengths: tuple[int, int], functions: dict[str, tuple[str, dict[str, Any]]]
+) -> dict[str, System]:
+    return {name: System(what, work, lengths, options) for name, (what, options) in functions.items()}
+
+
+OURS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ding_lite": ("ours:train", {}),
+    COMPILED: ("ours:train", {"compiled": True}),
+}
+PEERS: dict[str, tuple[str, dict[str, Any]]] = {
+    SB3: ("sb3:train", {}),
+    "Tianshou": ("tianshou_ppo:train", {}),
+    "TorchRL": ("torchrl_ppo:train", {}),
+}
+
+
+def _costs() -> dict[str, System]:
+    """Returns ding_lite's collecting over environments, rollout lengths and network widths."""
+    works = {
+        f"{envs:,} env{'s' * (envs > 1)}": replace(COLLECT, envs=envs) for envs in (1, 4, 16, 64, 256, 1024)
+    }
+    works |= {f"rollouts of {steps:,} steps": replace(COLLECT, rollout=steps) for steps in (8, 128, 1024)}
+    works |= {f"layers of {w} and {w}": replace(COLLECT, hidden=(w, w)) for w in (16, 256, 512)}
+    return {
+        name: System("ours:collect", work, (_seconds(work, 1), _seconds(work, 5)))
+        for name, work in works.items()
+    }
+
+
+def _seconds(work: Work, seconds: float) -> int:
+    """Returns about how many env steps are collected in so many seconds, in whole rollouts."""
+    a_turn = 60e-6 + work.envs * (0.6e-6 + 2e-11 * sum(work.hidden) ** 2)
+    return work.samples * max(1, round(seconds / (a_turn * work.rollout)))
+
+
+SPEED_ROWS = {
+    row.name: row
+    for row in (
+        SpeedRow(
+            "cartpole",
+            _systems(
+                CARTPOLE,
+                (20_480, 163_840),
+                {
+                    **OURS,
+                    "ding_lite, evaluation and checkpoints every 10,000 steps": (
+                        "ours:train",
+                        {"everything": True},
+                    ),
+                    **PEERS,
+                    "single file, CleanRL's manner": ("single_file_ppo:train", {}),
+                },
+            ),
+            base=SB3,
+        ),
+        SpeedRow("halfcheetah", _systems(HALFCHEETAH, (8_192, 40_960), OURS | PEERS), base=SB3),
+        SpeedRow(
+            "breakout",
+            _systems(
+                BREAKOUT,
+                (2_048, 8_192),
+                {
+                    **OURS,
+                    SB3: ("sb3:train", {}),
+                    f"{SB3}, ding_lite's wrappers in worker processes": ("sb3:train", {"our_envs": True}),
+                    "environments alone": ("alone:atari_envs", {}),
+                    "network alone": ("alone:nature_cnn", {}),
+                },
+            ),
+            base=SB3,
+            limit=("environments alone", "network alone"),
+        ),
+        SpeedRow(
+            "procgen_ppg",
+            _systems(
+                PROCGEN,
+                (7_000, 15_000),  # one phase and two, at least: rows that are resets are no steps
+                {
+                    "ding_lite": ("ours:train", {}),
+                    "single file, CleanRL's manner": ("single_file_ppg:train", {}),
+                    "environments alone": ("alone:pool_envs", {}),
+                    "network alone": ("alone:impala_cnn", {}),
+                },
+            ),
+            base="single file, CleanRL's manner",
+            limit=("environments alone", "network alone"),
+            rounds=2,
+        ),
+        SpeedRow(
+            "collect",
+            {
+                "ding_lite": System("ours:collect", COLLECT, (1_048_576, 5_242_880)),
+                SB3: System("sb3:collect", COLLECT, (131_072, 655_360)),
+                "environments alone": System("alone:vector_envs", COLLECT, (1_048_576, 5_242_880)),
+            },
+            base=SB3,
+        ),
+        SpeedRow("collect_costs", _costs()),
+    )
+}

@@ -1,0 +1,106 @@
+"""ding_lite as it is shipped, on each task."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from work import Done, Skipped, Work
+
+from ding_lite import SerialPipeline
+from ding_lite.errors import EnvError
+from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.schema import merged_config
+
+SHORT_EVALUATION = dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=1)
+# What belongs to the task beside the numbers that every system gets.
+OWN: dict[str, dict[str, Any]] = {
+    "breakout": dict(
+        env=dict(wrappers=["atari"], manager=dict(type="subprocess")),
+        model=dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512]),
+        learn=dict(clip_ratio=0.1, value_norm=False),
+    ),
+    "procgen_ppg": dict(
+        env=dict(manager=dict(type="env_pool")),
+        model=dict(arch="detach", encoder=dict(type="impala_cnn")),
+        learn=dict(value_norm=False, adam_eps=1e-8),
+        policy=dict(type="ppg", normalize=dict(reward=True, reward_clip=10.0)),
+    ),
+}
+
+
+def train(work: Work, steps: int, *, compiled: bool = False, everything: bool = False) -> Done:
+    """Trains; ``everything`` has evaluation and checkpoints every 10,000 steps as well."""
+    pipeline = _pipeline(_config(work, steps, compiled, everything))
+    auxiliary = 0
+    for progress in pipeline:
+        auxiliary += int(progress.metrics.get("learn/aux_updates", 0))
+    return Done(
+        pipeline.progress.env_step,
+        pipeline.progress.train_iter + auxiliary,
+        sum(p.numel() for p in pipeline.policy.model.parameters()),
+    )
+
+
+def collect(work: Work, steps: int) -> Done:
+    """Collects rollouts, with their advantages, and learns nothing."""
+    pipeline = _pipeline(_config(work, steps, compiled=False, everything=False))
+    env_steps = 0
+    while env_steps < steps:
+        env_steps += int(pipeline.collector.collect().valid.sum())
+    pipeline.close()
+    return Done(env_steps)
+
+
+def _pipeline(config: dict[str, Any]) -> SerialPipeline:
+    parent = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    try:
+        return SerialPipeline(config, folder=parent / "run")
+    except EnvError as error:
+        raise Skipped(str(error)) from error
+
+
+def _config(work: Work, steps: int, compiled: bool, everything: bool) -> dict[str, Any]:
+    own = OWN.get(work.name, {"learn": {"value_norm": False}})
+    every = 10_000 if everything else 0
+    env = dict(env_id=work.env_id, collector_env_num=work.envs, **own.get("env", {}))
+    return dict(
+        max_env_step=steps,
+        num_threads=work.threads,
+        env=env if everything else {**env, **SHORT_EVALUATION},
+        policy=dict(
+            recompute_adv=False,
+            model=own.get("model") or dict(encoder_hidden_size_list=list(work.hidden)),
+            learn={**own["learn"], **_learn(work, compiled, own)},
+            collect=dict(n_sample=work.samples),
+            eval=dict(eval_freq=every),
+            **own.get("policy", {}),
+        ),
+        checkpoint=dict(freq=every),
+    )
+
+
+def _learn(work: Work, compiled: bool, own: dict[str, Any]) -> dict[str, Any]:
+    """Returns ``policy.learn`` but for what only this task has."""
+    kind = own.get("policy", {}).get("type", "ppo")
+    learn: dict[str, Any] = dict(learning_rate=work.learning_rate)
+    if "compile" in merged_config(POLICY_REGISTRY.get(kind))["learn"]:
+        learn["compile"] = compiled
+    elif compiled:
+        raise Skipped("this version has no policy.learn.compile")
+    learn["batch_size"] = work.batch or work.samples
+    if not work.epochs:
+        return learn
+    if kind == "ppo":
+        return {**learn, "epoch_per_collect": work.epochs}
+    return {
+        **learn,
+        **{f"{who}_epoch_per_collect": work.epochs for who in ("actor", "critic")},
+        "aux_freq": work.aux_freq,
+        "aux_train_epoch": work.aux_epochs,
+        "aux_batch_size": work.aux_batch,
+    }

@@ -1,0 +1,230 @@
+"""The benchmarks' own code: what is checked of a system, what is stored, and the tables that come of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ding_lite.config import compile_config
+from ding_lite.config_files import read_config
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+import learning  # noqa: E402
+import report  # noqa: E402
+import solving  # noqa: E402
+import starting  # noqa: E402
+import throughput  # noqa: E402
+import timing  # noqa: E402
+from speed_rows import CARTPOLE, SPEED_ROWS, SpeedRow  # noqa: E402
+from work import Done, System, Work, faults  # noqa: E402
+
+TASK = Work("task", "CartPole-v1", envs=4, rollout=25, epochs=2, batch=50, parameters=10)
+PHASIC = replace(TASK, epochs=1, aux_freq=2, aux_epochs=3, aux_batch=100)
+
+
+def document(tmp_path, *sections):
+    file = tmp_path / "results.md"
+    marks = [f"<!-- {name}: begin -->\nold\n<!-- {name}: end -->\n" for name in sections]
+    file.write_text("above\n" + "between\n".join(marks) + "below\n")
+    return file
+
+
+def speeds(*values):
+    return [{"speed": float(value), "peak_mib": 100.0 + value} for value in values]
+
+
+# ------------------------------------------------------------------ equal work
+
+
+@pytest.mark.parametrize(("work", "updates"), [(TASK, 40), (PHASIC, 20 + 30)])
+def test_work_as_asked_has_no_fault(work, updates):
+    assert faults(work, 1_000, Done(1_000, updates, 10)) == []
+    assert faults(work, 1_000, Done(990, updates, 10)) == []  # rows that were resets
+
+
+@pytest.mark.parametrize(
+    ("done", "fault"),
+    [
+        (Done(1_000, 40, 11), "11 parameters, expected 10"),
+        (Done(1_000, 30, 10), "30 updates, expected 40"),
+        (Done(1_000, 80, 10), "80 updates, expected 40"),
+        (Done(2_000, 80, 10), "2,000 env steps, expected 1,000"),
+        (Done(500, 20, 10), "500 env steps, expected 1,000"),
+    ],
+)
+def test_other_work_is_a_fault(done, fault):
+    assert faults(TASK, 1_000, done) == [fault]
+
+
+def test_part_that_learns_nothing_is_asked_for_no_updates():
+    assert faults(TASK, 1_000, Done(1_000)) == []
+
+
+# ------------------------------------------------------------------ tables
+
+
+def test_table_has_medians_spread_ratio_limit_and_what_is_missing():
+    systems = {name: System("a:b", TASK, (1, 2)) for name in ("ours", "theirs", "gone", "envs", "net")}
+    row = SpeedRow("task", systems, base="theirs", limit=("envs", "net"))
+    stored = {
+        "ours": speeds(300, 100, 200),
+        "theirs": speeds(50, 50, 50),
+        "envs": speeds(400),
+        "net": speeds(1200),
+    }
+    lines = row.lines(stored, {"gone": "not installed: gone"})
+    assert lines[2:] == [
+        "| ours | **200** | 100 to 300 | 4.00 | 400 |",
+        "| theirs | **50** | 50 to 50 | 1.00 | 150 |",
+        "| gone | not installed: gone | | | |",
+        "| envs | **400** | 400 to 400 | 8.00 | 500 |",
+        "| net | **1,200** | 1,200 to 1,200 | 24.00 | 1,300 |",
+        "| limit: envs, then net | 300 | | 6.00 | |",
+    ]
+
+
+def test_table_without_a_base_has_the_cost_of_a_step():
+    row = SpeedRow("task", {"we": System("a:b", TASK, (1, 2))})
+    assert row.lines({"we": speeds(2_000)}, {})[2] == "| we | **2,000** | 2,000 to 2,000 | 500.00 | 2,100 |"
+
+
+def test_table_of_solving_counts_the_solved_seeds():
+    one = {"env_steps": 5_000, "peak_mib": 300.0}
+    found = [{**one, "seconds": s, "solved": s < 5} for s in (3.0, 4.0, 9.0)]
+    lines = solving.SolveRow().lines({"ding_lite": found}, {"Stable-Baselines3": "not installed: it"})
+    assert lines[2] == "| ding_lite | 3 | 2 | **4.0** | 3.0, 4.0, 9.0 | 5,000 | 300 |"
+    assert "not installed: it" in lines[3]
+
+
+def test_lines_go_between_the_markers_and_nothing_else_changes(tmp_path):
+    file = document(tmp_path, "one", "two")
+    before = file.read_text()
+    report.put("two", ["new", "lines"], file)
+    assert file.read_text() == "two: begin -->\nnew\nlines\n".join(before.split("two: begin -->\nold\n"))
+
+
+@pytest.mark.parametrize("sections", [(), ("one", "one")])
+def test_document_without_one_place_for_a_section_is_refused(tmp_path, sections):
+    with pytest.raises(ValueError, match="one: begin"):
+        report.put("one", ["new"], document(tmp_path, *sections))
+
+
+# ------------------------------------------------------------------ rounds
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A row whose measurements are the order in which they were made; its arm "broken" fails."""
+
+    calls: list
+    name: str = "counted"
+    arms: tuple = ("a", "missing", "b")
+
+    def measure(self, arm, number):
+        self.calls.append((arm, number))
+        if arm == "broken":
+            raise RuntimeError("a long story\nBadError: why")
+        return {"skipped": "not installed"} if arm == "missing" else {"value": len(self.calls)}
+
+    def say(self, found):
+        return str(found["value"])
+
+    def lines(self, stored, skipped):
+        return [f"{arm} {[one['value'] for one in stored[arm]]} {skipped.get(arm)}" for arm in self.arms]
+
+
+def test_rounds_are_interleaved_stored_and_not_repeated(tmp_path):
+    calls, file = [], document(tmp_path, "speed counted")
+    row = Counted(calls)
+    throughput.measure(row, 2, tmp_path, file)
+    assert calls == [("a", 0), ("missing", 0), ("b", 0), ("a", 1), ("b", 1)]
+    throughput.measure(row, 3, tmp_path, file)
+    assert calls[5:] == [("missing", 0), ("a", 2), ("b", 2)]
+    text = file.read_text()
+    assert "a [1, 4, 7] None\nmissing [] not installed\nb [3, 5, 8] None" in text
+    assert "old" not in text
+    assert f"{report.machine()}." in text
+
+
+def test_system_that_fails_is_named_and_the_others_go_on(tmp_path, capsys):
+    calls, file = [], document(tmp_path, "speed counted")
+    assert throughput.measure(Counted(calls, arms=("broken", "a")), 2, tmp_path, file) == 1
+    assert calls == [("broken", 0), ("a", 0), ("a", 1)]
+    assert "broken [] failed: BadError: why\na [2, 3] None" in file.read_text()
+    assert "a long story" in capsys.readouterr().err
+
+
+def test_start_shows_what_is_loaded_beside_torch():
+    seconds = {"import torch": 2.0, "import ding_lite": 0.1, "import stable_baselines3": 2.5}
+    stored = {arm: [{"seconds": s, "peak_mib": 9.0}] for arm, s in seconds.items()}
+    lines = starting.StartRow().lines(stored, {})
+    assert lines[2] == "| `import torch` | **2.00** | 2.00 to 2.00 |  | 9 |"
+    assert lines[3] == "| `import ding_lite` | **0.10** | 0.10 to 0.10 | torch is not loaded | 9 |"
+    assert "| `import stable_baselines3` | **2.50** | 2.50 to 2.50 | 0.50 | 9 |" in lines
+
+
+# ------------------------------------------------------------------ the rows as they are
+
+
+@pytest.mark.parametrize("name", throughput.ROWS)
+def test_row_has_its_place_in_the_results(name):
+    text = (BENCHMARKS / "RESULTS.md").read_text()
+    assert text.count(f"<!-- speed {name}: begin -->") == 1
+    assert text.count(f"<!-- speed {name}: end -->") == 1
+
+
+def test_learning_rows_have_their_place_in_the_results():
+    text = (BENCHMARKS / "RESULTS.md").read_text()
+    for section in ("learning", *learning.COMPARISONS):
+        assert text.count(f"<!-- {section}: begin -->") == 1
+
+
+@pytest.mark.parametrize("name", SPEED_ROWS)
+def test_systems_name_functions_that_exist(name):
+    row = SPEED_ROWS[name]
+    assert set(row.limit) | ({row.base} - {""}) <= set(row.systems)
+    for system in row.systems.values():
+        module, function = system.function.split(":")
+        tree = ast.parse((BENCHMARKS / "systems" / f"{module}.py").read_text())
+        assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert system.lengths[0] + system.work.samples <= system.lengths[1]
+
+
+def test_both_sides_solve_by_the_same_rule():
+    config = compile_config(read_config(solving.CONFIG)).values
+    learn, env, zoo = config.policy.learn, config.env, solving.ZOO
+    assert (config.max_env_step, config.policy.eval.eval_freq) == (solving.MAX_ENV_STEP, solving.EVERY)
+    assert (env.n_evaluator_episode, env.stop_value) == (solving.EPISODES, solving.VALUE)
+    assert (env.collector_env_num, config.policy.collect.n_sample) == (zoo.envs, zoo.samples)
+    assert (learn.epoch_per_collect, learn.batch_size) == (zoo.epochs, zoo.batch)
+    assert learn.learning_rate == zoo.learning_rate
+
+
+def test_ding_lite_does_the_work_it_is_measured_on():
+    process, done = timing.run_system("cartpole", "ding_lite", 1_024, 1)
+    assert faults(CARTPOLE, 1_024, done) == []
+    assert process.seconds > 0.1
+    assert process.peak_mib > 50
+
+
+def test_peer_that_is_not_installed_is_said_to_be():
+    process, done = timing.run_system("cartpole", "Tianshou", 1_024, 1)
+    if importlib.util.find_spec("tianshou") is None:
+        assert done is None
+        assert re.fullmatch(r"not installed: tianshou[\w.]*", process.skipped)
+    else:
+        assert faults(CARTPOLE, 1_024, done) == []
+
+
+def test_process_that_fails_says_how():
+    with pytest.raises(RuntimeError, match="ended with 1:(.|\n)*ZeroDivisionError"):
+        timing.run([sys.executable, "-c", "1 / 0"])
