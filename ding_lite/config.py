@@ -17,12 +17,13 @@ from typing import Any
 from easydict import EasyDict
 
 from ding_lite.checkpoint import CHECKPOINT_CONFIG
-from ding_lite.config_files import find_config, parse_overrides, read_config
+from ding_lite.config_files import file_name, find_config, parse_overrides, read_config
 from ding_lite.errors import CheckpointError, ConfigError, RegistryError
 from ding_lite.logger import LOGGER_CONFIG
 from ding_lite.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 from ding_lite.schema import Key, Schema, as_schema, check, default_values, leaves, merged_config
 
+PLANNED_STEPS = "planned gradient steps"  # the source of a value that follows from them
 RUN_CONFIG: dict[str, Any] = dict(
     exp_name="",  # name of the run's folder under runs/; made from env and policy when empty
     seed=Key(0, low=0),
@@ -57,7 +58,10 @@ class Config:
         if faults:
             raise _error("the arguments", faults)
         source = {**self.source, **dict.fromkeys(checked, "command line")}
-        return Config(EasyDict({**copy.deepcopy(dict(self.values)), **checked}), source)
+        complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
+        if source.get("policy.learn.compile") == PLANNED_STEPS and not _long_enough_to_compile(complete):
+            complete.policy.learn.compile = False  # a long config, cut short for a try
+        return Config(complete, source)
 
     def modules(self) -> list[str]:
         """Returns the modules of the user's own classes that this config names."""
@@ -213,18 +217,17 @@ def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
         source["policy.learn.schedule_env_step"] = "max_env_step"
-    kind = _policy_class(values["policy"]["type"])
-    if learn.get("compile") == "auto" and not kind.long_enough_to_compile(values):
-        learn["compile"] = False
-        source["policy.learn.compile"] = "planned gradient steps"
+    if learn.get("compile") == "auto":
+        learn["compile"] = _long_enough_to_compile(values) and "small"
+        source["policy.learn.compile"] = PLANNED_STEPS
     if not values["exp_name"]:
         kind = values["env"]["env_id"] or _name_of(values["env"]["type"])
-        values["exp_name"] = _file_name(f"{kind}_{_name_of(values['policy']['type'])}")
+        values["exp_name"] = file_name(f"{kind}_{_name_of(values['policy']['type'])}")
         source["exp_name"] = "env and policy"
 
 
-def _file_name(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "._-" else "_" for c in text)
+def _long_enough_to_compile(values: Mapping[str, Any]) -> bool:
+    return bool(_policy_class(values["policy"]["type"]).long_enough_to_compile(values))
 
 
 def _name_of(kind: Any) -> str:

@@ -95,3 +95,8 @@ def read_config(file: Path) -> dict[str, Any]:
         found = "" if config is None else f"; its `config` is a {type(config).__name__}"
         raise ConfigError(f"config file {file} has no dict named `config`{found}")
     return config
+
+
+def file_name(text: str) -> str:
+    """Returns ``text`` with an underscore for every character that a file's name should not have."""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in text)

@@ -64,9 +64,9 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for the gradient steps; "auto": in runs that plan 100,000 of them, but not where
-            # images of more than 32 pixels a side make arithmetic of them.
-            compile=Key("auto", choices=("auto", True, False)),
+            # torch.compile for the gradient steps; "small": unless images of more than 32 pixels a side make
+            # arithmetic of them. "auto": that, in runs that plan 100,000 steps.
+            compile=Key("auto", choices=("auto", "small", True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
             lr_final=Key(0.0, low=0),
@@ -141,7 +141,7 @@ class PPOPolicy(ReplayPolicy):
     @property
     def _compiles(self) -> bool:
         wish = self.cfg.learn.compile
-        return bool(is_mostly_calls(self.obs_space) and has_compiler() if wish == "auto" else wish)
+        return bool(is_mostly_calls(self.obs_space) and has_compiler() if wish == "small" else wish is True)
 
     def describe(self) -> list[str]:
         lines = super().describe()

@@ -186,7 +186,7 @@ def resolved(max_env_step, **policy):
 def test_length_decides_and_what_is_asked_for_stands():
     # 100 steps an iteration of 640.
     long = 640 * COMPILE_FROM // 100
-    assert (resolved(long), resolved(long - 640)) == ("auto", False)
+    assert (resolved(long), resolved(long - 640)) == ("small", False)
     assert resolved(1000, learn={"compile": True}) is True
     assert resolved(10**9, learn={"compile": False}) is False
     phases = {"epoch_per_collect": 10, "aux_train_epoch": 6}
@@ -194,9 +194,19 @@ def test_length_decides_and_what_is_asked_for_stands():
     # PPG: 1 epoch of both losses and 6 of the auxiliary phase, of 10 minibatches.
     of_ppg = {"type": "ppg", "learn": phases}
     config = {"env": {"type": LengthEnv}, "policy": merged(of_ppg, {"collect": {"n_sample": 640}})}
-    for steps, wish in ((640 * COMPILE_FROM // 70 + 640, "auto"), (640 * COMPILE_FROM // 70 - 640, False)):
+    for steps, wish in ((640 * COMPILE_FROM // 70 + 640, "small"), (640 * COMPILE_FROM // 70 - 640, False)):
         values = compile_config({**config, "max_env_step": steps}).values
         assert values.policy.learn.compile == wish
+
+
+def test_a_long_config_that_is_cut_short_is_not_compiled_and_a_resumed_run_stays_what_it_was():
+    config = compile_config({"env": {"type": LengthEnv}, "max_env_step": 10**9})
+    assert config.values.policy.learn.compile == "small"
+    short = config.replaced(max_env_step=1000)
+    assert short.values.policy.learn.compile is False
+    again = compile_config(short.as_json(), {"max_env_step": 10**9})
+    assert again.values.policy.learn.compile is False
+    assert config.replaced(seed=3).values.policy.learn.compile == "small"
 
 
 def test_large_images_are_left_to_torchs_own_convolutions():
