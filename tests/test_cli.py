@@ -386,6 +386,12 @@ def test_config_as_json_is_one_that_can_be_given_back(home):
     assert shown["config"]["seed"] == 4
 
 
+def test_overrides_stand_on_both_sides_of_options(home):
+    shown = done_well("config", "seed=4", "-c", "tiny.py", "policy.learn.batch_size=32", "--json", cwd=home)
+    config = json.loads(shown.stdout)["config"]
+    assert (config["seed"], config["policy"]["learn"]["batch_size"]) == (4, 32)
+
+
 # ------------------------------------------------------------------ folders and resuming
 
 

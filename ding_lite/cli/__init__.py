@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = [
         *(sys.argv[1:] if argv is None else argv)
     ]  # list is a module of this package, once it is imported
-    args = parser.parse_args(_overrides_first(_detach_resume(given)))
+    args = _parsed(parser, _overrides_first(_detach_resume(given)))
     if args.version:
         from importlib.metadata import version
 
@@ -280,6 +280,16 @@ def _import(module: str) -> str:
         module = file.removesuffix(".py")
     importlib.import_module(module)
     return module
+
+
+def _parsed(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """Lets overrides stand on both sides of options: argparse takes positionals only side by side."""
+    args, rest = parser.parse_known_args(argv)
+    if "overrides" in args and all("=" in token and not token.startswith("-") for token in rest):
+        args.overrides += rest
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return args
 
 
 def _detach_resume(argv: list[str]) -> list[str]:
