@@ -7,15 +7,19 @@ three from torch's cache on disk, so it must be asked for, or be a long run.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
+import torch
 
 from ding_lite.models.encoders import is_image, observation_leaves
+from ding_lite.rollout import map_tree, to_dict
 
 # Gradient steps that a run must plan: at half a millisecond saved a step, a cold compilation twice over.
 COMPILE_FROM = 100_000
@@ -36,18 +40,25 @@ def has_compiler() -> bool:
 class CompiledFunction:
     """``function``, compiled as one graph without a break at its first call; as it is where that fails.
 
+    Which graph a call takes is a matter of its own arguments, not of earlier calls: a resumed run, which has
+    made fewer, gets the same bits.
+
     Args:
         function: pure, so that it can be called again where its compiled form raised an error.
+        any_size: make the graph for every length of the leaves in its arguments' lists of trees.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    _numbers = itertools.count()
+
+    def __init__(self, function: Callable[..., Any], *, any_size: bool) -> None:
+        self.function, self.any_size = function, any_size
         self._compiled: Callable[..., Any] | None = None
         self._failed = False
 
     def __call__(self, *args: Any) -> Any:
         if self._failed:
             return self.function(*args)
+        args = tuple(map(self._plain, args))
         try:
             if self._compiled is not None:
                 return self._compiled(*args)
@@ -72,8 +83,24 @@ class CompiledFunction:
 
         # A gradient inside of the graph; torch's default is a break there.
         torch._dynamo.config.trace_autograd_ops = True
-        # Shapes are fixed, and what differs between policies of one process must not count together.
+        # Torch remembers by a code's name which sizes and numbers it has seen, and later graphs are for more.
+        code = self.function.__code__
+        code = code.replace(co_name=f"{code.co_name}_{next(self._numbers)}")
+        own = types.FunctionType(code, self.function.__globals__)
         # One C++ function for the whole graph: torch's Python around its kernels would cost a tenth more.
-        options: dict[str, Any] = dict(fullgraph=True, dynamic=False, isolate_recompiles=True)
-        compiled: Callable[..., Any] = torch.compile(self.function, **options, options={"cpp_wrapper": True})
+        compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, options={"cpp_wrapper": True})
         return compiled
+
+    def _plain(self, argument: Any) -> Any:
+        """Returns lists of trees with plain dicts for treetensors, which torch cannot look into."""
+        if not isinstance(argument, list) or not argument or not isinstance(argument[0], Mapping):
+            return argument
+        plain = [to_dict(tree) for tree in argument]
+        if self.any_size:
+            map_tree(_of_any_length, dict(enumerate(plain)))
+        return plain
+
+
+def _of_any_length(leaf: torch.Tensor) -> None:
+    if leaf.dim():
+        torch._dynamo.maybe_mark_dynamic(leaf, 0)

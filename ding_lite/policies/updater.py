@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 
 from ding_lite.policies.compiling import CompiledFunction
-from ding_lite.rollout import Batch, fields_of, leading_size, to_dict
+from ding_lite.rollout import Batch, fields_of, leading_size
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
 Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
@@ -94,8 +94,8 @@ class Updater:
         grad_clip_value: the bound.
         bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
-        compiled_size: of the minibatches whose gradient is compiled; those of another size, such as a
-            short last one, are not. None: nothing is.
+        compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
+            other sizes, such as that of a short last one. None: it is not.
     """
 
     def __init__(
@@ -116,7 +116,9 @@ class Updater:
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=eps, fused=True)
         self.bad_steps = bad_steps or BadSteps()
         self.compiled_size = compiled_size
-        self._compiled = None if compiled_size is None else CompiledFunction(clipped_gradient)
+        self._of_full, self._of_others = (
+            CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
+        )
         self._moved: dict[tuple[bool, ...], tuple[list[Tensor], ...]] = {}  # see apply; by who is reached
         self._flags: list[Tensor] = []  # 1 for each step of this pass that was not finite
 
@@ -146,12 +148,12 @@ class Updater:
 
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
         """Returns the clipped gradient, compiled where that was asked for."""
-        clip = (self.clip_type, self.clip_value)
-        if self._compiled is not None and leading_size(parts[0].obs) == self.compiled_size:
-            plain = [to_dict(fields_of(part)) for part in parts]
-            found: Gradient = self._compiled(loss, self.parameters, plain, *clip)
-            return found
-        return clipped_gradient(loss, self.parameters, map(fields_of, parts), *clip)
+        function: Callable[..., Gradient] = clipped_gradient
+        if self.compiled_size is not None:
+            size = sum(leading_size(part.obs) for part in parts)
+            function = self._of_full if size == self.compiled_size else self._of_others
+        given = [fields_of(part) for part in parts]
+        return function(loss, self.parameters, given, self.clip_type, self.clip_value)
 
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:

@@ -94,11 +94,15 @@ def test_compiled_to_c_it_agrees_to_the_rounding(kind, differences, compilations
     assert 0 < max(differences) < 1e-5, "0: it was not compiled"
 
 
-def test_only_full_minibatches_are_compiled(traced, compilations):
-    policy, collector = trainee("ppo", learn=dict(compile=True, batch_size=24, epoch_per_collect=3))
-    metrics = policy.learn_mode.forward(collector.collect())
-    assert metrics["updates"] == 9  # of 24, 24 and 16
-    assert len(compilations) == 6
+def test_minibatches_of_all_sizes_take_two_graphs(traced, differences):
+    policy, collector = trainee("ppo", learn=dict(compile=True))
+    rollout = collector.collect()
+    flat = policy._training_set(rollout, rollout)
+    torch._dynamo.utils.counters.clear()
+    for size in (24, 16, 16, 24, 13, 25, 2, 16):
+        policy.optimizer.step(policy.loss, policy._batch(flat, slice(0, size)))
+    assert max(differences) == 0
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
 def test_schedules_move_on_and_nothing_is_compiled_again(traced, differences):
