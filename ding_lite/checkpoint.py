@@ -113,9 +113,13 @@ def find_checkpoint(path: Path, name: str) -> Path:
     for folder in (path, *(path / "ckpt" / one for one in names)):
         if (folder / MANIFEST).is_file():
             return folder
+    if (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path} is a run without a checkpoint: it ended before its first save. A lower checkpoint.freq "
+            "(in env steps) saves earlier"
+        )
     raise CheckpointError(
-        f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or "
-        f"{path / MANIFEST}. Was the run stopped before its first save?"
+        f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or {path / MANIFEST}"
     )
 
 

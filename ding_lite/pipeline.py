@@ -281,11 +281,11 @@ class SerialPipeline:
 
     def summary(self) -> str:
         """Returns two lines for people: how it ended, and what to do next."""
-        last = self.scores.last
-        told = "" if last is None else f", evaluation {last.mean:.1f} ± {last.std:.1f}"
+        told = f", evaluation {last.mean:.1f} ± {last.std:.1f}" if (last := self.scores.last) else ""
+        then = "train --resume {}" if self.status == "interrupted" else "eval {} -n 100"
         return (
             f"{self.status} after {self.progress.env_step:,} env steps and {self.wall_time:.1f} s{told}\n"
-            f"run: {self.folder}   try: ding-lite eval {self.folder} -n 100{self.parts.import_option()}"
+            f"run: {self.folder}   try: ding-lite {then.format(self.folder)}{self.parts.import_option()}"
         )
 
     @property

@@ -33,6 +33,7 @@ from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rollout import Batch, Rollout, as_rollout, map_tree
 
 SAMPLES = 20_000  # draws of the Monte-Carlo checks
+STEPS = 12_000  # of a training that must learn; too few for anything to be compiled first
 TOLERANCE = 0.05  # nats, of those checks
 
 
@@ -138,8 +139,9 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     }
 
 
-def _complete(name: str | type, config: Mapping[str, Any], **others: Any) -> Any:
-    user = {"env": {"type": MatchEnv}, "policy": {"type": name, **copy.deepcopy(dict(config))}, **others}
+def _complete(name: str | type, config: Mapping[str, Any]) -> Any:
+    policy = {"type": name, **copy.deepcopy(dict(config))}
+    user = {"env": {"type": MatchEnv}, "policy": policy, "max_env_step": STEPS}
     return compile_config(user, origin="check_policy").values
 
 
@@ -262,7 +264,7 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
 def _check_learns(name: str | type, config: dict[str, Any]) -> None:
     config.setdefault("collect", {}).setdefault("n_sample", 256)
     config.setdefault("learn", {}).setdefault("learning_rate", 3e-3)
-    user = _complete(name, config, max_env_step=12_000)
+    user = _complete(name, config)
     user.policy.eval.eval_freq = 0
     with tempfile.TemporaryDirectory() as folder:
         pipeline = SerialPipeline(user, folder=Path(folder) / "run")
@@ -271,7 +273,8 @@ def _check_learns(name: str | type, config: dict[str, Any]) -> None:
     assert pipeline.scores.last is not None
     reached = pipeline.scores.last.mean / MatchEnv.length
     _expect(
-        reached > 0.9, f"after 12,000 steps it earns {reached:.2f} of 1 a step in ding_lite.testing.MatchEnv"
+        reached > 0.9,
+        f"after {STEPS:,} steps it earns {reached:.2f} of 1 a step in ding_lite.testing.MatchEnv",
     )
 
 

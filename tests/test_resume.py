@@ -243,7 +243,7 @@ OF_PARTS = [
     ("learner", "train_iter"),
     *[("progress", name) for name in ("env_step", "train_iter", "iteration", "solved", "past_solved")],
     *[("scores", name) for name in ("best", "iteration", "last")],
-    *[("policy", "progress", name) for name in ("env_step", "learning_rate")],
+    *[("policy", "progress", name) for name in ("env_step", "learning_rate", "configured")],
     *[("policy", "reward_scale", name) for name in ("mean", "var", "count", "running_return")],
     *[("policy", "value_norm", name) for name in ("mean", "var", "count")],
     *[("policy", "optimizer", name) for name in ("state", "param_groups")],

@@ -181,6 +181,30 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
     )
 
 
+def test_a_rate_or_an_eps_that_is_changed_on_resume_is_trained_with(tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 2)
+    before = json.loads((folder / "config.json").read_text())["config"]["policy"]["learn"]
+    changes = {"policy.learn.learning_rate": 1e-5, "policy.learn.adam_eps": 0.1}
+    for changed in (changes, {}):  # it is saved with the run, too
+        pipeline = SerialPipeline.resume(folder, changes=changed)
+        pipeline.step()
+        assert pipeline.policy.optimizer.learning_rate == 1e-5 != before["learning_rate"]
+        assert pipeline.policy.optimizer.optimizer.param_groups[0]["eps"] == 0.1
+        pipeline.save("last")
+        pipeline.close()
+
+
+def test_a_rate_that_a_script_has_assigned_stays_where_the_config_does(tmp_path):
+    pipeline = SerialPipeline(CONFIG, folder=tmp_path / "run")
+    pipeline.policy.learning_rate = 7e-4
+    pipeline.step()
+    pipeline.save("last")
+    pipeline.close()
+    again = SerialPipeline.resume(tmp_path / "run")
+    assert again.policy.learning_rate == 7e-4
+    again.close()
+
+
 def test_free_and_warned_changes_are_taken_over_and_saved_at_once(tmp_path):
     folder = train(tmp_path / "run", CONFIG, 2)
     changes = {"policy.learn.clip_ratio": 0.1, "checkpoint.keep_freq": 512, "logger.freq": 7}

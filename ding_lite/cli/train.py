@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--override belongs to --resume; a new run takes any key.path=value")
     with display_for(sys.stdout, args.quiet) as display:
         pipeline = _new(args, display) if args.resume is None else _resumed(args, display)
-        args.signals.hand_over(pipeline.request_stop)
+        args.signals.hand_over(lambda name: _ask_to_stop(pipeline, name))
         if args.resume is not None and pipeline.is_over() and _is_concluded(pipeline.folder):
             display.say(_finished(pipeline))
             pipeline.close()
@@ -30,6 +31,13 @@ def run(args: argparse.Namespace) -> int:
             pass
         display.say(pipeline.summary())
     return int(args.signals.exit_code)
+
+
+def _ask_to_stop(pipeline: SerialPipeline, signal: str) -> None:
+    pipeline.request_stop(signal)
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr.isatty():  # an iteration may take long, and who sees nothing presses again
+            print("\nending after this iteration, then saving; Ctrl-C again stops at once", file=sys.stderr)
 
 
 def _new(args: argparse.Namespace, display: Display) -> SerialPipeline:

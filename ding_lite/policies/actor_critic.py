@@ -253,13 +253,16 @@ class TrainingProgress:
 
     def __init__(self, learning_rate: float) -> None:
         self.env_step = 0  # fresh valid rows learned from
-        self.learning_rate = learning_rate  # base of the schedule
+        self.configured = learning_rate
+        self.learning_rate = learning_rate  # base of the schedule; a script may have assigned another
 
     def state_dict(self) -> dict[str, Any]:
-        return {"env_step": self.env_step, "learning_rate": self.learning_rate}
+        return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": self.configured}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step, self.learning_rate = int(state["env_step"]), float(state["learning_rate"])
+        self.env_step = int(state["env_step"])
+        if state["configured"] == self.configured:  # else the run was resumed with another one
+            self.learning_rate = float(state["learning_rate"])
 
 
 def concatenated(parts: Sequence[Any], shape: torch.Size) -> Any:

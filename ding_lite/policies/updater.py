@@ -209,8 +209,10 @@ class Updater:
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        eps = self.optimizer.param_groups[0]["eps"]
         # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
         self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
+        self.optimizer.param_groups[0]["eps"] = eps  # the config's, which may be another by now
         self._moved = {}
 
 
