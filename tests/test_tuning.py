@@ -13,6 +13,7 @@ import pytest
 
 from ding_lite import compile_config
 from ding_lite.cli import build_parser, main
+from ding_lite.config_files import parse_overrides
 from ding_lite.profiling import PHASES, Phase, Profile
 from ding_lite.tuning import OutOfTimeError, TrainingProcess, TrialError, Tuner, settings
 
@@ -22,6 +23,7 @@ BASE, ONE_WORKER, TWO_WORKERS = (
     {"env.manager.type": "subprocess", "env.manager.worker_num": 1},
     {"env.manager.type": "subprocess", "env.manager.worker_num": 2},
 )
+TYPED_WORKERS = ["env.manager.type=subprocess", "env.manager.worker_num=2"]
 TWO_THREADS, COMPILED = {"num_threads": 2}, {"policy.learn.compile": True}
 
 
@@ -285,18 +287,54 @@ def test_workers_are_found_for_a_slow_environment_and_train_takes_the_command(tm
     """Two workers wait for their environments at the same time, however busy the machine is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ding_lite.tuning.settings", lambda *args: [TWO_WORKERS])
-    assert main(["profile", *SLOW, "--tune", "--minutes", "1", "--json"]) == 0
+    assert main(["profile", *SLOW, "--tune", "--minutes", "3", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["overrides"] == TWO_WORKERS
     assert [row["verdict"] for row in told["tried"]] == ["taken"]
     assert 0.4 < told["gain"] < 1.5
     program, *command = shlex.split(told["command"])
     assert program == "ding-lite"
-    assert command[-2:] == ["env.manager.type=subprocess", "env.manager.worker_num=2"]
+    assert command[-2:] == TYPED_WORKERS
     assert list(tmp_path.iterdir()) == []
     assert main([*command, "max_env_step=64", "exp_name=tuned", "-q"]) == 0
     saved = json.loads((tmp_path / "runs/tuned/config.json").read_text())["config"]
     assert saved["env"]["manager"]["worker_num"] == 2
+
+
+def tuned(monkeypatch, capfd, world, *arguments):
+    """Runs the command in a fake world; returns what it told, and what it would have started."""
+    commands = []
+
+    def start(command, deadline):
+        commands.append(command)
+        return world.start(parse_overrides([token for token in command if "=" in token]))
+
+    monkeypatch.setattr("ding_lite.cli.profile.TrainingProcess", start)
+    assert main(["profile", "-c", "cartpole_ppo", "--tune", "--json", *arguments]) == 0
+    return json.loads(capfd.readouterr().out), commands
+
+
+def test_command_repeats_what_was_typed_with_the_fastest_in_its_place(tmp_path, monkeypatch, capfd):
+    mine = tmp_path / "mine_to_tune.py"
+    mine.write_text("")
+    world = World({("num_threads", 2): 1.5, ("env.manager.worker_num", 2): 2.0})
+    typed = ["-s", "3", "--import", str(mine), "seed=4", "num_threads=1", "env.manager=base"]
+    told, commands = tuned(monkeypatch, capfd, world, *typed)
+    named = ["-c", "cartpole_ppo", "-s", "3", "--import", str(mine)]
+    kept, found = ["seed=4", "env.manager=base"], [*TYPED_WORKERS, "num_threads=2"]
+    program, command, *rest = shlex.split(told["command"])
+    assert (program, command, rest[:6]) == ("ding-lite", "train", named)
+    assert rest[6:8] == kept
+    assert sorted(rest[8:]) == sorted(found)
+    assert all(command[:8] == ["profile", "--contestant", *named] for command in commands)
+    assert all("policy.eval.eval_freq=0" in command for command in commands)
+
+
+def test_json_has_each_trial_and_no_infinity(monkeypatch, capfd):
+    told, _ = tuned(monkeypatch, capfd, World({}, compile_seconds=1.0))
+    assert (told["overrides"], told["gain"]) == ({}, 0)
+    rows = {row["verdict"]: row for row in told["tried"] if "policy.learn.compile" in row["setting"]}
+    assert rows["no difference"]["compilation"]["pays_after"] is None
 
 
 def test_table_keeps_to_the_time(tmp_path, monkeypatch, capsys):

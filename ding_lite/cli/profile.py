@@ -165,7 +165,7 @@ def _rows(trial: Trial) -> list[str]:
     if trial.compilation is not None:
         cost = trial.compilation
         pays = f"pays after {cost.pays_after:,.0f} updates, and this run plans {cost.planned:,.0f}"
-        told = "does not pay" if math.isinf(cost.pays_after) else pays
+        told = "no gain is certain" if math.isinf(cost.pays_after) else pays
         rows.append(f"  compiling takes {cost.seconds:.1f} s: {told}")
     return rows
 
