@@ -31,7 +31,7 @@ LEAST_PAIRS, MOST_PAIRS = 3, 7
 CLEAR = 3  # the gain in spreads at which fewer will do
 LEAST_GAIN = 0.02  # less is not worth a key in a config
 HOPELESS = -0.5  # a gain at which two glimpses are enough
-GRACE_SECONDS = 5.0  # for a process to put away its folder
+GRACE_SECONDS = 10.0  # for a process to put away its folder
 
 Setting = dict[str, Any]  # overrides, such as {"num_threads": 1}
 Pair = tuple[Profile, Profile]  # the same iterations under the best setting so far, and under another one

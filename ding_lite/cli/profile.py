@@ -92,10 +92,12 @@ def _compete(config: Config, args: argparse.Namespace) -> int:
         with stdout_to_stderr():
             measure = stack.enter_context(training(config, args.seed))
         for line in sys.stdin:
+            if args.signals.caught:  # a library that was being imported has swallowed the exception
+                break
             with stdout_to_stderr():
                 found = measure(int(line))
             print(json.dumps(found._asdict()), flush=True)
-    return 0
+    return int(args.signals.exit_code)
 
 
 def _tune(config: Config, args: argparse.Namespace) -> int:
