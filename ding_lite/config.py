@@ -92,12 +92,12 @@ def compile_config(
     given = {path: source.get(path, origin) for path, _ in leaves(user)}
     for path, value in (overrides or {}).items():
         _set(user, path, value)
+        _expand_shorthand(user)  # so that env.manager=base may come before env.manager.autoreset=...
         given = {p: s for p, s in given.items() if not p.startswith(f"{path}.")}
         given[path] = "command line"
     bad_keys = list(_bad_keys(user))
     if bad_keys:
         raise _error(origin, bad_keys)
-    _expand_shorthand(user)
     schema = _schema_of(user, origin)
     values, faults = check(user, schema)
     if not faults:

@@ -88,8 +88,13 @@ class Profile(NamedTuple):
     phases: tuple[Phase, ...]
     iterations: int
     env_steps: int
+    updates: int  # optimiser steps
     seconds: float  # of the iterations, by a clock outside of the phases'
+    # What the config has come to on this machine.
     device: str
+    backend: str  # of the environments, in words
+    threads: int  # torch's
+    compiled: bool  # the gradient steps
 
     @property
     def env_steps_per_second(self) -> float:
@@ -189,23 +194,46 @@ def profile(
     Raises:
         DingLiteError: as the run itself.
     """
-    config = config.replaced(max_env_step=FOREVER)
-    if iterations is None:
-        cycle = config.values.policy.learn.get("aux_freq", 1)
-        iterations = -(-10 // cycle) * cycle
-    with _open_pipeline(config, seed) as pipeline:
+    with training(config, seed) as measure:
+        measure(warm_up)
+        return measure(whole_cycles(config, 10) if iterations is None else iterations)
+
+
+def whole_cycles(config: Config, iterations: int) -> int:
+    """Returns ``iterations``, or as many more as make auxiliary cycles whole."""
+    cycle = int(config.values.policy.learn.get("aux_freq", 1))
+    return -(-iterations // cycle) * cycle
+
+
+@contextmanager
+def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int], Profile]]:
+    """Opens a training without an end, in a folder that does not stay.
+
+    Yields:
+        a function that takes so many iterations more, and returns where their time went.
+    """
+    with _open_pipeline(config.replaced(max_env_step=FOREVER), seed) as pipeline:
         pipeline.progress.past_solved = True  # a solved task is as long a training as any
-        watch = _watched(pipeline)
-        for _ in range(warm_up):
-            pipeline.step()
-        watch.clear()
-        first, began = pipeline.progress.env_step, watch.now()
-        for _ in range(iterations):
-            pipeline.step()
-        seconds = watch.now() - began
-        phases = tuple(Phase(name, watch.seconds[name], watch.calls[name]) for name in PHASES)
-        env_steps = pipeline.progress.env_step - first
-        return Profile(phases, iterations, env_steps, seconds, str(pipeline.policy.device))
+        progress, watch = pipeline.progress, _watched(pipeline)
+
+        def measure(iterations: int) -> Profile:
+            watch.clear()
+            env_step, train_iter, began = progress.env_step, progress.train_iter, watch.now()
+            for _ in range(iterations):
+                pipeline.step()
+            return Profile(
+                iterations=iterations,
+                env_steps=progress.env_step - env_step,
+                updates=progress.train_iter - train_iter,
+                seconds=watch.now() - began,
+                phases=tuple(Phase(name, watch.seconds[name], watch.calls[name]) for name in PHASES),
+                device=str(pipeline.policy.device),
+                backend=pipeline.collector.envs.backend,
+                threads=torch.get_num_threads(),
+                compiled=getattr(pipeline.policy, "_compiles", False),
+            )
+
+        yield measure
 
 
 @contextmanager

@@ -19,7 +19,7 @@ LAYERS = [  # a module may import from its own layer and from those above its li
     {"policies", "collector", "evaluator"},
     {"learner"},
     {"assembly", "resuming", "pipeline"},
-    {"cli", "testing", "plotting", "profiling", "env_check"},
+    {"cli", "testing", "plotting", "profiling", "tuning", "env_check"},
     {"__init__", "__main__"},
 ]
 LAYER = {name: depth for depth, names in enumerate(LAYERS) for name in names}

@@ -429,6 +429,8 @@ def test_name_of_the_vector_backend_is_shorthand_for_its_section():
     assert manager == values_of({"env": {"env_id": "CartPole-v1", "manager": {"type": "base"}}}).env.manager
     assert manager.type == "base"
     assert values_of(CARTPOLE, overrides={"env.manager": "base"}).env.manager.type == "base"
+    after = {"env.manager": "base", "env.manager.max_restarts": 1}
+    assert values_of(CARTPOLE, overrides=after).env.manager.max_restarts == 1
 
 
 # ------------------------------------------------------------------ where a value came from

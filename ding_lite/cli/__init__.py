@@ -31,6 +31,7 @@ examples:
   ding-lite config -c cartpole_ppo                   every key, its value, and where it came from
   ding-lite check-env LunarLander-v3                 is the environment sound, on every backend?
   ding-lite profile -c cartpole_ppo                  where the time goes, and which keys to try
+  ding-lite profile -c cartpole_ppo --tune           the fastest setting on this machine
 """
 
 
@@ -176,14 +177,20 @@ def _add_check_env(commands: argparse._SubParsersAction) -> None:
 PROFILE = """\
 Trains for some iterations and shows where their time went. No run folder is left behind.
 
-  env          stepping the environments        backward     gradients, clipping
+  env          stepping the environments        gradient     losses, backward, clipping
   act          the policy's actions             optimiser    Adam's steps
   store        the rollout, and its checks      auxiliary    PPG's auxiliary phase
   advantages   values and advantages            logging, evaluation, checkpoint
-  forward      minibatches and losses           other        what is none of these
+  minibatches  drawn from the samples           other        what is none of these
 
 Evaluations, checkpoints and auxiliary phases count where they fall due meanwhile; --iterations says how
-long to look. To compare two settings, profile both, one after the other, on a quiet machine.
+long to look.
+
+--tune looks for the fastest setting on this machine instead. It tries env.manager.type with its
+worker_num, num_threads and policy.learn.compile, one after the other, beginning with what the largest
+phase hangs on. Both settings train in turns, each in a process of its own, and one is taken only where
+it is faster by more than the measurements differ among themselves. Keys that change what is learned,
+such as policy.collect.n_sample, env.collector_env_num or policy.learn.batch_size, are not touched.
 """
 
 
@@ -198,7 +205,13 @@ def _add_profile(commands: argparse._SubParsersAction) -> None:
         metavar="N",
         help="to measure, after a warm-up of 2 (default 10; for PPG, whole auxiliary cycles)",
     )
+    parser.add_argument("--tune", action="store_true", help="find the fastest setting, and how to type it")
+    parser.add_argument(
+        "--minutes", type=float, default=1.0, metavar="M", help="that --tune may take (default 1)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    # What --tune starts: a training that goes on as standard input says, and answers there in JSON.
+    parser.add_argument("--contestant", action="store_true", help=argparse.SUPPRESS)
     _add_overrides(parser)
 
 
@@ -247,7 +260,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        args.imports = [_import(module) for module in getattr(args, "imports", [])]
+        args.named_imports = getattr(args, "imports", [])  # as they were typed
+        args.imports = [_import(name) for name in args.named_imports]
         return int(importlib.import_module(f"ding_lite.cli.{module_of(args.command)}").run(args))
     except DingLiteError as error:
         if args.debug:

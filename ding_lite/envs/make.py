@@ -124,9 +124,6 @@ def make_vector_env(
 ) -> VectorEnv:
     """Makes ``num_envs`` environments on the backend that the config names.
 
-    ``auto`` takes gymnasium's own vector environment where there is one whose open episodes can be
-    saved, and which need not be begun one by one, and steps them in this process otherwise.
-
     Args:
         env_cfg: the config's section ``env``, complete.
         num_envs: B.
@@ -135,8 +132,8 @@ def make_vector_env(
         evaluate: bound every episode by ``max_eval_steps``, and leave out what is for training alone.
     """
     manager = env_cfg["manager"]
-    kind = manager["type"]
-    if kind == "vector" or (kind == "auto" and _has_adapter(env_cfg)):
+    kind = backend_of(env_cfg)
+    if kind == "vector":
         native = _make_native(env_cfg, num_envs, seed)
         native.final_of_terminated = final_of_terminated
         return native
@@ -195,7 +192,17 @@ def _entry_point(env_cfg: Mapping[str, Any]) -> str:
     return str(getattr(spec, "vector_entry_point", None) or "")
 
 
-def _has_adapter(env_cfg: Mapping[str, Any]) -> bool:
+def backend_of(env_cfg: Mapping[str, Any]) -> str:
+    """Returns the backend that ``env.manager.type`` names, or that its ``auto`` comes to."""
+    kind = str(env_cfg["manager"]["type"])
+    return ("vector" if has_native(env_cfg) else "base") if kind == "auto" else kind
+
+
+def has_native(env_cfg: Mapping[str, Any]) -> bool:
+    """Returns whether gymnasium's own vector environment can stand in for single ones.
+
+    There must be one, its open episodes must be such as can be saved, and none need be begun by itself.
+    """
     plain = env_cfg["type"] == "gymnasium" and not env_cfg["wrappers"] and not env_cfg["kwargs"]
     return plain and env_cfg["on_bad_value"] == RAISE and _entry_point(env_cfg) in STATE_ADAPTERS
 
