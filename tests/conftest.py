@@ -1,9 +1,12 @@
 """One-thread torch, and this folder on the path, so that tests can ``from worlds import ...``."""
 
+import signal
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to end by it, under nohup too
 
 
 @pytest.fixture(scope="session")
