@@ -18,7 +18,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
@@ -86,13 +85,7 @@ def run_row(name: str) -> None:
         for job in jobs:
             one = job.result()
             stored["seeds"] = sorted([*stored["seeds"], one], key=lambda s: s["seed"])
-            stored |= {
-                "commit": report.commit(),
-                "machine": report.machine(),
-                "date": time.strftime("%Y-%m-%d"),
-            }
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(json.dumps(stored, indent=1) + "\n")
+            report.store(file, stored)
             print(f"{name} seed {one['seed']}: {one['mean']:.1f} ± {one['std']:.1f}", flush=True)
     write_table()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "RESULTS.md"
@@ -23,6 +26,13 @@ def put(section: str, lines: list[str], document: Path = RESULTS) -> None:
         raise ValueError(f"{document.name} must have one {begin!r} and one {end!r}")
     before, after = text.split(begin)[0], text.split(end)[1]
     document.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}")
+
+
+def store(file: Path, measured: dict[str, Any]) -> None:
+    """Writes what is measured so far, with the commit, the machine and the day beside it."""
+    measured |= {"commit": commit(), "machine": machine(), "date": time.strftime("%Y-%m-%d")}
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(measured, indent=1) + "\n")
 
 
 def commit() -> str:

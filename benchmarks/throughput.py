@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +57,7 @@ def measure(row: Row, rounds: int, store: Path = STORE, document: Path = report.
                 print(f"{row.name}  {arm}: {found['skipped']}", flush=True)
                 continue
             done.append(found)
-            stored |= {
-                "commit": report.commit(),
-                "machine": report.machine(),
-                "date": time.strftime("%Y-%m-%d"),
-            }
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(json.dumps(stored, indent=1) + "\n")
+            report.store(file, stored)
             print(f"{row.name}  round {number + 1}  {arm}: {row.say(found)}", flush=True)
     write_table(row, stored, document)
     return failed

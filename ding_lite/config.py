@@ -59,8 +59,8 @@ class Config:
             raise _error("the arguments", faults)
         source = {**self.source, **dict.fromkeys(checked, "command line")}
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
-        if source.get("policy.learn.compile") == PLANNED_STEPS and not _long_enough_to_compile(complete):
-            complete.policy.learn.compile = False  # a long config, cut short for a try
+        if "max_env_step" in checked and source.get("policy.learn.compile") == PLANNED_STEPS:
+            complete.policy.learn.compile = _planned_compile(complete)
         return Config(complete, source)
 
     def modules(self) -> list[str]:
@@ -218,7 +218,7 @@ def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:
         learn["schedule_env_step"] = values["max_env_step"]
         source["policy.learn.schedule_env_step"] = "max_env_step"
     if learn.get("compile") == "auto":
-        learn["compile"] = _long_enough_to_compile(values) and "small"
+        learn["compile"] = _planned_compile(values)
         source["policy.learn.compile"] = PLANNED_STEPS
     if not values["exp_name"]:
         kind = values["env"]["env_id"] or _name_of(values["env"]["type"])
@@ -226,8 +226,8 @@ def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:
         source["exp_name"] = "env and policy"
 
 
-def _long_enough_to_compile(values: Mapping[str, Any]) -> bool:
-    return bool(_policy_class(values["policy"]["type"]).long_enough_to_compile(values))
+def _planned_compile(values: Mapping[str, Any]) -> Any:  # what "auto" comes to
+    return "small" if _policy_class(values["policy"]["type"]).long_enough_to_compile(values) else False
 
 
 def _name_of(kind: Any) -> str:

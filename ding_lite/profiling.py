@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from easydict import EasyDict
 
 from ding_lite.config import Config
 from ding_lite.pipeline import SerialPipeline
@@ -212,7 +213,8 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
     Yields:
         a function that takes so many iterations more, and returns where their time went.
     """
-    with _open_pipeline(config.replaced(max_env_step=FOREVER), seed) as pipeline:
+    endless = Config(EasyDict({**config.values, "max_env_step": FOREVER}), config.source)  # else as it is
+    with _open_pipeline(endless, seed) as pipeline:
         pipeline.progress.past_solved = True  # a solved task is as long a training as any
         progress, watch = pipeline.progress, _watched(pipeline)
 

@@ -205,6 +205,7 @@ def test_json_is_alone_on_stdout(tmp_path, monkeypatch, capfd):
     ("arguments", "said"),
     [
         ([*SMALL, "--iterations", "0"], "--iterations: expected at least 1, got 0"),
+        ([*SMALL, "--minutes", "2"], "--minutes is how long --tune may take"),
         ([], "-c FILE or NAME"),
         (["-c", "no_such"], "no_such"),
     ],

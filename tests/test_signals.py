@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -119,6 +120,28 @@ def test_signal_while_a_checkpoint_is_written_leaves_a_whole_one_and_no_other_fi
     assert (job.wait(), job.errors) == (143, "")
     assert last(home.folder)["progress"]["iteration"] == rows(home.folder)
     assert sorted(f.name for f in folder.iterdir()) == ["last"]
+
+
+def test_who_sits_at_a_terminal_is_answered_at_once(home):
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "ding_lite", *home(kwargs={"pause": 0.002})]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    run = subprocess.Popen(
+        command, cwd=home.folder, env=environment, stdout=subprocess.DEVNULL, stderr=its, text=True
+    )
+    os.close(its)
+    try:
+        deadline = time.monotonic() + 60
+        while rows(home.folder) < 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        run.send_signal(signal.SIGINT)
+        assert b"ending after this iteration, then saving; Ctrl-C again stops at once" in os.read(ours, 4096)
+        assert run.wait(60) == 130
+    finally:
+        run.kill()
+        run.wait()
+        os.close(ours)
+    assert last(home.folder)["progress"]["iteration"] == rows(home.folder)
 
 
 def test_signal_at_the_very_end_does_not_undo_that_the_run_is_done(warm, home):

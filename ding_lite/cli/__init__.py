@@ -206,9 +206,7 @@ def _add_profile(commands: argparse._SubParsersAction) -> None:
         help="to measure, after a warm-up of 2 (default 10; for PPG, whole auxiliary cycles)",
     )
     parser.add_argument("--tune", action="store_true", help="find the fastest setting, and how to type it")
-    parser.add_argument(
-        "--minutes", type=float, default=1.0, metavar="M", help="that --tune may take (default 1)"
-    )
+    parser.add_argument("--minutes", type=float, metavar="M", help="that --tune may take (default 1)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     # What --tune starts: a training that goes on as standard input says, and answers there in JSON.
     parser.add_argument("--contestant", action="store_true", help=argparse.SUPPRESS)

@@ -24,6 +24,7 @@ SELDOM = ("auxiliary", "evaluation", "checkpoint")  # phases that not every iter
 # What falls due in one slice and not in the next would hide what is compared.
 UNDISTURBED = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
 WIDTH = 26  # of a setting
+MINUTES = 1.0  # that --tune takes where nothing is said
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--iterations: expected at least 1, got {args.iterations}")
     if args.tune and args.iterations is not None:
         raise ConfigError("--iterations is for the table of phases; --minutes says how long --tune may take")
-    if not 0 < args.minutes < math.inf:
+    if args.minutes is not None and not args.tune:
+        raise ConfigError("--minutes is how long --tune may take; --iterations is for the table of phases")
+    if args.minutes is not None and not 0 < args.minutes < math.inf:
         raise ConfigError(f"--minutes: expected a number above 0, got {args.minutes}")
     config = config_of(args)
     if args.contestant:
@@ -102,7 +105,7 @@ def _compete(config: Config, args: argparse.Namespace) -> int:
 
 def _tune(config: Config, args: argparse.Namespace) -> int:
     """Prints each setting as soon as it has been tried, and in the end the command of the fastest."""
-    deadline = time.monotonic() + 60 * args.minutes
+    deadline = time.monotonic() + 60 * (MINUTES if args.minutes is None else args.minutes)
     with stdout_to_stderr() if args.json else contextlib.nullcontext():
         present = profile(config, iterations=2, warm_up=1, seed=args.seed)
 

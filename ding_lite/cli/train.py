@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ding_lite.config_files import parse_overrides
 from ding_lite.display import Display, display_for
 from ding_lite.errors import ConfigError
 from ding_lite.pipeline import SerialPipeline
+
+STDERR = 2
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,9 +38,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _ask_to_stop(pipeline: SerialPipeline, signal: str) -> None:
     pipeline.request_stop(signal)
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stderr.isatty():  # an iteration may take long, and who sees nothing presses again
-            print("\nending after this iteration, then saving; Ctrl-C again stops at once", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        if os.isatty(STDERR):  # an iteration may take long, and who sees nothing presses again
+            # Not print: a signal may come in the middle of one, whose buffer it cannot enter.
+            os.write(STDERR, b"\nending after this iteration, then saving; Ctrl-C again stops at once\n")
 
 
 def _new(args: argparse.Namespace, display: Display) -> SerialPipeline:

@@ -118,7 +118,7 @@ class AuxiliaryPhase:
             obs=policy._inputs(sample["obs"]),
             old_logit=map_tree(lambda leaf: leaf[place], old_logit),
             value_target=_normalized(policy, sample["value_target"]),
-            share=torch.tensor(share, device=policy.device),
+            share=torch.full((), share, device=policy.device),
         )
 
     @torch.no_grad()

@@ -15,6 +15,7 @@ from worlds import LengthEnv, SeededEnv, merged, trainee
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.policies.compiling import COMPILE_FROM, CompiledFunction, is_mostly_calls
 from ding_lite.policies.updater import Updater, clipped_gradient
+from ding_lite.profiling import profile
 from ding_lite.rollout import fields_of
 
 
@@ -203,14 +204,25 @@ def test_length_decides_and_what_is_asked_for_stands():
         assert values.policy.learn.compile == wish
 
 
-def test_a_long_config_that_is_cut_short_is_not_compiled_and_a_resumed_run_stays_what_it_was():
+def test_the_limit_of_the_command_line_counts_and_a_resumed_run_stays_what_it_was():
     config = compile_config({"env": {"type": LengthEnv}, "max_env_step": 10**9})
     assert config.values.policy.learn.compile == "small"
     short = config.replaced(max_env_step=1000)
     assert short.values.policy.learn.compile is False
-    again = compile_config(short.as_json(), {"max_env_step": 10**9})
-    assert again.values.policy.learn.compile is False
+    assert short.replaced(max_env_step=10**9).values.policy.learn.compile == "small"
     assert config.replaced(seed=3).values.policy.learn.compile == "small"
+    again = compile_config(short.as_json(), {"max_env_step": 10**9})  # as --resume does
+    assert again.values.policy.learn.compile is False
+
+
+@pytest.mark.parametrize("planned", [1000, 10**9])
+def test_a_profile_is_of_what_the_run_would_be(planned):
+    env = {"env_id": "CartPole-v1", "collector_env_num": 2, "evaluator_env_num": 1}
+    learn = {"learn": {"epoch_per_collect": 1}, "collect": {"n_sample": 64}}
+    found = profile(
+        compile_config({"max_env_step": planned, "env": env, "policy": learn}), iterations=1, warm_up=0
+    )
+    assert found.compiled == (planned == 10**9)
 
 
 def test_large_images_are_left_to_torchs_own_convolutions():

@@ -1,0 +1,92 @@
+"""The gradient step against torch's own clipping and Adam, taken one after the other."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from ding_lite.policies.updater import Updater
+from ding_lite.rollout import Batch
+
+RATE, EPS, BOUND = 1e-2, 1e-3, 0.5
+
+
+def network():
+    """Two layers side by side: a loss may reach only one of them."""
+    torch.manual_seed(0)
+    return nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(3, 1)})
+
+
+def steps():
+    """Returns some minibatches, each with the layers that its loss reaches; the second misses one."""
+    obs = torch.randn(6, 8, 3, generator=torch.Generator().manual_seed(1))
+    return list(zip(5 * obs, ("ab", "a", "ab", "b", "ab", "ab"), strict=True))
+
+
+def loss_of(net, obs, reached):
+    return sum(net[name](obs).square().mean() for name in reached)
+
+
+def by_torch(clip):
+    """Returns the parameters after all steps, and the norms before clipping."""
+    net, norms = network(), []
+    adam = torch.optim.Adam(net.parameters(), lr=RATE, eps=EPS)
+    for obs, reached in steps():
+        adam.zero_grad()
+        loss_of(net, obs, reached).backward()
+        given = [p for p in net.parameters() if p.grad is not None]
+        norms.append(nn.utils.get_total_norm([p.grad for p in given]))
+        if clip == "clip_norm":
+            nn.utils.clip_grad_norm_(given, BOUND)
+        elif clip == "clip_value":
+            nn.utils.clip_grad_value_(given, BOUND)
+        adam.step()
+    return net, torch.stack(norms).detach()
+
+
+def updater_of(net, clip):
+    options = dict(learning_rate=RATE, eps=EPS, grad_clip_type=clip, grad_clip_value=BOUND)
+    return Updater(net.parameters(), **options)
+
+
+def same(one, other):
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in pairs)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+@pytest.mark.parametrize("clip", ["clip_norm", "clip_value", None])
+def test_steps_are_those_of_torch_whatever_a_loss_reaches(clip, parts):
+    net, norms = network(), []
+    updater = updater_of(net, clip)
+    for obs, reached in steps():
+
+        def loss(batch, reached=reached):
+            return loss_of(net, batch.obs, reached) / parts, {"share": torch.tensor(1.0 / parts)}
+
+        told = updater.step(loss, *(Batch(obs=part) for part in obs.chunk(parts)))
+        assert float(told["share"]) == pytest.approx(1)
+        norms.append(told["grad_norm"])
+    expected, expected_norms = by_torch(clip)
+    assert torch.allclose(torch.stack(norms), expected_norms, rtol=1e-5)
+    assert float(expected_norms.min()) > BOUND, "nothing was clipped"
+    assert same(net, expected)
+    others = {"clip_norm", "clip_value", None} - {clip}
+    assert not any(same(net, by_torch(other)[0]) for other in others)
+
+
+def test_saved_in_the_middle_it_goes_on_with_the_same_moments_and_its_own_eps():
+    nets = [network(), network()]
+    one, other = (updater_of(net, "clip_norm") for net in nets)
+    for number, (obs, reached) in enumerate(steps()):
+        if number == 3:
+            nets[1].load_state_dict(nets[0].state_dict())
+            state = copy.deepcopy(one.state_dict())
+            state["param_groups"][0]["eps"] = 7.0
+            other.load_state_dict(state)
+        for net, updater in zip(nets, (one, other), strict=True) if number >= 3 else [(nets[0], one)]:
+            updater.step(lambda batch, net=net, r=reached: (loss_of(net, batch.obs, r), {}), Batch(obs=obs))
+    assert all(torch.equal(a, b) for a, b in zip(*(net.parameters() for net in nets), strict=True))
