@@ -22,10 +22,13 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"treevalue\.")
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"treetensor\.|hbutils\.")
     import treetensor.torch as ttorch
+    from treevalue import TreeValue
     from treevalue.tree.common import create_storage
 
 # A treetensor whose leaves are the fields above. (The library ships no type hints.)
 Rollout = Any
+# What has branches. TreeValue is treetensor's base class: whether a leaf is one is known twenty times as soon.
+BRANCHED = (dict, TreeValue, Mapping)
 UNLIKE_THE_REST = ("last_obs", "final")  # fields that are not (T, B, ...)
 
 
@@ -37,14 +40,14 @@ def as_rollout(fields: Mapping[str, Any]) -> Rollout:
 
 def to_dict(tree: Any) -> Any:
     """Returns a treetensor, or a tree of anything, as nested plain dicts; leaves are not copied."""
-    if isinstance(tree, (ttorch.Tensor, Mapping)):
+    if isinstance(tree, BRANCHED):
         return {name: to_dict(value) for name, value in tree.items()}
     return tree
 
 
 def map_tree(function: Any, tree: Any) -> Any:
     """Applies ``function`` to every leaf of a tensor, a nested dict or a treetensor."""
-    if isinstance(tree, (ttorch.Tensor, Mapping)):
+    if isinstance(tree, BRANCHED):
         return {name: map_tree(function, value) for name, value in tree.items()}
     return function(tree)
 
@@ -56,7 +59,7 @@ def to_device(tree: Any, device: torch.device) -> Any:
 
 def leading_size(tree: Any) -> int:
     """Returns N of a tree of leaves (N, ...)."""
-    while isinstance(tree, (ttorch.Tensor, Mapping)):
+    while isinstance(tree, BRANCHED):
         tree = next(iter(tree.values()))
     return len(tree)
 

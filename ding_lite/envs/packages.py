@@ -68,7 +68,31 @@ def missing_extra(error: BaseException) -> str:
 
 def mended(env: gym.Env) -> gym.Env:
     """Returns ``env``, wrapped where its package breaks a promise of gymnasium's that a run relies on."""
-    return MinAtarReset(env) if type(env.unwrapped).__module__ == "minatar.gym" else env
+    game: Any = env.unwrapped
+    if type(game).__module__ == "minatar.gym":
+        return MinAtarReset(env)
+    if type(game).__module__ == "ale_py.env" and not game.ale.getFloat("repeat_action_probability"):
+        return AtariReset(env)
+    return env
+
+
+class AtariReset(gym.Wrapper):
+    """Resets with a seed in 5 ms, and to the same state, where ale_py takes 90 to load the game's ROM again.
+
+    ALE takes a new seed for its sticky actions only with the ROM. Without them nothing in it is random, but a
+    reset alone leaves some of the memory as the episode before has left it: so back to the loaded state first.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.game: Any = env.unwrapped
+        self.loaded = self.game.ale.cloneState()
+
+    def reset(self, *, seed: int | None = None, **kwargs: Any) -> Any:
+        if seed is not None:
+            self.game.seed_game(seed)
+            self.game.ale.restoreState(self.loaded)
+        return self.env.reset(**kwargs)
 
 
 class MinAtarReset(gym.Wrapper):

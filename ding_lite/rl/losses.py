@@ -24,8 +24,11 @@ def clipped_surrogate(
         log_ratio = log pi - log pi_old, advantage: (N,) -> (N,)
     """
     ratio = torch.exp(log_ratio)
-    clipped = _clamped(ratio, 1 - clip_ratio, 1 + clip_ratio)
-    objective = torch.min(ratio * advantage, clipped * advantage)
+    objective = ratio * advantage
+    # Inside of the clip both are the same; outside, the clipped one has no gradient. torch.min would not
+    # know, and look for the smaller again in a backward pass of twenty more calls.
+    clipped = _clamped(ratio.detach(), 1 - clip_ratio, 1 + clip_ratio) * advantage
+    objective = torch.where(clipped < objective, clipped, objective)
     if dual_clip is not None:
         objective = torch.where(advantage < 0, torch.max(objective, dual_clip * advantage), objective)
     return objective
@@ -62,7 +65,7 @@ def _clamped(x: Tensor, low: Any, high: Any) -> Tensor:
 
 def _regression_error(value: Tensor, target: Tensor, kind: str) -> Tensor:
     if kind == "mse":
-        return 0.5 * torch.square(value - target)
+        return 0.5 * F.mse_loss(value, target, reduction="none")
     if kind == "smooth_l1":
         return F.smooth_l1_loss(value, target, reduction="none")
     raise ValueError(f"value_error: kind is 'mse' or 'smooth_l1', got {kind!r}")
@@ -95,7 +98,7 @@ def normalize_advantage(advantage: Tensor, eps: float = 1e-8) -> Tensor:
     Shapes:
         advantage: (N,) -> (N,)
     """
-    mean, std = advantage.mean(), advantage.std(correction=0)
+    std, mean = torch.std_mean(advantage, correction=0)
     constant = std <= 1e-6 * mean.abs()
     return torch.where(constant, torch.zeros_like(advantage), (advantage - mean) / (std + eps))
 
