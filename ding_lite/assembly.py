@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import gymnasium as gym
 import torch
 
 from ding_lite.collector import Collector
@@ -15,12 +14,11 @@ from ding_lite.config import plain
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.envs.worker_process import cores
 from ding_lite.errors import CheckpointError
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.health import HealthCheck
 from ding_lite.learner import Learner
-from ding_lite.models.encoders import is_image, observation_leaves
+from ding_lite.machine import keep_freed_memory, use_threads
 from ding_lite.policies.actor_critic import has_box
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors
@@ -63,7 +61,8 @@ class Parts:
             vector = functools.partial(vector_env_of, make, seed=seed, on_bad_value=env.on_bad_value)
             self.envs = self._opened(vector(collector_cfgs, final_of_terminated=ignores_done))
             eval_envs = self._opened(vector(evaluator_cfgs, max_steps=env.max_eval_steps))
-        torch.set_num_threads(_threads(cfg.num_threads, self.envs.obs_space))
+        use_threads(cfg.num_threads, self.envs.obs_space)
+        keep_freed_memory()
         kind = cfg.policy.type
         self.policy: Policy = (POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind)(
             cfg.policy, self.envs.obs_space, self.envs.action_space, model=model, seed=seed
@@ -209,9 +208,3 @@ class Parts:
         """Closes the environments; calling it twice is fine."""
         while self._open_envs:
             self._open_envs.pop().close()
-
-
-def _threads(wanted: int | str, obs_space: gym.Space) -> int:
-    if isinstance(wanted, int):
-        return wanted
-    return cores() if any(is_image(leaf) for _, leaf in observation_leaves(obs_space)) else 1

@@ -27,7 +27,7 @@ with warnings.catch_warnings():
 
 # A treetensor whose leaves are the fields above. (The library ships no type hints.)
 Rollout = Any
-# What has branches. TreeValue is treetensor's base class: whether a leaf is one is known twenty times as soon.
+# What has branches. TreeValue is treetensor's base class; whether a leaf is one is soon known.
 BRANCHED = (dict, TreeValue, Mapping)
 UNLIKE_THE_REST = ("last_obs", "final")  # fields that are not (T, B, ...)
 

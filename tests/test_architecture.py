@@ -18,7 +18,7 @@ LAYERS = [  # a module may import from its own layer and from those above its li
     {"config", "models", "envs", "buffer"},
     {"policies", "collector", "evaluator"},
     {"learner"},
-    {"assembly", "resuming", "pipeline"},
+    {"machine", "assembly", "resuming", "pipeline"},
     {"cli", "testing", "plotting", "profiling", "tuning", "env_check"},
     {"__init__", "__main__"},
 ]

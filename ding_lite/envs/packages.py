@@ -79,14 +79,14 @@ def mended(env: gym.Env) -> gym.Env:
 class AtariReset(gym.Wrapper):
     """Resets with a seed in 5 ms, and to the same state, where ale_py takes 90 to load the game's ROM again.
 
-    ALE takes a new seed for its sticky actions only with the ROM. Without them nothing in it is random, but a
-    reset alone leaves some of the memory as the episode before has left it: so back to the loaded state first.
+    ALE takes a new seed for its sticky actions only with the ROM. Without them nothing in it is random; but a
+    reset alone leaves some of the memory as it was in the episode before: so back to the loaded state first.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
-        self.game: Any = env.unwrapped
-        self.loaded = self.game.ale.cloneState()
+        game: Any = env.unwrapped
+        self.game, self.loaded = game, game.ale.cloneState()
 
     def reset(self, *, seed: int | None = None, **kwargs: Any) -> Any:
         if seed is not None:

@@ -88,7 +88,7 @@ class CompiledFunction:
         code = code.replace(co_name=f"{code.co_name}_{next(self._numbers)}")
         own = types.FunctionType(code, self.function.__globals__)
         options: dict[str, Any] = {
-            "cpp_wrapper": True,  # one C++ function: torch's Python around its kernels would cost a tenth more
+            "cpp_wrapper": True,  # one C++ function: torch's Python around the kernels costs a tenth more
             "cpp.use_decompose_tanh": True,  # by exp, in half the time and within 2e-7
         }
         compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
