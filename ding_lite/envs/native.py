@@ -86,13 +86,14 @@ class NativeVectorEnv(VectorEnv):
         self.episode_returns = np.zeros(self.num_envs, np.float64)
         self.episode_lengths = np.zeros(self.num_envs, np.int64)
         self._pending_reset = np.zeros(self.num_envs, bool)
+        self._resets = False  # whether any is pending
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self._own_obs_space, self.num_envs)
 
     def reset(self, *stream: str | int) -> Tree:
         self.episode_returns[:] = 0
         self.episode_lengths[:] = 0
-        self._pending_reset[:] = False
+        self._pending_reset[:] = self._resets = False
         return self._reset_env(integer_seed(self.seed, *stream))
 
     def _reset_env(self, seed: int) -> Tree:
@@ -121,16 +122,18 @@ class NativeVectorEnv(VectorEnv):
         obs, reward, terminated, truncated, info = self.env.step(action)
         obs, reward = as_tree(obs, self._own_obs_space), np.asarray(reward, np.float32)
         raw, valid = self._raw_reward(reward, info), self._all_valid
-        if self._pending_reset.any():
+        if self._resets:
             valid = ~self._pending_reset
             reward, raw = np.where(valid, reward, 0), np.where(valid, raw, 0)
             terminated, truncated = terminated & valid, truncated & valid
         self.episode_returns += raw
         self.episode_lengths += valid
         done = terminated | truncated
-        self._pending_reset = done if self.mode is AutoresetMode.NEXT_STEP else self._pending_reset
+        some_done = bool(done.any())
+        if self.mode is AutoresetMode.NEXT_STEP:
+            self._pending_reset, self._resets = done, some_done
         final_obs, final_env, episodes = None, NO_ENVS, []
-        if done.any():
+        if some_done:
             truncated = truncated & ~terminated
             final_env = np.flatnonzero(done if self.final_of_terminated else truncated)
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
@@ -191,6 +194,7 @@ class NativeVectorEnv(VectorEnv):
         self.env.reset(seed=0)  # makes the generator and the arrays that the adapter fills
         self.adapter.write(self.env.unwrapped, state["native"])
         self._pending_reset = np.array(state["pending_reset"], bool)
+        self._resets = bool(self._pending_reset.any())
         self.episode_returns = np.array(state["returns"], np.float64)
         self.episode_lengths = np.array(state["lengths"], np.int64)
         return self.adapter.observe(self.env.unwrapped)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim.adam import adam
 
 from ding_lite.policies.compiling import CompiledFunction
 from ding_lite.rollout import Batch, fields_of, leading_size
@@ -40,7 +39,7 @@ class Gradient(NamedTuple):
 
     values: list[Tensor | None]  # clipped, one a parameter; None where the loss does not reach it
     norm: Tensor  # before clipping
-    loss: Tensor
+    bad: Tensor  # 1.0 where the loss or the norm is not finite, else 0.0
     metrics: dict[str, Tensor]
     new_value: Tensor | None  # that the loss looked at
 
@@ -80,7 +79,8 @@ def clipped_gradient(
             found = [value.clamp(-clip_value, clip_value) for value in found]
         rest = iter(found)
         values = [None if value is None else next(rest) for value in values]
-    return Gradient(values, norm, total, metrics, new_value)
+        bad = (~torch.isfinite(norm + total)).to(norm.dtype)
+    return Gradient(values, norm, bad, metrics, new_value)
 
 
 class Updater:
@@ -111,15 +111,17 @@ class Updater:
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
-        # It holds the moments and says how they are saved; the step itself is torch's function, since
-        # the object's own would cost as much again in bookkeeping.
+        # It holds the moments and says how they are saved; the step itself is the kernel below it, since
+        # the object's bookkeeping costs four times as much.
         self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=eps, fused=True)
         self.bad_steps = bad_steps or BadSteps()
         self.compiled_size = compiled_size
         self._of_full, self._of_others = (
             CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
         )
-        self._moved: dict[tuple[bool, ...], tuple[list[Tensor], ...]] = {}  # see apply; by who is reached
+        device = self.parameters[0].device
+        self._counts = torch.zeros(len(self.parameters), device=device)  # steps of each parameter
+        self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _state_of
         self._flags: list[Tensor] = []  # 1 for each step of this pass that was not finite
 
     @property
@@ -158,42 +160,46 @@ class Updater:
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:
         """Takes Adam's step along a gradient, if it is finite."""
-        bad = (~torch.isfinite(gradient.norm + gradient.loss)).to(torch.float32)
+        bad = gradient.bad
         if self._flags and not self.bad_steps.budget:
             bad = torch.maximum(bad, self._flags[-1])
         self._flags.append(bad)
         reached = tuple(value is not None for value in gradient.values)
-        if reached not in self._moved:
-            self._moved[reached] = self._parameters_and_moments(reached)
-        parameters, means, squares, steps = self._moved[reached]
+        if reached not in self._reached:
+            self._reached[reached] = self._state_of(reached)
+        parameters, means, squares, counts, own = self._reached[reached]
+        self._counts.addcmul_(own, 1 - bad)
         group = self.optimizer.param_groups[0]
-        adam(
+        torch._fused_adam_(
             parameters,
             [value for value in gradient.values if value is not None],
             means,
             squares,
             [],
-            steps,
-            fused=True,
+            counts,
             found_inf=bad,  # what GradScaler uses: everything stays as it is where it is 1
-            amsgrad=False,
+            lr=group["lr"],
             beta1=group["betas"][0],
             beta2=group["betas"][1],
-            lr=group["lr"],
             weight_decay=0.0,
             eps=group["eps"],
+            amsgrad=False,
             maximize=False,
         )
 
-    def _parameters_and_moments(self, reached: tuple[bool, ...]) -> tuple[list[Tensor], ...]:
-        """Returns the parameters that are ``reached``, their means, mean squares and counts of steps."""
-        parameters: list[Tensor] = list(compress(self.parameters, reached))
-        states: list[dict[str, Tensor]] = [self.optimizer.state[p] for p in parameters]
-        for parameter, state in zip(parameters, states, strict=True):
+    def _state_of(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
+        """Returns the parameters that are ``reached``, their moments and counts, and 1.0 for each of them."""
+        states = [self.optimizer.state[p] for p in self.parameters]
+        for parameter, state, count in zip(self.parameters, states, self._counts, strict=True):
             if not state:  # as torch's own first step makes it
-                state["step"] = torch.zeros((), device=parameter.device)
                 state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(parameter) for _ in range(2))
-        return parameters, *([s[name] for s in states] for name in ("exp_avg", "exp_avg_sq", "step"))
+                state["step"] = torch.zeros_like(count)
+            count.copy_(state["step"])
+            state["step"] = count  # a view: all are counted in one call
+        names = ("exp_avg", "exp_avg_sq", "step")
+        taken = list(compress(states, reached))
+        own = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
+        return list(compress(self.parameters, reached)), *([s[name] for s in taken] for name in names), own
 
     def first_bad_step(self) -> int | None:
         """Ends a pass: returns which step since the last call was the first that was not finite.
@@ -213,7 +219,7 @@ class Updater:
         # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
         self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
         self.optimizer.param_groups[0]["eps"] = eps  # the config's, which may be another by now
-        self._moved = {}
+        self._reached = {}
 
 
 def mean_metrics(history: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
