@@ -27,7 +27,7 @@ from ding_lite.rollout import Rollout, leading_size, map_tree
 from ding_lite.schema import Key
 from ding_lite.types import Tree
 
-VALUE_CHUNK_BYTES = 2**26  # of float32 input to the value network at a time
+VALUE_CHUNK_BYTES = 2**24  # of float32 input to the value network at a time
 
 
 class ActorCriticPolicy(Policy):

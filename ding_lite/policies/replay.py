@@ -46,7 +46,7 @@ OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF
 ON_POLICY_ONLY = (["learn.epoch_per_collect"], "is for fresh rollouts; off-policy write learn.reuse")
 ROLLOUTS_KEPT = 4  # by a buffer of no given size
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
-SHUFFLED_BYTES = 2**26  # a training set up to this size is put into the order of its minibatches at once
+SHUFFLED_BYTES = 2**22  # a training set up to this size is put into the order of its minibatches at once
 OLDEST_SHOWN = 8  # iterations: what is older is counted with it in the metrics
 
 
