@@ -246,7 +246,8 @@ OF_PARTS = [
     *[("policy", "progress", name) for name in ("env_step", "learning_rate", "configured")],
     *[("policy", "reward_scale", name) for name in ("mean", "var", "count", "running_return")],
     *[("policy", "value_norm", name) for name in ("mean", "var", "count")],
-    *[("policy", "optimizer", name) for name in ("state", "param_groups")],
+    *[("policy", "optimizer", name) for name in ("learning_rate", "counts", "moments")],
+    *[("policy", "optimizer", "moments", *path) for path in ((0,), (0, "mean"), (3, "square"))],
     ("policy", "generator", "state"),
     ("policy", "permutation", "state"),
     ("clock", "wall_time"),
@@ -261,7 +262,7 @@ def test_every_part_of_the_state_is_listed_here(saved):
 @pytest.mark.parametrize(
     "path",
     [*[(name,) for name in TOP], *[("policy", name) for name in OF_POLICY], *OF_PARTS],
-    ids=".".join,
+    ids=lambda path: ".".join(map(str, path)),
 )
 def test_state_that_lacks_anything_is_refused(saved, path, tmp_path):
     state, config, _ = saved
@@ -277,8 +278,9 @@ CHANGES = {
     "model": lambda s: s["policy"]["model"]["actor_head.out.layer.bias"].__setitem__(0, 0.25),
     "generator": lambda s: s["policy"]["generator"].update(state=s["policy"]["permutation"]["state"]),
     "permutation": lambda s: s["policy"]["permutation"].update(state=s["policy"]["generator"]["state"]),
-    "optimizer": lambda s: s["policy"]["optimizer"]["state"][0].update(
-        step=s["policy"]["value_norm"]["mean"]
+    "counts": lambda s: s["policy"]["optimizer"].update(counts=0 * s["policy"]["optimizer"]["counts"]),
+    "moments": lambda s: s["policy"]["optimizer"]["moments"].update(
+        {1: s["policy"]["optimizer"]["moments"][0], 0: s["policy"]["optimizer"]["moments"][1]}
     ),
     "obs_norm": lambda s: next(iter(s["policy"]["obs_norm"].values())).update(count=5.0),
     "reward_scale": lambda s: s["policy"]["reward_scale"].update(running_return=None),

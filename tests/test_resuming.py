@@ -189,7 +189,7 @@ def test_a_rate_or_an_eps_that_is_changed_on_resume_is_trained_with(tmp_path):
         pipeline = SerialPipeline.resume(folder, changes=changed)
         pipeline.step()
         assert pipeline.policy.optimizer.learning_rate == 1e-5 != before["learning_rate"]
-        assert pipeline.policy.optimizer.optimizer.param_groups[0]["eps"] == 0.1
+        assert pipeline.policy.optimizer.eps == 0.1
         pipeline.save("last")
         pipeline.close()
 

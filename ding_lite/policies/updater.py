@@ -6,7 +6,6 @@ place, so that it can be guarded, compiled and measured, lives here.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
@@ -16,6 +15,8 @@ from torch import Tensor, nn
 
 from ding_lite.policies.compiling import CompiledFunction
 from ding_lite.rollout import Batch, fields_of, leading_size
+
+BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
 Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
@@ -111,26 +112,17 @@ class Updater:
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
-        # It holds the moments and says how they are saved; the step itself is the kernel below it, since
-        # the object's bookkeeping costs four times as much.
-        self.optimizer = torch.optim.Adam(self.parameters, lr=learning_rate, eps=eps, fused=True)
+        self.learning_rate, self.eps = learning_rate, eps
+        # Not held by a torch.optim.Adam: making one imports torch's compiler, 1.5 s of every start.
+        self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
+        self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         self.bad_steps = bad_steps or BadSteps()
         self.compiled_size = compiled_size
         self._of_full, self._of_others = (
             CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
         )
-        device = self.parameters[0].device
-        self._counts = torch.zeros(len(self.parameters), device=device)  # steps of each parameter
-        self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _state_of
+        self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
         self._flags: list[Tensor] = []  # 1 for each step of this pass that was not finite
-
-    @property
-    def learning_rate(self) -> float:
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self.optimizer.param_groups[0]["lr"] = value
 
     def step(self, loss: Loss, *parts: Batch) -> dict[str, Tensor]:
         """Takes one step down ``loss`` and returns its metrics, and ``grad_norm``, the norm before clipping.
@@ -166,10 +158,9 @@ class Updater:
         self._flags.append(bad)
         reached = tuple(value is not None for value in gradient.values)
         if reached not in self._reached:
-            self._reached[reached] = self._state_of(reached)
+            self._reached[reached] = self._part(reached)
         parameters, means, squares, counts, own = self._reached[reached]
         self._counts.addcmul_(own, 1 - bad)
-        group = self.optimizer.param_groups[0]
         torch._fused_adam_(
             parameters,
             [value for value in gradient.values if value is not None],
@@ -178,28 +169,21 @@ class Updater:
             [],
             counts,
             found_inf=bad,  # what GradScaler uses: everything stays as it is where it is 1
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
+            lr=self.learning_rate,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
             weight_decay=0.0,
-            eps=group["eps"],
+            eps=self.eps,
             amsgrad=False,
             maximize=False,
         )
 
-    def _state_of(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
+    def _part(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
         """Returns the parameters that are ``reached``, their moments and counts, and 1.0 for each of them."""
-        states = [self.optimizer.state[p] for p in self.parameters]
-        for parameter, state, count in zip(self.parameters, states, self._counts, strict=True):
-            if not state:  # as torch's own first step makes it
-                state["exp_avg"], state["exp_avg_sq"] = (torch.zeros_like(parameter) for _ in range(2))
-                state["step"] = torch.zeros_like(count)
-            count.copy_(state["step"])
-            state["step"] = count  # a view: all are counted in one call
-        names = ("exp_avg", "exp_avg_sq", "step")
-        taken = list(compress(states, reached))
+        # The counts are views, so that all are raised in one call.
+        of_all = (self.parameters, self._means, self._squares, self._counts.unbind())
         own = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
-        return list(compress(self.parameters, reached)), *([s[name] for s in taken] for name in names), own
+        return *(list(compress(tensors, reached)) for tensors in of_all), own
 
     def first_bad_step(self) -> int | None:
         """Ends a pass: returns which step since the last call was the first that was not finite.
@@ -212,14 +196,25 @@ class Updater:
         return bad[0] if bad and self.bad_steps.count > self.bad_steps.budget else None
 
     def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
+        """Returns moments and counts; ``eps`` is the config's, which may be another when it is loaded."""
+        moments = zip(self._means, self._squares, strict=True)
+        return {
+            "learning_rate": self.learning_rate,
+            "counts": self._counts,
+            "moments": {k: {"mean": mean, "square": square} for k, (mean, square) in enumerate(moments)},
+        }
 
+    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        eps = self.optimizer.param_groups[0]["eps"]
-        # torch keeps the tensors it is given: a copy, so that no two optimisers share their moments.
-        self.optimizer.load_state_dict(copy.deepcopy(dict(state)))
-        self.optimizer.param_groups[0]["eps"] = eps  # the config's, which may be another by now
-        self._reached = {}
+        self.learning_rate = float(state["learning_rate"])
+        mine = self.state_dict()
+        pairs = [("counts", mine["counts"], state["counts"])]
+        for number, moments in mine["moments"].items():
+            pairs += [(f"{k} {number}", moments[k], state["moments"][number][k]) for k in moments]
+        for name, tensor, value in pairs:
+            if value.shape != tensor.shape:
+                raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(value.shape)}")
+            tensor.copy_(value)
 
 
 def mean_metrics(history: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:

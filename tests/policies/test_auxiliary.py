@@ -491,5 +491,5 @@ def test_a_target_that_is_not_finite_is_reported_and_moves_nothing(bad, parts):
     with pytest.raises(NumericsError, match=r"step 0 of a pass.*'value_target'.*auxiliary_loss"):
         policy.auxiliary.run()
     assert digest(policy.model.state_dict()) == before
-    moments = policy.auxiliary.updater.optimizer.state_dict()["state"].values()
+    moments = policy.auxiliary.updater.state_dict()["moments"].values()
     assert all(torch.isfinite(leaf).all() for moment in moments for leaf in moment.values())
