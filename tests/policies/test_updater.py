@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -91,3 +93,13 @@ def test_saved_in_the_middle_it_goes_on_with_the_same_moments_and_its_own_eps():
         for net, updater in zip(nets, (one, other), strict=True) if number >= 3 else [(nets[0], one)]:
             updater.step(lambda batch, net=net, r=reached: (loss_of(net, batch.obs, r), {}), Batch(obs=obs))
     assert all(torch.equal(a, b) for a, b in zip(*(net.parameters() for net in nets), strict=True))
+
+
+def test_a_run_that_is_not_compiled_never_loads_the_compiler(tmp_path):
+    code = (
+        "import sys; from ding_lite import SerialPipeline\n"
+        "for _ in SerialPipeline('cartpole_ppo', folder='run', max_env_step=2000): pass\n"
+        "print([name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
