@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import gymnasium as gym
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from worlds import SeededEnv, trainee
+from worlds import SeededEnv, digest, trainee
 
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
 from ding_lite.collector import Collector
@@ -301,13 +300,11 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_reported():
     policy, collector = make(learn=dict(epoch_per_collect=1, value_norm=False))
     rollout = collector.collect()
     rollout.log_prob[:] = math.nan
-    before, moments = parameters(policy), copy.deepcopy(policy.optimizer.state_dict()["state"])
+    before, moments = parameters(policy), digest(policy.optimizer.state_dict())
     with pytest.raises(NumericsError, match=r"step 0 of a pass.*'log_prob'.*policy_loss.*learning_rate"):
         policy.learn_mode.forward(rollout)
     assert equal(before, parameters(policy))
-    after = policy.optimizer.state_dict()["state"]
-    assert all(torch.isfinite(v).all() for s in after.values() for v in s.values())
-    assert moments == {}
+    assert digest(policy.optimizer.state_dict()) == moments
 
 
 def ratio_beyond_every_number(policy, rollout):
