@@ -100,8 +100,9 @@ class SpeedRow:
             )
         return lines
 
-    def _rounds(self, stored: Stored) -> int:
-        return max((len(found) for found in stored.values()), default=0)
+    def _rounds(self, stored: Stored) -> str:
+        counts = sorted({len(found) for found in stored.values() if found} or {0})
+        return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
     def _last(self, speed: float, medians: dict[str, float]) -> str:
         if not self.base:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
 import gymnasium as gym
 import torch
@@ -28,8 +29,8 @@ def keep_freed_memory() -> bool:
     Activations come and go with every minibatch. By default large ones go back to the system each time, which
     zeroes their pages anew: a quarter of the time of a gradient step on images.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # musl, macOS
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is None:  # not Linux, or musl
         return False
     options = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: GROWTH}
     return all([mallopt(name, value) for name, value in options.items()])

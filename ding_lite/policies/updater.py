@@ -113,7 +113,7 @@ class Updater:
         self.parameters = [p for p in parameters if p.requires_grad]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
         self.learning_rate, self.eps = learning_rate, eps
-        # Not held by a torch.optim.Adam: making one imports torch's compiler, 1.5 s of every start.
+        # Not held by a torch.optim.Adam: making one imports torch's compiler, a second of every start.
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         self.bad_steps = bad_steps or BadSteps()
