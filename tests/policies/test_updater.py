@@ -103,3 +103,23 @@ def test_a_run_that_is_not_compiled_never_loads_the_compiler(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is():
+    net = network()
+    updater = updater_of(net, "clip_norm")
+    before = copy.deepcopy(net)
+    loss = torch.sqrt  # of 0: a slope without end
+    updater.step(lambda batch: (loss((0 * net["a"].weight).sum()), {}), Batch(obs=torch.zeros(1, 3)))
+    assert updater.first_bad_step() == 0
+    assert same(net, before)
+    assert not updater.state_dict()["counts"].any()
+
+
+@pytest.mark.parametrize("place", ["counts", "mean", "square"])
+def test_a_state_of_another_shape_is_refused_even_where_it_would_spread(place):
+    updater = updater_of(network(), "clip_norm")
+    state = copy.deepcopy(updater.state_dict())
+    (state if place == "counts" else state["moments"][1])[place] = torch.zeros(1)
+    with pytest.raises(ValueError, match=rf"{place}.*expected \(\d,\), got \(1,\)"):
+        updater.load_state_dict(state)
