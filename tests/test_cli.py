@@ -133,6 +133,17 @@ def test_console_script_is_the_same_program(home):
 # ------------------------------------------------------------------ a run
 
 
+@pytest.mark.parametrize("owns", [True, False])
+def test_only_a_process_of_its_own_is_spared_the_search_for_garbage(home, owns):
+    given = "" if owns else "['list', 'configs']"
+    code = (
+        "import gc, sys; from ding_lite.cli import main; sys.argv[1:] = ['list', 'configs']\n"
+        f"main({given}); print(gc.isenabled(), gc.get_freeze_count() > 10_000)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == f"True {owns}", done.stderr
+
+
 def test_run_folder_is_complete(first):
     files = {name for name, data in contents(first).items() if data}
     checkpoint = {"config.json", "manifest.json", "state.json", "tensors.safetensors"}

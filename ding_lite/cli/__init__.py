@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import gc
 import importlib
 import keyword
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ding_lite.cli.signals import Signals
 from ding_lite.errors import DingLiteError
@@ -241,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Signals() as args.signals:
         lost: OSError | None = None
         try:
-            code = _run(args)
+            code = _run(args, owns_process=argv is None)
         except KeyboardInterrupt:
             code = args.signals.exit_code or 130
         except OSError as error:
@@ -249,6 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             lost, code = error, 0
         lost = _flush_output() or lost
+        if argv is None:
+            gc.freeze()  # this process ends, and what it holds with it
         # Training has its log; and a reader that went away, such as `| head`, has seen enough.
         if lost is None or args.command == "train" or isinstance(lost, BrokenPipeError):
             return code
@@ -256,11 +259,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code or 1
 
 
-def _run(args: argparse.Namespace) -> int:
+@contextlib.contextmanager
+def _nothing_is_garbage() -> Iterator[None]:
+    """Keeps the collector away from all that is made in here, for good.
+
+    torch alone makes half a million objects that stay. To look for garbage among them would take a fifth of
+    each start, and as long again when the process ends.
+    """
+    gc.disable()
     try:
-        args.named_imports = getattr(args, "imports", [])  # as they were typed
-        args.imports = [_import(name) for name in args.named_imports]
-        return int(importlib.import_module(f"ding_lite.cli.{module_of(args.command)}").run(args))
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _run(args: argparse.Namespace, owns_process: bool) -> int:
+    try:
+        with _nothing_is_garbage() if owns_process else contextlib.nullcontext():
+            args.named_imports = getattr(args, "imports", [])  # as they were typed
+            args.imports = [_import(name) for name in args.named_imports]
+            command = importlib.import_module(f"ding_lite.cli.{module_of(args.command)}")
+        return int(command.run(args))
     except DingLiteError as error:
         if args.debug:
             traceback.print_exc()
