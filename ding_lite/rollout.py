@@ -175,7 +175,17 @@ def size_in_bytes(tree: Any) -> int:
 
 def batch_of(flat: Rollout, index: Tensor | slice) -> Batch:
     """Returns the samples ``index`` of a flat tree."""
-    fields = map_tree(lambda leaf: leaf[index], flat)
+    return _as_batch(map_tree(lambda leaf: leaf[index], flat))
+
+
+def batches_of(flat: Any, sizes: list[int]) -> Iterator[Batch]:
+    """Yields the samples of a flat tree, so many after so many; nothing is copied."""
+    pieces = map_tree(lambda leaf: leaf.split(sizes), flat)
+    for k in range(len(sizes)):
+        yield _as_batch(map_tree(lambda views, k=k: views[k], pieces))
+
+
+def _as_batch(fields: dict[str, Any]) -> Batch:
     return Batch(**{k: as_rollout(x) if isinstance(x, dict) else x for k, x in fields.items()})
 
 

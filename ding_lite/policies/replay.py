@@ -15,7 +15,7 @@ Shapes: T steps, C columns of the buffer, N = live transitions of T * C.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -30,6 +30,7 @@ from ding_lite.rollout import (
     Batch,
     Rollout,
     batch_of,
+    batches_of,
     flatten_rows,
     map_tree,
     minibatch_sizes,
@@ -258,31 +259,45 @@ class ReplayPolicy(ActorCriticPolicy):
             flat.advantage = losses.normalize_advantage(flat.advantage)
         return flat
 
+    @property
+    def _normalizes_minibatches(self) -> bool:
+        return self.cfg.learn.adv_norm in ("minibatch", True)
+
     def _batch(self, flat: Rollout, index: Tensor | slice) -> Batch:
         batch = batch_of(flat, index)
-        if self.cfg.learn.adv_norm in ("minibatch", True):
+        if self._normalizes_minibatches:
             batch.advantage = losses.normalize_advantage(batch.advantage)
         batch.again = partial(self._batch, flat, index)
         return batch
 
     def _minibatches(self, flat: Rollout) -> Iterator[Batch]:
         """Yields one pass over the training set, each sample once."""
-        for index in minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation):
-            yield self._batch(flat, index)
+        yield from self._batches(
+            flat, [*minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation)]
+        )
 
     def _permuted_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int
     ) -> Iterator[Batch]:
         draws = list(islice(minibatches(len(rows), self.cfg.learn.batch_size, self.permutation), steps))
-        order = torch.cat(draws)
-        buffer.use(rows[order])
+        buffer.use(rows[torch.cat(draws)])
+        return self._batches(flat, draws)
+
+    def _batches(self, flat: Rollout, draws: Sequence[Tensor]) -> Iterator[Batch]:
+        """Yields a minibatch for each of some draws, of which all but the last have the same size."""
         if size_in_bytes(flat) > SHUFFLED_BYTES:
             yield from (self._batch(flat, index) for index in draws)
             return
-        shuffled, start = map_tree(lambda leaf: leaf[order], flat), 0
-        for index in draws:
-            yield self._batch(shuffled, slice(start, start + len(index)))
-            start += len(index)
+        order, sizes = torch.cat(list(draws)), [len(index) for index in draws]
+        shuffled = map_tree(lambda leaf: leaf[order], flat)
+        if self._normalizes_minibatches:
+            equal, last = shuffled["advantage"].split([sum(sizes[:-1]), sizes[-1]])
+            parts = [equal.view(len(sizes) - 1, sizes[0]), last] if len(sizes) > 1 else [last]
+            normal = [losses.normalize_advantage(part).flatten() for part in parts]
+            shuffled["advantage"] = torch.cat(normal)
+        for batch in batches_of(shuffled, sizes):
+            batch.again = partial(Batch, **vars(batch))
+            yield batch
 
     def _prioritized_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int

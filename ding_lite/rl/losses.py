@@ -90,15 +90,15 @@ def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:
 
 
 def normalize_advantage(advantage: Tensor, eps: float = 1e-8) -> Tensor:
-    """Returns (A - mean) / std over all of ``advantage``; a constant one becomes 0.
+    """Returns (A - mean) / std of each minibatch; a constant one becomes 0.
 
     The std is the population's, so that one sample alone gives 0 and not nan. A spread within the
     rounding error of the mean counts as constant: dividing it by itself would train on noise.
 
     Shapes:
-        advantage: (N,) -> (N,)
+        advantage: (N,) -> (N,), or those of K minibatches: (K, N) -> (K, N)
     """
-    std, mean = torch.std_mean(advantage, correction=0)
+    std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True)
     constant = std <= 1e-6 * mean.abs()
     return torch.where(constant, torch.zeros_like(advantage), (advantage - mean) / (std + eps))
 
