@@ -162,8 +162,7 @@ class Batch:
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, **fields: Any) -> None:
-        for name, value in fields.items():
-            setattr(self, name, value)
+        vars(self).update(fields)
 
 
 def size_in_bytes(tree: Any) -> int:
@@ -178,7 +177,7 @@ def batch_of(flat: Rollout, index: Tensor | slice) -> Batch:
     return _as_batch(map_tree(lambda leaf: leaf[index], flat))
 
 
-def batches_of(flat: Any, sizes: list[int]) -> Iterator[Batch]:
+def split_batches(flat: Any, sizes: list[int]) -> Iterator[Batch]:
     """Yields the samples of a flat tree, so many after so many; nothing is copied."""
     pieces = map_tree(lambda leaf: leaf.split(sizes), flat)
     for k in range(len(sizes)):

@@ -15,8 +15,9 @@ import keyword
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
+from ding_lite.cli.process import limit_blas_threads, nothing_is_garbage
 from ding_lite.cli.signals import Signals
 from ding_lite.errors import DingLiteError
 
@@ -235,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 2
-    _limit_blas_threads()
+    limit_blas_threads()
     # The working directory is where a user's own modules are, as with `python script.py`.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -259,24 +260,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code or 1
 
 
-@contextlib.contextmanager
-def _nothing_is_garbage() -> Iterator[None]:
-    """Keeps the collector away from all that is made in here, for good.
-
-    torch alone makes half a million objects that stay. To look for garbage among them would take a fifth of
-    each start, and as long again when the process ends.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
 def _run(args: argparse.Namespace, owns_process: bool) -> int:
     try:
-        with _nothing_is_garbage() if owns_process else contextlib.nullcontext():
+        with nothing_is_garbage() if owns_process else contextlib.nullcontext():
             args.named_imports = getattr(args, "imports", [])  # as they were typed
             args.imports = [_import(name) for name in args.named_imports]
             command = importlib.import_module(f"ding_lite.cli.{module_of(args.command)}")
@@ -347,9 +333,3 @@ def _overrides_first(argv: list[str]) -> list[str]:
 def module_of(command: str) -> str:
     """Returns the name of a command's module: check-env is done by ``check_env``, import by ``import_``."""
     return command.replace("-", "_") + "_" * keyword.iskeyword(command)
-
-
-def _limit_blas_threads() -> None:
-    """One thread for NumPy's matrix products, which are small here; torch's count is set by the run."""
-    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"):
-        os.environ.setdefault(name, "1")

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError
-from ding_lite.models.fast_acting import FastActor, fast_actor, owns
+from ding_lite.models.fast_acting import MAX_WEIGHTS, FastActor, fast_actor
+from ding_lite.models.towers import owns
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.distributions import Distribution
@@ -109,11 +110,11 @@ class ActorCriticPolicy(Policy):
         leaf = None if fast is None else fast.leaf(obs)
         if fast is None or leaf is None or self.obs_norm is None:
             return fast, leaf
-        return fast, self.obs_norm.of_array(leaf, fast.path)
+        return fast, self.obs_norm.of_array(leaf, fast.tower.path)
 
-    def _find_fast_actor(self) -> FastActor | None:
+    def _find_fast_actor(self, max_weights: int = MAX_WEIGHTS) -> FastActor | None:
         as_written = owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device", "_dist")
-        return fast_actor(self.model) if as_written else None
+        return fast_actor(self.model, max_weights) if as_written else None
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)

@@ -22,6 +22,7 @@ from ding_lite.models.encoders import is_image, observation_leaves
 from ding_lite.rollout import map_tree, to_dict
 
 # Gradient steps that a run must plan: at half a millisecond saved a step, a cold compilation twice over.
+# Those with a closed form (policies.closed_form) are nearly as fast, and left as they are.
 COMPILE_FROM = 100_000
 LARGE_IMAGE = 32  # pixels a side; beyond, a step is arithmetic, and torch's own convolutions are as fast
 
@@ -35,6 +36,11 @@ def is_mostly_calls(obs_space: gym.Space) -> bool:
 def has_compiler() -> bool:
     """Returns whether there is a C++ compiler, which torch.compile needs on a CPU."""
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
+
+
+def may_compile(wish: Any, obs_space: gym.Space) -> bool:
+    """Returns whether gradient steps may be compiled, by ``learn.compile`` of a complete config."""
+    return bool(is_mostly_calls(obs_space) and has_compiler() if wish == "small" else wish is True)
 
 
 class CompiledFunction:

@@ -28,8 +28,9 @@ from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase
 from ding_lite.policies.base import named_obs
+from ding_lite.policies.closed_form import closed_form
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.policies.updater import Updater
+from ding_lite.policies.updater import Loss, Updater
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rl import losses
 from ding_lite.rollout import Batch, Rollout, map_tree
@@ -245,6 +246,13 @@ class PPGPolicy(PPOPolicy):
         policy = self._train("policy", self.optimizer, self._actor_loss)
         return {**value, **policy, "updates": value["updates"] + policy["updates"]}
 
+    def _losses(self) -> list[Loss]:
+        found = super()._losses()
+        if self.value_optimizer is not None:
+            found = [self._actor_loss, self._critic_loss]
+        return found if self.auxiliary is None else [*found, self.auxiliary_loss]
+
+    @closed_form("policy")
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy part alone."""
         batch.dist = self._distribution(batch.obs, self.model.compute_actor(batch.obs))

@@ -20,20 +20,19 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import NumericsError
-from ding_lite.models.units import dead_units
 from ding_lite.policies.actor_critic import has_box
-from ding_lite.policies.compiling import COMPILE_FROM, has_compiler, is_mostly_calls
+from ding_lite.policies.closed_form import ClosedForm, closed_form
+from ding_lite.policies.compiling import COMPILE_FROM, may_compile
+from ding_lite.policies.diagnosis import describe_rollout
 from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.replay import ReplayPolicy
 from ding_lite.policies.updater import BadSteps, Loss, Updater, mean_metrics
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rl import losses
-from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.schedules import KINDS, schedule
-from ding_lite.rollout import Batch, Rollout, map_tree, to_dict
+from ding_lite.rollout import Batch, Rollout
 from ding_lite.schema import Key
 
-DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
 UNTIL_BUILT = "it is not built yet"
 
 
@@ -127,21 +126,32 @@ class PPOPolicy(ReplayPolicy):
         self.optimizer = self._make_updater(self.model.parameters())
 
     def _make_updater(self, parameters: Any, batch_size: int | None = None) -> Updater:
-        learn = self.cfg.learn
+        learn, parameters = self.cfg.learn, [p for p in parameters if p.requires_grad]
         return Updater(
             parameters,
+            closed_form=None if learn.compile is True else ClosedForm(self, parameters).gradient,
             learning_rate=learn.learning_rate,
             eps=learn.adam_eps,
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
             bad_steps=self.bad_steps,
-            compiled_size=(batch_size or learn.batch_size) if self._compiles else None,
+            compiled_size=(batch_size or learn.batch_size) if self._may_compile else None,
         )
 
     @property
+    def _may_compile(self) -> bool:
+        return may_compile(self.cfg.learn.compile, self.obs_space)
+
+    @property
     def _compiles(self) -> bool:
+        """Whether steps are compiled: all if that was asked for, else those without a closed form."""
+        known = ClosedForm(self, self.model.parameters())
         wish = self.cfg.learn.compile
-        return bool(is_mostly_calls(self.obs_space) and has_compiler() if wish == "small" else wish is True)
+        return self._may_compile and (wish is True or not all(map(known.suits, self._losses())))
+
+    def _losses(self) -> list[Loss]:
+        """Returns the losses that this policy goes down."""
+        return [self.loss]
 
     def describe(self) -> list[str]:
         lines = super().describe()
@@ -155,10 +165,17 @@ class PPOPolicy(ReplayPolicy):
         return self.cfg.learn.clip_ratio * self._shares["clip"]
 
     @property
+    def value_clip(self) -> Tensor | None:
+        """How far the value may move from its old estimate, by the schedule of ``clip_ratio``."""
+        clip = self.cfg.learn.value_clip
+        return None if clip is None else (clip * self._shares["clip"]).clamp_min(1e-8)
+
+    @property
     def entropy_weight(self) -> Tensor:
         """The weight () of the entropy bonus, by its schedule."""
         return self._entropy_weight * self._shares["entropy"]
 
+    @closed_form("policy")
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
 
@@ -184,21 +201,20 @@ class PPOPolicy(ReplayPolicy):
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
 
+    @closed_form("value")
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the error of the value, before its weight, in normalised units under value_norm.
 
         Shapes:
             ``batch.new_value``, ``batch.value`` (old), ``batch.value_target``: (N,)
         """
-        clip = self.cfg.learn.value_clip
-        if clip is not None:
-            clip = (clip * self._shares["clip"]).clamp_min(1e-8)
         error = losses.value_error(
-            batch.new_value, batch.value_target, batch.value, clip, self.cfg.learn.value_loss
+            batch.new_value, batch.value_target, batch.value, self.value_clip, self.cfg.learn.value_loss
         )
         value_loss = losses.weighted_mean(error, batch.value_weight)
         return value_loss, {"value_loss": value_loss}
 
+    @closed_form("policy", "value")
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, batch.new_value = self.model.compute_actor_critic(batch.obs)
@@ -208,6 +224,7 @@ class PPOPolicy(ReplayPolicy):
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
 
+    @closed_form("value")
     def _critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the value part alone."""
         batch.new_value = self.model.compute_critic(batch.obs)
@@ -217,7 +234,7 @@ class PPOPolicy(ReplayPolicy):
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
-        metrics = self._describe(data)
+        metrics = describe_rollout(self, data)
         if not all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"]))):
             raise NumericsError(
                 f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
@@ -284,24 +301,6 @@ class PPOPolicy(ReplayPolicy):
             if stopped and after_target_kl is not None:
                 loss = after_target_kl
         return told | mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
-
-    def _describe(self, data: Rollout) -> dict[str, float]:
-        """Returns what the collected data itself says."""
-        valid = data.valid
-        value, target, advantage = data.value[valid], data.value_target[valid], data.advantage[valid]
-        told = {
-            "explained_variance": explained_variance(value, target),
-            "adv_max": advantage.max(),
-            "adv_mean": advantage.mean(),
-            "value_max": value.max(),
-            "value_mean": value.mean(),
-        }
-        if self.obs_norm is not None:
-            told["obs_clipped"] = self.obs_norm.clipped_share(data.obs, valid)
-        if self.buffers["policy"].iteration % DEAD_UNITS_EVERY == 0:
-            some = map_tree(lambda leaf: leaf.flatten(0, 1)[:DEAD_UNITS_OF], to_dict(data.obs))
-            told["dead_units"] = dead_units(self.model, self._inputs(some))
-        return dict(zip(told, torch.stack(list(told.values())).tolist(), strict=True))
 
     def _monitor_vars_learn(self) -> list[str]:
         return [

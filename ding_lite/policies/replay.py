@@ -15,8 +15,7 @@ Shapes: T steps, C columns of the buffer, N = live transitions of T * C.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -25,17 +24,14 @@ from torch import Tensor
 
 from ding_lite.buffer import Limits, ReplayBuffer
 from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.policies.minibatches import batch_at, batches_at
 from ding_lite.rl import losses
 from ding_lite.rollout import (
     Batch,
     Rollout,
-    batch_of,
-    batches_of,
     flatten_rows,
-    map_tree,
     minibatch_sizes,
     minibatches,
-    size_in_bytes,
     time_major_fields,
 )
 from ding_lite.schema import Key, default_values, leaves, merged_config
@@ -47,7 +43,6 @@ OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF
 ON_POLICY_ONLY = (["learn.epoch_per_collect"], "is for fresh rollouts; off-policy write learn.reuse")
 ROLLOUTS_KEPT = 4  # by a buffer of no given size
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
-SHUFFLED_BYTES = 2**22  # a training set up to this size is put into the order of its minibatches at once
 OLDEST_SHOWN = 8  # iterations: what is older is counted with it in the metrics
 
 
@@ -264,40 +259,19 @@ class ReplayPolicy(ActorCriticPolicy):
         return self.cfg.learn.adv_norm in ("minibatch", True)
 
     def _batch(self, flat: Rollout, index: Tensor | slice) -> Batch:
-        batch = batch_of(flat, index)
-        if self._normalizes_minibatches:
-            batch.advantage = losses.normalize_advantage(batch.advantage)
-        batch.again = partial(self._batch, flat, index)
-        return batch
+        return batch_at(flat, index, normalize=self._normalizes_minibatches)
 
     def _minibatches(self, flat: Rollout) -> Iterator[Batch]:
         """Yields one pass over the training set, each sample once."""
-        yield from self._batches(
-            flat, [*minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation)]
-        )
+        draws = list(minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation))
+        return batches_at(flat, draws, normalize=self._normalizes_minibatches)
 
     def _permuted_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int
     ) -> Iterator[Batch]:
         draws = list(islice(minibatches(len(rows), self.cfg.learn.batch_size, self.permutation), steps))
         buffer.use(rows[torch.cat(draws)])
-        return self._batches(flat, draws)
-
-    def _batches(self, flat: Rollout, draws: Sequence[Tensor]) -> Iterator[Batch]:
-        """Yields a minibatch for each of some draws, of which all but the last have the same size."""
-        if size_in_bytes(flat) > SHUFFLED_BYTES:
-            yield from (self._batch(flat, index) for index in draws)
-            return
-        order, sizes = torch.cat(list(draws)), [len(index) for index in draws]
-        shuffled = map_tree(lambda leaf: leaf[order], flat)
-        if self._normalizes_minibatches:
-            equal, last = shuffled["advantage"].split([sum(sizes[:-1]), sizes[-1]])
-            parts = [equal.view(len(sizes) - 1, sizes[0]), last] if len(sizes) > 1 else [last]
-            normal = [losses.normalize_advantage(part).flatten() for part in parts]
-            shuffled["advantage"] = torch.cat(normal)
-        for batch in batches_of(shuffled, sizes):
-            batch.again = partial(Batch, **vars(batch))
-            yield batch
+        return batches_at(flat, draws, normalize=self._normalizes_minibatches)
 
     def _prioritized_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int

@@ -95,6 +95,7 @@ class Updater:
         grad_clip_value: the bound.
         bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
+        closed_form: is asked first for a gradient, and returns None where it has none.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
             other sizes, such as that of a short last one. None: it is not.
     """
@@ -108,6 +109,7 @@ class Updater:
         grad_clip_type: str | None,
         grad_clip_value: float,
         bad_steps: BadSteps | None = None,
+        closed_form: Callable[..., Gradient | None] | None = None,
         compiled_size: int | None = None,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -117,7 +119,7 @@ class Updater:
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         self.bad_steps = bad_steps or BadSteps()
-        self.compiled_size = compiled_size
+        self.closed_form, self.compiled_size = closed_form, compiled_size
         self._of_full, self._of_others = (
             CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
         )
@@ -141,7 +143,11 @@ class Updater:
         return gradient.metrics | {"grad_norm": gradient.norm}
 
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
-        """Returns the clipped gradient, compiled where that was asked for."""
+        """Returns the clipped gradient: in closed form, compiled, or by torch as it is."""
+        if self.closed_form is not None:
+            known = self.closed_form(loss, parts, self.clip_type, self.clip_value)
+            if known is not None:
+                return known
         function: Callable[..., Gradient] = clipped_gradient
         if self.compiled_size is not None:
             size = sum(leading_size(part.obs) for part in parts)

@@ -202,7 +202,7 @@ def test_a_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before
 def test_a_training_set_too_large_to_be_shuffled_at_once_gives_the_same_minibatches(monkeypatch):
     trained = []
     for size in (2**26, 0):
-        monkeypatch.setattr("ding_lite.policies.replay.SHUFFLED_BYTES", size)
+        monkeypatch.setattr("ding_lite.policies.minibatches.SHUFFLED_BYTES", size)
         policy, collector = make(learn=dict(batch_size=24, epoch_per_collect=2))
         policy.learn_mode.forward(collector.collect())
         trained.append(parameters(policy))

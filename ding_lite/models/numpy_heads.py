@@ -1,0 +1,164 @@
+"""The action distributions of small networks in NumPy: what ``rl.distributions`` says, and its gradient.
+
+    Categorical of logit z    d log pi(a|s) / d z = onehot(a) - p,   d H / d z = -p (log p + H)
+    Normal                    d log pi(a|s) / d mu = (a - mu) / sigma^2,
+                              d log pi(a|s) / d log sigma = ((a - mu) / sigma)^2 - 1,   d H / d log sigma = 1
+
+Shapes: N samples, A action size or number of actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.models.heads import LOG_SIGMA_RANGE, SOFT_BOUND, BoxHead
+from ding_lite.models.towers import view
+from ding_lite.rl.distributions import LOG_2PI
+from ding_lite.types import MASK_KEY
+
+LOWEST = np.finfo(np.float32).min
+
+
+class Evaluated(NamedTuple):
+    """What actions are to a distribution.
+
+    Shapes:
+        log_prob: (N,); entropy: its mean, ()
+    """
+
+    log_prob: np.ndarray
+    entropy: Any
+    # (slope of each log-prob (N,), slope of the mean entropy, where that of log sigma goes) -> that of the
+    # network's output (N, A)
+    backward: Callable[[np.ndarray, float, np.ndarray | None], np.ndarray]
+
+
+class _Noise:
+    """Random numbers of torch in an array: the ones that ``rl.distributions`` draws for this shape."""
+
+    def __init__(self) -> None:
+        self.tensor = torch.empty(0)
+        self.array = self.tensor.numpy()
+
+    def of_shape(self, shape: tuple[int, ...]) -> Tensor:
+        if self.array.shape != shape:
+            with torch.inference_mode(False):  # one of inference mode could only be filled there
+                self.tensor = torch.empty(shape)
+            self.array = self.tensor.numpy()
+        return self.tensor
+
+
+class NumpyCategorical:
+    """``rl.distributions.Categorical``. Shapes: logit, mask: (N, A); action: (N,) int64."""
+
+    log_sigma: Tensor | None = None
+
+    def __init__(self) -> None:
+        self.noise = _Noise()
+
+    def draw(
+        self, logit: np.ndarray, mask: np.ndarray | None, generator: torch.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        log_probs, probs = _log_softmax(_legal(logit, mask), -1)
+        self.noise.of_shape(logit.shape).exponential_(generator=generator)
+        action = (probs / self.noise.array).argmax(-1)
+        return action, log_probs[np.arange(len(action)), action]
+
+    def mode(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        return _legal(logit, mask).argmax(-1)
+
+    def evaluate(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray) -> Evaluated:
+        # (A, N): NumPy goes along the samples, and there are more of them than actions.
+        log_probs, probs = _log_softmax(np.ascontiguousarray(_legal(logit, mask).T), 0)
+        chosen = action, np.arange(len(action))
+        entropy = -np.add.reduce(probs * log_probs, axis=0)
+
+        def backward(of_log_prob: np.ndarray, of_entropy: float, of_log_sigma: Any) -> np.ndarray:
+            each = of_entropy / len(action)  # the mean's
+            slope = -probs * (of_log_prob + each * (log_probs + entropy))
+            slope[chosen] += of_log_prob
+            return slope.T
+
+        return Evaluated(log_probs[chosen], np.add.reduce(entropy) / len(entropy), backward)
+
+
+class NumpyNormal:
+    """``rl.distributions.Normal`` as ``BoxHead`` makes it. Shapes: output, action: (N, A)."""
+
+    def __init__(self, head: BoxHead) -> None:
+        self.noise, self.bound_type = _Noise(), head.bound_type
+        self.log_sigma = head.log_sigma if head.sigma_type == "independent" else None
+        self._number = view(head.sigma if self.log_sigma is None else self.log_sigma)
+
+    def draw(
+        self, output: np.ndarray, mask: Any, generator: torch.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        mu, sigma = self.mode(output, mask), self.sigma()
+        self.noise.of_shape(mu.shape).normal_(generator=generator)
+        action = mu + sigma * self.noise.array
+        return action, self._log_prob((action - mu) / sigma, sigma)
+
+    def sigma(self) -> np.ndarray:
+        """Returns sigma (A,)."""
+        if self.log_sigma is None:
+            return self._number
+        low, high = LOG_SIGMA_RANGE
+        return np.exp(np.minimum(np.maximum(self._number, low), high))
+
+    def mode(self, output: np.ndarray, mask: Any) -> np.ndarray:
+        if self.bound_type == "tanh":
+            return np.tanh(output)
+        if self.bound_type == "soft":
+            return SOFT_BOUND * np.tanh(output / SOFT_BOUND)
+        return output
+
+    def evaluate(self, output: np.ndarray, mask: Any, action: np.ndarray) -> Evaluated:
+        mu, sigma = self.mode(output, mask), self.sigma()
+        z = (action - mu) / sigma
+
+        def backward(of_log_prob: np.ndarray, of_entropy: float, of_log_sigma: Any) -> np.ndarray:
+            if of_log_sigma is not None:
+                low, high = LOG_SIGMA_RANGE
+                inside = (self._number >= low) & (self._number <= high)
+                of_log_sigma[:] = inside * (of_log_prob @ (z * z - 1) + of_entropy)
+            slope = of_log_prob[:, None] * z / sigma
+            if self.bound_type == "tanh":
+                slope *= 1 - mu * mu
+            elif self.bound_type == "soft":
+                slope *= 1 - (mu / SOFT_BOUND) ** 2
+            return slope
+
+        entropy = np.add.reduce(0.5 * (1 + LOG_2PI) + np.log(sigma))
+        return Evaluated(self._log_prob(z, sigma), entropy, backward)
+
+    @staticmethod
+    def _log_prob(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        log_prob: np.ndarray = np.add.reduce(-0.5 * (z * z + LOG_2PI) - np.log(sigma), axis=-1)
+        return log_prob
+
+
+def mask_of(obs: Any) -> np.ndarray | None:
+    """Returns the mask of observations as bools (N, A), None where there is none."""
+    if not isinstance(obs, Mapping) or MASK_KEY not in obs:
+        return None
+    return np.asarray(obs[MASK_KEY], np.bool_)
+
+
+def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    return logit if mask is None else np.where(mask, logit, LOWEST)
+
+
+def _log_softmax(logit: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log-probabilities and probabilities."""
+    # The reductions' own names skip a layer of calls that costs more than they do.
+    log_probs = logit - np.maximum.reduce(logit, axis=axis, keepdims=True)
+    probs = np.exp(log_probs)
+    total = np.add.reduce(probs, axis=axis, keepdims=True)
+    log_probs -= np.log(total)
+    probs /= total
+    return log_probs, probs

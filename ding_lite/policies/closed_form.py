@@ -1,0 +1,232 @@
+"""The gradient of PPO's losses for small networks, in closed form and in NumPy.
+
+A gradient step of two 64-64 networks is some two hundred of torch's calls, in which arithmetic is the smaller
+part. What they come to is short: with N samples of weight w and r = pi / pi_old,
+
+    d L_pi / d log pi(a|s)  =  -w r A / N inside of the clip, 0 where the clip holds
+    d L_V / d V             =  w (V - R) / N
+
+and the rest is the chain rule of the distribution (``models.numpy_heads``) and of the networks
+(``models.towers``). The losses' own words and sources are in ``rl.losses`` and ``policies.ppo``; the tests
+hold both to the same numbers.
+
+A loss says by ``@closed_form`` that its gradient is here. One that a policy writes anew does not, and is left
+to torch, as are all other networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.models.actor_critic import VAC, ActorCritic
+from ding_lite.models.numpy_heads import mask_of
+from ding_lite.models.phasic import PPG
+from ding_lite.models.towers import Tower, find_tower, leaf_at, view
+from ding_lite.policies.updater import Gradient, Loss
+from ding_lite.rollout import Batch, to_dict
+
+# Weights in a layer; beyond, arithmetic outweighs calls: where torch may use many threads, or only one.
+MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def closed_form(*terms: str) -> Callable[[Function], Function]:
+    """Marks a loss whose gradient is that of its ``terms``, "policy" and "value", as they are here."""
+
+    def mark(loss: Function) -> Function:
+        loss.closed_form_terms = terms  # type: ignore[attr-defined]
+        return loss
+
+    return mark
+
+
+def terms_of(loss: Callable[..., Any]) -> tuple[str, ...]:
+    """Returns what a loss is the sum of; nothing where it is not known here."""
+    terms: tuple[str, ...] = getattr(loss, "closed_form_terms", ())
+    return terms
+
+
+def find_critic(model: ActorCritic, max_weights: int) -> Tower | None:
+    """Returns the NumPy twin of a value network with an encoder of its own, None where there is none."""
+    if not isinstance(model, VAC) or model.critic_encoder is None:
+        return None
+    for name in ("compute_critic", "compute_actor_critic"):
+        written = getattr(getattr(model, name), "__func__", None)
+        if written not in (getattr(VAC, name), getattr(PPG, name)):
+            return None
+    tower = find_tower(model, model.critic_encoder, model.critic_head, list(model.critic_head))
+    return None if tower is None or tower.largest > max_weights else tower
+
+
+class _Place(NamedTuple):
+    """Where the gradient of some terms is written."""
+
+    flat: np.ndarray  # all of it
+    actor: list[np.ndarray]
+    log_sigma: np.ndarray | None
+    critic: list[np.ndarray]
+    values: list[Tensor | None]  # one a parameter of the optimiser, on the same memory
+
+
+class ClosedForm:
+    """The gradient of a PPO policy's losses for one optimiser, where it is known.
+
+    Args:
+        policy: whose model, config and schedules it reads.
+        parameters: of the optimiser.
+    """
+
+    def __init__(self, policy: Any, parameters: Iterable[Tensor]) -> None:
+        self.policy, self.learn, self.parameters = policy, policy.cfg.learn, list(parameters)
+        self._read()
+
+    def _read(self) -> None:
+        """Looks at the networks as they are now."""
+        most = MAX_WEIGHTS_OF_ONE_THREAD if torch.get_num_threads() == 1 else MAX_WEIGHTS
+        self.actor: Any = self.policy._find_fast_actor(most)
+        self.critic: Any = find_critic(self.policy.model, most)
+        self._places: dict[tuple[str, ...], _Place | None] = {}
+
+    def suits(self, loss: Callable[..., Any]) -> bool:
+        """Returns whether the gradient of a loss is known, for this policy as it is now."""
+        policy, terms = self.policy, terms_of(loss)
+        if not terms or self.learn.kl_penalty is not None:
+            return False
+        if terms_of(policy.policy_loss) != ("policy",) or terms_of(policy.value_loss) != ("value",):
+            return False
+        if self.actor is not None and not (self.actor.model is policy.model and self.actor.holds()):
+            self._read()
+        if self.critic is not None and not self.critic.holds():
+            self._read()
+        towers = {"policy": self.actor and self.actor.tower, "value": self.critic}
+        if any(towers[term] is None or towers[term].is_listened_to() for term in terms):
+            return False
+        if terms not in self._places:
+            self._places[terms] = self._place(terms)
+        return self._places[terms] is not None
+
+    def _place(self, terms: tuple[str, ...]) -> _Place | None:
+        """Lays out the gradient of ``terms``; None where a parameter of theirs is not the optimiser's."""
+        actor = self.actor.tower.parameters if "policy" in terms else []
+        log_sigma = self.actor.head.log_sigma if "policy" in terms else None
+        critic = self.critic.parameters if "value" in terms else []
+        reached = [*actor, *([] if log_sigma is None else [log_sigma]), *critic]
+        if not {id(p) for p in reached} <= {id(p) for p in self.parameters}:
+            return None
+        flat = torch.zeros(sum(p.numel() for p in reached))
+        pieces = flat.split([p.numel() for p in reached])
+        parts = [piece.view_as(p) for piece, p in zip(pieces, reached, strict=True)]
+        by_id = {id(p): part for p, part in zip(reached, parts, strict=True)}
+        values = [by_id.get(id(p)) for p in self.parameters]
+        arrays, n = list(map(view, parts)), len(actor)
+        rest = arrays[n:] if log_sigma is None else arrays[n + 1 :]
+        return _Place(view(flat), arrays[:n], None if log_sigma is None else arrays[n], rest, values)
+
+    def gradient(
+        self, loss: Loss, parts: Sequence[Batch], clip_type: str | None, clip_value: float
+    ) -> Gradient | None:
+        """Returns what ``updater.clipped_gradient`` does, or None where that must be asked.
+
+        Its numbers are good until the next call.
+        """
+        if len(parts) != 1 or not self.suits(loss):
+            return None
+        batch, terms = parts[0], terms_of(loss)
+        place: Any = self._places[terms]
+        total: Any = 0.0
+        metrics: dict[str, Any] = {}
+        value = None
+        with np.errstate(all="ignore"):  # nor does torch say anything; what is not finite is found below
+            if "policy" in terms:
+                total, metrics = self._policy(batch, place)
+            if "value" in terms:
+                value, error = self._value(batch, place)
+                total = total + self.learn.value_weight * error
+                metrics["value_loss"] = error
+            flat = place.flat
+            norm = np.sqrt(np.dot(flat, flat))
+            if clip_type == "clip_norm":
+                flat *= np.minimum(clip_value / (norm + 1e-6), 1.0)  # as nn.utils.clip_grad_norm_
+            elif clip_type == "clip_value":
+                np.clip(flat, -clip_value, clip_value, out=flat)
+            bad = not np.isfinite(norm + total)
+        if len(terms) == 2:
+            metrics = {"total_loss": total, **metrics}
+        numbers = torch.from_numpy(np.array([norm, bad, *metrics.values()], np.float32)).unbind()
+        told = dict(zip(metrics, numbers[2:], strict=True))
+        new_value = None if value is None else torch.from_numpy(value)
+        return Gradient(place.values, numbers[0], numbers[1], told, new_value)
+
+    def _policy(self, batch: Batch, place: _Place) -> tuple[Any, dict[str, Any]]:
+        """Writes the gradient of ``PPOPolicy.policy_loss``; returns it and its metrics."""
+        tower, clip = self.actor.tower, float(self.policy.clip_ratio)
+        entropy_weight = float(self.policy.entropy_weight)
+        outputs = tower.trace(_rows(batch.obs, tower))
+        found = self.actor.head.evaluate(outputs[-1], mask_of(to_dict(batch.obs)), batch.action.numpy())
+        log_ratio, advantage = found.log_prob - batch.log_prob.numpy(), batch.advantage.numpy()
+
+        excess = np.expm1(log_ratio)
+        ratio = np.exp(log_ratio)
+        plain = ratio * advantage
+        clipped = np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * advantage
+        moves = ~(clipped < plain)  # where the objective is the plain one, which alone has a gradient
+        objective = np.where(moves, plain, clipped)
+        if self.learn.dual_clip is not None:
+            bound = self.learn.dual_clip * advantage
+            held = (advantage < 0) & (bound > objective)
+            objective, moves = np.where(held, bound, objective), moves & ~held
+        slope = np.where(moves, plain, np.float32(0)) / -len(plain)
+        if batch.policy_weight is not None:
+            objective, slope = objective * batch.policy_weight.numpy(), slope * batch.policy_weight.numpy()
+        policy_loss = -_mean(objective)
+
+        tower.backward(outputs, found.backward(slope, -entropy_weight, place.log_sigma), place.actor)
+        return policy_loss - entropy_weight * found.entropy, {
+            "policy_loss": policy_loss,
+            "entropy_loss": found.entropy,
+            "approx_kl": _mean(excess - log_ratio),
+            "clipfrac": np.count_nonzero(np.abs(excess) > clip) / len(excess),
+        }
+
+    def _value(self, batch: Batch, place: _Place) -> tuple[np.ndarray, Any]:
+        """Writes the gradient of the weighted ``PPOPolicy.value_loss``; returns the values and the loss."""
+        clip = self.policy.value_clip
+        outputs = self.critic.trace(_rows(batch.obs, self.critic))
+        value, target = outputs[-1][:, 0], batch.value_target.numpy()
+        error, slope = self._regression(value - target)
+        if clip is not None:
+            old, clip = batch.value.numpy(), float(clip)
+            near = old + np.minimum(np.maximum(value - old, -clip), clip)
+            far_error, _ = self._regression(near - target)
+            slope = np.where(
+                far_error > error, np.float32(0), slope
+            )  # near does not move with the value there
+            error = np.maximum(error, far_error)
+        if batch.value_weight is not None:
+            error, slope = error * batch.value_weight.numpy(), slope * batch.value_weight.numpy()
+        slope = slope * np.float32(self.learn.value_weight / len(value))
+        self.critic.backward(outputs, slope[:, None], place.critic)
+        return value, _mean(error)
+
+    def _regression(self, difference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the error of each sample and its slope."""
+        if self.learn.value_loss == "mse":
+            return 0.5 * difference * difference, difference
+        size = np.abs(difference)  # smooth L1
+        error = np.where(size < 1, 0.5 * difference * difference, size - 0.5)
+        return error, np.minimum(np.maximum(difference, -1), 1)
+
+
+def _mean(x: np.ndarray) -> Any:
+    return np.add.reduce(x) / len(x)  # x.mean() takes four times as long on so few
+
+
+def _rows(obs: Any, tower: Tower) -> np.ndarray:
+    """Returns what a tower reads of observations, as it reads it: (N, F) float32."""
+    leaf = leaf_at(to_dict(obs), tower.path).numpy()
+    return leaf.reshape(len(leaf), -1).astype(np.float32, copy=False)

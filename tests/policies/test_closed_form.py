@@ -1,0 +1,313 @@
+"""Gradients in closed form: torch's to the rounding, and left to torch where they are not known."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ding_lite import PPOPolicy, compile_config
+from ding_lite.policies.ppg import PPGPolicy
+from ding_lite.policies.updater import clipped_gradient
+from ding_lite.rollout import Batch, fields_of
+
+spaces = gym.spaces
+VECTOR = spaces.Box(-1, 1, (4,), np.float32)
+DISCRETE = spaces.Discrete(3, start=2)
+BOX = spaces.Box(-1, 1, (2, 3), np.float32)
+MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (3,), np.bool_))
+N = 48
+TOLERANCE = 5e-6  # of sums in another order
+
+
+def policy_for(obs_space=VECTOR, action_space=DISCRETE, kind=PPOPolicy, **options):
+    """Returns a policy whose outputs are far from those of a fresh one."""
+    name = "ppg" if issubclass(kind, PPGPolicy) else "ppo"
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": name, **options}})
+    policy = kind(cfg.values.policy, obs_space, action_space)
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=draw))
+    return policy
+
+
+def batch_for(policy, n=N, weights=False, seed=0):
+    """Returns a minibatch of an older policy: some of its ratios are outside of the clip, on both sides."""
+    draw = torch.Generator().manual_seed(seed)
+    obs = torch.rand(n, 4, generator=draw) * 2 - 1
+    if isinstance(policy.obs_space, spaces.Dict):
+        mask = torch.rand(n, 3, generator=draw) > 0.4
+        mask[:, 1] = True
+        obs = {"observation": obs, "action_mask": mask}
+    with torch.no_grad():
+        dist = policy._distribution(obs, policy.model.compute_actor(obs))
+        action = dist.sample(draw)
+        log_prob = dist.log_prob(action) + 0.4 * torch.randn(n, generator=draw)
+    fields = dict(
+        obs=obs,
+        action=action,
+        log_prob=log_prob,
+        advantage=torch.randn(n, generator=draw),
+        value=policy.model.compute_critic(obs).detach() + 0.5 * torch.randn(n, generator=draw),
+        value_target=2 * torch.randn(n, generator=draw),
+    )
+    if weights:
+        fields |= dict(
+            policy_weight=torch.rand(n, generator=draw), value_weight=torch.rand(n, generator=draw)
+        )
+    return Batch(**fields)
+
+
+def by_torch(updater, loss, batch):
+    return clipped_gradient(
+        loss, updater.parameters, [fields_of(batch)], updater.clip_type, updater.clip_value
+    )
+
+
+def compared(updater, loss, batch):
+    """Returns the largest difference of closed form and torch over gradients, metrics and values.
+
+    That of a tensor is in units of its largest number, where that is above 1.
+    """
+    mine = updater.closed_form(loss, [batch], updater.clip_type, updater.clip_value)
+    its = by_torch(updater, loss, batch)
+    assert [v is None for v in mine.values] == [v is None for v in its.values]
+    assert list(mine.metrics) == list(its.metrics)
+    pairs = [(a, b) for a, b in zip(mine.values, its.values, strict=True) if a is not None]
+    pairs += zip(mine.metrics.values(), its.metrics.values(), strict=True)
+    pairs += [(mine.norm, its.norm), (mine.bad, its.bad)]
+    if its.new_value is None:
+        assert mine.new_value is None
+    else:
+        pairs.append((mine.new_value, its.new_value))
+    assert all(a.shape == b.shape for a, b in pairs)
+    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1)) for a, b in pairs)
+
+
+def steps(policy):
+    """Returns every loss of the policy phase, with the optimiser that goes down it."""
+    if getattr(policy, "value_optimizer", None) is None:
+        return [(policy.optimizer, policy.loss), (policy.optimizer, policy._critic_loss)]
+    return [(policy.optimizer, policy._actor_loss), (policy.value_optimizer, policy._critic_loss)]
+
+
+NETWORKS = {
+    "discrete": (VECTOR, DISCRETE, {}),
+    "relu": (VECTOR, DISCRETE, dict(activation="relu")),
+    "masked": (MASKED, DISCRETE, {}),
+    "heads of layers": (
+        VECTOR,
+        DISCRETE,
+        dict(actor_head_hidden_size_list=[7], critic_head_hidden_size_list=[5, 6]),
+    ),
+    "no hidden layer": (VECTOR, DISCRETE, dict(encoder_hidden_size_list=[])),
+    "wide": (VECTOR, DISCRETE, dict(encoder_hidden_size_list=[128, 128])),
+    "box": (VECTOR, BOX, {}),
+    "box, tanh": (VECTOR, BOX, dict(bound_type="tanh")),
+    "box, soft": (VECTOR, BOX, dict(bound_type="soft")),
+    "box, fixed sigma": (VECTOR, BOX, dict(sigma_type="fixed")),
+}
+# One option each; every one changes the gradient of the batch.
+OPTIONS = {
+    "plain": {},
+    "no entropy": dict(entropy_weight=0.0),
+    "much entropy": dict(entropy_weight=1.0),
+    "narrow clip": dict(clip_ratio=0.05),
+    "dual clip": dict(dual_clip=1.05),
+    "value clip": dict(value_clip=0.2),
+    "smooth l1": dict(value_loss="smooth_l1"),
+    "value weight": dict(value_weight=2.0),
+    "clip by value": dict(grad_clip_type="clip_value", grad_clip_value=0.01),
+    "not clipped": dict(grad_clip_type=None),
+}
+
+
+@pytest.mark.parametrize(
+    ("network", "kind"),
+    [
+        *((name, PPOPolicy) for name in NETWORKS),
+        *((name, PPGPolicy) for name in NETWORKS if name != "no hidden layer"),  # nothing to distil into
+    ],
+)
+def test_every_network_has_the_gradient_that_torch_finds(network, kind):
+    obs_space, action_space, options = NETWORKS[network]
+    policy = policy_for(obs_space, action_space, kind, model=options)
+    for weights in (False, True):
+        batch = batch_for(policy, weights=weights)
+        for updater, loss in steps(policy):
+            assert compared(updater, loss, batch) < TOLERANCE
+
+
+@pytest.mark.parametrize("action_space", [DISCRETE, BOX])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_has_the_gradient_that_torch_finds(option, action_space):
+    learn = dict(grad_clip_value=1e3, entropy_weight=0.1) | OPTIONS[option]
+    policy = policy_for(action_space=action_space, learn=learn)
+    plain = policy_for(action_space=action_space, learn=dict(grad_clip_value=1e3, entropy_weight=0.1))
+    batch = batch_for(policy)
+    assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
+    theirs = by_torch(plain.optimizer, plain.loss, batch).values
+    values = by_torch(policy.optimizer, policy.loss, batch).values
+    differ = max(float((a - b).abs().max()) for a, b in zip(theirs, values, strict=True))
+    # The negative control: the comparison above would see this option left out.
+    assert (differ > 1e-4) == (option not in ("plain", "not clipped"))
+
+
+@pytest.mark.parametrize("beyond", [3.0, -30.0])
+def test_a_log_sigma_beyond_its_range_has_no_gradient(beyond):
+    policy = policy_for(action_space=BOX)
+    log_sigma = policy.model.actor_head.out.log_sigma
+    with torch.no_grad():
+        log_sigma[:2] = torch.tensor([beyond, 0.1])
+    batch = batch_for(policy)
+    place = [p is log_sigma for p in policy.optimizer.parameters].index(True)
+    gradient = policy.optimizer.gradient(policy.loss, [batch]).values[place]
+    assert gradient[0] == 0
+    assert gradient[1] != 0
+    assert by_torch(policy.optimizer, policy.loss, batch).values[place][0] == 0
+
+
+def test_schedules_move_the_closed_form_along():
+    learn = dict(clip_schedule="linear", entropy_schedule="linear", value_clip=0.3, schedule_env_step=100)
+    policy = policy_for(learn=learn)
+    batch = batch_for(policy)
+    found = []
+    for policy.progress.env_step in (0, 50, 90):
+        policy._apply_shares()
+        assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
+        found.append(float(policy.optimizer.gradient(policy.loss, [batch]).metrics["clipfrac"]))
+    assert found[0] < found[1] < found[2]
+
+
+def test_what_is_not_finite_is_told():
+    policy = policy_for()
+    for name in ("advantage", "log_prob", "value_target"):
+        batch = batch_for(policy)
+        getattr(batch, name)[3] = torch.nan
+        assert policy.optimizer.gradient(policy.loss, [batch]).bad == 1
+        assert by_torch(policy.optimizer, policy.loss, batch).bad == 1
+
+
+def test_steps_go_where_torchs_go():
+    trained = []
+    for known in (True, False):
+        policy = policy_for(learn=dict(learning_rate=1e-2))
+        if not known:
+            policy.optimizer.closed_form = None
+        for seed in range(20):
+            policy.optimizer.step(policy.loss, batch_for(policy, seed=seed))
+        trained.append(nn.utils.parameters_to_vector(policy.model.parameters()).detach())
+    assert torch.allclose(*trained, atol=1e-4)
+    fresh = nn.utils.parameters_to_vector(policy_for().model.parameters()).detach()
+    assert (trained[0] - fresh).abs().max() > 0.05
+
+
+class OtherPolicyLoss(PPOPolicy):
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return 2 * loss, metrics
+
+
+class OtherValueLoss(PPOPolicy):
+    def value_loss(self, batch):
+        loss, metrics = super().value_loss(batch)
+        return 2 * loss, metrics
+
+
+class OtherLoss(PPOPolicy):
+    def loss(self, batch):
+        loss, metrics = super().loss(batch)
+        return 2 * loss, metrics
+
+
+@pytest.mark.parametrize("kind", [OtherPolicyLoss, OtherValueLoss, OtherLoss])
+def test_a_loss_of_ones_own_is_left_to_torch(kind):
+    policy = policy_for(kind=kind)
+    batch = batch_for(policy)
+    mine = policy.optimizer.gradient(policy.loss, [batch])
+    assert policy.optimizer.closed_form(policy.loss, [batch], "clip_norm", 0.5) is None
+    assert all(map(torch.equal, mine.values, by_torch(policy.optimizer, policy.loss, batch).values))
+
+
+@pytest.mark.parametrize(
+    ("obs_space", "action_space", "options"),
+    [
+        (VECTOR, spaces.MultiDiscrete([2, 3]), {}),
+        (VECTOR, BOX, dict(model=dict(box_distribution="beta"))),
+        (VECTOR, BOX, dict(model=dict(sigma_type="conditioned"))),
+        (spaces.Discrete(5), DISCRETE, {}),
+        (spaces.Box(0, 255, (10, 10, 3), np.uint8), DISCRETE, {}),
+        (VECTOR, DISCRETE, dict(model=dict(activation="gelu"))),
+        (VECTOR, DISCRETE, dict(model=dict(share_encoder=True))),
+        (VECTOR, DISCRETE, dict(model=dict(encoder_hidden_size_list=[1024, 1024]))),
+        (VECTOR, DISCRETE, dict(learn=dict(kl_penalty=0.5))),
+    ],
+)
+def test_what_is_not_known_is_left_to_torch(obs_space, action_space, options):
+    policy = policy_for(obs_space, action_space, **options)
+    assert not policy.optimizer.closed_form.__self__.suits(policy.loss)
+
+
+def test_steps_that_are_to_be_compiled_are_not_taken_in_closed_form():
+    assert policy_for(learn=dict(compile=True)).optimizer.closed_form is None
+
+
+def test_wide_layers_are_left_to_a_torch_of_many_threads(monkeypatch):
+    model = dict(encoder_hidden_size_list=[256, 256])
+    for threads, known in ((1, True), (4, False)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        policy = policy_for(model=model)
+        assert policy.optimizer.closed_form.__self__.suits(policy.loss) is known
+
+
+@pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
+def test_of_ppg_the_phase_of_two_networks_is_known_and_the_auxiliary_one_is_not(arch):
+    policy = policy_for(kind=PPGPolicy, model=dict(arch=arch))
+    closed = [updater.closed_form.__self__.suits(loss) for updater, loss in steps(policy)]
+    assert closed == ([True, True] if arch == "dual" else [False, False])
+    assert not policy.auxiliary.updater.closed_form.__self__.suits(policy.auxiliary_loss)
+
+
+def change_nothing(policy):
+    pass
+
+
+def listen(policy):
+    policy.model.actor_encoder.trunk[0].register_forward_hook(lambda *args: None)
+
+
+def replace_layer(policy):
+    policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)
+
+
+def replace_loss(policy):
+    policy.policy_loss = lambda batch: PPOPolicy.policy_loss(policy, batch)
+
+
+def freeze(policy):
+    kept = [p for p in policy.optimizer.parameters if p.dim() > 1]
+    policy.optimizer.closed_form.__self__.parameters = kept
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [(change_nothing, True), (listen, False), (replace_layer, False), (replace_loss, False), (freeze, False)],
+)
+def test_what_is_changed_later_is_noticed(change, known):
+    policy = policy_for()
+    change(policy)
+    assert policy.optimizer.closed_form.__self__.suits(policy.loss) is known
+
+
+def test_a_model_on_other_memory_is_read_anew():
+    policy = policy_for()
+    batch = batch_for(policy)
+    before = policy.optimizer.gradient(policy.loss, [batch]).values[0].clone()
+    with torch.no_grad():
+        for p in policy.model.parameters():
+            p.data = 2 * p.data  # new memory behind the same parameter
+    assert compared(policy.optimizer, policy.loss, batch) < 1e-5
+    assert not torch.allclose(before, policy.optimizer.gradient(policy.loss, [batch]).values[0])
