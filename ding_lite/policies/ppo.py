@@ -63,8 +63,8 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for the gradient steps; "small": unless images of more than 32 pixels a side make
-            # arithmetic of them. "auto": that, in runs that plan 100,000 steps.
+            # torch.compile for the gradient steps; "small": for those that have no closed form, unless images
+            # of more than 32 pixels a side make arithmetic of them. "auto": that, if 100,000 are planned.
             compile=Key("auto", choices=("auto", "small", True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
