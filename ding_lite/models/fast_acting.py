@@ -107,8 +107,4 @@ class FastActor:
             leaf: (N, ...) -> (N, A)
         """
         x = leaf.reshape(len(leaf), -1).astype(np.float32, copy=False)
-        if len(x) <= self.block:
-            return self.tower.forward(x)
-        return np.concatenate(
-            [self.tower.forward(x[i : i + self.block]) for i in range(0, len(x), self.block)]
-        )
+        return self.tower.forward(x, self.block)

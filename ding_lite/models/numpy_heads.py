@@ -64,17 +64,16 @@ class NumpyCategorical:
     def draw(
         self, logit: np.ndarray, mask: np.ndarray | None, generator: torch.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        log_probs, probs = _log_softmax(_legal(logit, mask), -1)
+        log_probs, probs = _log_softmax(logit, mask)
         self.noise.of_shape(logit.shape).exponential_(generator=generator)
-        action = (probs / self.noise.array).argmax(-1)
-        return action, log_probs[np.arange(len(action)), action]
+        action = (probs / self.noise.array.T).argmax(0)
+        return action, log_probs[action, np.arange(len(action))]
 
     def mode(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return _legal(logit, mask).argmax(-1)
 
     def evaluate(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray) -> Evaluated:
-        # (A, N): NumPy goes along the samples, and there are more of them than actions.
-        log_probs, probs = _log_softmax(np.ascontiguousarray(_legal(logit, mask).T), 0)
+        log_probs, probs = _log_softmax(logit, mask)
         chosen = action, np.arange(len(action))
         entropy = -np.add.reduce(probs * log_probs, axis=0)
 
@@ -153,12 +152,17 @@ def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     return logit if mask is None else np.where(mask, logit, LOWEST)
 
 
-def _log_softmax(logit: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log-probabilities and probabilities."""
+def _log_softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log-probabilities and probabilities.
+
+    Shapes:
+        logit, mask: (N, A) -> (A, N): NumPy goes along the samples, of which there are more
+    """
+    logit = np.ascontiguousarray(_legal(logit, mask).T)
     # The reductions' own names skip a layer of calls that costs more than they do.
-    log_probs = logit - np.maximum.reduce(logit, axis=axis, keepdims=True)
+    log_probs = logit - np.maximum.reduce(logit, axis=0)
     probs = np.exp(log_probs)
-    total = np.add.reduce(probs, axis=axis, keepdims=True)
+    total = np.add.reduce(probs, axis=0)
     log_probs -= np.log(total)
     probs /= total
     return log_probs, probs

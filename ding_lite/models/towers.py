@@ -15,7 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.encoders import Encoder, VectorEncoder
+from ding_lite.models.phasic import PPG
+from ding_lite.rollout import to_dict
+
+# Weights in a layer; beyond, arithmetic outweighs calls: where torch may use many threads, or only one.
+MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
+BLOCK = 2**12  # rows at a time: what comes of them stays in the processor's cache
 
 
 def find_tower(model: nn.Module, encoder: Any, head: nn.Module, layers: Sequence[nn.Module]) -> Tower | None:
@@ -43,6 +50,26 @@ def find_tower(model: nn.Module, encoder: Any, head: nn.Module, layers: Sequence
     if any(isinstance(layer, nn.Linear) and layer.bias is None for layer in chain):
         return None
     return Tower(encoder.paths[0], chain, [model, *parts])
+
+
+def find_critic(model: ActorCritic) -> Tower | None:
+    """Returns the twin of a value network with an encoder of its own, None where there is none.
+
+    Nor is there where torch is as fast: that depends on the threads that it has by now.
+    """
+    if not isinstance(model, VAC) or model.critic_encoder is None:
+        return None
+    for name in ("compute_critic", "compute_actor_critic"):
+        written = getattr(getattr(model, name), "__func__", None)
+        if written not in (getattr(VAC, name), getattr(PPG, name)):
+            return None
+    tower = find_tower(model, model.critic_encoder, model.critic_head, list(model.critic_head))
+    return None if tower is None or tower.largest > max_weights() else tower
+
+
+def max_weights() -> int:
+    """Returns up to how many weights in a layer NumPy learns faster than torch."""
+    return MAX_WEIGHTS_OF_ONE_THREAD if torch.get_num_threads() == 1 else MAX_WEIGHTS
 
 
 def owns(thing: Any, kind: type, *names: str) -> bool:
@@ -102,12 +129,19 @@ class Tower:
         """Returns whether somebody has a hook on a layer, who would hear nothing of this."""
         return any(self._hooks)
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
-        """Returns the output of the last layer.
+    def rows(self, obs: Any) -> np.ndarray:
+        """Returns what this reads of a batch of tensors: (N, F) float32."""
+        leaf = leaf_at(to_dict(obs), self.path).numpy()
+        return leaf.reshape(len(leaf), -1).astype(np.float32, copy=False)
+
+    def forward(self, x: np.ndarray, block: int = BLOCK) -> np.ndarray:
+        """Returns the output of the last layer, from so many rows at a time.
 
         Shapes:
             (N, F) -> (N, A)
         """
+        if len(x) > block:
+            return np.concatenate([self.forward(x[i : i + block]) for i in range(0, len(x), block)])
         for step in self._steps:
             x = _apply(step, x)
         return x

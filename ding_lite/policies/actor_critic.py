@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ding_lite.errors import ConfigError
 from ding_lite.models.fast_acting import MAX_WEIGHTS, FastActor, fast_actor
-from ding_lite.models.towers import owns
+from ding_lite.models.towers import find_critic, owns
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.distributions import Distribution
@@ -76,6 +76,7 @@ class ActorCriticPolicy(Policy):
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self._fast_actor = self._find_fast_actor()
+        self._critic = find_critic(self.model)
 
     def _inputs(self, obs: Tree) -> Any:
         """Returns observations as the model takes them: on the device, normalised."""
@@ -165,8 +166,17 @@ class ActorCriticPolicy(Policy):
     @torch.no_grad()
     def _values(self, obs: Any, lead: int) -> Tensor:
         """Returns the values of observations with ``lead`` leading dims, raw units."""
-        value: Tensor = self._chunked(lambda inputs, _: self.model.compute_critic(inputs), obs, lead)
+        value: Tensor = self._chunked(lambda inputs, _: self._compute_critic(inputs), obs, lead)
         return value if self.value_norm is None else self.value_norm.denormalize(value)
+
+    def _compute_critic(self, inputs: Any) -> Tensor:
+        """Returns the model's values (N,), without gradient, by the value network's twin where it has one."""
+        if self._critic is not None and not self._critic.holds():
+            self._critic = find_critic(self.model)
+        if self._critic is None or self._critic.is_listened_to():
+            return self.model.compute_critic(inputs)
+        with np.errstate(all="ignore"):  # as torch; what is not finite is found by the learner
+            return torch.from_numpy(self._critic.forward(self._critic.rows(inputs))[:, 0])
 
     @torch.no_grad()
     def _log_probs(self, obs: Any, action: Any, lead: int) -> Tensor:

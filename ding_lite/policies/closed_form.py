@@ -23,15 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.numpy_heads import mask_of
-from ding_lite.models.phasic import PPG
-from ding_lite.models.towers import Tower, find_tower, leaf_at, view
+from ding_lite.models.towers import find_critic, max_weights, view
 from ding_lite.policies.updater import Gradient, Loss
 from ding_lite.rollout import Batch, to_dict
 
-# Weights in a layer; beyond, arithmetic outweighs calls: where torch may use many threads, or only one.
-MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -49,18 +45,6 @@ def terms_of(loss: Callable[..., Any]) -> tuple[str, ...]:
     """Returns what a loss is the sum of; nothing where it is not known here."""
     terms: tuple[str, ...] = getattr(loss, "closed_form_terms", ())
     return terms
-
-
-def find_critic(model: ActorCritic, max_weights: int) -> Tower | None:
-    """Returns the NumPy twin of a value network with an encoder of its own, None where there is none."""
-    if not isinstance(model, VAC) or model.critic_encoder is None:
-        return None
-    for name in ("compute_critic", "compute_actor_critic"):
-        written = getattr(getattr(model, name), "__func__", None)
-        if written not in (getattr(VAC, name), getattr(PPG, name)):
-            return None
-    tower = find_tower(model, model.critic_encoder, model.critic_head, list(model.critic_head))
-    return None if tower is None or tower.largest > max_weights else tower
 
 
 class _Place(NamedTuple):
@@ -87,9 +71,8 @@ class ClosedForm:
 
     def _read(self) -> None:
         """Looks at the networks as they are now."""
-        most = MAX_WEIGHTS_OF_ONE_THREAD if torch.get_num_threads() == 1 else MAX_WEIGHTS
-        self.actor: Any = self.policy._find_fast_actor(most)
-        self.critic: Any = find_critic(self.policy.model, most)
+        self.actor: Any = self.policy._find_fast_actor(max_weights())
+        self.critic: Any = find_critic(self.policy.model)
         self._places: dict[tuple[str, ...], _Place | None] = {}
 
     def suits(self, loss: Callable[..., Any]) -> bool:
@@ -166,7 +149,7 @@ class ClosedForm:
         """Writes the gradient of ``PPOPolicy.policy_loss``; returns it and its metrics."""
         tower, clip = self.actor.tower, float(self.policy.clip_ratio)
         entropy_weight = float(self.policy.entropy_weight)
-        outputs = tower.trace(_rows(batch.obs, tower))
+        outputs = tower.trace(tower.rows(batch.obs))
         found = self.actor.head.evaluate(outputs[-1], mask_of(to_dict(batch.obs)), batch.action.numpy())
         log_ratio, advantage = found.log_prob - batch.log_prob.numpy(), batch.advantage.numpy()
 
@@ -196,7 +179,7 @@ class ClosedForm:
     def _value(self, batch: Batch, place: _Place) -> tuple[np.ndarray, Any]:
         """Writes the gradient of the weighted ``PPOPolicy.value_loss``; returns the values and the loss."""
         clip = self.policy.value_clip
-        outputs = self.critic.trace(_rows(batch.obs, self.critic))
+        outputs = self.critic.trace(self.critic.rows(batch.obs))
         value, target = outputs[-1][:, 0], batch.value_target.numpy()
         error, slope = self._regression(value - target)
         if clip is not None:
@@ -224,9 +207,3 @@ class ClosedForm:
 
 def _mean(x: np.ndarray) -> Any:
     return np.add.reduce(x) / len(x)  # x.mean() takes four times as long on so few
-
-
-def _rows(obs: Any, tower: Tower) -> np.ndarray:
-    """Returns what a tower reads of observations, as it reads it: (N, F) float32."""
-    leaf = leaf_at(to_dict(obs), tower.path).numpy()
-    return leaf.reshape(len(leaf), -1).astype(np.float32, copy=False)

@@ -1,0 +1,75 @@
+"""Networks in NumPy: the model's own numbers, and nothing known of networks that are not."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ding_lite import PPOPolicy, compile_config
+from ding_lite.models import PPG, VAC
+from ding_lite.models.towers import BLOCK, find_critic
+
+spaces = gym.spaces
+VECTOR = spaces.Box(-1, 1, (4,), np.float32)
+DISCRETE = spaces.Discrete(3)
+
+
+def policy_for(**options):
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": options}).values.policy
+    return PPOPolicy(cfg, VECTOR, DISCRETE)
+
+
+@pytest.mark.parametrize("n", [1, 7, BLOCK, 2 * BLOCK + 3])
+@pytest.mark.parametrize(
+    "model", [{}, dict(activation="relu"), dict(critic_head_hidden_size_list=[5]), dict(normal=True)]
+)
+def test_values_are_the_models(model, n):
+    options = {"normalize": {"obs": True}} if model.pop("normal", False) else {}
+    policy = policy_for(model=model, **options)
+    if policy.obs_norm is not None:
+        policy.warm_up(3 * torch.randn(64, 4) + 1)
+    obs = torch.randn(n, 4, generator=torch.Generator().manual_seed(n))
+    mine = policy._values(obs, lead=1)
+    policy._critic = None
+    assert torch.allclose(mine, policy._values(obs, lead=1), atol=1e-5)
+    assert mine.shape == (n,)
+    assert mine.std() > 0.1 or n == 1, "it looks at nothing"
+
+
+def test_a_network_that_is_changed_is_read_anew_and_one_that_is_listened_to_is_asked_itself():
+    policy = policy_for()
+    obs = torch.randn(5, 4)
+    before = policy._values(obs, lead=1)
+    policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)
+    after = policy._values(obs, lead=1)
+    assert not torch.allclose(before, after, atol=1e-3)
+    assert torch.allclose(after, policy.value_norm.denormalize(policy.model.compute_critic(obs)), atol=1e-5)
+    heard = []
+    policy.model.critic_encoder.trunk[0].register_forward_hook(lambda *args: heard.append(1))
+    policy._values(obs, lead=1)
+    assert heard
+
+
+class OwnValue(VAC):
+    def compute_critic(self, obs):
+        return 2 * super().compute_critic(obs)
+
+
+class OwnBoth(VAC):
+    def compute_actor_critic(self, obs):
+        logit, value = super().compute_actor_critic(obs)
+        return logit, 2 * value
+
+
+@pytest.mark.parametrize("kind", [OwnValue, OwnBoth])
+def test_values_of_ones_own_are_left_to_the_model(kind):
+    assert find_critic(VAC(VECTOR, DISCRETE)) is not None
+    assert find_critic(kind(VECTOR, DISCRETE)) is None
+
+
+@pytest.mark.parametrize(("arch", "known"), [("dual", True), ("shared", False), ("detach", False)])
+def test_only_an_encoder_of_its_own_makes_a_tower(arch, known):
+    assert (find_critic(PPG(VECTOR, DISCRETE, arch=arch)) is not None) is known
