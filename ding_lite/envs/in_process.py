@@ -215,8 +215,7 @@ class InProcessVectorEnv(VectorEnv):
         self._recorders[i].ended = True  # a reset reports only what is open
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        # A copy: the environment may write into what it is given.
-        self._actions[i].append(action if type(action) is int else copy.deepcopy(action))
+        self._actions[i].append(_kept(action))
         self._recorders[i].decisions += 1
         try:
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
@@ -316,6 +315,13 @@ class _Blame:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception):
             raise self.envs._blamed(self.index, error) from error
+
+
+def _kept(action: Any) -> Any:
+    """Returns a copy of an action: the environment may write into what it is given."""
+    if type(action) is int:
+        return action
+    return action.copy() if type(action) is np.ndarray else copy.deepcopy(action)
 
 
 def _stack(actions: list[Any]) -> Tree:
