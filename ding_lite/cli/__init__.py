@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
-import gc
 import importlib
 import keyword
 import os
@@ -251,8 +250,6 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise
             lost, code = error, 0
         lost = _flush_output() or lost
-        if argv is None:
-            gc.freeze()  # this process ends, and what it holds with it
         # Training has its log; and a reader that went away, such as `| head`, has seen enough.
         if lost is None or args.command == "train" or isinstance(lost, BrokenPipeError):
             return code
@@ -263,9 +260,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace, owns_process: bool) -> int:
     try:
         with nothing_is_garbage() if owns_process else contextlib.nullcontext():
-            args.named_imports = getattr(args, "imports", [])  # as they were typed
-            args.imports = [_import(name) for name in args.named_imports]
             command = importlib.import_module(f"ding_lite.cli.{module_of(args.command)}")
+        args.named_imports = getattr(args, "imports", [])  # as they were typed
+        args.imports = [_import(name) for name in args.named_imports]
         return int(command.run(args))
     except DingLiteError as error:
         if args.debug:

@@ -16,14 +16,16 @@ def limit_blas_threads() -> None:
 
 @contextlib.contextmanager
 def nothing_is_garbage() -> Iterator[None]:
-    """Keeps the collector away from all that is made in here, for good.
+    """Keeps the collector away from all that is made in here, for good: for imports of ours.
 
     torch alone makes half a million objects that stay. To look for garbage among them would take a fifth of
     each start, and as long again when the process ends.
     """
+    collects = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if collects:
+            gc.enable()

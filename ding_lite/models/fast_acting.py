@@ -22,9 +22,10 @@ from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
 from ding_lite.models.numpy_heads import NumpyCategorical, NumpyNormal, mask_of
 from ding_lite.models.towers import Tower, find_tower, leaf_at, owns
 
-MAX_WEIGHTS = 2**14  # in a layer; beyond, arithmetic outweighs calls, and torch may use threads
+MAX_WEIGHTS = 2**14  # in a layer; beyond, torch acts as fast
 # Up to here OpenBLAS multiplies on one thread, however many it has: waking the others would cost more.
 MAX_PRODUCTS = 2**18
+METHODS = ("compute_actor", "compute_actor_critic", "distribution")  # of the model, that this stands for
 
 
 def fast_actor(model: ActorCritic, max_weights: int = MAX_WEIGHTS) -> FastActor | None:
@@ -37,21 +38,15 @@ def fast_actor(model: ActorCritic, max_weights: int = MAX_WEIGHTS) -> FastActor 
     Args:
         max_weights: of its layers.
     """
-    if not isinstance(model, VAC) or not _acts_as_written(model):
+    if not isinstance(model, VAC) or not owns(model, VAC, "compute_actor"):
+        return None
+    if not owns(model, ActorCritic, "distribution"):
         return None
     head = model.actor_head
     if type(head) is not ActionHead or not _is_plain_head(head.out):
         return None
-    if not (
-        owns(head, ActionHead, "forward", "distribution") and owns(head.out, type(head.out), "distribution")
-    ):
-        return None
-    tower = find_tower(model, model.actor_encoder, head, [*head.hidden, head.out.layer])
-    return None if tower is None or tower.largest > max_weights else FastActor(model, tower)
-
-
-def _acts_as_written(model: ActorCritic) -> bool:
-    return owns(model, VAC, "compute_actor") and owns(model, ActorCritic, "distribution")
+    tower = find_tower(model, METHODS, model.actor_encoder, head, [head.hidden, head.out.layer])
+    return None if tower is None or tower.largest > max_weights else FastActor(tower, head.out)
 
 
 def _is_plain_head(out: Any) -> bool:
@@ -63,17 +58,12 @@ def _is_plain_head(out: Any) -> bool:
 class FastActor:
     """Draws actions for one model; made by :func:`fast_actor`."""
 
-    def __init__(self, model: VAC, tower: Tower) -> None:
-        self.model, self.tower = model, tower
+    def __init__(self, tower: Tower, out: DiscreteHead | BoxHead) -> None:
+        self.tower = tower
         self.block = MAX_PRODUCTS // tower.largest  # rows at a time
-        out = model.actor_head.out
         self.head: NumpyNormal | NumpyCategorical = (
             NumpyNormal(out) if isinstance(out, BoxHead) else NumpyCategorical()
         )
-
-    def holds(self) -> bool:
-        """Returns whether the model still has the methods, modules and numbers that this was made from."""
-        return _acts_as_written(self.model) and self.tower.holds()
 
     def leaf(self, obs: Any) -> np.ndarray | None:
         """Returns what the encoder reads of observations, None where it must be asked itself.
@@ -106,5 +96,4 @@ class FastActor:
         Shapes:
             leaf: (N, ...) -> (N, A)
         """
-        x = leaf.reshape(len(leaf), -1).astype(np.float32, copy=False)
-        return self.tower.forward(x, self.block)
+        return self.tower.forward(leaf, self.block)

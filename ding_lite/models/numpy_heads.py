@@ -81,7 +81,7 @@ class NumpyCategorical:
             each = of_entropy / len(action)  # the mean's
             slope = -probs * (of_log_prob + each * (log_probs + entropy))
             slope[chosen] += of_log_prob
-            return slope.T
+            return slope.T if mask is None else np.where(mask, slope.T, np.float32(0))
 
         return Evaluated(log_probs[chosen], np.add.reduce(entropy) / len(entropy), backward)
 
@@ -90,7 +90,7 @@ class NumpyNormal:
     """``rl.distributions.Normal`` as ``BoxHead`` makes it. Shapes: output, action: (N, A)."""
 
     def __init__(self, head: BoxHead) -> None:
-        self.noise, self.bound_type = _Noise(), head.bound_type
+        self.noise, self.out = _Noise(), head
         self.log_sigma = head.log_sigma if head.sigma_type == "independent" else None
         self._number = view(head.sigma if self.log_sigma is None else self.log_sigma)
 
@@ -110,9 +110,9 @@ class NumpyNormal:
         return np.exp(np.minimum(np.maximum(self._number, low), high))
 
     def mode(self, output: np.ndarray, mask: Any) -> np.ndarray:
-        if self.bound_type == "tanh":
+        if self.out.bound_type == "tanh":
             return np.tanh(output)
-        if self.bound_type == "soft":
+        if self.out.bound_type == "soft":
             return SOFT_BOUND * np.tanh(output / SOFT_BOUND)
         return output
 
@@ -126,9 +126,9 @@ class NumpyNormal:
                 inside = (self._number >= low) & (self._number <= high)
                 of_log_sigma[:] = inside * (of_log_prob @ (z * z - 1) + of_entropy)
             slope = of_log_prob[:, None] * z / sigma
-            if self.bound_type == "tanh":
+            if self.out.bound_type == "tanh":
                 slope *= 1 - mu * mu
-            elif self.bound_type == "soft":
+            elif self.out.bound_type == "soft":
                 slope *= 1 - (mu / SOFT_BOUND) ** 2
             return slope
 

@@ -8,72 +8,87 @@ Shapes: N samples, F features, A outputs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
 
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.encoders import Encoder, VectorEncoder
 from ding_lite.models.phasic import PPG
 from ding_lite.rollout import to_dict
 
-# Weights in a layer; beyond, arithmetic outweighs calls: where torch may use many threads, or only one.
+# Weights in a layer: beyond, arithmetic outweighs calls, and torch is as fast where it may use more threads.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 BLOCK = 2**12  # rows at a time: what comes of them stays in the processor's cache
 
 
-def find_tower(model: nn.Module, encoder: Any, head: nn.Module, layers: Sequence[nn.Module]) -> Tower | None:
-    """Returns the twin of an encoder and the ``layers`` of a head after it, None where there is none.
+def find_tower(
+    model: nn.Module, methods: Sequence[str], encoder: Any, head: nn.Module, after: Sequence[nn.Module]
+) -> Tower | None:
+    """Returns the twin of an encoder and the layers of a head after it, None where there is none.
 
     There is one for one vector as observation (a mask beside it is fine), and linear layers with tanh or
     relu of float32 parameters on the CPU.
 
     Args:
         model: whose attributes both are.
-        head: of which ``layers`` are parts.
+        methods: of the model that put them together.
+        after: the head's parts, in the order of the computation.
     """
     if type(encoder) is not Encoder or [type(leaf) for leaf in encoder.leaves] != [VectorEncoder]:
         return None
     leaf: Any = encoder.leaves[0]
-    chain = [*leaf.layers, *encoder.trunk, *layers]
-    if any(type(layer) not in (nn.Linear, nn.Tanh, nn.ReLU) for layer in chain):
+    chain: list[nn.Module] = []
+    for part in (leaf.layers, encoder.trunk, *after):
+        if type(part) not in (nn.Sequential, nn.Linear):
+            return None
+        chain += list(part) if isinstance(part, nn.Sequential) else [part]
+    kinds = [type(layer) for layer in chain]
+    if any(kind not in (nn.Linear, nn.Tanh, nn.ReLU) for kind in kinds):
+        return None
+    # An activation is written over what a linear layer has just made, and over nothing else.
+    if any(kind is not nn.Linear and before is not nn.Linear for before, kind in pairwise([None, *kinds])):
         return None
     parts = [*encoder.modules(), *head.modules()]
-    if not all(owns(part, type(part), "forward") for part in parts):
-        return None
     numbers = [x for part in parts for x in (*part.parameters(), *part.buffers())]
     if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in numbers):
         return None
     if any(isinstance(layer, nn.Linear) and layer.bias is None for layer in chain):
         return None
-    return Tower(encoder.paths[0], chain, [model, *parts])
+    tower = Tower(model, methods, encoder.paths[0], chain, parts)
+    return tower if tower.holds() else None
 
 
 def find_critic(model: ActorCritic) -> Tower | None:
-    """Returns the twin of a value network with an encoder of its own, None where there is none.
-
-    Nor is there where torch is as fast: that depends on the threads that it has by now.
-    """
+    """Returns the twin of a value network with an encoder of its own, None where there is none."""
     if not isinstance(model, VAC) or model.critic_encoder is None:
         return None
-    for name in ("compute_critic", "compute_actor_critic"):
-        written = getattr(getattr(model, name), "__func__", None)
-        if written not in (getattr(VAC, name), getattr(PPG, name)):
-            return None
-    tower = find_tower(model, model.critic_encoder, model.critic_head, list(model.critic_head))
+    kind = PPG if isinstance(model, PPG) else VAC
+    methods = ["compute_critic", "compute_actor_critic", *(["_critic_features"] if kind is PPG else [])]
+    if not owns(model, kind, *methods):
+        return None
+    head = model.critic_head
+    tower = find_tower(model, methods, model.critic_encoder, head, [head])
     return None if tower is None or tower.largest > max_weights() else tower
 
 
 def max_weights() -> int:
-    """Returns up to how many weights in a layer NumPy learns faster than torch."""
-    return MAX_WEIGHTS_OF_ONE_THREAD if torch.get_num_threads() == 1 else MAX_WEIGHTS
+    """Returns up to how many weights in a layer NumPy learns faster than torch.
+
+    Outside of the command line NumPy may use many threads, which on a busy machine wait for one another.
+    """
+    one = torch.get_num_threads() == 1 and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
+    return MAX_WEIGHTS_OF_ONE_THREAD if one else MAX_WEIGHTS
 
 
 def owns(thing: Any, kind: type, *names: str) -> bool:
-    """Returns whether these methods are those of ``kind``: replaced by no subclass, and on no instance."""
+    """Returns whether the methods of a thing are those of ``kind``: neither its class nor it has others."""
     return all(getattr(getattr(thing, n), "__func__", None) is getattr(kind, n) for n in names)
 
 
@@ -86,19 +101,30 @@ def view(number: Tensor) -> np.ndarray:
 class Tower:
     """Linear layers and activations, one after the other; made by :func:`find_tower`.
 
-    Its arrays share the parameters' memory, so a gradient step needs no copy. Parameters that were replaced
-    by others, such as by ``model.to``, and layers that were, are noticed by :meth:`holds`.
+    Its arrays share the parameters' memory, so a gradient step needs no copy. Parameters, layers and methods
+    that were replaced by others are noticed by :meth:`holds`.
+
+    Args:
+        model: that the layers are of.
+        methods: of the model that put them together.
+        path: of the observation that is read.
+        layers: in the order of the computation.
+        parts: all modules that these are in.
 
     Attributes:
-        path: of the observation that it reads.
         parameters: W and b of each linear layer, in their order.
         largest: number of weights in a layer.
     """
 
     def __init__(
-        self, path: tuple[str, ...], layers: Sequence[nn.Module], parts: Sequence[nn.Module]
+        self,
+        model: nn.Module,
+        methods: Sequence[str],
+        path: tuple[str, ...],
+        layers: Sequence[nn.Module],
+        parts: Sequence[nn.Module],
     ) -> None:
-        self.path = path
+        self.model, self.path = model, path
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self.parameters: list[Tensor] = [p for layer in linear for p in (layer.weight, layer.bias)]
         self.in_features = linear[0].in_features
@@ -108,21 +134,33 @@ class Tower:
             (view(layer.weight), view(layer.bias)) if isinstance(layer, nn.Linear) else type(layer)
             for layer in layers
         ]
-        # What was read, to be compared with what is there: modules, and the address of every number.
-        self._modules = [(part._modules, dict(part._modules)) for part in parts]
-        self._numbers: list[tuple[Any, str, int]] = [
-            (owner, name, number.data_ptr())
-            for part in parts[1:]
+        # What was read, to be compared with what is there: modules, numbers and where they are, and methods.
+        self._modules = [(part._modules, dict(part._modules)) for part in (model, *parts)]
+        self._numbers: list[tuple[Any, str, Tensor, int]] = [
+            (owner, name, number, number.data_ptr())
+            for part in parts
             for owner in (part._parameters, part._buffers)
             for name, number in owner.items()
             if number is not None
         ]
-        self._hooks = [hooks for part in parts for hooks in (part._forward_hooks, part._forward_pre_hooks)]
+        of_parts = frozenset(("forward", "distribution"))
+        self._methods = [(vars(model), frozenset(methods)), *((vars(part), of_parts) for part in parts)]
+        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        self._hooks = [getattr(part, kind) for part in (model, *parts) for kind in kinds]
+        self._hooks += [getattr(torch_modules, f"_global{kind}") for kind in kinds]
 
     def holds(self) -> bool:
-        """Returns whether the model still has the modules and numbers that this was made from."""
-        return not any(now != then for now, then in self._modules) and all(
-            name in owner and owner[name].data_ptr() == address for owner, name, address in self._numbers
+        """Returns whether the model still has the modules, numbers and methods that this was made from.
+
+        Methods are looked for on the instances; those of the classes are the finder's to know.
+        """
+        return (
+            not any(now != then for now, then in self._modules)
+            and all(
+                owner.get(name) is number and number.data_ptr() == place
+                for owner, name, number, place in self._numbers
+            )
+            and all(names.isdisjoint(own) for own, names in self._methods)
         )
 
     def is_listened_to(self) -> bool:
@@ -131,15 +169,15 @@ class Tower:
 
     def rows(self, obs: Any) -> np.ndarray:
         """Returns what this reads of a batch of tensors: (N, F) float32."""
-        leaf = leaf_at(to_dict(obs), self.path).numpy()
-        return leaf.reshape(len(leaf), -1).astype(np.float32, copy=False)
+        return _flat(view(leaf_at(to_dict(obs), self.path)))
 
     def forward(self, x: np.ndarray, block: int = BLOCK) -> np.ndarray:
         """Returns the output of the last layer, from so many rows at a time.
 
         Shapes:
-            (N, F) -> (N, A)
+            (N, ...) -> (N, A)
         """
+        x = _flat(x)
         if len(x) > block:
             return np.concatenate([self.forward(x[i : i + block]) for i in range(0, len(x), block)])
         for step in self._steps:
@@ -179,6 +217,10 @@ class Tower:
                 slope = np.multiply(slope, rise, out=rise)
             else:
                 slope = slope * (output > 0)
+
+
+def _flat(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(x), -1).astype(np.float32, copy=False)
 
 
 def _apply(step: Any, x: np.ndarray) -> np.ndarray:

@@ -106,7 +106,7 @@ class ActorCriticPolicy(Policy):
     def _fast(self, obs: Tree) -> tuple[FastActor | None, np.ndarray | None]:
         """Returns who acts in the model's place, and the vectors it acts on, scaled; None: nobody does."""
         fast = self._fast_actor
-        if fast is not None and not (fast.model is self.model and fast.holds()):
+        if fast is not None and not (fast.tower.model is self.model and fast.tower.holds()):
             fast = self._fast_actor = self._find_fast_actor()
         leaf = None if fast is None else fast.leaf(obs)
         if fast is None or leaf is None or self.obs_norm is None:
@@ -114,8 +114,11 @@ class ActorCriticPolicy(Policy):
         return fast, self.obs_norm.of_array(leaf, fast.tower.path)
 
     def _find_fast_actor(self, max_weights: int = MAX_WEIGHTS) -> FastActor | None:
-        as_written = owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device", "_dist")
-        return fast_actor(self.model, max_weights) if as_written else None
+        return fast_actor(self.model, max_weights) if self._sees_as_written() else None
+
+    def _sees_as_written(self) -> bool:
+        """Returns whether what the model is shown, and what is made of it, is that of this class."""
+        return owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device", "_dist")
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
@@ -171,7 +174,7 @@ class ActorCriticPolicy(Policy):
 
     def _compute_critic(self, inputs: Any) -> Tensor:
         """Returns the model's values (N,), without gradient, by the value network's twin where it has one."""
-        if self._critic is not None and not self._critic.holds():
+        if self._critic is not None and not (self._critic.model is self.model and self._critic.holds()):
             self._critic = find_critic(self.model)
         if self._critic is None or self._critic.is_listened_to():
             return self.model.compute_critic(inputs)

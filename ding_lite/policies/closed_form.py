@@ -17,7 +17,7 @@ to torch, as are all other networks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -35,7 +35,8 @@ def closed_form(*terms: str) -> Callable[[Function], Function]:
     """Marks a loss whose gradient is that of its ``terms``, "policy" and "value", as they are here."""
 
     def mark(loss: Function) -> Function:
-        loss.closed_form_terms = terms  # type: ignore[attr-defined]
+        # With itself: functools.wraps copies marks on to functions that do something else.
+        loss.closed_form = loss, terms  # type: ignore[attr-defined]
         return loss
 
     return mark
@@ -43,8 +44,17 @@ def closed_form(*terms: str) -> Callable[[Function], Function]:
 
 def terms_of(loss: Callable[..., Any]) -> tuple[str, ...]:
     """Returns what a loss is the sum of; nothing where it is not known here."""
-    terms: tuple[str, ...] = getattr(loss, "closed_form_terms", ())
-    return terms
+    function = getattr(loss, "__func__", loss)
+    marked, terms = getattr(function, "closed_form", (None, ()))
+    return terms if marked is function else ()
+
+
+class _Coefficients(NamedTuple):
+    """A policy's, by its schedules."""
+
+    clip_ratio: Any
+    entropy_weight: Any
+    value_clip: Any  # None: no clip
 
 
 class _Place(NamedTuple):
@@ -55,6 +65,7 @@ class _Place(NamedTuple):
     log_sigma: np.ndarray | None
     critic: list[np.ndarray]
     values: list[Tensor | None]  # one a parameter of the optimiser, on the same memory
+    reached: list[Tensor]  # the parameters themselves
 
 
 class ClosedForm:
@@ -66,8 +77,13 @@ class ClosedForm:
     """
 
     def __init__(self, policy: Any, parameters: Iterable[Tensor]) -> None:
-        self.policy, self.learn, self.parameters = policy, policy.cfg.learn, list(parameters)
+        self.policy, self.parameters = policy, list(parameters)
         self._read()
+
+    @property
+    def learn(self) -> Any:
+        """The policy's section ``learn``."""
+        return self.policy.cfg.learn
 
     def _read(self) -> None:
         """Looks at the networks as they are now."""
@@ -76,22 +92,24 @@ class ClosedForm:
         self._places: dict[tuple[str, ...], _Place | None] = {}
 
     def suits(self, loss: Callable[..., Any]) -> bool:
-        """Returns whether the gradient of a loss is known, for this policy as it is now."""
+        """Returns whether the gradient of a loss is known, for the policy as it is now."""
         policy, terms = self.policy, terms_of(loss)
-        if not terms or self.learn.kl_penalty is not None:
+        if not terms or self.learn.kl_penalty is not None or torch.is_autocast_enabled("cpu"):
             return False
         if terms_of(policy.policy_loss) != ("policy",) or terms_of(policy.value_loss) != ("value",):
             return False
-        if self.actor is not None and not (self.actor.model is policy.model and self.actor.holds()):
+        towers = [tower for tower in (self.actor and self.actor.tower, self.critic) if tower is not None]
+        if not all(tower.model is policy.model and tower.holds() for tower in towers):
             self._read()
-        if self.critic is not None and not self.critic.holds():
-            self._read()
-        towers = {"policy": self.actor and self.actor.tower, "value": self.critic}
-        if any(towers[term] is None or towers[term].is_listened_to() for term in terms):
+        if not policy._sees_as_written():
+            return False
+        needed = {"policy": self.actor and self.actor.tower, "value": self.critic}
+        if any(needed[term] is None or needed[term].is_listened_to() for term in terms):
             return False
         if terms not in self._places:
             self._places[terms] = self._place(terms)
-        return self._places[terms] is not None
+        place = self._places[terms]
+        return place is not None and all(p.requires_grad and not p._backward_hooks for p in place.reached)
 
     def _place(self, terms: tuple[str, ...]) -> _Place | None:
         """Lays out the gradient of ``terms``; None where a parameter of theirs is not the optimiser's."""
@@ -99,16 +117,18 @@ class ClosedForm:
         log_sigma = self.actor.head.log_sigma if "policy" in terms else None
         critic = self.critic.parameters if "value" in terms else []
         reached = [*actor, *([] if log_sigma is None else [log_sigma]), *critic]
-        if not {id(p) for p in reached} <= {id(p) for p in self.parameters}:
+        ids = {id(p) for p in reached}
+        if not ids <= {id(p) for p in self.parameters} or len(ids) < len(reached):  # or is there twice
             return None
-        flat = torch.zeros(sum(p.numel() for p in reached))
+        flat = torch.zeros(sum(p.numel() for p in reached), dtype=torch.float32, device="cpu")
         pieces = flat.split([p.numel() for p in reached])
         parts = [piece.view_as(p) for piece, p in zip(pieces, reached, strict=True)]
         by_id = {id(p): part for p, part in zip(reached, parts, strict=True)}
         values = [by_id.get(id(p)) for p in self.parameters]
         arrays, n = list(map(view, parts)), len(actor)
         rest = arrays[n:] if log_sigma is None else arrays[n + 1 :]
-        return _Place(view(flat), arrays[:n], None if log_sigma is None else arrays[n], rest, values)
+        own = None if log_sigma is None else arrays[n]
+        return _Place(view(flat), arrays[:n], own, rest, values, reached)
 
     def gradient(
         self, loss: Loss, parts: Sequence[Batch], clip_type: str | None, clip_value: float
@@ -117,18 +137,18 @@ class ClosedForm:
 
         Its numbers are good until the next call.
         """
-        if len(parts) != 1 or not self.suits(loss):
+        if len(parts) != 1 or not self.suits(loss) or (coefficients := self._coefficients()) is None:
             return None
         batch, terms = parts[0], terms_of(loss)
-        place: Any = self._places[terms]
+        place = cast(_Place, self._places[terms])
         total: Any = 0.0
         metrics: dict[str, Any] = {}
         value = None
         with np.errstate(all="ignore"):  # nor does torch say anything; what is not finite is found below
             if "policy" in terms:
-                total, metrics = self._policy(batch, place)
+                total, metrics = self._policy(batch, coefficients, place)
             if "value" in terms:
-                value, error = self._value(batch, place)
+                value, error = self._value(batch, coefficients, place)
                 total = total + self.learn.value_weight * error
                 metrics["value_loss"] = error
             flat = place.flat
@@ -145,13 +165,20 @@ class ClosedForm:
         new_value = None if value is None else torch.from_numpy(value)
         return Gradient(place.values, numbers[0], numbers[1], told, new_value)
 
-    def _policy(self, batch: Batch, place: _Place) -> tuple[Any, dict[str, Any]]:
+    def _coefficients(self) -> _Coefficients | None:
+        """Returns the policy's, None where one is not a number, or has a gradient of its own."""
+        policy = self.policy
+        given = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
+        if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in given):
+            return None
+        return _Coefficients(*(None if x is None else float(x) for x in given))
+
+    def _policy(self, batch: Batch, coefficients: _Coefficients, place: _Place) -> tuple[Any, dict[str, Any]]:
         """Writes the gradient of ``PPOPolicy.policy_loss``; returns it and its metrics."""
-        tower, clip = self.actor.tower, float(self.policy.clip_ratio)
-        entropy_weight = float(self.policy.entropy_weight)
+        tower, (clip, entropy_weight, _) = self.actor.tower, coefficients
         outputs = tower.trace(tower.rows(batch.obs))
-        found = self.actor.head.evaluate(outputs[-1], mask_of(to_dict(batch.obs)), batch.action.numpy())
-        log_ratio, advantage = found.log_prob - batch.log_prob.numpy(), batch.advantage.numpy()
+        found = self.actor.head.evaluate(outputs[-1], mask_of(to_dict(batch.obs)), view(batch.action))
+        log_ratio, advantage = found.log_prob - view(batch.log_prob), view(batch.advantage)
 
         excess = np.expm1(log_ratio)
         ratio = np.exp(log_ratio)
@@ -165,7 +192,8 @@ class ClosedForm:
             objective, moves = np.where(held, bound, objective), moves & ~held
         slope = np.where(moves, plain, np.float32(0)) / -len(plain)
         if batch.policy_weight is not None:
-            objective, slope = objective * batch.policy_weight.numpy(), slope * batch.policy_weight.numpy()
+            weight = view(batch.policy_weight)
+            objective, slope = objective * weight, slope * weight
         policy_loss = -_mean(objective)
 
         tower.backward(outputs, found.backward(slope, -entropy_weight, place.log_sigma), place.actor)
@@ -176,22 +204,22 @@ class ClosedForm:
             "clipfrac": np.count_nonzero(np.abs(excess) > clip) / len(excess),
         }
 
-    def _value(self, batch: Batch, place: _Place) -> tuple[np.ndarray, Any]:
+    def _value(self, batch: Batch, coefficients: _Coefficients, place: _Place) -> tuple[np.ndarray, Any]:
         """Writes the gradient of the weighted ``PPOPolicy.value_loss``; returns the values and the loss."""
-        clip = self.policy.value_clip
+        clip = coefficients.value_clip
         outputs = self.critic.trace(self.critic.rows(batch.obs))
-        value, target = outputs[-1][:, 0], batch.value_target.numpy()
+        value, target = outputs[-1][:, 0], view(batch.value_target)
         error, slope = self._regression(value - target)
         if clip is not None:
-            old, clip = batch.value.numpy(), float(clip)
-            near = old + np.minimum(np.maximum(value - old, -clip), clip)
-            far_error, _ = self._regression(near - target)
-            slope = np.where(
-                far_error > error, np.float32(0), slope
-            )  # near does not move with the value there
+            old = view(batch.value)
+            shift = value - old
+            far_error, _ = self._regression(old + np.minimum(np.maximum(shift, -clip), clip) - target)
+            # Where the clip holds and the error is that of the clipped value, nothing moves it.
+            slope = np.where((far_error > error) & (np.abs(shift) > clip), np.float32(0), slope)
             error = np.maximum(error, far_error)
         if batch.value_weight is not None:
-            error, slope = error * batch.value_weight.numpy(), slope * batch.value_weight.numpy()
+            weight = view(batch.value_weight)
+            error, slope = error * weight, slope * weight
         slope = slope * np.float32(self.learn.value_weight / len(value))
         self.critic.backward(outputs, slope[:, None], place.critic)
         return value, _mean(error)

@@ -246,11 +246,11 @@ class PPGPolicy(PPOPolicy):
         policy = self._train("policy", self.optimizer, self._actor_loss)
         return {**value, **policy, "updates": value["updates"] + policy["updates"]}
 
-    def _losses(self) -> list[Loss]:
-        found = super()._losses()
+    def _steps(self) -> list[tuple[Updater, Loss]]:
+        found = super()._steps()
         if self.value_optimizer is not None:
-            found = [self._actor_loss, self._critic_loss]
-        return found if self.auxiliary is None else [*found, self.auxiliary_loss]
+            found = [(self.optimizer, self._actor_loss), (self.value_optimizer, self._critic_loss)]
+        return found + ([] if self.auxiliary is None else [(self.auxiliary.updater, self.auxiliary_loss)])
 
     @closed_form("policy")
     def _actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

@@ -129,7 +129,7 @@ class PPOPolicy(ReplayPolicy):
         learn, parameters = self.cfg.learn, [p for p in parameters if p.requires_grad]
         return Updater(
             parameters,
-            closed_form=None if learn.compile is True else ClosedForm(self, parameters).gradient,
+            closed_form=None if learn.compile is True else ClosedForm(self, parameters),
             learning_rate=learn.learning_rate,
             eps=learn.adam_eps,
             grad_clip_type=learn.grad_clip_type,
@@ -145,13 +145,13 @@ class PPOPolicy(ReplayPolicy):
     @property
     def _compiles(self) -> bool:
         """Whether steps are compiled: all if that was asked for, else those without a closed form."""
-        known = ClosedForm(self, self.model.parameters())
-        wish = self.cfg.learn.compile
-        return self._may_compile and (wish is True or not all(map(known.suits, self._losses())))
+        if not self._may_compile or self.cfg.learn.compile is True:
+            return self._may_compile
+        return any(u.closed_form is None or not u.closed_form.suits(loss) for u, loss in self._steps())
 
-    def _losses(self) -> list[Loss]:
-        """Returns the losses that this policy goes down."""
-        return [self.loss]
+    def _steps(self) -> list[tuple[Updater, Loss]]:
+        """Returns the optimisers, and the losses that each goes down."""
+        return [(self.optimizer, self.loss)]
 
     def describe(self) -> list[str]:
         lines = super().describe()

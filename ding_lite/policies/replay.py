@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.buffer import Limits, ReplayBuffer
+from ding_lite.models.towers import owns
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.minibatches import batch_at, batches_at
 from ding_lite.rl import losses
@@ -261,17 +262,22 @@ class ReplayPolicy(ActorCriticPolicy):
     def _batch(self, flat: Rollout, index: Tensor | slice) -> Batch:
         return batch_at(flat, index, normalize=self._normalizes_minibatches)
 
+    def _batches(self, flat: Rollout, draws: list[Tensor]) -> Iterator[Batch]:
+        if owns(self, ReplayPolicy, "_batch"):
+            return batches_at(flat, draws, normalize=self._normalizes_minibatches)
+        return (self._batch(flat, index) for index in draws)
+
     def _minibatches(self, flat: Rollout) -> Iterator[Batch]:
         """Yields one pass over the training set, each sample once."""
-        draws = list(minibatches(len(flat.advantage), self.cfg.learn.batch_size, self.permutation))
-        return batches_at(flat, draws, normalize=self._normalizes_minibatches)
+        size = self.cfg.learn.batch_size
+        return self._batches(flat, list(minibatches(len(flat.advantage), size, self.permutation)))
 
     def _permuted_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int
     ) -> Iterator[Batch]:
         draws = list(islice(minibatches(len(rows), self.cfg.learn.batch_size, self.permutation), steps))
         buffer.use(rows[torch.cat(draws)])
-        return batches_at(flat, draws, normalize=self._normalizes_minibatches)
+        return self._batches(flat, draws)
 
     def _prioritized_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int

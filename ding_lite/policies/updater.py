@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,18 @@ def clipped_gradient(
     return Gradient(values, norm, bad, metrics, new_value)
 
 
+class KnownGradients(Protocol):
+    """Who has the gradient of some losses in closed form; see ``policies.closed_form``."""
+
+    def suits(self, loss: Loss) -> bool:
+        """Returns whether that of this loss is known."""
+
+    def gradient(
+        self, loss: Loss, parts: Sequence[Batch], clip_type: str | None, clip_value: float
+    ) -> Gradient | None:
+        """Returns what :func:`clipped_gradient` does, or None where that must be asked."""
+
+
 class Updater:
     """Adam over ``parameters``, clipped, and guarded: a step that is not finite changes nothing.
 
@@ -95,7 +107,7 @@ class Updater:
         grad_clip_value: the bound.
         bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
-        closed_form: is asked first for a gradient, and returns None where it has none.
+        closed_form: is asked first for a gradient.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
             other sizes, such as that of a short last one. None: it is not.
     """
@@ -109,7 +121,7 @@ class Updater:
         grad_clip_type: str | None,
         grad_clip_value: float,
         bad_steps: BadSteps | None = None,
-        closed_form: Callable[..., Gradient | None] | None = None,
+        closed_form: KnownGradients | None = None,
         compiled_size: int | None = None,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -145,7 +157,7 @@ class Updater:
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
         """Returns the clipped gradient: in closed form, compiled, or by torch as it is."""
         if self.closed_form is not None:
-            known = self.closed_form(loss, parts, self.clip_type, self.clip_value)
+            known = self.closed_form.gradient(loss, parts, self.clip_type, self.clip_value)
             if known is not None:
                 return known
         function: Callable[..., Gradient] = clipped_gradient

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from torch import nn
 
 from ding_lite import PPOPolicy, compile_config
+from ding_lite.models import VAC
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.updater import clipped_gradient
 from ding_lite.rollout import Batch, fields_of
@@ -72,7 +75,7 @@ def compared(updater, loss, batch):
 
     That of a tensor is in units of its largest number, where that is above 1.
     """
-    mine = updater.closed_form(loss, [batch], updater.clip_type, updater.clip_value)
+    mine = updater.closed_form.gradient(loss, [batch], updater.clip_type, updater.clip_value)
     its = by_torch(updater, loss, batch)
     assert [v is None for v in mine.values] == [v is None for v in its.values]
     assert list(mine.metrics) == list(its.metrics)
@@ -228,7 +231,7 @@ def test_a_loss_of_ones_own_is_left_to_torch(kind):
     policy = policy_for(kind=kind)
     batch = batch_for(policy)
     mine = policy.optimizer.gradient(policy.loss, [batch])
-    assert policy.optimizer.closed_form(policy.loss, [batch], "clip_norm", 0.5) is None
+    assert policy.optimizer.closed_form.gradient(policy.loss, [batch], "clip_norm", 0.5) is None
     assert all(map(torch.equal, mine.values, by_torch(policy.optimizer, policy.loss, batch).values))
 
 
@@ -248,27 +251,27 @@ def test_a_loss_of_ones_own_is_left_to_torch(kind):
 )
 def test_what_is_not_known_is_left_to_torch(obs_space, action_space, options):
     policy = policy_for(obs_space, action_space, **options)
-    assert not policy.optimizer.closed_form.__self__.suits(policy.loss)
+    assert not policy.optimizer.closed_form.suits(policy.loss)
 
 
 def test_steps_that_are_to_be_compiled_are_not_taken_in_closed_form():
     assert policy_for(learn=dict(compile=True)).optimizer.closed_form is None
 
 
-def test_wide_layers_are_left_to_a_torch_of_many_threads(monkeypatch):
-    model = dict(encoder_hidden_size_list=[256, 256])
-    for threads, known in ((1, True), (4, False)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        policy = policy_for(model=model)
-        assert policy.optimizer.closed_form.__self__.suits(policy.loss) is known
+@pytest.mark.parametrize(("threads", "blas", "known"), [(1, "1", True), (4, "1", False), (1, "2", False)])
+def test_wide_layers_are_left_to_torch_unless_both_have_one_thread(threads, blas, known, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", blas)
+    policy = policy_for(model=dict(encoder_hidden_size_list=[256, 256]))
+    assert policy.optimizer.closed_form.suits(policy.loss) is known
 
 
 @pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
 def test_of_ppg_the_phase_of_two_networks_is_known_and_the_auxiliary_one_is_not(arch):
     policy = policy_for(kind=PPGPolicy, model=dict(arch=arch))
-    closed = [updater.closed_form.__self__.suits(loss) for updater, loss in steps(policy)]
+    closed = [updater.closed_form.suits(loss) for updater, loss in steps(policy)]
     assert closed == ([True, True] if arch == "dual" else [False, False])
-    assert not policy.auxiliary.updater.closed_form.__self__.suits(policy.auxiliary_loss)
+    assert not policy.auxiliary.updater.closed_form.suits(policy.auxiliary_loss)
 
 
 def change_nothing(policy):
@@ -276,7 +279,11 @@ def change_nothing(policy):
 
 
 def listen(policy):
-    policy.model.actor_encoder.trunk[0].register_forward_hook(lambda *args: None)
+    policy.model.actor_encoder.trunk[0].register_forward_hook(lambda module, given, output: 2 * output)
+
+
+def change_gradient(policy):
+    policy.model.critic_encoder.trunk[0].weight.register_hook(lambda gradient: 0 * gradient)
 
 
 def replace_layer(policy):
@@ -287,19 +294,165 @@ def replace_loss(policy):
     policy.policy_loss = lambda batch: PPOPolicy.policy_loss(policy, batch)
 
 
-def freeze(policy):
-    kept = [p for p in policy.optimizer.parameters if p.dim() > 1]
-    policy.optimizer.closed_form.__self__.parameters = kept
+def replace_forward(policy):
+    layer = policy.model.actor_encoder.trunk[2]
+    layer.forward = lambda x: 2 * nn.Linear.forward(layer, x)
+
+
+def replace_method(policy):
+    model = policy.model
+    critic = model.compute_critic
+    model.compute_actor_critic = lambda obs: (model.compute_actor(obs), 2 * critic(obs))
+
+
+def replace_distribution(policy):
+    distribution = policy._distribution
+    policy._distribution = lambda obs, logit: distribution(obs, 2 * logit)
+
+
+def tie_networks(policy):
+    policy.model.critic_encoder = policy.model.actor_encoder
+
+
+def tie_layers(policy):
+    policy.model.critic_encoder.trunk[2] = policy.model.actor_encoder.trunk[2]
+
+
+def wrap_layers(policy):
+    class Twice(nn.Sequential):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    policy.model.actor_encoder.trunk = Twice(*policy.model.actor_encoder.trunk)
+
+
+def begin_with_an_activation(policy):
+    policy.model.actor_encoder.trunk = nn.Sequential(nn.Tanh(), *policy.model.actor_encoder.trunk)
+
+
+def follow_an_activation_by_another(policy):
+    policy.model.critic_encoder.trunk = nn.Sequential(*policy.model.critic_encoder.trunk, nn.ReLU())
+
+
+def double_the_clip(policy):
+    policy.cfg.learn.update(clip_ratio=0.4, value_weight=2.0)
+
+
+def replace_config(policy):
+    policy.cfg.learn = type(policy.cfg.learn)({**policy.cfg.learn, "value_weight": 2.0})
 
 
 @pytest.mark.parametrize(
     ("change", "known"),
-    [(change_nothing, True), (listen, False), (replace_layer, False), (replace_loss, False), (freeze, False)],
+    [
+        *((change, True) for change in (change_nothing, double_the_clip, replace_config)),
+        *((change, False) for change in (listen, change_gradient, replace_loss, replace_forward)),
+        *((change, False) for change in (replace_method, replace_distribution, tie_networks, tie_layers)),
+        *((change, False) for change in (wrap_layers, begin_with_an_activation)),
+        *((change, False) for change in (replace_layer, follow_an_activation_by_another)),
+    ],
 )
-def test_what_is_changed_later_is_noticed(change, known):
-    policy = policy_for()
+def test_what_is_changed_later_changes_the_gradient_as_torchs(change, known):
+    policy = policy_for(learn=dict(grad_clip_type=None))
+    batch = batch_for(policy)
+    assert policy.optimizer.closed_form.suits(policy.loss)
     change(policy)
-    assert policy.optimizer.closed_form.__self__.suits(policy.loss) is known
+    assert policy.optimizer.closed_form.suits(policy.loss) is known
+    if change is not replace_layer:  # whose parameters the optimiser has not
+        mine = policy.optimizer.gradient(policy.loss, [batch]).values
+        its = by_torch(policy.optimizer, policy.loss, batch).values
+        assert all(
+            torch.allclose(a, b, atol=1e-5) if b is not None else a is None
+            for a, b in zip(mine, its, strict=True)
+        )
+
+
+def test_a_network_that_is_frozen_later_is_not_trained():
+    policy = policy_for()
+    policy.model.critic_encoder.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="does not require grad"):  # torch's word for it
+        policy.optimizer.step(policy.loss, batch_for(policy))
+
+
+def test_another_model_is_read_anew():
+    policy, other = policy_for(), policy_for(model=dict(encoder_hidden_size_list=[9]))
+    batch = batch_for(policy)
+    policy.model = other.model
+    assert torch.equal(policy._values(batch.obs, lead=1), other._values(batch.obs, lead=1))
+    assert not policy.optimizer.closed_form.suits(policy.loss)  # the optimiser is still of the old one
+    assert other.optimizer.closed_form.suits(other.loss)
+
+
+class Decorated(PPOPolicy):
+    @functools.wraps(PPOPolicy.policy_loss)
+    def policy_loss(self, batch):
+        loss, metrics = PPOPolicy.policy_loss(self, batch)
+        return 3 * loss, metrics
+
+
+class LearnedEntropyWeight(PPOPolicy):
+    @property
+    def entropy_weight(self):
+        return self.model.critic_head[-1].bias.exp()[0]
+
+
+class SampleClip(PPOPolicy):
+    @property
+    def clip_ratio(self):
+        return torch.full((N,), 0.2)
+
+
+@pytest.mark.parametrize("kind", [Decorated, LearnedEntropyWeight, SampleClip])
+def test_what_looks_like_the_original_and_is_not_is_left_to_torch(kind):
+    policy = policy_for(kind=kind)
+    batch = batch_for(policy)
+    mine = policy.optimizer.gradient(policy.loss, [batch]).values
+    assert all(map(torch.equal, mine, by_torch(policy.optimizer, policy.loss, batch).values))
+
+
+def test_values_inside_of_the_clip_move_whatever_the_rounding():
+    policy = policy_for(learn=dict(value_clip=0.5, grad_clip_type=None, entropy_weight=0.0))
+    last = policy.model.critic_head[-1]
+    with torch.no_grad():  # values near 0, where old + (value - old) is not the value
+        last.weight.mul_(1e-4)
+        last.bias.fill_(1e-3)
+    batch = batch_for(policy, n=4096)
+    batch.value = policy.model.compute_critic(batch.obs).detach() + 0.3 * torch.randn(4096)
+    place = [p is last.bias for p in policy.optimizer.parameters].index(True)
+    mine = policy.optimizer.gradient(policy.loss, [batch]).values[place]
+    its = by_torch(policy.optimizer, policy.loss, batch).values[place]
+    assert float((mine - its).abs()) < 1e-5
+
+
+def test_a_row_without_a_legal_action_moves_nothing():
+    policy = policy_for(MASKED)
+    batch = batch_for(policy)
+    batch.obs["action_mask"][:5] = False
+    assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
+
+
+def test_a_critic_of_one_layer_is_known_too():
+    class OneLayer(VAC):
+        def __init__(self, *spaces, **options):
+            super().__init__(*spaces, **options)
+            self.critic_head = nn.Linear(64, 1)
+            self.value_heads = (self.critic_head,)
+
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
+    policy = PPOPolicy(cfg, VECTOR, DISCRETE, model=OneLayer(VECTOR, DISCRETE))
+    assert compared(policy.optimizer, policy.loss, batch_for(policy)) < TOLERANCE
+
+
+def test_minibatches_of_ones_own_making_are_used():
+    class Marked(PPOPolicy):
+        def _batch(self, flat, index):
+            batch = super()._batch(flat, index)
+            batch.marked = True
+            return batch
+
+    policy = policy_for(kind=Marked)
+    flat = vars(batch_for(policy))
+    assert all(batch.marked for batch in policy._batches(flat, [torch.arange(24), torch.arange(24, 48)]))
 
 
 def test_a_model_on_other_memory_is_read_anew():
