@@ -18,10 +18,13 @@ $(VENV)/ready: setup.py constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-# Tianshou asks for an older pandas than the constraints have, and runs on theirs.
+# Tianshou asks for an older pandas than the constraints have, DI-engine for NumPy 1 and more; both run on theirs.
+DI_ENGINE_NEEDS = einops flask hickle mpire pynng pyyaml redis requests tabulate URLObject
 $(VENV)/peers: $(VENV)/ready
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	$(BIN)/pip install --quiet -c constraints.txt --no-deps tianshou
+	$(BIN)/pip install --quiet -c constraints.txt $(DI_ENGINE_NEEDS)
+	$(BIN)/pip install --quiet --no-deps DI-engine==0.5.3 DI-toolkit==0.3.0 gym==0.25.1
 	touch $@
 
 train: $(VENV)/ready   ## install, and solve CartPole

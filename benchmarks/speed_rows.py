@@ -178,6 +178,7 @@ SPEED_ROWS = {
                         {"everything": True},
                     ),
                     **PEERS,
+                    "DI-engine": ("di_engine_ppo:train", {}),
                     "single file, CleanRL's manner": ("single_file_ppo:train", {}),
                 },
             ),
