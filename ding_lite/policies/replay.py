@@ -193,14 +193,15 @@ class ReplayPolicy(ActorCriticPolicy):
         if ratio is not None and learn.proximal == "decoupled":
             extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
         steps = math.inf if buffer.limits.steps is None else buffer.limits.steps
-        credit, first = data, True
+        credit, first, of_rows = data, True, None
         while steps > 0:
             rows = buffer.live().flatten().nonzero().squeeze(-1)
             if not len(rows):
                 break
             if stale or not first:  # a fresh rollout has the newest values already
                 credit = self._renewed_credit(data, ratio)
-            flat = self._training_set(data, credit, rows, extra)
+            if of_rows is None or credit is not data or not torch.equal(rows, of_rows):
+                flat, of_rows = self._training_set(data, credit, rows, extra), rows
             planned = int(min(steps, len(minibatch_sizes(len(rows), learn.batch_size))))
             draw = self._prioritized_minibatches if self.prioritized else self._permuted_minibatches
             yield draw(flat, buffer, rows, planned)
