@@ -18,8 +18,8 @@ def limit_blas_threads() -> None:
 def nothing_is_garbage() -> Iterator[None]:
     """Keeps the collector away from all that is made in here, for good: for imports of ours.
 
-    torch alone makes half a million objects that stay. To look for garbage among them would take a fifth of
-    each start, and as long again when the process ends.
+    torch alone makes half a million objects that stay. To look for garbage among them would take a fifth of a
+    short command's time.
     """
     collects = gc.isenabled()
     gc.disable()

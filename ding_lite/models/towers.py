@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,7 @@ def owns(thing: Any, kind: type, *names: str) -> bool:
 
 def view(number: Tensor) -> np.ndarray:
     """Returns an array on a tensor's own memory."""
-    array: np.ndarray = number.detach().numpy()
+    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
     return array
 
 
@@ -135,16 +136,13 @@ class Tower:
             for layer in layers
         ]
         # What was read, to be compared with what is there: modules, numbers and where they are, and methods.
-        self._modules = [(part._modules, dict(part._modules)) for part in (model, *parts)]
-        self._numbers: list[tuple[Any, str, Tensor, int]] = [
-            (owner, name, number, number.data_ptr())
-            for part in parts
-            for owner in (part._parameters, part._buffers)
-            for name, number in owner.items()
-            if number is not None
-        ]
-        of_parts = frozenset(("forward", "distribution"))
-        self._methods = [(vars(model), frozenset(methods)), *((vars(part), of_parts) for part in parts)]
+        self._modules = [part._modules for part in (model, *parts)]
+        self._modules_then = [dict(modules) for modules in self._modules]
+        self._owners = [owner for part in parts for owner in (part._parameters, part._buffers) if owner]
+        self._numbers = [x for owner in self._owners for x in owner.values() if x is not None]
+        self._places = [*map(Tensor.data_ptr, self._numbers)]
+        of_parts = ("forward", "distribution")
+        self._methods = [(model, methods), *((part, of_parts) for part in parts)]
         kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         self._hooks = [getattr(part, kind) for part in (model, *parts) for kind in kinds]
         self._hooks += [getattr(torch_modules, f"_global{kind}") for kind in kinds]
@@ -154,13 +152,13 @@ class Tower:
 
         Methods are looked for on the instances; those of the classes are the finder's to know.
         """
+        numbers = [x for owner in self._owners for x in owner.values() if x is not None]
         return (
-            not any(now != then for now, then in self._modules)
-            and all(
-                owner.get(name) is number and number.data_ptr() == place
-                for owner, name, number, place in self._numbers
-            )
-            and all(names.isdisjoint(own) for own, names in self._methods)
+            self._modules == self._modules_then
+            and len(numbers) == len(self._numbers)
+            and all(map(is_, numbers, self._numbers))
+            and [*map(Tensor.data_ptr, numbers)] == self._places
+            and all(vars(part).keys().isdisjoint(names) for part, names in self._methods)
         )
 
     def is_listened_to(self) -> bool:

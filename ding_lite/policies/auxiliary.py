@@ -18,7 +18,7 @@ from ding_lite.buffer import ReplayBuffer, SampleMemory
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.postmortem import non_finite_step
-from ding_lite.policies.updater import Loss, Updater, mean_metrics
+from ding_lite.policies.updater import Loss, Metrics, Updater, mean_metrics
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rollout import Batch, Rollout, flatten_rows, map_tree, minibatches
 from ding_lite.seeding import GeneratorState, torch_generator
@@ -96,7 +96,7 @@ class AuxiliaryPhase:
             "aux_cur_lr": self.updater.learning_rate,
         }
 
-    def _raise_if_bad(self, taken: list[Tensor], history: list[dict[str, Tensor]], old_logit: Any) -> None:
+    def _raise_if_bad(self, taken: list[Tensor], history: list[Metrics], old_logit: Any) -> None:
         """Ends an epoch, whose minibatches were the samples ``taken``."""
         bad = self.updater.first_bad_step()
         if bad is not None:

@@ -1,6 +1,6 @@
 """The gradient of PPO's losses for small networks, in closed form and in NumPy.
 
-A gradient step of two 64-64 networks is some two hundred of torch's calls, in which arithmetic is the smaller
+A gradient step of two 64-64 networks is nearly two hundred of torch's calls, in which arithmetic is the smaller
 part. What they come to is short: with N samples of weight w and r = pi / pi_old,
 
     d L_pi / d log pi(a|s)  =  -w r A / N inside of the clip, 0 where the clip holds
@@ -16,7 +16,8 @@ to torch, as are all other networks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from ding_lite.models.numpy_heads import mask_of
 from ding_lite.models.towers import find_critic, max_weights, view
-from ding_lite.policies.updater import Gradient, Loss
+from ding_lite.policies.updater import Gradient, KnownGradient, Loss
 from ding_lite.rollout import Batch, to_dict
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,12 +50,15 @@ def terms_of(loss: Callable[..., Any]) -> tuple[str, ...]:
     return terms if marked is function else ()
 
 
-class _Coefficients(NamedTuple):
-    """A policy's, by its schedules."""
+class _Options(NamedTuple):
+    """What the losses read of a policy: its schedules and its config, as they are at the start of a pass."""
 
-    clip_ratio: Any
-    entropy_weight: Any
-    value_clip: Any  # None: no clip
+    clip_ratio: float
+    entropy_weight: float
+    value_clip: float | None
+    dual_clip: float | None
+    value_weight: float
+    value_loss: str
 
 
 class _Place(NamedTuple):
@@ -80,36 +84,51 @@ class ClosedForm:
         self.policy, self.parameters = policy, list(parameters)
         self._read()
 
-    @property
-    def learn(self) -> Any:
-        """The policy's section ``learn``."""
-        return self.policy.cfg.learn
-
     def _read(self) -> None:
         """Looks at the networks as they are now."""
         self.actor: Any = self.policy._find_fast_actor(max_weights())
         self.critic: Any = find_critic(self.policy.model)
         self._places: dict[tuple[str, ...], _Place | None] = {}
 
-    def suits(self, loss: Callable[..., Any]) -> bool:
-        """Returns whether the gradient of a loss is known, for the policy as it is now."""
-        policy, terms = self.policy, terms_of(loss)
-        if not terms or self.learn.kl_penalty is not None or torch.is_autocast_enabled("cpu"):
+    def of(self, loss: Loss) -> KnownGradient | None:
+        """Returns the gradient of a loss for the policy as it is now, None where it is not known.
+
+        It is what ``updater.clipped_gradient`` does, and good for a pass: until somebody changes the policy.
+        Its numbers are good until its next call.
+        """
+        terms, options = terms_of(loss), self._options()
+        if not terms or options is None or not self._is_as_written():
+            return None
+        needed = {"policy": self.actor and self.actor.tower, "value": self.critic}
+        if any(needed[term] is None or needed[term].is_listened_to() for term in terms):
+            return None
+        if terms not in self._places:
+            self._places[terms] = self._place(terms)
+        place = self._places[terms]
+        if place is None or not all(p.requires_grad and not p._backward_hooks for p in place.reached):
+            return None
+        return partial(self._gradient, terms, options, place)
+
+    def _is_as_written(self) -> bool:
+        """Returns whether the policy's losses and its way to them are ours; reads its networks if they are new."""
+        policy = self.policy
+        if policy.cfg.learn.kl_penalty is not None or torch.is_autocast_enabled("cpu"):
             return False
         if terms_of(policy.policy_loss) != ("policy",) or terms_of(policy.value_loss) != ("value",):
             return False
         towers = [tower for tower in (self.actor and self.actor.tower, self.critic) if tower is not None]
         if not all(tower.model is policy.model and tower.holds() for tower in towers):
             self._read()
-        if not policy._sees_as_written():
-            return False
-        needed = {"policy": self.actor and self.actor.tower, "value": self.critic}
-        if any(needed[term] is None or needed[term].is_listened_to() for term in terms):
-            return False
-        if terms not in self._places:
-            self._places[terms] = self._place(terms)
-        place = self._places[terms]
-        return place is not None and all(p.requires_grad and not p._backward_hooks for p in place.reached)
+        return bool(policy._sees_as_written())
+
+    def _options(self) -> _Options | None:
+        """Returns the policy's, None where one is not a number, or has a gradient of its own."""
+        policy, learn = self.policy, self.policy.cfg.learn
+        given = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
+        if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in given):
+            return None
+        numbers = [None if x is None else float(x) for x in given]
+        return _Options(*numbers, learn.dual_clip, learn.value_weight, learn.value_loss)  # type: ignore[arg-type]
 
     def _place(self, terms: tuple[str, ...]) -> _Place | None:
         """Lays out the gradient of ``terms``; None where a parameter of theirs is not the optimiser's."""
@@ -130,26 +149,24 @@ class ClosedForm:
         own = None if log_sigma is None else arrays[n]
         return _Place(view(flat), arrays[:n], own, rest, values, reached)
 
-    def gradient(
-        self, loss: Loss, parts: Sequence[Batch], clip_type: str | None, clip_value: float
-    ) -> Gradient | None:
-        """Returns what ``updater.clipped_gradient`` does, or None where that must be asked.
-
-        Its numbers are good until the next call.
-        """
-        if len(parts) != 1 or not self.suits(loss) or (coefficients := self._coefficients()) is None:
-            return None
-        batch, terms = parts[0], terms_of(loss)
-        place = cast(_Place, self._places[terms])
+    def _gradient(
+        self,
+        terms: tuple[str, ...],
+        options: _Options,
+        place: _Place,
+        batch: Batch,
+        clip_type: str | None,
+        clip_value: float,
+    ) -> Gradient:
         total: Any = 0.0
         metrics: dict[str, Any] = {}
         value = None
         with np.errstate(all="ignore"):  # nor does torch say anything; what is not finite is found below
             if "policy" in terms:
-                total, metrics = self._policy(batch, coefficients, place)
+                total, metrics = self._policy(batch, options, place)
             if "value" in terms:
-                value, error = self._value(batch, coefficients, place)
-                total = total + self.learn.value_weight * error
+                value, error = self._value(batch, options, place)
+                total = total + options.value_weight * error
                 metrics["value_loss"] = error
             flat = place.flat
             norm = np.sqrt(np.dot(flat, flat))
@@ -157,25 +174,16 @@ class ClosedForm:
                 flat *= np.minimum(clip_value / (norm + 1e-6), 1.0)  # as nn.utils.clip_grad_norm_
             elif clip_type == "clip_value":
                 np.clip(flat, -clip_value, clip_value, out=flat)
-            bad = not np.isfinite(norm + total)
+            bad = float(not np.isfinite(norm + total))
         if len(terms) == 2:
             metrics = {"total_loss": total, **metrics}
-        numbers = torch.from_numpy(np.array([norm, bad, *metrics.values()], np.float32)).unbind()
-        told = dict(zip(metrics, numbers[2:], strict=True))
+        told = {name: float(number) for name, number in metrics.items()}
         new_value = None if value is None else torch.from_numpy(value)
-        return Gradient(place.values, numbers[0], numbers[1], told, new_value)
+        return Gradient(place.values, float(norm), bad, told, new_value)
 
-    def _coefficients(self) -> _Coefficients | None:
-        """Returns the policy's, None where one is not a number, or has a gradient of its own."""
-        policy = self.policy
-        given = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
-        if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in given):
-            return None
-        return _Coefficients(*(None if x is None else float(x) for x in given))
-
-    def _policy(self, batch: Batch, coefficients: _Coefficients, place: _Place) -> tuple[Any, dict[str, Any]]:
+    def _policy(self, batch: Batch, options: _Options, place: _Place) -> tuple[Any, dict[str, Any]]:
         """Writes the gradient of ``PPOPolicy.policy_loss``; returns it and its metrics."""
-        tower, (clip, entropy_weight, _) = self.actor.tower, coefficients
+        tower, clip, entropy_weight = self.actor.tower, options.clip_ratio, options.entropy_weight
         outputs = tower.trace(tower.rows(batch.obs))
         found = self.actor.head.evaluate(outputs[-1], mask_of(to_dict(batch.obs)), view(batch.action))
         log_ratio, advantage = found.log_prob - view(batch.log_prob), view(batch.advantage)
@@ -186,8 +194,8 @@ class ClosedForm:
         clipped = np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * advantage
         moves = ~(clipped < plain)  # where the objective is the plain one, which alone has a gradient
         objective = np.where(moves, plain, clipped)
-        if self.learn.dual_clip is not None:
-            bound = self.learn.dual_clip * advantage
+        if options.dual_clip is not None:
+            bound = options.dual_clip * advantage
             held = (advantage < 0) & (bound > objective)
             objective, moves = np.where(held, bound, objective), moves & ~held
         slope = np.where(moves, plain, np.float32(0)) / -len(plain)
@@ -204,33 +212,34 @@ class ClosedForm:
             "clipfrac": np.count_nonzero(np.abs(excess) > clip) / len(excess),
         }
 
-    def _value(self, batch: Batch, coefficients: _Coefficients, place: _Place) -> tuple[np.ndarray, Any]:
+    def _value(self, batch: Batch, options: _Options, place: _Place) -> tuple[np.ndarray, Any]:
         """Writes the gradient of the weighted ``PPOPolicy.value_loss``; returns the values and the loss."""
-        clip = coefficients.value_clip
+        clip, kind = options.value_clip, options.value_loss
         outputs = self.critic.trace(self.critic.rows(batch.obs))
         value, target = outputs[-1][:, 0], view(batch.value_target)
-        error, slope = self._regression(value - target)
+        error, slope = _regression(kind, value - target)
         if clip is not None:
             old = view(batch.value)
             shift = value - old
-            far_error, _ = self._regression(old + np.minimum(np.maximum(shift, -clip), clip) - target)
+            far_error, _ = _regression(kind, old + np.minimum(np.maximum(shift, -clip), clip) - target)
             # Where the clip holds and the error is that of the clipped value, nothing moves it.
             slope = np.where((far_error > error) & (np.abs(shift) > clip), np.float32(0), slope)
             error = np.maximum(error, far_error)
         if batch.value_weight is not None:
             weight = view(batch.value_weight)
             error, slope = error * weight, slope * weight
-        slope = slope * np.float32(self.learn.value_weight / len(value))
+        slope = slope * np.float32(options.value_weight / len(value))
         self.critic.backward(outputs, slope[:, None], place.critic)
         return value, _mean(error)
 
-    def _regression(self, difference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the error of each sample and its slope."""
-        if self.learn.value_loss == "mse":
-            return 0.5 * difference * difference, difference
-        size = np.abs(difference)  # smooth L1
-        error = np.where(size < 1, 0.5 * difference * difference, size - 0.5)
-        return error, np.minimum(np.maximum(difference, -1), 1)
+
+def _regression(kind: str, difference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the error of each sample and its slope."""
+    if kind == "mse":
+        return 0.5 * difference * difference, difference
+    size = np.abs(difference)  # smooth L1
+    error = np.where(size < 1, 0.5 * difference * difference, size - 0.5)
+    return error, np.minimum(np.maximum(difference, -1), 1)
 
 
 def _mean(x: np.ndarray) -> Any:

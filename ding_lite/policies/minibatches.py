@@ -26,7 +26,7 @@ def batch_at(flat: Rollout, index: Tensor | slice, *, normalize: bool) -> Batch:
 def batches_at(flat: Rollout, draws: Sequence[Tensor], *, normalize: bool) -> Iterator[Batch]:
     """Yields a minibatch for each of some draws, of which all but the last have the same size.
 
-    Where the set is small, all are gathered and normalised together, in a fifth of the calls.
+    Where the set is small, all are gathered and normalised together, in far fewer calls.
     """
     if size_in_bytes(flat) > SHUFFLED_BYTES:
         yield from (batch_at(flat, index, normalize=normalize) for index in draws)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ding_lite.errors import NumericsError
 from ding_lite.policies.base import Policy
+from ding_lite.policies.updater import Metrics
 from ding_lite.rollout import Batch, fields_of, map_tree
 
 
 def non_finite_step(
-    policy: Policy, loss: str, batch: Batch, metrics: Mapping[str, Tensor], step: int
+    policy: Policy, loss: str, batch: Batch, metrics: Metrics, step: int
 ) -> NumericsError:
     """Returns the error for a step, with the minibatch and the parameters that it was to be taken with.
 
@@ -32,7 +32,7 @@ def non_finite_step(
         if part is not None and not name.endswith("_buffer") and name != "auxiliary"
     }
     spoilt = [name for name, value in given.items() if not _is_finite(value)]
-    parts = {name: float(value) for name, value in metrics.items() if not torch.isfinite(value)}
+    parts = {name: float(value) for name, value in metrics.items() if not math.isfinite(value)}
     weights = [name for name, p in policy.model.named_parameters() if not torch.isfinite(p).all()]
     told = [
         f"{what} {names}"

@@ -26,7 +26,7 @@ from ding_lite.policies.compiling import COMPILE_FROM, may_compile
 from ding_lite.policies.diagnosis import describe_rollout
 from ding_lite.policies.postmortem import non_finite_step
 from ding_lite.policies.replay import ReplayPolicy
-from ding_lite.policies.updater import BadSteps, Loss, Updater, mean_metrics
+from ding_lite.policies.updater import BadSteps, Loss, Metrics, Number, Updater, mean_metrics, stacked
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import KINDS, schedule
@@ -147,7 +147,7 @@ class PPOPolicy(ReplayPolicy):
         """Whether steps are compiled: all if that was asked for, else those without a closed form."""
         if not self._may_compile or self.cfg.learn.compile is True:
             return self._may_compile
-        return any(u.closed_form is None or not u.closed_form.suits(loss) for u, loss in self._steps())
+        return any(u.closed_form is None or u.closed_form.of(loss) is None for u, loss in self._steps())
 
     def _steps(self) -> list[tuple[Updater, Loss]]:
         """Returns the optimisers, and the losses that each goes down."""
@@ -277,11 +277,11 @@ class PPOPolicy(ReplayPolicy):
             after_target_kl: in its place once target_kl has stopped the policy; None ends the passes.
         """
         target_kl, epochs = self.cfg.learn.target_kl, 0
-        history: list[dict[str, Tensor]] = []
+        history: list[Metrics] = []
         told: dict[str, float] = {}
         stopped = False
         for minibatches in self._passes(buffer, told):
-            kls: list[Tensor] = []
+            kls: list[Number] = []
             taken: list[Callable[[], Batch]] = []
             for batch in minibatches:
                 history.append(updater.step(loss, batch))
@@ -295,7 +295,7 @@ class PPOPolicy(ReplayPolicy):
                 )
             epochs += not stopped
             if target_kl is not None and kls:
-                stopped = float(torch.stack(kls).mean()) > 1.5 * target_kl
+                stopped = float(stacked(kls).mean()) > 1.5 * target_kl
             if stopped and after_target_kl is None:
                 break
             if stopped and after_target_kl is not None:

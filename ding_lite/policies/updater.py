@@ -20,6 +20,8 @@ BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
 Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
+Number = Tensor | float  # a float where the host has it anyway
+Metrics = dict[str, Number]
 
 
 class BadSteps:
@@ -39,9 +41,9 @@ class Gradient(NamedTuple):
     """What a step needs of its minibatch."""
 
     values: list[Tensor | None]  # clipped, one a parameter; None where the loss does not reach it
-    norm: Tensor  # before clipping
-    bad: Tensor  # 1.0 where the loss or the norm is not finite, else 0.0
-    metrics: dict[str, Tensor]
+    norm: Number  # before clipping
+    bad: Number  # 1.0 where the loss or the norm is not finite, else 0.0
+    metrics: Metrics
     new_value: Tensor | None  # that the loss looked at
 
 
@@ -84,16 +86,15 @@ def clipped_gradient(
     return Gradient(values, norm, bad, metrics, new_value)
 
 
+# (minibatch, clip_type, clip_value) -> what clipped_gradient does
+KnownGradient = Callable[[Batch, str | None, float], Gradient]
+
+
 class KnownGradients(Protocol):
     """Who has the gradient of some losses in closed form; see ``policies.closed_form``."""
 
-    def suits(self, loss: Loss) -> bool:
-        """Returns whether that of this loss is known."""
-
-    def gradient(
-        self, loss: Loss, parts: Sequence[Batch], clip_type: str | None, clip_value: float
-    ) -> Gradient | None:
-        """Returns what :func:`clipped_gradient` does, or None where that must be asked."""
+    def of(self, loss: Loss) -> KnownGradient | None:
+        """Returns that of this loss for the policy as it is now, None where it is not known."""
 
 
 class Updater:
@@ -107,7 +108,7 @@ class Updater:
         grad_clip_value: the bound.
         bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
-        closed_form: is asked first for a gradient.
+        closed_form: is asked first for a gradient, once a pass.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
             other sizes, such as that of a short last one. None: it is not.
     """
@@ -136,12 +137,14 @@ class Updater:
             CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
         )
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
-        self._flags: list[Tensor] = []  # 1 for each step of this pass that was not finite
+        # Of this pass: what has a closed form, and for each step 1 where it was not finite.
+        self._known: dict[Loss, KnownGradient | None] = {}
+        self._flags: list[Number] = []
 
-    def step(self, loss: Loss, *parts: Batch) -> dict[str, Tensor]:
+    def step(self, loss: Loss, *parts: Batch) -> Metrics:
         """Takes one step down ``loss`` and returns its metrics, and ``grad_norm``, the norm before clipping.
 
-        Where the loss or the norm is not finite, neither parameters nor Adam's moments move; nothing
+        Where the loss or the norm is not finite, neither parameters nor Adam's moments move; no device
         is waited for, :meth:`first_bad_step` tells later. The loss's ``new_value`` is left on the batch.
 
         Args:
@@ -152,14 +155,15 @@ class Updater:
         gradient = self.gradient(loss, parts)
         self.apply(gradient)
         parts[0].new_value = gradient.new_value
-        return gradient.metrics | {"grad_norm": gradient.norm}
+        return {**gradient.metrics, "grad_norm": gradient.norm}
 
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
         """Returns the clipped gradient: in closed form, compiled, or by torch as it is."""
-        if self.closed_form is not None:
-            known = self.closed_form.gradient(loss, parts, self.clip_type, self.clip_value)
-            if known is not None:
-                return known
+        if loss not in self._known:
+            self._known[loss] = None if self.closed_form is None else self.closed_form.of(loss)
+        known = self._known[loss]
+        if known is not None and len(parts) == 1:
+            return known(parts[0], self.clip_type, self.clip_value)
         function: Callable[..., Gradient] = clipped_gradient
         if self.compiled_size is not None:
             size = sum(leading_size(part.obs) for part in parts)
@@ -170,15 +174,18 @@ class Updater:
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:
         """Takes Adam's step along a gradient, if it is finite."""
-        bad = gradient.bad
-        if self._flags and not self.bad_steps.budget:
-            bad = torch.maximum(bad, self._flags[-1])
+        bad = self._flag(gradient.bad)
         self._flags.append(bad)
         reached = tuple(value is not None for value in gradient.values)
         if reached not in self._reached:
             self._reached[reached] = self._part(reached)
         parameters, means, squares, counts, own = self._reached[reached]
-        self._counts.addcmul_(own, 1 - bad)
+        if isinstance(bad, Tensor):
+            self._counts.addcmul_(own, 1 - bad)
+        elif bad:
+            return
+        else:
+            self._counts.add_(own)
         torch._fused_adam_(
             parameters,
             [value for value in gradient.values if value is not None],
@@ -186,7 +193,8 @@ class Updater:
             squares,
             [],
             counts,
-            found_inf=bad,  # what GradScaler uses: everything stays as it is where it is 1
+            # What GradScaler uses: everything stays as it is where it is 1.
+            found_inf=bad if isinstance(bad, Tensor) else None,
             lr=self.learning_rate,
             beta1=BETAS[0],
             beta2=BETAS[1],
@@ -195,6 +203,15 @@ class Updater:
             amsgrad=False,
             maximize=False,
         )
+
+    def _flag(self, bad: Number) -> Number:
+        """Returns 1 where a step is not to be taken; a float on the host, where nothing is waited for."""
+        if self._counts.device.type == "cpu":
+            bad = float(bad)
+        if not self._flags or self.bad_steps.budget:
+            return bad
+        before = self._flags[-1]
+        return torch.maximum(bad, before) if isinstance(bad, Tensor) else max(bad, before)
 
     def _part(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
         """Returns the parameters that are ``reached``, their moments and counts, and 1.0 for each of them."""
@@ -208,8 +225,8 @@ class Updater:
 
         None if there is none, or if all of them are within the budget.
         """
-        flags, self._flags = self._flags, []
-        bad = torch.stack(flags).nonzero().flatten().tolist() if flags else []
+        bad = stacked(self._flags).nonzero().flatten().tolist()
+        self._flags, self._known = [], {}
         self.bad_steps.count += len(bad)
         return bad[0] if bad and self.bad_steps.count > self.bad_steps.budget else None
 
@@ -235,10 +252,17 @@ class Updater:
             tensor.copy_(value)
 
 
-def mean_metrics(history: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:
     """Returns the mean of every metric over the steps that have it, waiting for the device once."""
     names = sorted({name for step in history for name in step})
     if not names:
         return {}
-    means = [torch.stack([step[name] for step in history if name in step]).mean() for name in names]
+    means = [stacked([step[name] for step in history if name in step]).mean() for name in names]
     return dict(zip(names, torch.stack(means).tolist(), strict=True))
+
+
+def stacked(numbers: Sequence[Number]) -> Tensor:
+    """Returns some numbers as one tensor (N,), without waiting for a device."""
+    if all(isinstance(number, float) for number in numbers):
+        return torch.tensor(numbers)
+    return torch.stack([torch.as_tensor(number) for number in numbers])

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from ding_lite.errors import ConfigError
 from ding_lite.models.encoders import (
@@ -15,6 +16,7 @@ from ding_lite.models.encoders import (
     MinAtarCNN,
     NatureCNN,
     VectorEncoder,
+    _Residual,
     default_encoder,
     mlp,
     observation_leaves,
@@ -234,6 +236,17 @@ def test_two_dimensional_image_is_one_channel():
     pixels = batch(image_space(8, 9))
     assert flat.in_shape == (1, 8, 9)
     assert torch.equal(flat(pixels), deep(pixels.unsqueeze(-1)))
+
+
+def test_a_residual_block_adds_what_two_convolutions_make_of_relu():
+    torch.manual_seed(0)
+    block, x = _Residual(4), torch.randn(2, 4, 5, 5)
+    first, second = block.layers[1], block.layers[3]
+    y = F.conv2d(F.relu(x), first.weight, first.bias, padding=1)
+    expected = x + F.conv2d(F.relu(y), second.weight, second.bias, padding=1)
+    before = x.clone()
+    assert torch.allclose(block(x), expected, atol=1e-6)
+    assert torch.equal(x, before), "its input is the skip's, and the caller's"
 
 
 def test_channels_are_found_at_the_smaller_end():
