@@ -88,8 +88,11 @@ class ReplayBuffer:
         return live
 
     def use(self, rows: Tensor) -> None:
-        """Counts one draw of each of the transitions at ``rows`` (N,) of the flattened (T, C)."""
-        self.uses.view(-1)[rows] += 1
+        """Counts one draw of each of the transitions at ``rows`` (N,) of the flattened (T, C), all different."""
+        if len(rows) == self.uses.numel():
+            self.uses += 1
+        else:
+            self.uses.view(-1)[rows] += 1
 
     def end_iteration(self) -> None:
         """Makes everything one iteration older, and lets go of the rollouts that are done."""

@@ -140,8 +140,12 @@ def minibatch_sizes(n: int, batch_size: int) -> list[int]:
 
 def minibatches(n: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yields the indices of one pass over ``n`` samples in random order, each exactly once."""
-    order = torch.randperm(n, generator=generator, device=generator.device)
-    yield from order.split(minibatch_sizes(n, batch_size))
+    yield from permutation(n, generator).split(minibatch_sizes(n, batch_size))
+
+
+def permutation(n: int, generator: torch.Generator) -> Tensor:
+    """Returns the indices (n,) of so many samples in random order."""
+    return torch.randperm(n, generator=generator, device=generator.device)
 
 
 class Batch:
@@ -179,6 +183,9 @@ def batch_of(flat: Rollout, index: Tensor | slice) -> Batch:
 
 def split_batches(flat: Any, sizes: list[int]) -> Iterator[Batch]:
     """Yields the samples of a flat tree, so many after so many; nothing is copied."""
+    if len(sizes) == 1:
+        yield _as_batch(flat)
+        return
     pieces = map_tree(lambda leaf: leaf.split(sizes), flat)
     for k in range(len(sizes)):
         yield _as_batch(map_tree(lambda views, k=k: views[k], pieces))

@@ -51,7 +51,7 @@ def terms_of(loss: Callable[..., Any]) -> tuple[str, ...]:
 
 
 class _Options(NamedTuple):
-    """What the losses read of a policy: its schedules and its config, as they are at the start of a pass."""
+    """What the losses read of a policy: its schedules and its config, as they are before some steps."""
 
     clip_ratio: float
     entropy_weight: float
@@ -93,7 +93,7 @@ class ClosedForm:
     def of(self, loss: Loss) -> KnownGradient | None:
         """Returns the gradient of a loss for the policy as it is now, None where it is not known.
 
-        It is what ``updater.clipped_gradient`` does, and good for a pass: until somebody changes the policy.
+        It is what ``updater.clipped_gradient`` does, and good until somebody changes the policy.
         Its numbers are good until its next call.
         """
         terms, options = terms_of(loss), self._options()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -23,20 +23,25 @@ def batch_at(flat: Rollout, index: Tensor | slice, *, normalize: bool) -> Batch:
     return batch
 
 
-def batches_at(flat: Rollout, draws: Sequence[Tensor], *, normalize: bool) -> Iterator[Batch]:
-    """Yields a minibatch for each of some draws, of which all but the last have the same size.
+def batches_at(flat: Rollout, order: Tensor, sizes: list[int], *, normalize: bool) -> Iterator[Batch]:
+    """Yields the samples ``order`` as minibatches of these sizes, of which all but the last are the same.
 
     Where the set is small, all are gathered and normalised together, in far fewer calls.
     """
     if size_in_bytes(flat) > SHUFFLED_BYTES:
-        yield from (batch_at(flat, index, normalize=normalize) for index in draws)
+        yield from (batch_at(flat, index, normalize=normalize) for index in order.split(sizes))
         return
-    order, sizes = torch.cat(list(draws)), [len(index) for index in draws]
-    shuffled = map_tree(lambda leaf: leaf[order], flat)
+    shuffled = map_tree(lambda leaf: leaf.index_select(0, order), flat)
     if normalize:
-        equal, last = shuffled["advantage"].split([sum(sizes[:-1]), sizes[-1]])
-        parts = [equal.view(len(sizes) - 1, sizes[0]), last] if len(sizes) > 1 else [last]
-        shuffled["advantage"] = torch.cat([normalize_advantage(part).flatten() for part in parts])
+        shuffled["advantage"] = _normalized(shuffled["advantage"], sizes)
     for batch in split_batches(shuffled, sizes):
         batch.again = partial(Batch, **vars(batch))
         yield batch
+
+
+def _normalized(advantage: Tensor, sizes: list[int]) -> Tensor:
+    """Returns advantages, each minibatch's normalised among themselves: those of one size in one go."""
+    if sizes[-1] == sizes[0]:
+        return normalize_advantage(advantage.view(len(sizes), -1)).flatten()
+    equal, last = advantage.split([sum(sizes[:-1]), sizes[-1]])
+    return torch.cat([_normalized(equal, sizes[:-1]), normalize_advantage(last)])

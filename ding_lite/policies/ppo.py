@@ -280,6 +280,7 @@ class PPOPolicy(ReplayPolicy):
         history: list[Metrics] = []
         told: dict[str, float] = {}
         stopped = False
+        updater.begin()
         for minibatches in self._passes(buffer, told):
             kls: list[Number] = []
             taken: list[Callable[[], Batch]] = []

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ from ding_lite.rollout import (
     Rollout,
     flatten_rows,
     minibatch_sizes,
-    minibatches,
+    permutation,
     time_major_fields,
 )
 from ding_lite.schema import Key, default_values, leaves, merged_config
@@ -263,22 +262,24 @@ class ReplayPolicy(ActorCriticPolicy):
     def _batch(self, flat: Rollout, index: Tensor | slice) -> Batch:
         return batch_at(flat, index, normalize=self._normalizes_minibatches)
 
-    def _batches(self, flat: Rollout, draws: list[Tensor]) -> Iterator[Batch]:
+    def _batches(self, flat: Rollout, order: Tensor, sizes: list[int]) -> Iterator[Batch]:
         if owns(self, ReplayPolicy, "_batch"):
-            return batches_at(flat, draws, normalize=self._normalizes_minibatches)
-        return (self._batch(flat, index) for index in draws)
+            return batches_at(flat, order, sizes, normalize=self._normalizes_minibatches)
+        return (self._batch(flat, index) for index in order.split(sizes))
 
     def _minibatches(self, flat: Rollout) -> Iterator[Batch]:
         """Yields one pass over the training set, each sample once."""
-        size = self.cfg.learn.batch_size
-        return self._batches(flat, list(minibatches(len(flat.advantage), size, self.permutation)))
+        n = len(flat.advantage)
+        sizes = minibatch_sizes(n, self.cfg.learn.batch_size)
+        return self._batches(flat, permutation(n, self.permutation), sizes)
 
     def _permuted_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int
     ) -> Iterator[Batch]:
-        draws = list(islice(minibatches(len(rows), self.cfg.learn.batch_size, self.permutation), steps))
-        buffer.use(rows[torch.cat(draws)])
-        return self._batches(flat, draws)
+        sizes = minibatch_sizes(len(rows), self.cfg.learn.batch_size)[:steps]
+        order = permutation(len(rows), self.permutation)[: sum(sizes)]
+        buffer.use(rows[order])
+        return self._batches(flat, order, sizes)
 
     def _prioritized_minibatches(
         self, flat: Rollout, buffer: ReplayBuffer, rows: Tensor, steps: int

@@ -108,7 +108,7 @@ class Updater:
         grad_clip_value: the bound.
         bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
-        closed_form: is asked first for a gradient, once a pass.
+        closed_form: is asked first for a gradient; what it knows holds until :meth:`begin`.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
             other sizes, such as that of a short last one. None: it is not.
     """
@@ -137,9 +137,12 @@ class Updater:
             CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
         )
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
-        # Of this pass: what has a closed form, and for each step 1 where it was not finite.
         self._known: dict[Loss, KnownGradient | None] = {}
-        self._flags: list[Number] = []
+        self._flags: list[Number] = []  # 1 for each step of this pass that was not finite
+
+    def begin(self) -> None:
+        """Looks at the policy anew: to be called before the first of some steps that nothing comes between."""
+        self._known = {}
 
     def step(self, loss: Loss, *parts: Batch) -> Metrics:
         """Takes one step down ``loss`` and returns its metrics, and ``grad_norm``, the norm before clipping.
@@ -225,8 +228,10 @@ class Updater:
 
         None if there is none, or if all of them are within the budget.
         """
-        bad = stacked(self._flags).nonzero().flatten().tolist()
-        self._flags, self._known = [], {}
+        flags, self._flags = self._flags, []
+        if any(isinstance(flag, Tensor) for flag in flags):
+            flags = stacked(flags).tolist()
+        bad = [step for step, flag in enumerate(flags) if flag]
         self.bad_steps.count += len(bad)
         return bad[0] if bad and self.bad_steps.count > self.bad_steps.budget else None
 

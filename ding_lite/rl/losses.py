@@ -99,8 +99,8 @@ def normalize_advantage(advantage: Tensor, eps: float = 1e-8) -> Tensor:
         advantage: (N,) -> (N,), or those of K minibatches: (K, N) -> (K, N)
     """
     std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True)
-    constant = std <= 1e-6 * mean.abs()
-    return torch.where(constant, torch.zeros_like(advantage), (advantage - mean) / (std + eps))
+    scale = torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + eps)
+    return (advantage - mean) / scale
 
 
 def weighted_mean(x: Tensor, weight: Tensor | None = None) -> Tensor:
