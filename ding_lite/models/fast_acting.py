@@ -20,7 +20,7 @@ from torch import Tensor
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
 from ding_lite.models.numpy_heads import NumpyCategorical, NumpyNormal, mask_of
-from ding_lite.models.towers import Tower, find_tower, leaf_at, owns
+from ding_lite.models.towers import BLOCK, Tower, find_tower, leaf_at, owns, products_have_one_thread
 
 MAX_WEIGHTS = 2**14  # in a layer; beyond, torch acts as fast
 # Up to here OpenBLAS multiplies on one thread, however many it has: waking the others would cost more.
@@ -60,7 +60,7 @@ class FastActor:
 
     def __init__(self, tower: Tower, out: DiscreteHead | BoxHead) -> None:
         self.tower = tower
-        self.block = MAX_PRODUCTS // tower.largest  # rows at a time
+        self.block = BLOCK if products_have_one_thread() else MAX_PRODUCTS // tower.largest  # rows at a time
         self.head: NumpyNormal | NumpyCategorical = (
             NumpyNormal(out) if isinstance(out, BoxHead) else NumpyCategorical()
         )

@@ -84,8 +84,13 @@ def max_weights() -> int:
 
     Outside of the command line NumPy may use many threads, which on a busy machine wait for one another.
     """
-    one = torch.get_num_threads() == 1 and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
+    one = torch.get_num_threads() == 1 and products_have_one_thread()
     return MAX_WEIGHTS_OF_ONE_THREAD if one else MAX_WEIGHTS
+
+
+def products_have_one_thread() -> bool:
+    """Returns whether NumPy's matrix products were told to be of one thread, as the command line does."""
+    return os.environ.get("OPENBLAS_NUM_THREADS") == "1"
 
 
 def owns(thing: Any, kind: type, *names: str) -> bool:

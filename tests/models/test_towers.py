@@ -22,7 +22,7 @@ def policy_for(**options):
     return PPOPolicy(cfg, VECTOR, DISCRETE)
 
 
-@pytest.mark.parametrize("n", [1, 7, BLOCK, 2 * BLOCK + 3])
+@pytest.mark.parametrize("n", [1, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
 @pytest.mark.parametrize(
     "options",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import gymnasium as gym
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from worlds import SeededBox, trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.models import VAC
@@ -448,6 +450,30 @@ def test_a_critic_of_one_layer_is_known_too():
     cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
     policy = PPOPolicy(cfg, VECTOR, DISCRETE, model=OneLayer(VECTOR, DISCRETE))
     assert compared(policy.optimizer, policy.loss, batch_for(policy)) < TOLERANCE
+
+
+def test_each_iteration_looks_at_the_policy_anew():
+    policy, collector = trainee("ppo", world=SeededBox)
+    policy.learn_mode.forward(collector.collect())
+    assert policy.optimizer.closed_form.of(policy.loss) is not None
+    asked = []
+    policy.value_loss = lambda batch: asked.append(batch) or PPOPolicy.value_loss(policy, batch)
+    updates = policy.learn_mode.forward(collector.collect())["updates"]
+    assert len(asked) == updates
+
+
+def test_a_copy_is_read_for_itself():
+    policy = policy_for()
+    assert policy.optimizer.closed_form.of(policy.loss) is not None
+    other, batch = copy.deepcopy(policy), batch_for(policy)
+    with torch.no_grad():
+        for p in other.model.parameters():
+            p.mul_(2)
+    assert compared(other.optimizer, other.loss, batch) < 1e-5
+    assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
+    replace_forward(other)
+    assert other.optimizer.closed_form.of(other.loss) is None
+    assert policy.optimizer.closed_form.of(policy.loss) is not None
 
 
 def test_minibatches_of_ones_own_making_are_used():

@@ -514,6 +514,25 @@ def test_priority_is_a_power_of_the_advantage():
     assert expected.std() > 0.1
 
 
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_is_spent_is_not_drawn_in_a_later_pass(recompute):
+    kept = {"max_use": 2, "max_staleness": 0, "alpha": 1.0}
+    options = merged(PRIORITY, {"other": {"replay_buffer": kept}, "recompute_adv": recompute})
+    policy, collect = make(**options, learn={"update_per_collect": 100, "reuse": 1.0})
+    rollout = collect()
+    policy._push(rollout)
+    drawn = []
+    for minibatches in policy._passes("policy", {}):
+        drawn.append([])
+        for batch in minibatches:
+            batch.new_value = batch.value  # as a loss leaves it
+            drawn[-1].append(batch.mark)
+    assert len(drawn) > 2
+    marks, draws = torch.cat([torch.cat(marks) for marks in drawn]).unique(return_counts=True)
+    assert marks.tolist() == rollout.mark.flatten().tolist()
+    assert draws.tolist() == len(marks) * [2]
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_priorities_are_sampled_in_proportion(size):
     policy, collect = make(**PRIORITY, learn={"batch_size": size, "adv_norm": False}, collect={"n_sample": 6})

@@ -15,7 +15,7 @@ from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPo
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.rollout import batch_of
+from ding_lite.rollout import batch_of, fields_of
 
 OBS_SIZE = 4
 
@@ -207,6 +207,19 @@ def test_a_training_set_too_large_to_be_shuffled_at_once_gives_the_same_minibatc
         policy.learn_mode.forward(collector.collect())
         trained.append(parameters(policy))
     assert equal(*trained)
+
+
+@pytest.mark.parametrize("size", [2**26, 0])
+def test_a_minibatch_is_made_again_as_it_was(size, monkeypatch):
+    monkeypatch.setattr("ding_lite.policies.minibatches.SHUFFLED_BYTES", size)
+    policy, collector = make(learn=dict(batch_size=24))
+    rollout = collector.collect()
+    for batch in policy._minibatches(policy._training_set(rollout, rollout)):
+        fields = fields_of(batch)
+        batch.new_value = batch.dist = batch.advantage = None
+        again = fields_of(batch.again())
+        assert again.keys() == fields.keys()
+        assert all(torch.equal(again[name], fields[name]) for name in fields)
 
 
 @pytest.mark.parametrize("mode", ["minibatch", "batch", False])
