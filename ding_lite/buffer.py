@@ -88,7 +88,7 @@ class ReplayBuffer:
         return live
 
     def use(self, rows: Tensor) -> None:
-        """Counts one draw of each of the transitions at ``rows`` (N,) of the flattened (T, C), all different."""
+        """Counts a draw of each transition at ``rows`` (N,), all different, of the flattened (T, C)."""
         if len(rows) == self.uses.numel():
             self.uses += 1
         else:

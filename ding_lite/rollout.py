@@ -178,21 +178,22 @@ def size_in_bytes(tree: Any) -> int:
 
 def batch_of(flat: Rollout, index: Tensor | slice) -> Batch:
     """Returns the samples ``index`` of a flat tree."""
-    return _as_batch(map_tree(lambda leaf: leaf[index], flat))
+    fields = map_tree(lambda leaf: leaf[index], flat)
+    return Batch(**{k: as_rollout(x) if isinstance(x, dict) else x for k, x in fields.items()})
 
 
 def split_batches(flat: Any, sizes: list[int]) -> Iterator[Batch]:
     """Yields the samples of a flat tree, so many after so many; nothing is copied."""
-    if len(sizes) == 1:
-        yield _as_batch(flat)
-        return
-    pieces = map_tree(lambda leaf: leaf.split(sizes), flat)
-    for k in range(len(sizes)):
-        yield _as_batch(map_tree(lambda views, k=k: views[k], pieces))
+    return (Batch(**fields) for fields in _split(flat, sizes))
 
 
-def _as_batch(fields: dict[str, Any]) -> Batch:
-    return Batch(**{k: as_rollout(x) if isinstance(x, dict) else x for k, x in fields.items()})
+def _split(tree: Mapping[str, Any], sizes: list[int]) -> Iterator[dict[str, Any]]:
+    """Yields the samples of a flat tree, so many after so many; a branch of it as a treetensor."""
+    pieces = [
+        map(as_rollout, _split(x, sizes)) if isinstance(x, BRANCHED) else x.split(sizes)
+        for x in tree.values()
+    ]
+    return (dict(zip(tree, piece, strict=True)) for piece in zip(*pieces, strict=True))
 
 
 def fields_of(batch: Batch) -> dict[str, Any]:

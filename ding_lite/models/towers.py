@@ -160,7 +160,6 @@ class Tower:
         numbers = [x for owner in self._owners for x in owner.values() if x is not None]
         return (
             self._modules == self._modules_then
-            and len(numbers) == len(self._numbers)
             and all(map(is_, numbers, self._numbers))
             and [*map(Tensor.data_ptr, numbers)] == self._places
             and all(vars(part).keys().isdisjoint(names) for part, names in self._methods)

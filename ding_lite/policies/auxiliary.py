@@ -8,7 +8,7 @@ Shapes: M samples in the memory, N in a minibatch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -97,7 +97,7 @@ class AuxiliaryPhase:
             "aux_cur_lr": self.updater.learning_rate,
         }
 
-    def _raise_if_bad(self, taken: list[Tensor], history: list[Metrics], old_logit: Any) -> None:
+    def _raise_if_bad(self, taken: list[Tensor], history: Sequence[Metrics], old_logit: Any) -> None:
         """Ends an epoch, whose minibatches were the samples ``taken``."""
         bad = self.updater.first_bad_step()
         if bad is not None:

@@ -1,7 +1,7 @@
 """The gradient of PPO's losses for small networks, in closed form and in NumPy.
 
-A gradient step of two 64-64 networks is nearly two hundred of torch's calls, in which arithmetic is the smaller
-part. What they come to is short: with N samples of weight w and r = pi / pi_old,
+A gradient step of two 64-64 networks is nearly two hundred of torch's calls, in which arithmetic is the
+smaller part. What they come to is short: with N samples of weight w and r = pi / pi_old,
 
     d L_pi / d log pi(a|s)  =  -w r A / N inside of the clip, 0 where the clip holds
     d L_V / d V             =  w (V - R) / N
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -53,9 +53,9 @@ def terms_of(loss: Callable[..., Any]) -> tuple[str, ...]:
 class _Options(NamedTuple):
     """What the losses read of a policy: its schedules and its config, as they are before some steps."""
 
-    clip_ratio: float
-    entropy_weight: float
-    value_clip: float | None
+    clip_ratio: Any
+    entropy_weight: Any
+    value_clip: Any  # None: no clip
     dual_clip: float | None
     value_weight: float
     value_loss: str
@@ -110,7 +110,7 @@ class ClosedForm:
         return partial(self._gradient, terms, options, place)
 
     def _is_as_written(self) -> bool:
-        """Returns whether the policy's losses and its way to them are ours; reads its networks if they are new."""
+        """Returns whether the policy's losses, and its way to them, are ours; reads networks that are new."""
         policy = self.policy
         if policy.cfg.learn.kl_penalty is not None or torch.is_autocast_enabled("cpu"):
             return False
@@ -127,8 +127,10 @@ class ClosedForm:
         given = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
         if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in given):
             return None
-        numbers = [None if x is None else float(x) for x in given]
-        return _Options(*numbers, learn.dual_clip, learn.value_weight, learn.value_loss)  # type: ignore[arg-type]
+        clip_ratio, entropy_weight, value_clip = (None if x is None else float(x) for x in given)
+        return _Options(
+            clip_ratio, entropy_weight, value_clip, learn.dual_clip, learn.value_weight, learn.value_loss
+        )
 
     def _place(self, terms: tuple[str, ...]) -> _Place | None:
         """Lays out the gradient of ``terms``; None where a parameter of theirs is not the optimiser's."""

@@ -13,9 +13,7 @@ from ding_lite.policies.updater import Metrics
 from ding_lite.rollout import Batch, fields_of, map_tree
 
 
-def non_finite_step(
-    policy: Policy, loss: str, batch: Batch, metrics: Metrics, step: int
-) -> NumericsError:
+def non_finite_step(policy: Policy, loss: str, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
     """Returns the error for a step, with the minibatch and the parameters that it was to be taken with.
 
     Args:

@@ -21,7 +21,7 @@ BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
 Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
 Number = Tensor | float  # a float where the host has it anyway
-Metrics = dict[str, Number]
+Metrics = Mapping[str, Number]
 
 
 class BadSteps:
@@ -141,7 +141,7 @@ class Updater:
         self._flags: list[Number] = []  # 1 for each step of this pass that was not finite
 
     def begin(self) -> None:
-        """Looks at the policy anew: to be called before the first of some steps that nothing comes between."""
+        """Looks at the policy anew: to be called before some steps that nothing comes between."""
         self._known = {}
 
     def step(self, loss: Loss, *parts: Batch) -> Metrics:
@@ -214,7 +214,7 @@ class Updater:
         if not self._flags or self.bad_steps.budget:
             return bad
         before = self._flags[-1]
-        return torch.maximum(bad, before) if isinstance(bad, Tensor) else max(bad, before)
+        return torch.maximum(bad, torch.as_tensor(before)) if isinstance(bad, Tensor) else max(bad, before)
 
     def _part(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
         """Returns the parameters that are ``reached``, their moments and counts, and 1.0 for each of them."""

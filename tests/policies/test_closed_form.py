@@ -343,6 +343,11 @@ def follow_an_activation_by_another(policy):
     policy.model.critic_encoder.trunk = nn.Sequential(*policy.model.critic_encoder.trunk, nn.ReLU())
 
 
+def replace_parameter(policy):
+    layer = policy.model.actor_encoder.trunk[0]
+    layer.weight = nn.Parameter(layer.weight.data)  # on the same memory, and not the optimiser's
+
+
 def double_the_clip(policy):
     policy.cfg.learn.update(clip_ratio=0.4, value_weight=2.0)
 
@@ -358,7 +363,7 @@ def replace_config(policy):
         *((change, False) for change in (listen, change_gradient, replace_loss, replace_forward)),
         *((change, False) for change in (replace_method, replace_distribution, tie_networks, tie_layers)),
         *((change, False) for change in (wrap_layers, begin_with_an_activation)),
-        *((change, False) for change in (replace_layer, follow_an_activation_by_another)),
+        *((change, False) for change in (replace_layer, replace_parameter, follow_an_activation_by_another)),
     ],
 )
 def test_what_is_changed_later_changes_the_gradient_as_torchs(change, known):
