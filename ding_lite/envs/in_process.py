@@ -172,7 +172,7 @@ class InProcessVectorEnv(VectorEnv):
         for i, one in enumerate(self._split(action)):
             if valid[i]:
                 try:
-                    reward[i], terminated[i], cut_here = self._step_one(i, one)
+                    reward[i], over, cut_here = self._step_one(i, one)
                 except NotFiniteError as error:
                     if self.on_bad_value == RAISE:
                         raise
@@ -182,14 +182,15 @@ class InProcessVectorEnv(VectorEnv):
                     spoiled.append(i)
                     valid[i] = False
                     continue
-                truncated[i] = cut_here and not terminated[i]
-                ended = bool(terminated[i] or truncated[i])
-                if truncated[i] or (ended and self.final_of_terminated):
-                    cut.append(i)
-                    final_rows.append(self._buffer.rows(slice(i, i + 1)))
-                self._pending_reset[i] = ended and self.autoreset == "next_step"
-                if ended and not self._pending_reset[i]:
-                    self._begin_finite(i, self._episode[i] + 1, self._begin)
+                if over or cut_here:
+                    terminated[i], truncated[i] = over, not over
+                    if not over or self.final_of_terminated:
+                        cut.append(i)
+                        final_rows.append(self._buffer.rows(slice(i, i + 1)))
+                    if self.autoreset == "next_step":
+                        self._pending_reset[i] = True
+                    else:
+                        self._begin_finite(i, self._episode[i] + 1, self._begin)
             else:
                 self._pending_reset[i] = False
                 self._begin_finite(i, self._episode[i] + 1, self._begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ding_lite.policies.updater import Updater
+from ding_lite.policies.updater import BadSteps, Updater
 from ding_lite.rollout import Batch
 
 RATE, EPS, BOUND = 1e-2, 1e-3, 0.5
@@ -49,9 +50,9 @@ def by_torch(clip):
     return net, torch.stack(norms).detach()
 
 
-def updater_of(net, clip):
+def updater_of(net, clip, **others):
     options = dict(learning_rate=RATE, eps=EPS, grad_clip_type=clip, grad_clip_value=BOUND)
-    return Updater(net.parameters(), **options)
+    return Updater(net.parameters(), **options, **others)
 
 
 def same(one, other):
@@ -114,6 +115,20 @@ def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is():
     assert updater.first_bad_step() == 0
     assert same(net, before)
     assert not updater.state_dict()["counts"].any()
+
+
+@pytest.mark.parametrize("budget", [0, 1])
+def test_a_step_after_one_that_was_not_finite_is_taken_only_where_the_run_survives_it(budget):
+    net = network()
+    updater = updater_of(net, "clip_norm", bad_steps=BadSteps(budget))
+    before, batch = copy.deepcopy(net), Batch(obs=torch.ones(1, 3))
+    updater.step(lambda batch: (math.nan * loss_of(net, batch.obs, "ab"), {}), batch)
+    assert same(net, before)
+    updater.step(lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch)
+    assert same(net, before) == (budget == 0)
+    assert updater.first_bad_step() == (0 if budget == 0 else None)
+    updater.step(lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch)
+    assert not same(net, before), "the next pass begins anew"
 
 
 @pytest.mark.parametrize("place", ["counts", "mean", "square"])

@@ -225,6 +225,17 @@ def test_constant_advantage_becomes_exactly_zero(constant, count):
     assert torch.isfinite(normal).all()
 
 
+def test_a_spread_within_the_rounding_of_the_mean_becomes_exactly_zero():
+    advantage = 1e6 + 0.0625 * torch.arange(4.0)
+    assert advantage.std() > 0.05
+    assert normalize_advantage(advantage).tolist() == 4 * [0.0]
+
+
+def test_a_spread_of_the_size_of_eps_is_damped():
+    normal = normalize_advantage(torch.tensor([-1e-8, 1e-8]), eps=1e-8)
+    assert normal.tolist() == pytest.approx([-0.5, 0.5], rel=1e-3)
+
+
 def test_single_sample_becomes_zero():
     assert normalize_advantage(torch.tensor([42.5])).tolist() == [0.0]
 
