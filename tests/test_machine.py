@@ -27,12 +27,13 @@ def test_images_get_every_core_and_vectors_one(wanted, space, threads):
 
 
 def faults(keep):
-    """Pages that the system zeroes while 64 MiB are made and let go ten times, after a first time."""
+    """Pages that the system zeroes while 64 MiB are made and let go ten times, once the heap has grown."""
     code = (
         "import resource, torch; from ding_lite.machine import keep_freed_memory\n"
         f"if {keep}: assert keep_freed_memory()\n"
         "count = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
-        "torch.ones(2**24); before = count()\n"
+        "for _ in range(10): torch.ones(2**24)\n"  # a small block between two large ones may cost some
+        "before = count()\n"
         "for _ in range(10): torch.ones(2**24)\n"
         "print(count() - before)"
     )
