@@ -187,13 +187,14 @@ def split_batches(flat: Any, sizes: list[int]) -> Iterator[Batch]:
     return (Batch(**fields) for fields in _split(flat, sizes))
 
 
-def _split(tree: Mapping[str, Any], sizes: list[int]) -> Iterator[dict[str, Any]]:
-    """Yields the samples of a flat tree, so many after so many; a branch of it as a treetensor."""
-    pieces = [
-        map(as_rollout, _split(x, sizes)) if isinstance(x, BRANCHED) else x.split(sizes)
-        for x in tree.values()
-    ]
-    return (dict(zip(tree, piece, strict=True)) for piece in zip(*pieces, strict=True))
+def _split(tree: Mapping[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
+    """Returns the fields of each of :func:`split_batches`; those with branches as treetensors."""
+    rows: list[dict[str, Any]] = [{} for _ in sizes]
+    for name, x in tree.items():
+        pieces = map(as_rollout, _split(x, sizes)) if isinstance(x, BRANCHED) else x.split(sizes)
+        for row, piece in zip(rows, pieces, strict=True):
+            row[name] = piece
+    return rows
 
 
 def fields_of(batch: Batch) -> dict[str, Any]:

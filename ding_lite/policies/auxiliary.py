@@ -72,7 +72,6 @@ class AuxiliaryPhase:
         measured = torch.arange(0, memory.size, -(-memory.size // MEASURED))
         before = self._measure(measured, old_logit)
         told = {"aux_kl_epoch_0": before["kl"]}
-        self.updater.begin()
         for epoch in range(1, learn.aux_train_epoch + 1):
             taken: list[Tensor] = []
             for index in minibatches(memory.size, learn.aux_batch_size or learn.batch_size, self.order):

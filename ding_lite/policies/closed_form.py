@@ -88,6 +88,7 @@ class ClosedForm:
         """Looks at the networks as they are now."""
         self.actor: Any = self.policy._find_fast_actor(max_weights())
         self.critic: Any = find_critic(self.policy.model)
+        self._towers = {"policy": self.actor and self.actor.tower, "value": self.critic}
         self._places: dict[tuple[str, ...], _Place | None] = {}
 
     def of(self, loss: Loss) -> KnownGradient | None:
@@ -96,18 +97,18 @@ class ClosedForm:
         It is what ``updater.clipped_gradient`` does, and good until somebody changes the policy.
         Its numbers are good until its next call.
         """
-        terms, options = terms_of(loss), self._options()
-        if not terms or options is None or not self._is_as_written():
+        terms = terms_of(loss)
+        if not terms or not self._is_as_written():
             return None
-        needed = {"policy": self.actor and self.actor.tower, "value": self.critic}
-        if any(needed[term] is None or needed[term].is_listened_to() for term in terms):
+        if any(self._towers[term] is None or self._towers[term].is_listened_to() for term in terms):
             return None
         if terms not in self._places:
             self._places[terms] = self._place(terms)
         place = self._places[terms]
         if place is None or not all(p.requires_grad and not p._backward_hooks for p in place.reached):
             return None
-        return partial(self._gradient, terms, options, place)
+        options = self._options()  # last: to read them waits for a device
+        return None if options is None else partial(self._gradient, terms, options, place)
 
     def _is_as_written(self) -> bool:
         """Returns whether the policy's losses, and its way to them, are ours; reads networks that are new."""
@@ -116,8 +117,8 @@ class ClosedForm:
             return False
         if terms_of(policy.policy_loss) != ("policy",) or terms_of(policy.value_loss) != ("value",):
             return False
-        towers = [tower for tower in (self.actor and self.actor.tower, self.critic) if tower is not None]
-        if not all(tower.model is policy.model and tower.holds() for tower in towers):
+        known = [tower for tower in self._towers.values() if tower is not None]
+        if not all(tower.model is policy.model and tower.holds() for tower in known):
             self._read()
         return bool(policy._sees_as_written())
 

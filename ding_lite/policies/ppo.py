@@ -43,6 +43,7 @@ class PPOPolicy(ReplayPolicy):
     A policy of your own overrides :meth:`policy_loss` or :meth:`value_loss`; both see a
     :class:`~ding_lite.rollout.Batch` whose ``dist`` and ``new_value`` are fresh, are pure, and return
     ``(0-d loss, dict of 0-d metrics)``.
+    Coefficients, hooks and ``requires_grad`` are those of the beginning of an iteration's passes.
     """
 
     config: dict[str, Any] = dict(
@@ -280,27 +281,27 @@ class PPOPolicy(ReplayPolicy):
         history: list[Metrics] = []
         told: dict[str, float] = {}
         stopped = False
-        updater.begin()
-        for minibatches in self._passes(buffer, told):
-            kls: list[Number] = []
-            taken: list[Callable[[], Batch]] = []
-            for batch in minibatches:
-                history.append(updater.step(loss, batch))
-                taken.append(batch.again)
-                if "approx_kl" in history[-1]:
-                    kls.append(history[-1]["approx_kl"])
-            bad = updater.first_bad_step()
-            if bad is not None:
-                raise non_finite_step(
-                    self, loss.__name__, taken[bad](), history[len(history) - len(taken) + bad], bad
-                )
-            epochs += not stopped
-            if target_kl is not None and kls:
-                stopped = float(stacked(kls).mean()) > 1.5 * target_kl
-            if stopped and after_target_kl is None:
-                break
-            if stopped and after_target_kl is not None:
-                loss = after_target_kl
+        with updater.phase():
+            for minibatches in self._passes(buffer, told):
+                kls: list[Number] = []
+                taken: list[Callable[[], Batch]] = []
+                for batch in minibatches:
+                    history.append(updater.step(loss, batch))
+                    taken.append(batch.again)
+                    if "approx_kl" in history[-1]:
+                        kls.append(history[-1]["approx_kl"])
+                bad = updater.first_bad_step()
+                if bad is not None:
+                    raise non_finite_step(
+                        self, loss.__name__, taken[bad](), history[len(history) - len(taken) + bad], bad
+                    )
+                epochs += not stopped
+                if target_kl is not None and kls:
+                    stopped = float(stacked(kls).mean()) > 1.5 * target_kl
+                if stopped and after_target_kl is None:
+                    break
+                if stopped and after_target_kl is not None:
+                    loss = after_target_kl
         return told | mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
 
     def _monitor_vars_learn(self) -> list[str]:

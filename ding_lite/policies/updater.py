@@ -6,7 +6,8 @@ place, so that it can be guarded, compiled and measured, lives here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
@@ -108,7 +109,7 @@ class Updater:
         grad_clip_value: the bound.
         bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
-        closed_form: is asked first for a gradient; what it knows holds until :meth:`begin`.
+        closed_form: is asked first for a gradient.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
             other sizes, such as that of a short last one. None: it is not.
     """
@@ -137,12 +138,19 @@ class Updater:
             CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
         )
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
-        self._known: dict[Loss, KnownGradient | None] = {}
+        self._known: dict[Loss, KnownGradient | None] | None = None  # within a phase
+        # Where a number costs nothing to look at; a device is not waited for.
+        self.on_host = self._counts.device.type == "cpu"
         self._flags: list[Number] = []  # 1 for each step of this pass that was not finite
 
-    def begin(self) -> None:
-        """Looks at the policy anew: to be called before some steps that nothing comes between."""
+    @contextlib.contextmanager
+    def phase(self) -> Iterator[None]:
+        """Some steps between which nobody changes the policy: its closed forms are looked up only once."""
         self._known = {}
+        try:
+            yield
+        finally:
+            self._known = None
 
     def step(self, loss: Loss, *parts: Batch) -> Metrics:
         """Takes one step down ``loss`` and returns its metrics, and ``grad_norm``, the norm before clipping.
@@ -162,17 +170,23 @@ class Updater:
 
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
         """Returns the clipped gradient: in closed form, compiled, or by torch as it is."""
-        if loss not in self._known:
-            self._known[loss] = None if self.closed_form is None else self.closed_form.of(loss)
-        known = self._known[loss]
-        if known is not None and len(parts) == 1:
-            return known(parts[0], self.clip_type, self.clip_value)
+        if self.closed_form is not None and len(parts) == 1:
+            known = self._look_up(loss, self.closed_form)
+            if known is not None:
+                return known(parts[0], self.clip_type, self.clip_value)
         function: Callable[..., Gradient] = clipped_gradient
         if self.compiled_size is not None:
             size = sum(leading_size(part.obs) for part in parts)
             function = self._of_full if size == self.compiled_size else self._of_others
         given = [fields_of(part) for part in parts]
         return function(loss, self.parameters, given, self.clip_type, self.clip_value)
+
+    def _look_up(self, loss: Loss, closed_form: KnownGradients) -> KnownGradient | None:
+        if self._known is None:
+            return closed_form.of(loss)
+        if loss not in self._known:
+            self._known[loss] = closed_form.of(loss)
+        return self._known[loss]
 
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:
@@ -208,13 +222,9 @@ class Updater:
         )
 
     def _flag(self, bad: Number) -> Number:
-        """Returns 1 where a step is not to be taken; a float on the host, where nothing is waited for."""
-        if self._counts.device.type == "cpu":
-            bad = float(bad)
-        if not self._flags or self.bad_steps.budget:
-            return bad
-        before = self._flags[-1]
-        return torch.maximum(bad, torch.as_tensor(before)) if isinstance(bad, Tensor) else max(bad, before)
+        """Returns 1 where a step is not to be taken: a float on the host, else a tensor."""
+        flags = [bad, *(self._flags[-1:] if not self.bad_steps.budget else [])]
+        return max(map(float, flags)) if self.on_host else stacked(flags).amax()
 
     def _part(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
         """Returns the parameters that are ``reached``, their moments and counts, and 1.0 for each of them."""
@@ -229,9 +239,7 @@ class Updater:
         None if there is none, or if all of them are within the budget.
         """
         flags, self._flags = self._flags, []
-        if any(isinstance(flag, Tensor) for flag in flags):
-            flags = stacked(flags).tolist()
-        bad = [step for step, flag in enumerate(flags) if flag]
+        bad = [step for step, flag in enumerate(flags if self.on_host else stacked(flags).tolist()) if flag]
         self.bad_steps.count += len(bad)
         return bad[0] if bad and self.bad_steps.count > self.bad_steps.budget else None
 

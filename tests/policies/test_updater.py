@@ -50,9 +50,12 @@ def by_torch(clip):
     return net, torch.stack(norms).detach()
 
 
-def updater_of(net, clip, **others):
+def updater_of(net, clip, on_host=True, **others):
     options = dict(learning_rate=RATE, eps=EPS, grad_clip_type=clip, grad_clip_value=BOUND)
-    return Updater(net.parameters(), **options, **others)
+    updater = Updater(net.parameters(), **options, **others)
+    assert updater.on_host
+    updater.on_host = on_host  # False: as on a device, which is not waited for
+    return updater
 
 
 def same(one, other):
@@ -60,11 +63,12 @@ def same(one, other):
     return all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in pairs)
 
 
+@pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize("clip", ["clip_norm", "clip_value", None])
-def test_steps_are_those_of_torch_whatever_a_loss_reaches(clip, parts):
+def test_steps_are_those_of_torch_whatever_a_loss_reaches(clip, parts, on_host):
     net, norms = network(), []
-    updater = updater_of(net, clip)
+    updater = updater_of(net, clip, on_host)
     for obs, reached in steps():
 
         def loss(batch, reached=reached):
@@ -106,9 +110,10 @@ def test_a_run_that_is_not_compiled_never_loads_the_compiler(tmp_path):
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is():
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is(on_host):
     net = network()
-    updater = updater_of(net, "clip_norm")
+    updater = updater_of(net, "clip_norm", on_host)
     before = copy.deepcopy(net)
     loss = torch.sqrt  # of 0: a slope without end
     updater.step(lambda batch: (loss((0 * net["a"].weight).sum()), {}), Batch(obs=torch.zeros(1, 3)))
@@ -117,10 +122,11 @@ def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is():
     assert not updater.state_dict()["counts"].any()
 
 
+@pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize("budget", [0, 1])
-def test_a_step_after_one_that_was_not_finite_is_taken_only_where_the_run_survives_it(budget):
+def test_a_step_after_one_that_was_not_finite_is_taken_only_where_the_run_survives_it(budget, on_host):
     net = network()
-    updater = updater_of(net, "clip_norm", bad_steps=BadSteps(budget))
+    updater = updater_of(net, "clip_norm", on_host, bad_steps=BadSteps(budget))
     before, batch = copy.deepcopy(net), Batch(obs=torch.ones(1, 3))
     updater.step(lambda batch: (math.nan * loss_of(net, batch.obs, "ab"), {}), batch)
     assert same(net, before)
