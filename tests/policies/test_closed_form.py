@@ -474,12 +474,17 @@ def test_nothing_is_read_of_a_policy_whose_loss_is_not_known():
     assert policy.optimizer.closed_form.of(policy.loss) is None
 
 
-def test_closed_forms_are_looked_up_once_a_phase(monkeypatch):
+def test_closed_forms_are_looked_up_once_a_phase_and_each_time_outside_of_one(monkeypatch):
     policy, collector = trainee("ppo", world=SeededBox, learn=dict(epoch_per_collect=3))
     asked, find = [], policy.optimizer.closed_form.of
     monkeypatch.setattr(policy.optimizer.closed_form, "of", lambda loss: asked.append(loss) or find(loss))
-    policy.learn_mode.forward(collector.collect())
+    rollout = collector.collect()
+    policy.learn_mode.forward(rollout)
     assert asked == [policy.loss]
+    batch = next(policy._minibatches(policy._training_set(rollout, rollout)))
+    for count in (2, 3):  # outside of one, each time
+        policy.optimizer.gradient(policy.loss, [batch])
+        assert len(asked) == count
 
 
 def test_a_copy_is_read_for_itself():
