@@ -88,7 +88,7 @@ class SpeedRow:
                 continue
             speeds = [one["speed"] for one in stored[arm]]
             spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
-            peak = max(one["peak_mib"] for one in stored[arm])
+            peak = median(one["peak_mib"] for one in stored[arm])
             lines.append(
                 f"| {arm} | **{medians[arm]:,.0f}** | {spread} | {self._last(medians[arm], medians)} "
                 f"| {peak:,.0f} |"
