@@ -30,6 +30,7 @@ SLICE_SECONDS = 0.5  # of training, at least, before it is the other one's turn
 LEAST_PAIRS, MOST_PAIRS = 3, 7
 CLEAR = 3  # the gain in spreads at which fewer will do
 LEAST_GAIN = 0.02  # less is not worth a key in a config
+UNCLEAR = 0.2  # a spread of the gains at which "no difference" would be too much said
 HOPELESS = -0.5  # a gain at which two glimpses are enough
 GRACE_SECONDS = 10.0  # for a process to put away its folder
 
@@ -70,7 +71,8 @@ class Trial(NamedTuple):
         speed, present: env steps a second, of the setting and of the best so far; medians.
         gain: 0.5 where the setting is half as fast again; the median over pairs.
         spread: by how much the pairs differ: half of what lies between the least and the greatest gain.
-        verdict: "taken", "faster" (and yet not taken), "slower", "no difference", "failed" or "not tried".
+        verdict: "taken", "faster" (and yet not taken), "slower", "no difference", "not clear" (where the
+            pairs differ too much to say so), "failed" or "not tried".
         reason: of a failure.
     """
 
@@ -209,7 +211,8 @@ class Tuner:
             compilation = self._compilation(first, pairs, compiled, pays)
             if pays and compilation.pays_after > compilation.planned:
                 taken = not compiled
-        verdict = "taken" if taken else "faster" if faster else "slower" if certain else "no difference"
+        unsure = "no difference" if spread <= UNCLEAR else "not clear"
+        verdict = "taken" if taken else "faster" if faster else "slower" if certain else unsure
         present, speed = (median(pair[side].env_steps_per_second for pair in pairs) for side in (0, 1))
         return Trial(setting, verdict, taken, speed, present, gain, spread, compilation)
 

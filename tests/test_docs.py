@@ -34,6 +34,15 @@ def run(command, folder):
     return done.stdout
 
 
+@pytest.mark.parametrize("document", [*DOCUMENTS, "benchmarks/RESULTS.md"])
+def test_what_a_document_links_to_is_part_of_the_project(document):
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / document).read_text())
+    paths = [(ROOT / document).parent / link for link in links if "://" not in link]
+    ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True).stdout
+    assert not ignored, "it is left out by .gitignore"
+    assert [path for path in paths if not path.exists()] == []
+
+
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
 def test_python_blocks_of_the_readme_run(number, tmp_path):
     (tmp_path / "block.py").write_text(blocks("python")[number])

@@ -190,6 +190,15 @@ def test_tie_keeps_the_present_setting():
     assert tuner.best == {}
 
 
+def test_a_machine_whose_speed_moves_is_told_from_one_where_nothing_differs():
+    random = Random(0)
+    for sigma, said, unsaid in ((0.4, "not clear", "no difference"), (0.02, "no difference", "not clear")):
+        noise = [math.exp(random.gauss(0, sigma)) for _ in range(101)]
+        found = verdicts(World({}, noise).tuner().trials()).values()
+        assert said in found
+        assert unsaid not in found
+
+
 def test_difference_that_is_certain_but_small_is_let_be():
     tuner = World({("env.manager.type", "base"): 1.01}).tuner()
     assert verdicts(tuner.trials())[json.dumps(BASE)] == "no difference"

@@ -180,6 +180,8 @@ def _verdict(tuner: Tuner, tried: list[Trial], command: str) -> list[str]:
     if any(trial.verdict == "not tried" for trial in tried):
         lines.append("The time was up before all were tried: --minutes gives more.")
     if not tuner.best:
+        if any(trial.verdict == "not clear" for trial in tried):
+            return [*lines, "The machine's own speed moves too much to say; try more --minutes."]
         return [*lines, "Nothing that was tried makes it faster: leave it as it is."]
     return [*lines, f"{100 * (tuner.gain - 1):+.0f} % env steps/s with", f"  {command}"]
 
