@@ -43,6 +43,7 @@ class ReplayBuffer:
         uses: (T, C), how often each transition was drawn.
         version: (C,), the iteration that each column was collected in.
         priority: (T, C), for prioritised draws.
+        is_fresh: whether there is nothing but the rollout of this iteration.
     """
 
     def __init__(self, limits: Limits, device: torch.device | None = None) -> None:
@@ -50,6 +51,9 @@ class ReplayBuffer:
         self.iteration = 0
         self.data: Rollout = None
         self.uses = self.priority = self.version = torch.zeros(0)
+        self.is_fresh = False
+        self._rows: Tensor | None = None  # what live_rows() found, while it holds
+        self._draws_left: int | None = None  # of all of them together; None where they differ
 
     def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
         """Takes in the rollout (T, B) of this iteration; it is not copied while it is alone.
@@ -69,7 +73,10 @@ class ReplayBuffer:
         while self.data is not None and self.uses.numel() + uses.numel() > self.limits.capacity:
             # Rollouts leave whole: a part of one would favour some environments.
             self._keep(self.version > self.version[0])
-        if self.data is not None:
+        self._is_not_fresh()
+        if self.data is None:
+            self.is_fresh, self._draws_left = True, self.limits.max_use
+        else:
             rollout = side_by_side(self.data, rollout)
             uses = torch.cat([self.uses, uses], 1)
             version = torch.cat([self.version, version])
@@ -87,17 +94,36 @@ class ReplayBuffer:
         live: Tensor = self.data.valid & (self.uses < self.limits.max_use) & fresh_enough
         return live
 
+    def live_rows(self) -> Tensor:
+        """Returns the places (N,) in the flattened (T, C) of what may be drawn, in ascending order.
+
+        A fresh rollout that is drawn whole each time is looked at once: a device need not be waited for.
+        """
+        rows = self.live().flatten().nonzero().squeeze(-1) if self._rows is None else self._rows
+        self._rows = rows
+        return rows[:0] if self._draws_left == 0 else rows
+
     def use(self, rows: Tensor) -> None:
-        """Counts a draw of each transition at ``rows`` (N,), all different, of the flattened (T, C)."""
+        """Counts a draw of each of some live transitions, all different.
+
+        Args:
+            rows: (N,), their places in the flattened (T, C).
+        """
         if len(rows) == self.uses.numel():
             self.uses += 1
         else:
             self.uses.view(-1)[rows] += 1
+        if self._draws_left is not None and self._rows is not None and len(rows) == len(self._rows):
+            self._draws_left -= 1
+        else:
+            self._rows = self._draws_left = None
 
     def end_iteration(self) -> None:
         """Makes everything one iteration older, and lets go of the rollouts that are done."""
         self.iteration += 1
-        if self.data is not None:
+        if self._draws_left == 0:
+            self.clear()
+        elif self.data is not None:
             live_versions = self.version[self.live().any(0)]
             self._keep(torch.isin(self.version, live_versions))
 
@@ -105,6 +131,7 @@ class ReplayBuffer:
         if not bool(columns.any()):
             self.clear()
             return
+        self._is_not_fresh()
         index = columns.nonzero().squeeze(-1)
         # A copy even of all of them: the collector writes its next rollout where this one lies.
         self.data = select_columns(self.data, index)
@@ -115,6 +142,10 @@ class ReplayBuffer:
         """Forgets all rollouts."""
         self.data = None
         self.uses = self.priority = self.version = torch.zeros(0)
+        self._is_not_fresh()
+
+    def _is_not_fresh(self) -> None:
+        self.is_fresh, self._rows, self._draws_left = False, None, None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the counter, and what is kept; ``data`` is None where that is nothing."""
@@ -124,6 +155,7 @@ class ReplayBuffer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
         self.iteration, data = int(state["iteration"]), state["data"]
         self.data = None if data is None else as_rollout(to_device(data, self.device))
         for name in ("uses", "version", "priority"):

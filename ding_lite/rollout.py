@@ -69,8 +69,8 @@ def time_major_fields(rollout: Rollout) -> dict[str, Any]:
     return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
 
 
-def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> Rollout:
-    """Returns the rows ``rows`` (N,) of flattened (T, B, ...) fields as one tree (N, ...).
+def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
+    """Returns the rows ``rows`` (N,) of flattened (T, B, ...) fields, as (N, ...).
 
     Nothing is copied where they are all rows; they ascend.
     """
@@ -79,7 +79,7 @@ def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> Rollout:
         leaf = leaf.flatten(0, 1)
         return leaf if len(leaf) == len(rows) else leaf[rows]
 
-    return as_rollout(map_tree(flat, fields))
+    return {name: map_tree(flat, field) for name, field in fields.items()}
 
 
 def side_by_side(left: Rollout, right: Rollout) -> Rollout:
@@ -249,5 +249,5 @@ def _as_array(value: Any) -> np.ndarray:
     if type(value) is np.ndarray:  # nearly always; this is called some times for every step
         return value
     if isinstance(value, Tensor):
-        return value.cpu().numpy() if value.is_cuda else value.numpy()
+        return value.numpy() if value.is_cpu else value.cpu().numpy()
     return np.asarray(value)

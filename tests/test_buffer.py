@@ -66,6 +66,48 @@ def test_transition_is_live_for_exactly_max_use_draws(max_use):
     assert buffer.uses.flatten().tolist() == [0, 0, 0, 0, max_use, 0]
 
 
+def found_live(buffer):
+    return buffer.live().flatten().nonzero().squeeze(-1).tolist()
+
+
+def test_live_rows_are_those_that_live_says_however_they_are_drawn():
+    buffer = ReplayBuffer(Limits(max_use=3, max_staleness=2))
+    assert not buffer.is_fresh
+    for number in range(6):
+        buffer.push(rollout(number))
+        assert buffer.is_fresh == (number == 0)
+        for share in ((1, 2), (1, 1), (2, 3))[number % 3]:
+            rows = buffer.live_rows()
+            assert rows.tolist() == found_live(buffer)
+            buffer.use(rows.flip(0)[: -(-len(rows) // share)])
+            assert buffer.live_rows().tolist() == found_live(buffer)
+        state = buffer.state_dict()
+        buffer.end_iteration()
+        assert buffer.data is None or buffer.live_rows().tolist() == found_live(buffer)
+        loaded = ReplayBuffer(buffer.limits)
+        loaded.push(rollout(9))
+        loaded.live_rows()
+        loaded.load_state_dict(state)
+        loaded.end_iteration()
+        assert not loaded.is_fresh
+        assert tags(loaded) == tags(buffer)
+    assert len(tags(buffer)) > 1
+
+
+def test_a_fresh_rollout_that_is_drawn_whole_is_looked_at_once(monkeypatch):
+    buffer, looks = ReplayBuffer(Limits(max_use=2)), []
+    live = ReplayBuffer.live
+    monkeypatch.setattr(ReplayBuffer, "live", lambda self: looks.append(1) or live(self))
+    buffer.push(rollout(0))
+    for _ in range(2):
+        assert len(buffer.live_rows()) == ROWS * COLUMNS
+        buffer.use(buffer.live_rows())
+    assert not len(buffer.live_rows())
+    buffer.end_iteration()
+    assert buffer.data is None
+    assert len(looks) == 1
+
+
 @pytest.mark.parametrize("staleness", range(4))
 def test_transition_is_live_until_its_age_is_past_max_staleness(staleness):
     buffer = ReplayBuffer(Limits(9, staleness))

@@ -22,7 +22,7 @@ from ding_lite.envs.packages import EXTRAS
 from ding_lite.errors import EnvError
 from ding_lite.policies import PPOPolicy
 from ding_lite.policies.updater import BETAS
-from ding_lite.rollout import Batch, flatten_rows
+from ding_lite.rollout import Batch, as_rollout
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = shipped_configs()
@@ -203,7 +203,7 @@ def test_frames_of_breakout_are_scaled_by_the_network_alone(policy):
 
 
 def test_advantages_of_breakout_have_mean_0_and_std_1_in_each_minibatch(policy):
-    flat = flatten_rows({"advantage": torch.randn(8, 128) * 5 + 3}, torch.arange(8 * 128))
+    flat = as_rollout({"advantage": torch.randn(8 * 128) * 5 + 3})
     batches = list(policy._minibatches(flat))
     assert len(batches) == 4
     for batch in batches:

@@ -37,4 +37,4 @@ def dead_units(model: ActorCritic, obs: Any) -> Tensor:
     finally:
         for hook in hooks:
             hook.remove()
-    return torch.cat(dead).float().mean() if dead else torch.zeros(())
+    return torch.cat(dead).float().mean() if dead else torch.zeros((), device=next(model.parameters()).device)

@@ -8,7 +8,8 @@ Shapes: M samples in the memory, N in a minibatch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from ding_lite.buffer import ReplayBuffer, SampleMemory
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.postmortem import non_finite_step
+from ding_lite.policies.postmortem import Taken, raise_non_finite
 from ding_lite.policies.updater import Loss, Metrics, Updater, mean_metrics
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rollout import Batch, Rollout, flatten_rows, map_tree, minibatches
@@ -67,13 +68,11 @@ class AuxiliaryPhase:
 
     def run(self) -> dict[str, float]:
         """Trains on the memory, forgets it, and returns the means of the metrics, and what changed."""
-        memory, learn, history = self.memory, self.learn, []
+        memory, learn, history = self.memory, self.learn, list[Metrics]()
         old_logit = self.policy._logits(memory.all()["obs"], lead=1)
         measured = torch.arange(0, memory.size, -(-memory.size // MEASURED))
-        before = self._measure(measured, old_logit)
-        told = {"aux_kl_epoch_0": before["kl"]}
-        for epoch in range(1, learn.aux_train_epoch + 1):
-            taken: list[Tensor] = []
+        found, taken = [self._measure(measured, old_logit)], list[Taken]()
+        for _ in range(learn.aux_train_epoch):
             for index in minibatches(memory.size, learn.aux_batch_size or learn.batch_size, self.order):
                 parts = [
                     self.batch(part, old_logit, share=len(part) / len(index))
@@ -81,28 +80,20 @@ class AuxiliaryPhase:
                 ]
                 told_of = self.updater.step(self.loss, *parts)
                 history.append({"aux_grad_norm" if k == "grad_norm" else k: v for k, v in told_of.items()})
-                taken.append(index)
-            self._raise_if_bad(taken, history, old_logit)
-            after = self._measure(measured, old_logit)
-            told[f"aux_kl_epoch_{epoch}"] = after["kl"]
+                taken.append((self.loss, partial(self.batch, index, old_logit)))
+            found.append(self._measure(measured, old_logit))
+        raise_non_finite(self.policy, self.updater, taken, history)
         memory.clear()
+        kls, auxiliary, value = torch.stack(found, 1).tolist()
         return {
-            **told,
-            "aux_explained_variance_before": before["auxiliary"],
-            "aux_explained_variance": after["auxiliary"],
-            "value_explained_variance": after["value"],
+            **{f"aux_kl_epoch_{epoch}": kl for epoch, kl in enumerate(kls)},
+            "aux_explained_variance_before": auxiliary[0],
+            "aux_explained_variance": auxiliary[-1],
+            "value_explained_variance": value[-1],
             **mean_metrics(history),
             "aux_updates": float(len(history)),
             "aux_cur_lr": self.updater.learning_rate,
         }
-
-    def _raise_if_bad(self, taken: list[Tensor], history: Sequence[Metrics], old_logit: Any) -> None:
-        """Ends an epoch, whose minibatches were the samples ``taken``."""
-        bad = self.updater.first_bad_step()
-        if bad is not None:
-            metrics = history[len(history) - len(taken) + bad]
-            batch = self.batch(taken[bad], old_logit)
-            raise non_finite_step(self.policy, self.loss.__name__, batch, metrics, bad)
 
     def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
         """Returns samples of the memory as the loss takes them: on the device, in normalised units.
@@ -122,8 +113,12 @@ class AuxiliaryPhase:
         )
 
     @torch.no_grad()
-    def _measure(self, index: Tensor, old_logit: Any) -> dict[str, float]:
-        """Returns the KL from the old policy, and the explained variance of both value heads."""
+    def _measure(self, index: Tensor, old_logit: Any) -> Tensor:
+        """Returns the KL from the old policy, and the explained variance of both value heads.
+
+        Shapes:
+            index: (N,), of the samples -> (3,): KL, auxiliary value, value
+        """
         policy = self.policy
         sample = self.memory.read(index, policy.device)
         place = index.to(policy.device)
@@ -136,14 +131,8 @@ class AuxiliaryPhase:
         old = map_tree(lambda leaf: leaf[place], old_logit)
         found = policy._chunked(outputs, sample["obs"], 1, old)
         target = _normalized(policy, sample["value_target"])
-        told = torch.stack(
-            [
-                found["kl"].mean(),
-                explained_variance(found["auxiliary"], target),
-                explained_variance(found["value"], target),
-            ]
-        )
-        return dict(zip(("kl", "auxiliary", "value"), told.tolist(), strict=True))
+        variances = [explained_variance(found[name], target) for name in ("auxiliary", "value")]
+        return torch.stack([found["kl"].mean(), *variances])
 
     def metric_names(self) -> list[str]:
         """Returns the names of what :meth:`run` gives."""

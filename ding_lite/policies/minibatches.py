@@ -34,8 +34,8 @@ def batches_at(flat: Rollout, order: Tensor, sizes: list[int], *, normalize: boo
     shuffled = map_tree(lambda leaf: leaf.index_select(0, order), flat)
     if normalize:
         shuffled["advantage"] = _normalized(shuffled["advantage"], sizes)
-    for batch in split_batches(shuffled, sizes):
-        batch.again = partial(Batch, **vars(batch))
+    for batch, index in zip(split_batches(shuffled, sizes), order.split(sizes), strict=True):
+        batch.again = partial(batch_at, flat, index, normalize=normalize)
         yield batch
 
 

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ding_lite.errors import NumericsError
 from ding_lite.policies.base import Policy
-from ding_lite.policies.updater import Metrics
+from ding_lite.policies.updater import Loss, Metrics, Updater
 from ding_lite.rollout import Batch, fields_of, map_tree
 
+# A step's loss, and what makes its minibatch again.
+Taken = tuple[Loss, Callable[[], Batch]]
 
-def non_finite_step(policy: Policy, loss: str, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
-    """Returns the error for a step, with the minibatch and the parameters that it was to be taken with.
+
+def raise_non_finite(
+    policy: Policy, updater: Updater, taken: list[Taken], history: Sequence[Metrics]
+) -> None:
+    """Looks at the last steps, those ``taken``, and forgets them if they were finite.
 
     Args:
-        policy: as it was before the step.
-        loss: the name of its method.
-        batch: what the loss was given.
-        metrics: what it gave.
-        step: its number in its pass.
+        policy: as it was before the first that was not: none is taken after it.
+        updater: that took them.
+        history: the metrics of all steps of this phase of the iteration.
+
+    Raises:
+        NumericsError: with the minibatch and the parameters that the first was to be taken with.
     """
+    bad = updater.first_bad_step()
+    if bad is not None:
+        loss, again = taken[bad]
+        step = len(history) - len(taken) + bad
+        raise _non_finite_step(policy, loss.__name__, again(), history[step], step)
+    taken.clear()
+
+
+def _non_finite_step(policy: Policy, loss: str, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
     given = fields_of(batch)
     state = {
         name: part.state_dict()
@@ -38,7 +54,7 @@ def non_finite_step(policy: Policy, loss: str, batch: Batch, metrics: Metrics, s
         if names
     ]
     return NumericsError(
-        f"gradient step {step} of a pass was not finite ({', '.join(told) or 'only its gradient'}). The "
+        f"gradient step {step} of this phase was not finite ({', '.join(told) or 'only its gradient'}). The "
         "parameters are as they were before it. Try a lower policy.learn.learning_rate or grad_clip_value, "
         "or look at the scale of the rewards; policy.learn.skip_bad_steps lets a run survive some",
         dump={"loss": loss, "batch": given, "policy": state},

@@ -13,7 +13,7 @@ Shapes: T steps, B envs, N samples of a minibatch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from ding_lite.policies.actor_critic import has_box
 from ding_lite.policies.closed_form import ClosedForm, closed_form
 from ding_lite.policies.compiling import COMPILE_FROM, may_compile
 from ding_lite.policies.diagnosis import describe_rollout
-from ding_lite.policies.postmortem import non_finite_step
+from ding_lite.policies.postmortem import Taken, raise_non_finite
 from ding_lite.policies.replay import ReplayPolicy
 from ding_lite.policies.updater import BadSteps, Loss, Metrics, Number, Updater, mean_metrics, stacked
 from ding_lite.registry import POLICY_REGISTRY
@@ -279,22 +279,17 @@ class PPOPolicy(ReplayPolicy):
         """
         target_kl, epochs = self.cfg.learn.target_kl, 0
         history: list[Metrics] = []
+        taken: list[Taken] = []  # and not looked at yet
         told: dict[str, float] = {}
         stopped = False
         with updater.phase():
             for minibatches in self._passes(buffer, told):
                 kls: list[Number] = []
-                taken: list[Callable[[], Batch]] = []
                 for batch in minibatches:
                     history.append(updater.step(loss, batch))
-                    taken.append(batch.again)
+                    taken.append((loss, batch.again))
                     if "approx_kl" in history[-1]:
                         kls.append(history[-1]["approx_kl"])
-                bad = updater.first_bad_step()
-                if bad is not None:
-                    raise non_finite_step(
-                        self, loss.__name__, taken[bad](), history[len(history) - len(taken) + bad], bad
-                    )
                 epochs += not stopped
                 if target_kl is not None and kls:
                     stopped = float(stacked(kls).mean()) > 1.5 * target_kl
@@ -302,6 +297,9 @@ class PPOPolicy(ReplayPolicy):
                     break
                 if stopped and after_target_kl is not None:
                     loss = after_target_kl
+                if not self.cfg.on_policy:  # what is drawn next depends on these steps, and waits for them
+                    raise_non_finite(self, updater, taken, history)
+        raise_non_finite(self, updater, taken, history)
         return told | mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
 
     def _monitor_vars_learn(self) -> list[str]:

@@ -24,11 +24,13 @@ from torch import Tensor
 from ding_lite.buffer import Limits, ReplayBuffer
 from ding_lite.models.towers import owns
 from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.policies.diagnosis import OLDEST_SHOWN, describe_buffer
 from ding_lite.policies.minibatches import batch_at, batches_at
 from ding_lite.rl import losses
 from ding_lite.rollout import (
     Batch,
     Rollout,
+    as_rollout,
     flatten_rows,
     minibatch_sizes,
     permutation,
@@ -43,7 +45,7 @@ OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF
 ON_POLICY_ONLY = (["learn.epoch_per_collect"], "is for fresh rollouts; off-policy write learn.reuse")
 ROLLOUTS_KEPT = 4  # by a buffer of no given size
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
-OLDEST_SHOWN = 8  # iterations: what is older is counted with it in the metrics
+CREDIT = ("value", "advantage", "value_target")
 
 
 class ReplayPolicy(ActorCriticPolicy):
@@ -183,28 +185,31 @@ class ReplayPolicy(ActorCriticPolicy):
             told: is given what is watched of the buffer before the first step.
         """
         learn, buffer, data = self.cfg.learn, self.buffers[name], self.buffers[name].data
-        stale = bool((buffer.age > 0).any())
+        stale = not buffer.is_fresh and bool((buffer.age > 0).any())
         extra = dict(self.proximal[name])
         proximal = extra.pop("log_prob")
         ratio = torch.exp(proximal - data.log_prob).masked_fill(~data.valid, 1.0) if stale else None
         if not self.cfg.on_policy:
-            told |= self._describe_buffer(name, ratio)
+            watched = describe_buffer(buffer, ratio, self.clip_ratio)
+            told |= {f"{self._prefix(name)}_{what}": number for what, number in watched.items()}
         if ratio is not None and learn.proximal == "decoupled":
             extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
         steps = math.inf if buffer.limits.steps is None else buffer.limits.steps
-        credit, first, of_rows = data, True, None
+        credit, flat, of_rows, of_credit = data, None, None, None
         while steps > 0:
-            rows = buffer.live().flatten().nonzero().squeeze(-1)
+            rows = buffer.live_rows()
             if not len(rows):
                 break
-            if stale or not first:  # a fresh rollout has the newest values already
+            if stale or flat is not None:  # a fresh rollout has the newest values already
                 credit = self._renewed_credit(data, ratio)
-            if of_rows is None or credit is not data or not torch.equal(rows, of_rows):
-                flat, of_rows = self._training_set(data, credit, rows, extra), rows
+            if of_rows is None or (rows is not of_rows and not torch.equal(rows, of_rows)):
+                samples, of_rows, of_credit = self._samples(data, rows, extra), rows, None
+            if credit is not of_credit:
+                flat, of_credit = self._with_credit(samples, credit, rows), credit
             planned = int(min(steps, len(minibatch_sizes(len(rows), learn.batch_size))))
             draw = self._prioritized_minibatches if self.prioritized else self._permuted_minibatches
             yield draw(flat, buffer, rows, planned)
-            steps, first = steps - planned, False
+            steps -= planned
         if buffer.limits.steps is not None:
             told[f"{self._prefix(name)}_missing_updates"] = float(steps)
 
@@ -213,10 +218,11 @@ class ReplayPolicy(ActorCriticPolicy):
         """Returns fields (T, C, ...) by the policy as it is now: log_prob, and old_logit where it is used."""
         data = buffer.data
         log_prob: Tensor = data.log_prob.clone()  # of fresh rows, and for those it is the policy's already
-        rows = (data.valid & (buffer.age > 0)).flatten().nonzero().squeeze(-1)
-        if len(rows):
+        is_stale = data.valid & (buffer.age > 0)
+        if not buffer.is_fresh and bool(is_stale.any()):
+            rows = is_stale.flatten().nonzero().squeeze(-1)
             stale = flatten_rows({"obs": data.obs, "action": data.action}, rows)
-            log_prob.view(-1)[rows] = self._log_probs(stale.obs, stale.action, lead=1)
+            log_prob.view(-1)[rows] = self._log_probs(stale["obs"], stale["action"], lead=1)
         old_logit = {"old_logit": self._logits(data.obs, lead=2)} if self.cfg.learn.kl_penalty else {}
         return {"log_prob": log_prob, **old_logit}
 
@@ -232,28 +238,35 @@ class ReplayPolicy(ActorCriticPolicy):
                 setattr(data, name, field)
         return credit
 
+    def _training_set(self, data: Rollout, credit: Any) -> Rollout:
+        """Returns the valid rows of (T, C) as the losses take them (N, ...), with the ``credit`` given."""
+        rows = data.valid.flatten().nonzero().squeeze(-1)
+        return self._with_credit(self._samples(data, rows, {}), credit, rows)
+
     @torch.no_grad()
-    def _training_set(
-        self, data: Rollout, credit: Any, rows: Tensor | None = None, extra: Mapping[str, Any] | None = None
-    ) -> Rollout:
-        """Returns rows (N, ...) of (T, C) as the losses take them, with ``credit``'s three fields.
+    def _samples(self, data: Rollout, rows: Tensor, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the fields of a training set that are not credit.
 
         Args:
-            rows: (N,), of the flattened (T, C); all valid ones when None.
+            rows: (N,), of the flattened (T, C).
             extra: more fields (T, C, ...), or others of the same name.
         """
-        fields = time_major_fields(data) | dict(extra or {})
+        fields = time_major_fields(data) | dict(extra)
         if self.obs_norm is not None:
             fields["obs"] = self.obs_norm(fields["obs"])
-        for name in ("value", "advantage", "value_target"):
-            fields[name] = credit[name]
+        return flatten_rows({name: x for name, x in fields.items() if name not in CREDIT}, rows)
+
+    @torch.no_grad()
+    def _with_credit(self, samples: Mapping[str, Any], credit: Any, rows: Tensor) -> Rollout:
+        """Returns the training set of the samples at ``rows``, with the three fields of ``credit`` there."""
+        fields = {name: credit[name] for name in CREDIT}
         if self.value_norm is not None:
-            fields["value"] = self.value_norm.normalize(fields["value"])
-            fields["value_target"] = self.value_norm.normalize(fields["value_target"])
-        flat = flatten_rows(fields, data.valid.flatten().nonzero().squeeze(-1) if rows is None else rows)
+            for name in ("value", "value_target"):
+                fields[name] = self.value_norm.normalize(fields[name])
+        fields = flatten_rows(fields, rows)
         if self.cfg.learn.adv_norm == "batch":
-            flat.advantage = losses.normalize_advantage(flat.advantage)
-        return flat
+            fields["advantage"] = losses.normalize_advantage(fields["advantage"])
+        return as_rollout({**samples, **fields})
 
     @property
     def _normalizes_minibatches(self) -> bool:
@@ -302,25 +315,6 @@ class ReplayPolicy(ActorCriticPolicy):
             # What the advantage is by now, after the value has moved.
             error = (batch.value_target - batch.new_value) * float(std)
             buffer.priority.view(-1)[rows[index]] = self._priority(error)
-
-    def _describe_buffer(self, name: str, ratio: Tensor | None) -> dict[str, float]:
-        """Returns how old and how used the live transitions are, and how far the policy has moved on."""
-        buffer = self.buffers[name]
-        live = buffer.live()
-        age = buffer.age.expand_as(live)[live].clamp(max=OLDEST_SHOWN)
-        ratio = torch.ones(len(age), device=self.device) if ratio is None else ratio[live]
-        outside = ((ratio - 1).abs() > self.clip_ratio).float()
-        count = torch.bincount(age, minlength=OLDEST_SHOWN + 1)
-        share = torch.bincount(age, outside, OLDEST_SHOWN + 1) / count
-        prefix = self._prefix(name)
-        return {
-            f"{prefix}_samples": float(live.sum()),
-            f"{prefix}_age": float(age.float().mean()),
-            f"{prefix}_uses": float(buffer.uses[live].float().mean()),
-            f"{prefix}_weight_mean": float(ratio.mean()),
-            f"{prefix}_weight_max": float(ratio.max()),
-            **{f"{prefix}_outside_clip_age_{k}": float(share[k]) for k in range(len(share)) if int(count[k])},
-        }
 
     def _prefix(self, name: str) -> str:
         return "buffer" if len(self.buffers) == 1 else f"{name}_buffer"

@@ -141,7 +141,7 @@ class Updater:
         self._known: dict[Loss, KnownGradient | None] | None = None  # within a phase
         # Where a number costs nothing to look at; a device is not waited for.
         self.on_host = self._counts.device.type == "cpu"
-        self._flags: list[Number] = []  # 1 for each step of this pass that was not finite
+        self._flags: list[Number] = []  # of the steps since first_bad_step(): 1 where one was not finite
 
     @contextlib.contextmanager
     def phase(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ class Updater:
         return *(list(compress(tensors, reached)) for tensors in of_all), own
 
     def first_bad_step(self) -> int | None:
-        """Ends a pass: returns which step since the last call was the first that was not finite.
+        """Returns which step since the last call was the first that was not finite; waits for a device once.
 
         None if there is none, or if all of them are within the budget.
         """

@@ -541,7 +541,7 @@ def test_priorities_are_sampled_in_proportion(size):
     buffer.priority = torch.tensor([1.0, 2.0, 3.0, 5.0, 8.0, 0.5]).view(2, 3)
     buffer.limits = type(buffer.limits)(10**9)
     data, rows = buffer.data, torch.arange(6)
-    flat = policy._training_set(data, data, rows)
+    flat = policy._training_set(data, data)
     p = buffer.priority.double().flatten() / buffer.priority.sum()
     outcomes = list(itertools.combinations(range(6), size))
     # Without replacement: one after the other, each in proportion among those left.

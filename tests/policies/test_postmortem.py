@@ -49,7 +49,7 @@ def run(folder, **learn):
 
 def test_step_is_kept_and_can_be_taken_again(tmp_path):
     with pytest.raises(
-        NumericsError, match=r"gradient step \d+ of a pass .*policy_loss|total_loss"
+        NumericsError, match=r"gradient step \d+ of this phase .*policy_loss|total_loss"
     ) as caught:
         run(tmp_path / "run")
     message = str(caught.value)

@@ -1,0 +1,144 @@
+"""Devices other than the host: what lies there meets nothing that lies here.
+
+Without a GPU torch's "meta" device stands for one: it computes shapes and no numbers, and refuses to mix.
+What the library reads back from it is made up.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
+from torch.overrides import TorchFunctionMode
+from worlds import SeededEnv, merged, trainee
+
+from ding_lite import PPOPolicy
+
+META = torch.device("meta")
+READ = {"tolist": lambda x: x.tolist(), "item": float, "__float__": float, "__int__": int, "__bool__": bool}
+DRAWS = ("exponential_", "normal_", "uniform_", "bernoulli_", "multinomial")
+
+
+def lies_there(x):
+    return isinstance(x, torch.Tensor) and x.device == META
+
+
+class MetaDevice(TorchFunctionMode):
+    """Makes numbers up where some are read, and sizes where numbers decide: of a mask all is taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        name, kwargs = function.__name__, dict(kwargs or {})
+        x = args[0] if args else None
+        if name == "randperm" or (name in DRAWS and lies_there(x)):
+            kwargs.pop("generator")  # it is the host's
+        if name == "multinomial":
+            return torch.empty(args[1], dtype=torch.int64, device=META)
+        if not lies_there(x):
+            return function(*args, **kwargs)
+        if name in READ or name in ("cpu", "numpy") or (name == "to" and "cpu" in map(str, args[1:2])):
+            assert name != "numpy", "numpy() of a tensor that is not on the host"
+            self.read.append(name)
+            made_up = torch.full(x.shape, name in ("__int__", "__bool__"), dtype=x.dtype, device="cpu")
+            return READ.get(name, lambda there: there)(made_up)
+        if name == "equal":
+            return True
+        if name == "nonzero":
+            return torch.empty(x.numel(), x.dim(), dtype=torch.int64, device=META)
+        if name == "bincount":
+            return torch.empty(kwargs["minlength"] if kwargs else args[2], device=META)
+        if name == "__getitem__" and lies_there(args[1]) and args[1].dtype == torch.bool:
+            return x.flatten(0, args[1].dim() - 1)
+        return function(*args, **kwargs)
+
+
+def learn_there(monkeypatch, kind, world=SeededEnv, **options):
+    """Returns what was read from the device while a policy on it collected and learned, twice."""
+    for module in ("base", "replay", "auxiliary"):
+        generator = lambda *stream, device=None: torch.Generator().manual_seed(0)  # noqa: E731
+        monkeypatch.setattr(f"ding_lite.policies.{module}.torch_generator", generator, raising=False)
+    monkeypatch.setattr("ding_lite.policies.base._device", lambda *said: META)
+    options = merged({"learn": {"compile": False}}, options)
+    with MetaDevice() as mode:
+        policy, collector = trainee(kind, world=world, **options)
+        assert policy.device == META
+        for _ in range(2):
+            told = policy.learn_mode.forward(collector.collect())
+    assert told["updates"] > 0
+    return mode.read
+
+
+ONE_EPOCH = {"recompute_adv": False, "learn": {"batch_size": 32}}
+PHASIC = {"aux_freq": 1, "aux_train_epoch": 1}
+STALE = {"priority": True, "priority_IS_weight": True, "learn": {"reuse": 2}}
+CASES = [
+    ("ppo", {}),
+    ("ppo_offpolicy", {}),
+    ("ppo_offpolicy", STALE),
+    ("ppo", {"model": {"activation": "gelu"}, "recompute_adv": False}),
+    ("ppo", {"normalize": {"obs": True, "reward": True}}),
+    ("ppo", {"learn": {"kl_penalty": 1.0, "target_kl": 0.1, "value_clip": 0.2, "dual_clip": 3.0}}),
+    ("ppg", {"learn": PHASIC}),
+    ("ppg", {"model": {"arch": "detach"}, "learn": {"aux_freq": 2, "critic_epoch_per_collect": 2}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_a_policy_learns_on_a_device(kind, options, monkeypatch):
+    assert "tolist" in learn_there(monkeypatch, kind, **options)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_action_does(action, monkeypatch):
+    learn_there(monkeypatch, "ppo", partial(Anything, "box", action), **ONE_EPOCH)
+
+
+class Masked(Anything):
+    def info(self):
+        return {"action_mask": np.ones(self.action_space.n, np.int8)}
+
+
+def test_masks_do(monkeypatch):
+    learn_there(monkeypatch, "ppo", Masked, **ONE_EPOCH)
+
+
+@pytest.mark.parametrize("action", VARIANTS)
+def test_every_distribution_does(action, monkeypatch):
+    learn_there(monkeypatch, "ppg", partial(Anything, "box", action), model=VARIANTS[action][1], **ONE_EPOCH)
+
+
+@pytest.mark.parametrize("obs", OBSERVATIONS)
+def test_every_observation_does(obs, monkeypatch):
+    learn_there(monkeypatch, "ppo", partial(Anything, obs, "discrete"), **ONE_EPOCH)
+
+
+class OfTwoPlaces(PPOPolicy):
+    def policy_loss(self, batch):
+        loss, told = super().policy_loss(batch)
+        return loss + (torch.zeros(len(batch.log_prob), device="cpu") * batch.log_prob).mean(), told
+
+
+def test_a_loss_that_mixes_devices_is_refused(monkeypatch):
+    with pytest.raises(RuntimeError, match="device"):
+        learn_there(monkeypatch, "ppo", cls=OfTwoPlaces)
+
+
+# ------------------------------------------------------------------ with a GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and there is none")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_gpu_learns_what_the_host_does(compiled):
+    # One step of all samples, so that their order is no matter; its metrics are those before it.
+    learn = {"compile": compiled, "epoch_per_collect": 1, "batch_size": 64}
+    (host, collector), (gpu, _) = (trainee("ppo", device=device, learn=learn) for device in ("cpu", "cuda"))
+    rollout = collector.collect()
+    expected, told = host.learn_mode.forward(rollout), gpu.learn_mode.forward(rollout)
+    for name in ("total_loss", "policy_loss", "value_loss", "entropy_loss", "grad_norm", "updates"):
+        assert told[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6)
