@@ -192,6 +192,7 @@ SPEED_ROWS = {
                 (2_048, 8_192),
                 {
                     **OURS,
+                    "ding_lite, encoders in bfloat16": ("ours:train", {"dtype": "bfloat16"}),
                     SB3: ("sb3:train", {}),
                     f"{SB3}, ding_lite's wrappers in worker processes": ("sb3:train", {"our_envs": True}),
                     "environments alone": ("alone:atari_envs", {}),

@@ -6,7 +6,13 @@ Names are loaded at first use: ``import ding_lite`` alone imports neither torch 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
+
+# Read when torch is loaded. A thread of GNU's OpenMP that has nothing to do keeps its core for 6 ms, and the
+# environments' workers wait for it; with this for a third of one.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 _HOME = {
     "ActionHead": "ding_lite.models",

@@ -38,7 +38,7 @@ PHASES = {
     "other": "other",
 }
 MORE_ENVS = ("env.collector_env_num", "more: each call serves more environments")
-DEVICE = (("policy.device", "cuda, where there is one"), ("num_threads", "more, for large networks"))
+DEVICE = (("policy.device", "cuda, for large networks"), ("num_threads", "more, for large networks"))
 # What to try where a group is the largest: keys, and in which direction.
 ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     "env": (
@@ -110,6 +110,12 @@ class Profile(NamedTuple):
                 sums[PHASES[phase.name]] += phase.seconds
         name = max(sums, key=lambda group: sums[group])
         return name, sums[name] / self.seconds
+
+
+def words_for(group: str) -> str:
+    """Returns the name of a group, and the phases that it is made of where those are others."""
+    phases = [phase for phase, counted_to in PHASES.items() if counted_to == group]
+    return group if phases == [group] else f"{group} ({', '.join(phases)})"
 
 
 def advice(group: str, config: Config) -> list[tuple[str, Any, str]]:

@@ -13,7 +13,7 @@ from ding_lite import SerialPipeline, compile_config
 from ding_lite.cli import build_parser, main
 from ding_lite.config_files import find_config, read_config
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.profiling import ADVICE, PHASES, Stopwatch, _watched, advice, profile
+from ding_lite.profiling import ADVICE, PHASES, Stopwatch, _watched, advice, profile, words_for
 
 SMALL = ("--env", "CartPole-v1", "policy.collect.n_sample=128", "env.collector_env_num=4")
 
@@ -188,6 +188,13 @@ def test_table_and_verdict(tmp_path, monkeypatch, capsys):
     assert lines[-1].startswith("  ")
     assert "; " in lines[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("group", "words"), [("env", "env"), ("updates", "updates (minibatches, gradient, optimiser)")]
+)
+def test_the_largest_is_named_as_in_the_table(group, words):
+    assert words_for(group) == words
 
 
 def test_json_is_alone_on_stdout(tmp_path, monkeypatch, capfd):

@@ -1,5 +1,6 @@
 """Threads and memory of a run's process: what torch and the system say of them."""
 
+import os
 import subprocess
 import sys
 
@@ -46,3 +47,28 @@ def test_memory_that_is_freed_is_not_zeroed_anew():
     pages = 10 * 2**26 // 4096
     assert faults(keep=False) > pages / 4  # huge pages may spare some of them
     assert faults(keep=True) < pages / 100
+
+
+def idle_seconds(**environment):
+    """CPU time that torch's threads take in 20 ms of sleep after a call, in the mean."""
+    code = (
+        "import ding_lite, time, torch\n"
+        "torch.set_num_threads(2)\n"
+        "x, spent = torch.ones(2**20), 0.0\n"
+        "for _ in range(20):\n"
+        "    x + 1\n"
+        "    began = time.process_time(); time.sleep(0.02); spent += time.process_time() - began\n"
+        "print(spent / 20)"
+    )
+    plain = {name: x for name, x in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**plain, **environment})
+    return float(done.stdout)
+
+
+@pytest.mark.skipif(cores() < 2, reason="threads that share a core do not wait on it")
+@pytest.mark.skipif(sys.platform != "linux", reason="torch's OpenMP is GNU's on Linux alone")
+def test_threads_with_nothing_to_do_let_go_of_their_core():
+    assert idle_seconds() < 1.5e-3
+    assert idle_seconds(GOMP_SPINCOUNT="300000") > 3e-3, "what the user says goes, and it can be seen"
+    assert idle_seconds(OMP_WAIT_POLICY="active") > 3e-3

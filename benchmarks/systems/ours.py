@@ -32,9 +32,14 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
-def train(work: Work, steps: int, *, compiled: bool = False, everything: bool = False) -> Done:
+def train(
+    work: Work, steps: int, *, compiled: bool = False, everything: bool = False, dtype: str = "float32"
+) -> Done:
     """Trains; ``everything`` has evaluation and checkpoints every 10,000 steps as well."""
-    pipeline = _pipeline(_config(work, steps, compiled, everything))
+    config = _config(work, steps, compiled, everything)
+    if dtype != "float32":  # versions before it have no such key
+        config["policy"]["model"]["encoder_dtype"] = dtype
+    pipeline = _pipeline(config)
     auxiliary = 0
     for progress in pipeline:
         auxiliary += int(progress.metrics.get("learn/aux_updates", 0))

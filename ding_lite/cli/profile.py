@@ -17,7 +17,7 @@ from ding_lite.cli.sources import config_of
 from ding_lite.config import Config
 from ding_lite.config_files import parse_overrides
 from ding_lite.errors import ConfigError
-from ding_lite.profiling import Profile, advice, profile, training
+from ding_lite.profiling import Profile, advice, profile, training, words_for
 from ding_lite.tuning import Setting, TrainingProcess, Trial, Tuner
 
 SELDOM = ("auxiliary", "evaluation", "checkpoint")  # phases that not every iteration has
@@ -81,7 +81,8 @@ def _table(told: dict[str, Any]) -> list[str]:
         lines.append(f"{phase:<12} {row['ms']:>12.2f} {row['percent']:>6.1f}{seldom}")
     lines.append(f"{'iteration':<12} {told['iteration_ms']:>12.2f} {100:>6.1f}")
     lines += ["", f"{told['env_steps_per_second']:,.0f} env steps/s"]
-    lines.append(f"Most of the time, {told['largest_percent']:.0f} %, goes to: {told['largest']}. To try:")
+    largest = words_for(told["largest"])
+    lines.append(f"Most of the time, {told['largest_percent']:.0f} %, goes to: {largest}. To try:")
     width = max(len(key) for key in told["try"])
     return [
         *lines,
@@ -152,7 +153,7 @@ def _heading(config: Config, present: Profile) -> list[str]:
     steps = "compiled steps" if present.compiled else "no compiled steps"
     return [
         f"{config.values.exp_name} on {present.device}: {present.backend}, {threads}, {steps}",
-        f"Most of the time goes to: {present.largest()[0]}",
+        f"Most of the time goes to: {words_for(present.largest()[0])}",
         "",
         f"{'setting':<{WIDTH}} {'steps/s':>9} {'best so far':>11} {'gain':>7}",
     ]

@@ -80,6 +80,8 @@ class VAC(ActorCritic):
         encoder=Key(None, (dict,), optional=True),
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
+        # "bfloat16": what encoders compute in; parameters, heads and losses stay float32.
+        encoder_dtype=Key("float32", choices=("float32", "bfloat16")),
         # tanh for vectors, relu for images, when None.
         activation=Key(None, choices=tuple(ACTIVATIONS), optional=True),
         # Hidden layers of each head, before its one linear layer.
@@ -113,6 +115,7 @@ class VAC(ActorCritic):
         share_encoder: bool | None = None,
         encoder: Mapping[str, Any] | None = None,
         encoder_hidden_size_list: Sequence[int] | None = None,
+        encoder_dtype: str = "float32",
         activation: str | None = None,
         actor_head_hidden_size_list: Sequence[int] = (),
         critic_head_hidden_size_list: Sequence[int] = (),
@@ -128,7 +131,7 @@ class VAC(ActorCritic):
         self.share_encoder = images if share_encoder is None else share_encoder
         self.activation = activation = activation or ("relu" if images else "tanh")
 
-        options = (encoder, encoder_hidden_size_list, activation)
+        options = (encoder, encoder_hidden_size_list, activation, encoder_dtype)
         self.actor_encoder = Encoder(obs_space, *options)
         self.critic_encoder = None if self.share_encoder else Encoder(obs_space, *options)
         features = self.actor_encoder.out_features

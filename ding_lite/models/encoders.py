@@ -262,6 +262,8 @@ class Encoder(nn.Module):
             there are none, for every leaf), or ``{"leaf.path": {"type": ...}}`` a leaf.
         hidden_size_list: widths of the trunk; ``None`` is the encoder's own, 64-64 for vectors.
         activation: its name.
+        dtype: "float32", or "bfloat16" for the products and convolutions; parameters, their gradients and
+            the features that come out are float32 in any case.
 
     Shapes:
         observations (N, ...), or a dict of them -> (N, out_features)
@@ -273,8 +275,10 @@ class Encoder(nn.Module):
         encoder: Mapping[str, Any] | None,
         hidden_size_list: Sequence[int] | None,
         activation: str,
+        dtype: str = "float32",
     ) -> None:
         super().__init__()
+        self.dtype: torch.dtype = getattr(torch, dtype)
         found = [(path, leaf) for path, leaf in observation_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in found]
         leaves: list[Any] = []
@@ -290,6 +294,13 @@ class Encoder(nn.Module):
         self.out_features = sizes[-1]
 
     def forward(self, obs: Any) -> Tensor:
+        if self.dtype == torch.float32:
+            return self._features(obs)
+        kind = next(self.parameters()).device.type
+        with torch.autocast(kind, self.dtype, cache_enabled=False):  # each weight is cast once in a call
+            return self._features(obs).float()
+
+    def _features(self, obs: Any) -> Tensor:
         features = [leaf(_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
         return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
 

@@ -42,7 +42,9 @@ def find_tower(
         methods: of the model that put them together.
         after: the head's parts, in the order of the computation.
     """
-    if type(encoder) is not Encoder or [type(leaf) for leaf in encoder.leaves] != [VectorEncoder]:
+    if type(encoder) is not Encoder or encoder.dtype != torch.float32:
+        return None
+    if [type(leaf) for leaf in encoder.leaves] != [VectorEncoder]:
         return None
     leaf: Any = encoder.leaves[0]
     chain: list[nn.Module] = []

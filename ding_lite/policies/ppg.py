@@ -235,7 +235,9 @@ class PPGPolicy(PPOPolicy):
         if "learn" in self.fields and self.auxiliary is not None:
             samples = self.cfg.learn.aux_freq * self.cfg.collect.n_sample
             size = self._memory_bytes() / 2**20
-            lines.append(f"auxiliary memory: {samples:,} samples, {size:,.1f} MiB when full")
+            lines.append(
+                f"auxiliary phase: every {samples:,} env steps; its memory takes {size:,.1f} MiB when full"
+            )
         return lines
 
     def _policy_phase(self) -> dict[str, float]:

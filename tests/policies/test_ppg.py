@@ -458,8 +458,8 @@ def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path
         logger=dict(tensorboard=False),
     )
     pipeline = SerialPipeline(config, folder=tmp_path / "run")
-    (line,) = [line for line in pipeline.policy.describe() if line.startswith("auxiliary memory")]
-    assert line.startswith("auxiliary memory: 80 samples, ")
+    (line,) = [line for line in pipeline.policy.describe() if line.startswith("auxiliary phase")]
+    assert line.startswith("auxiliary phase: every 80 env steps; ")
     assert line.endswith(f" {pipeline.policy._memory_bytes() / 2**20:,.1f} MiB when full")
     assert line in (tmp_path / "run" / "log.txt").read_text()
     pipeline.step()
