@@ -38,7 +38,7 @@ def train(
     """Trains; ``everything`` has evaluation and checkpoints every 10,000 steps as well."""
     config = _config(work, steps, compiled, everything)
     if dtype != "float32":  # versions before it have no such key
-        config["policy"]["model"]["encoder_dtype"] = dtype
+        config["policy"]["model"] = {**config["policy"]["model"], "encoder_dtype": dtype}
     pipeline = _pipeline(config)
     auxiliary = 0
     for progress in pipeline:
