@@ -210,10 +210,10 @@ SPEED_ROWS = {
                 {
                     "ding_lite": ("ours:train", {}),
                     "single file, CleanRL's manner": ("single_file_ppg:train", {}),
-                    "environments alone": ("alone:pool_envs", {}),
-                    "network alone": ("alone:impala_cnn", {}),
                 },
-            ),
+            )
+            | _systems(PROCGEN, (70_000, 350_000), {"environments alone": ("alone:pool_envs", {})})
+            | _systems(PROCGEN, (7_000, 15_000), {"network alone": ("alone:impala_cnn", {})}),
             base="single file, CleanRL's manner",
             limit=("environments alone", "network alone"),
             rounds=2,

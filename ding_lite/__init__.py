@@ -10,7 +10,7 @@ import os
 from typing import Any
 
 # Read when torch is loaded. A thread of GNU's OpenMP that has nothing to do keeps its core for 6 ms, and the
-# environments' workers wait for it; with this for a third of one.
+# environments' workers wait for it; with this, for a third of a millisecond.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 

@@ -53,7 +53,7 @@ class ReplayBuffer:
         self.uses = self.priority = self.version = torch.zeros(0)
         self.is_fresh = False
         self._rows: Tensor | None = None  # what live_rows() found, while it holds
-        self._draws_left: int | None = None  # of all of them together; None where they differ
+        self._draws_left: int | None = None  # of those rows; None where some have more than others
 
     def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
         """Takes in the rollout (T, B) of this iteration; it is not copied while it is alone.
@@ -99,9 +99,9 @@ class ReplayBuffer:
 
         A fresh rollout that is drawn whole each time is looked at once: a device need not be waited for.
         """
-        rows = self.live().flatten().nonzero().squeeze(-1) if self._rows is None else self._rows
-        self._rows = rows
-        return rows[:0] if self._draws_left == 0 else rows
+        if self._rows is None:
+            self._rows = self.live().flatten().nonzero().squeeze(-1)
+        return self._rows[:0] if self._draws_left == 0 else self._rows
 
     def use(self, rows: Tensor) -> None:
         """Counts a draw of each of some live transitions, all different.

@@ -50,6 +50,7 @@ KINDS = {
     "env.manager.autoreset": REFUSED,
     "policy.device": WARNED,
     "policy.cuda": WARNED,
+    "policy.model.encoder_dtype": WARNED,  # what is saved is float32
     "policy.recompute_adv": WARNED,
     "policy.nstep_return": WARNED,
     "policy.nstep": WARNED,

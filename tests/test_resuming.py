@@ -176,6 +176,7 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         *("policy.learn.value_norm", "policy.normalize.obs", "policy.normalize.reward"),
     }
     assert kinds["policy.learn.learning_rate"] == kinds["num_threads"] == WARNED
+    assert kinds["policy.model.encoder_dtype"] == WARNED
     assert (
         kinds["checkpoint.keep"] == kinds["policy.eval.eval_freq"] == kinds["env.manager.worker_num"] == FREE
     )

@@ -296,8 +296,8 @@ class Encoder(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         if self.dtype == torch.float32:
             return self._features(obs)
-        kind = next(self.parameters()).device.type
-        with torch.autocast(kind, self.dtype, cache_enabled=False):  # each weight is cast once in a call
+        device = _at(obs, self.paths[0]).device.type
+        with torch.autocast(device, self.dtype, cache_enabled=False):  # each weight is cast once in a call
             return self._features(obs).float()
 
     def _features(self, obs: Any) -> Tensor:

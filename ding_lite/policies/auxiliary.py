@@ -68,10 +68,12 @@ class AuxiliaryPhase:
 
     def run(self) -> dict[str, float]:
         """Trains on the memory, forgets it, and returns the means of the metrics, and what changed."""
-        memory, learn, history = self.memory, self.learn, list[Metrics]()
+        memory, learn = self.memory, self.learn
+        history: list[Metrics] = []
+        taken: list[Taken] = []
         old_logit = self.policy._logits(memory.all()["obs"], lead=1)
         measured = torch.arange(0, memory.size, -(-memory.size // MEASURED))
-        found, taken = [self._measure(measured, old_logit)], list[Taken]()
+        found = [self._measure(measured, old_logit)]
         for _ in range(learn.aux_train_epoch):
             for index in minibatches(memory.size, learn.aux_batch_size or learn.batch_size, self.order):
                 parts = [
@@ -82,6 +84,8 @@ class AuxiliaryPhase:
                 history.append({"aux_grad_norm" if k == "grad_norm" else k: v for k, v in told_of.items()})
                 taken.append((self.loss, partial(self.batch, index, old_logit)))
             found.append(self._measure(measured, old_logit))
+            if self.updater.on_host:
+                raise_non_finite(self.policy, self.updater, taken, history)
         raise_non_finite(self.policy, self.updater, taken, history)
         memory.clear()
         kls, auxiliary, value = torch.stack(found, 1).tolist()

@@ -20,15 +20,15 @@ Taken = tuple[Loss, Callable[[], Batch]]
 def raise_non_finite(
     policy: Policy, updater: Updater, taken: list[Taken], history: Sequence[Metrics]
 ) -> None:
-    """Looks at the last steps, those ``taken``, and forgets them if they were finite.
+    """Looks at the last steps, those ``taken``, and forgets them if the run survives them.
 
     Args:
-        policy: as it was before the first that was not: none is taken after it.
+        policy: as it was before the first that it does not survive: none was taken after that.
         updater: that took them.
         history: the metrics of all steps of this phase of the iteration.
 
     Raises:
-        NumericsError: with the minibatch and the parameters that the first was to be taken with.
+        NumericsError: with the minibatch and the parameters that this one was to be taken with.
     """
     bad = updater.first_bad_step()
     if bad is not None:

@@ -233,10 +233,12 @@ class PPGPolicy(PPOPolicy):
     def describe(self) -> list[str]:
         lines = super().describe()
         if "learn" in self.fields and self.auxiliary is not None:
-            samples = self.cfg.learn.aux_freq * self.cfg.collect.n_sample
+            iterations = self.cfg.learn.aux_freq
+            samples = iterations * self.cfg.collect.n_sample
             size = self._memory_bytes() / 2**20
             lines.append(
-                f"auxiliary phase: every {samples:,} env steps; its memory takes {size:,.1f} MiB when full"
+                f"auxiliary phase: every {iterations} iterations; its memory of {samples:,} samples takes "
+                f"{size:,.1f} MiB when full"
             )
         return lines
 

@@ -297,7 +297,7 @@ class PPOPolicy(ReplayPolicy):
                     break
                 if stopped and after_target_kl is not None:
                     loss = after_target_kl
-                if not self.cfg.on_policy:  # what is drawn next depends on these steps, and waits for them
+                if updater.on_host or not self.cfg.on_policy:  # no device, or replay, which waits for it
                     raise_non_finite(self, updater, taken, history)
         raise_non_finite(self, updater, taken, history)
         return told | mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ from ding_lite.rollout import (
     Batch,
     Rollout,
     as_rollout,
+    fields_of,
     flatten_rows,
     minibatch_sizes,
     permutation,
@@ -195,17 +197,18 @@ class ReplayPolicy(ActorCriticPolicy):
         if ratio is not None and learn.proximal == "decoupled":
             extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
         steps = math.inf if buffer.limits.steps is None else buffer.limits.steps
-        credit, flat, of_rows, of_credit = data, None, None, None
+        credit, flat, of_rows = data, None, None
         while steps > 0:
             rows = buffer.live_rows()
             if not len(rows):
                 break
             if stale or flat is not None:  # a fresh rollout has the newest values already
                 credit = self._renewed_credit(data, ratio)
-            if of_rows is None or (rows is not of_rows and not torch.equal(rows, of_rows)):
-                samples, of_rows, of_credit = self._samples(data, rows, extra), rows, None
-            if credit is not of_credit:
-                flat, of_credit = self._with_credit(samples, credit, rows), credit
+            others = of_rows is None or (rows is not of_rows and not torch.equal(rows, of_rows))
+            if others:
+                samples, of_rows = self._samples(data, rows, extra), rows
+            if others or credit is not data:  # which is made anew in each pass
+                flat = self._with_credit(samples, credit, rows)
             planned = int(min(steps, len(minibatch_sizes(len(rows), learn.batch_size))))
             draw = self._prioritized_minibatches if self.prioritized else self._permuted_minibatches
             yield draw(flat, buffer, rows, planned)
@@ -311,6 +314,7 @@ class ReplayPolicy(ActorCriticPolicy):
                 batch.value_weight = weight[index] / weight[unspent].max()
                 stale_weight = batch.policy_weight
                 batch.policy_weight = batch.value_weight * (1.0 if stale_weight is None else stale_weight)
+                batch.again = partial(Batch, **fields_of(batch))
             yield batch
             # What the advantage is by now, after the value has moved.
             error = (batch.value_target - batch.new_value) * float(std)

@@ -31,6 +31,11 @@ class BadSteps:
     def __init__(self, budget: int = 0) -> None:
         self.budget, self.count = budget, 0
 
+    @property
+    def left(self) -> int:
+        """How many more the run survives."""
+        return max(0, self.budget - self.count)
+
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}
 
@@ -107,7 +112,7 @@ class Updater:
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
-        bad_steps: of the run. Without a budget, the first one stops all that follow until it is looked
+        bad_steps: of the run. The first one beyond their budget stops all that follow until it is looked
             at, so that the parameters are still those it failed with.
         closed_form: is asked first for a gradient.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
@@ -141,7 +146,9 @@ class Updater:
         self._known: dict[Loss, KnownGradient | None] | None = None  # within a phase
         # Where a number costs nothing to look at; a device is not waited for.
         self.on_host = self._counts.device.type == "cpu"
-        self._flags: list[Number] = []  # of the steps since first_bad_step(): 1 where one was not finite
+        # Of the steps since first_bad_step(): 1 for each that was not taken, and how many those are.
+        self._flags: list[Number] = []
+        self._not_taken: Number = 0.0
 
     @contextlib.contextmanager
     def phase(self) -> Iterator[None]:
@@ -193,6 +200,7 @@ class Updater:
         """Takes Adam's step along a gradient, if it is finite."""
         bad = self._flag(gradient.bad)
         self._flags.append(bad)
+        self._not_taken = self._not_taken + bad
         reached = tuple(value is not None for value in gradient.values)
         if reached not in self._reached:
             self._reached[reached] = self._part(reached)
@@ -222,9 +230,15 @@ class Updater:
         )
 
     def _flag(self, bad: Number) -> Number:
-        """Returns 1 where a step is not to be taken: a float on the host, else a tensor."""
-        flags = [bad, *(self._flags[-1:] if not self.bad_steps.budget else [])]
-        return max(map(float, flags)) if self.on_host else stacked(flags).amax()
+        """Returns 1 where a step is not to be taken: a float on the host, else a tensor.
+
+        That is where it is not finite, or the run does not survive those before it.
+        """
+        over = self._not_taken > self.bad_steps.left
+        if self.on_host:
+            return max(float(bad), float(over))
+        bad = torch.as_tensor(bad)
+        return bad.maximum(over) if isinstance(over, Tensor) else bad
 
     def _part(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
         """Returns the parameters that are ``reached``, their moments and counts, and 1.0 for each of them."""
@@ -234,14 +248,15 @@ class Updater:
         return *(list(compress(tensors, reached)) for tensors in of_all), own
 
     def first_bad_step(self) -> int | None:
-        """Returns which step since the last call was the first that was not finite; waits for a device once.
+        """Returns which step since the last call was the first beyond the budget; waits for a device once.
 
-        None if there is none, or if all of them are within the budget.
+        None if there is none: all were finite, or the run survives those that were not.
         """
-        flags, self._flags = self._flags, []
+        flags, self._flags, self._not_taken = self._flags, [], 0.0
         bad = [step for step, flag in enumerate(flags if self.on_host else stacked(flags).tolist()) if flag]
+        left = self.bad_steps.left
         self.bad_steps.count += len(bad)
-        return bad[0] if bad and self.bad_steps.count > self.bad_steps.budget else None
+        return bad[left] if len(bad) > left else None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns moments and counts; ``eps`` is the config's, which may be another when it is loaded."""

@@ -95,6 +95,16 @@ def test_compiled_to_c_it_agrees_to_the_rounding(kind, differences, compilations
     assert 0 < max(differences) < 1e-5, "0: it was not compiled"
 
 
+def test_encoders_in_bfloat16_are_compiled_to_c(differences, compilations):
+    model = {"encoder_dtype": "bfloat16", "encoder_hidden_size_list": [8]}
+    policy, collector = trainee(
+        "ppo", SeededEnv, learn={"compile": True, "epoch_per_collect": 1}, model=model
+    )
+    policy.learn_mode.forward(collector.collect())
+    assert len(compilations) == 4
+    assert 0 < max(differences) < 0.02
+
+
 def test_minibatches_of_all_sizes_take_two_graphs(traced, differences):
     policy, collector = trainee("ppo", learn=dict(compile=True))
     rollout = collector.collect()

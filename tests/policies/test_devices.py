@@ -1,7 +1,7 @@
 """Devices other than the host: what lies there meets nothing that lies here.
 
-Without a GPU torch's "meta" device stands for one: it computes shapes and no numbers, and refuses to mix.
-What the library reads back from it is made up.
+Without a GPU torch's "meta" device stands for one: it computes shapes and no numbers. Calls that mix devices
+are refused, and what the library reads back is made up.
 """
 
 from __future__ import annotations
@@ -13,21 +13,49 @@ import pytest
 import torch
 from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from worlds import SeededEnv, merged, trainee
 
 from ding_lite import PPOPolicy
 
 META = torch.device("meta")
 READ = {"tolist": lambda x: x.tolist(), "item": float, "__float__": float, "__int__": int, "__bool__": bool}
-DRAWS = ("exponential_", "normal_", "uniform_", "bernoulli_", "multinomial")
+MOVING = ("to", "copy_", "__set__", "_has_compatible_shallow_copy_type")
+DRAWS = ("exponential_", "normal_", "uniform_", "bernoulli_")
 
 
 def lies_there(x):
     return isinstance(x, torch.Tensor) and x.device == META
 
 
+def refuse_mixtures(name, *args):
+    """Some of meta's own calls, such as the product of two matrices, let them pass."""
+    tensors = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor) and t.dim()]
+    if len({lies_there(t) for t in tensors}) == 2 and name not in MOVING:
+        raise RuntimeError(f"{name} of tensors on two devices")
+
+
+def all_of(x, index):
+    """Returns ``x[index]`` as if every mask were true everywhere."""
+    index = index if isinstance(index, tuple) else (index,)
+    masks = [lies_there(part) and part.dtype == torch.bool for part in index]
+    if masks == [True]:
+        return x.flatten(0, index[0].dim() - 1)
+    return x[tuple(slice(None) if mask else part for part, mask in zip(index, masks, strict=True))]
+
+
+# Whose size, or result, depends on numbers.
+OF_SOME_SIZE = {
+    "equal": lambda x, y: True,
+    "nonzero": lambda x: torch.empty(x.numel(), x.dim(), dtype=torch.int64, device=META),
+    "bincount": lambda x, weights=None, minlength=0: torch.empty(minlength, device=META),
+    "multinomial": lambda x, count, generator: torch.empty(count, dtype=torch.int64, device=META),
+    "__getitem__": all_of,
+}
+
+
 class MetaDevice(TorchFunctionMode):
-    """Makes numbers up where some are read, and sizes where numbers decide: of a mask all is taken."""
+    """Makes numbers up where some are read, and sizes where numbers decide on them."""
 
     def __init__(self):
         super().__init__()
@@ -35,40 +63,32 @@ class MetaDevice(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, kwargs = function.__name__, dict(kwargs or {})
+        refuse_mixtures(name, args, kwargs)
         x = args[0] if args else None
-        if name == "randperm" or (name in DRAWS and lies_there(x)):
-            kwargs.pop("generator")  # it is the host's
-        if name == "multinomial":
-            return torch.empty(args[1], dtype=torch.int64, device=META)
         if not lies_there(x):
             return function(*args, **kwargs)
-        if name in READ or name in ("cpu", "numpy") or (name == "to" and "cpu" in map(str, args[1:2])):
-            assert name != "numpy", "numpy() of a tensor that is not on the host"
+        if name in DRAWS:
+            kwargs.pop("generator")  # there is none for meta, and this one is the host's
+        if name in READ or name == "cpu" or (name == "to" and "cpu" in map(str, args[1:2])):
             self.read.append(name)
             made_up = torch.full(x.shape, name in ("__int__", "__bool__"), dtype=x.dtype, device="cpu")
             return READ.get(name, lambda there: there)(made_up)
-        if name == "equal":
-            return True
-        if name == "nonzero":
-            return torch.empty(x.numel(), x.dim(), dtype=torch.int64, device=META)
-        if name == "bincount":
-            return torch.empty(kwargs["minlength"] if kwargs else args[2], device=META)
-        if name == "__getitem__" and lies_there(args[1]) and args[1].dtype == torch.bool:
-            return x.flatten(0, args[1].dim() - 1)
-        return function(*args, **kwargs)
+        return OF_SOME_SIZE.get(name, function)(*args, **kwargs)
 
 
-def learn_there(monkeypatch, kind, world=SeededEnv, **options):
-    """Returns what was read from the device while a policy on it collected and learned, twice."""
+def learn_there(monkeypatch, kind, world=SeededEnv, iterations=2, **options):
+    """Returns what was read from the device while a policy on it collected and learned."""
     for module in ("base", "replay", "auxiliary"):
         generator = lambda *stream, device=None: torch.Generator().manual_seed(0)  # noqa: E731
         monkeypatch.setattr(f"ding_lite.policies.{module}.torch_generator", generator, raising=False)
+    order = lambda n, generator: torch.randperm(n, device=META)  # noqa: E731
+    monkeypatch.setattr("ding_lite.policies.replay.permutation", order)
     monkeypatch.setattr("ding_lite.policies.base._device", lambda *said: META)
     options = merged({"learn": {"compile": False}}, options)
     with MetaDevice() as mode:
         policy, collector = trainee(kind, world=world, **options)
         assert policy.device == META
-        for _ in range(2):
+        for _ in range(iterations):
             told = policy.learn_mode.forward(collector.collect())
     assert told["updates"] > 0
     return mode.read
@@ -92,6 +112,11 @@ CASES = [
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_a_policy_learns_on_a_device(kind, options, monkeypatch):
     assert "tolist" in learn_there(monkeypatch, kind, **options)
+
+
+def test_targets_are_renewed_on_a_device(monkeypatch):
+    # Once: in a second iteration a mask that is true everywhere would take other rollouts' targets along.
+    learn_there(monkeypatch, "ppg_offpolicy", iterations=1, learn=PHASIC)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -119,13 +144,18 @@ def test_every_observation_does(obs, monkeypatch):
 
 
 class OfTwoPlaces(PPOPolicy):
+    mixed = staticmethod(torch.mul)
+
     def policy_loss(self, batch):
         loss, told = super().policy_loss(batch)
-        return loss + (torch.zeros(len(batch.log_prob), device="cpu") * batch.log_prob).mean(), told
+        weight = torch.zeros(len(batch.log_prob), device="cpu")
+        return loss + self.mixed(weight, batch.log_prob).mean(), told
 
 
-def test_a_loss_that_mixes_devices_is_refused(monkeypatch):
-    with pytest.raises(RuntimeError, match="device"):
+@pytest.mark.parametrize("mixed", [torch.mul, torch.dot, lambda a, b: torch.cat([a, b])])
+def test_a_loss_that_mixes_devices_is_refused(mixed, monkeypatch):
+    monkeypatch.setattr(OfTwoPlaces, "mixed", staticmethod(mixed))
+    with pytest.raises(RuntimeError, match="of tensors on two devices"):
         learn_there(monkeypatch, "ppo", cls=OfTwoPlaces)
 
 

@@ -84,8 +84,11 @@ def test_a_budget_of_bad_steps_is_survived_and_counted(tmp_path):
 
 
 def test_a_budget_that_is_used_up_ends_the_run(tmp_path):
-    with pytest.raises(NumericsError):
+    with pytest.raises(NumericsError) as caught:
         run(tmp_path / "run", far=0.4, skip_bad_steps=1)
+    step = int(str(caught.value).split("gradient step ")[1].split()[0])
+    assert step > 0
+    assert math.isnan(replay_step(tmp_path / "run" / "dump")["metrics"]["total_loss"])
 
 
 def test_all_optimisers_of_a_run_share_one_budget():

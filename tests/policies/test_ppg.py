@@ -459,7 +459,7 @@ def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path
     )
     pipeline = SerialPipeline(config, folder=tmp_path / "run")
     (line,) = [line for line in pipeline.policy.describe() if line.startswith("auxiliary phase")]
-    assert line.startswith("auxiliary phase: every 80 env steps; ")
+    assert line.startswith("auxiliary phase: every 2 iterations; its memory of 80 samples takes ")
     assert line.endswith(f" {pipeline.policy._memory_bytes() / 2**20:,.1f} MiB when full")
     assert line in (tmp_path / "run" / "log.txt").read_text()
     pipeline.step()

@@ -137,6 +137,22 @@ def test_a_step_after_one_that_was_not_finite_is_taken_only_where_the_run_surviv
     assert not same(net, before), "the next pass begins anew"
 
 
+@pytest.mark.parametrize("on_host", [True, False])
+def test_the_step_beyond_the_budget_is_the_one_reported_and_the_last_one_taken(on_host):
+    net = network()
+    bad_steps = BadSteps(2)
+    bad_steps.count = 1  # of an earlier phase
+    updater = updater_of(net, "clip_norm", on_host, bad_steps=bad_steps)
+    moved, batch = [], Batch(obs=torch.ones(1, 3))
+    for number in range(7):
+        before, share = copy.deepcopy(net), math.nan if number in (1, 3, 5) else 1.0
+        updater.step(lambda batch, k=share: (k * loss_of(net, batch.obs, "ab"), {}), batch)
+        moved.append(not same(net, before))
+    assert moved == [True, False, True, False, False, False, False]
+    assert updater.first_bad_step() == 3
+    assert bad_steps.left == 0
+
+
 @pytest.mark.parametrize("place", ["counts", "mean", "square"])
 def test_a_state_of_another_shape_is_refused_even_where_it_would_spread(place):
     updater = updater_of(network(), "clip_norm")
