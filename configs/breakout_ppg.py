@@ -16,7 +16,7 @@ config = dict(
         collector_env_num=8,
         evaluator_env_num=8,
         n_evaluator_episode=16,
-        manager=dict(type="subprocess", worker_num=8),
+        manager=dict(type="subprocess", double_buffer=True),
     ),
     policy=dict(
         type="ppg",

@@ -3,8 +3,9 @@
     pip install "ding_lite[atari]"
     ding-lite train -c breakout_ppo
 
-Eight worker processes; stacks of four 84 x 84 frames stay uint8 until the shared convolutions scale
-them by 1/255; learning rate, clip range and value clip range fall to 0 together.
+One half of the environments steps in worker processes while the policy acts on the other half; stacks
+of four 84 x 84 frames stay uint8 until the shared convolutions scale them by 1/255; learning rate, clip
+range and value clip range fall to 0 together.
 """
 
 config = dict(
@@ -17,7 +18,7 @@ config = dict(
         collector_env_num=8,
         evaluator_env_num=8,
         n_evaluator_episode=16,
-        manager=dict(type="subprocess", worker_num=8),
+        manager=dict(type="subprocess", double_buffer=True),
     ),
     policy=dict(
         type="ppo",

@@ -1,13 +1,15 @@
 """Steps the environments with the policy, and hands over one rollout at a time.
 
 obs (B, ...) --policy--> action, log_prob --envs--> transition --storage--> rollout (T, B)
+
+Where the environments are two groups, one steps in its worker processes while the policy acts on the other.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.spaces import batch_of_actions, tree_map
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import EnvContractError, NotFiniteError
+from ding_lite.machine import leaving_cores
 from ding_lite.rollout import Rollout, RolloutStorage
 from ding_lite.seeding import integer_seed
 from ding_lite.types import MASK_KEY, CollectMode, Episode, Transition, Tree
@@ -37,8 +40,12 @@ class Collector:
     def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int) -> None:
         self.envs, self.mode = envs, mode
         self.steps = math.ceil(n_sample / envs.num_envs)
-        self.storage = RolloutStorage(self.steps)
-        self.obs: Tree = self._reset("collect")
+        self.storage = RolloutStorage(self.steps, envs.num_envs)
+        self._numbers = [np.arange(envs.num_envs)[rows] for rows in envs.groups]
+        # Of the rollout that is being collected, at row t: ends with their observations, and spoiled steps.
+        self._final_rows: list[tuple[int, np.ndarray, Tree]] = []
+        self._spoiled: list[tuple[int, np.ndarray]] = []
+        self._go_on_from(self._reset("collect"))
         self.finished: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self.episodes: list[Episode] = []  # finished in the last rollout
         self.episode_count = 0
@@ -56,30 +63,27 @@ class Collector:
             EnvContractError: if an observation or a reward is not finite (where env.on_bad_value bears them:
             if no row is left), or a mask leaves no action; nothing is learned from such a rollout.
         """
-        storage, mode, envs = self.storage, self.mode, self.envs
-        final_rows: list[tuple[int, np.ndarray, Tree]] = []
-        spoiled: list[tuple[int, Sequence[int]]] = []
-        self.episodes, bad_before = [], envs.bad_values
-        with torch.inference_mode():
+        storage, envs = self.storage, self.envs
+        self.episodes, self._final_rows, self._spoiled = [], [], []
+        bad_before = envs.bad_values
+        groups, last = range(len(envs.groups)), RolloutStorage(1, envs.num_envs)
+        for group in groups:
+            if self._sent[group] is not None:  # when the last rollout was broken off
+                self._receive(group)
+        storage.begin()
+        with torch.inference_mode(), leaving_cores(envs.busy_cores):
             for t in range(self.steps):
-                # The row of the storage stays as it is; the environments may reuse their arrays.
-                obs = storage.write(t, "obs", self.obs)
-                output = mode.forward(obs)
-                transition = envs.step(mode.to_env(output["action"]))
-                for name, value in mode.process_transition(obs, output, transition).items():
-                    if name != "obs":
-                        storage.write(t, name, value)
-                if transition.final_obs is not None:
-                    final_rows.append((t, transition.final_env, transition.final_obs))
-                if transition.spoiled:
-                    spoiled.append((t, transition.spoiled))
-                self._check(transition)
-                self.episodes += transition.episodes
-                self.obs = transition.obs
+                for group in groups:
+                    if t:
+                        self._end_row(t - 1, group)
+                    self._begin_row(t, group)
+            for group in groups:
+                self._end_row(self.steps - 1, group)
+                last.write(0, "obs", self.obs[group], envs.groups[group])
         self.bad_values = envs.bad_values - bad_before
-        if spoiled and envs.on_bad_value == DROP:
-            self._drop(spoiled)
-        self._cut_lost(final_rows)
+        if self._spoiled and envs.on_bad_value == DROP:
+            self._drop()
+        self._cut_lost()
         if self.bad_values and not storage.array("valid").any():
             raise NotFiniteError(
                 f"all {self.n_sample} steps of a rollout are lost to values that are not finite; "
@@ -87,12 +91,45 @@ class Collector:
             )
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
-        others = {"last_obs": tree_map(np.copy, self.obs)}
-        if final_rows:
-            others["final"] = _final(final_rows)
-        return mode.get_train_sample(storage.rollout(**others))
+        others = {"last_obs": tree_map(lambda rows: rows[0], last.array("obs"))}
+        if self._final_rows:
+            others["final"] = _final(self._final_rows)
+        return self.mode.get_train_sample(storage.rollout(**others))
 
-    def _cut_lost(self, final_rows: list[tuple[int, np.ndarray, Tree]]) -> None:
+    def _begin_row(self, t: int, group: int) -> None:
+        """Acts on what a group of environments shows, and sends it the actions."""
+        # The row of the storage stays as it is; the environments may reuse their arrays.
+        obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
+        output = self.mode.forward(obs)
+        self.envs.send(self.mode.to_env(output["action"]), group)
+        self._sent[group] = obs, output
+
+    def _end_row(self, t: int, group: int) -> None:
+        """Receives what came of it, and stores the rest of the row."""
+        (obs, output), transition = self._sent[group], self._receive(group)
+        rows, numbers = self.envs.groups[group], self._numbers[group]
+        for name, value in self.mode.process_transition(obs, output, transition).items():
+            if name != "obs":
+                self.storage.write(t, name, value, rows)
+        if transition.final_obs is not None:
+            self._final_rows.append((t, numbers[transition.final_env], transition.final_obs))
+        if transition.spoiled:
+            self._spoiled.append((t, numbers[transition.spoiled]))
+        self._check(transition, numbers)
+        self.episodes += [one._replace(env=int(numbers[one.env])) for one in transition.episodes]
+
+    def _receive(self, group: int) -> Transition:
+        transition = self.envs.receive(group)
+        self.obs[group], self._sent[group] = transition.obs, None
+        return transition
+
+    def _go_on_from(self, obs: Tree) -> None:
+        """Takes over what all environments show, none of which is stepping."""
+        self.obs = [tree_map(lambda leaf, rows=rows: leaf[rows], obs) for rows in self.envs.groups]
+        # Of each group obs and output of the row that is on its way.
+        self._sent: list[Any] = [None] * len(self.obs)
+
+    def _cut_lost(self) -> None:
         """Ends the episodes that were lost with their worker at their last known observation.
 
         Only a lost one is open before a row that is not valid. That row was to be its next step: the
@@ -105,16 +142,16 @@ class Collector:
             envs = np.flatnonzero(lost[t])
             truncated[t, envs] = True
             last = tree_map(lambda obs, t=t, envs=envs: obs[t + 1, envs], self.storage.array("obs"))
-            final_rows.append((t, envs, last))
+            self._final_rows.append((t, envs, last))
 
-    def _drop(self, spoiled: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Leaves out the rows of the episodes that ended in a value that is not finite at ``(t, envs)``.
+    def _drop(self) -> None:
+        """Leaves out the rows of the episodes that ended in a value that is not finite.
 
         What went before in an earlier rollout has been learned from.
         """
         valid, terminated, truncated = map(self.storage.array, ("valid", "terminated", "truncated"))
         border = terminated | truncated | ~valid
-        for t, envs in spoiled:
+        for t, envs in self._spoiled:
             for env in envs:
                 borders = np.flatnonzero(border[:t, env])
                 valid[borders[-1] + 1 if len(borders) else 0 : t, env] = False
@@ -127,7 +164,7 @@ class Collector:
         """
         envs = self.envs
         envs.action_space.seed(integer_seed(seed, "warm up"))
-        obs, rows = self._reset("warm up"), []
+        obs, rows, numbers = self._reset("warm up"), [], np.arange(envs.num_envs)
         for _ in range(math.ceil(n / envs.num_envs)):
             rows.append(tree_map(np.copy, obs))
             if isinstance(obs, dict) and MASK_KEY in obs:
@@ -135,28 +172,28 @@ class Collector:
             else:
                 action = batch_of_actions(envs.action_space, envs.num_envs)
             transition = envs.step(action)
-            self._check(transition)
+            self._check(transition, numbers)
             obs = transition.obs
-        self.obs = self._reset("collect")
+        self._go_on_from(self._reset("collect"))
         return tree_map(lambda *leaves: np.concatenate(leaves)[:n], *rows)
 
     def _reset(self, *stream: str | int) -> Tree:
         obs = self.envs.reset(*stream)
         if found := bad_observation(obs, "observation after reset"):
             self._refuse(*found, NotFiniteError)
-        self._check_masks(obs)
+        self._check_masks(obs, np.arange(self.envs.num_envs))
         return obs
 
-    def _check(self, transition: Transition) -> None:
+    def _check(self, transition: Transition, numbers: np.ndarray) -> None:
         if found := bad_step(transition):
-            self._refuse(*found, NotFiniteError)
-        self._check_masks(transition.obs)
+            self._refuse(int(numbers[found[0]]), found[1], NotFiniteError)
+        self._check_masks(transition.obs, numbers)
 
-    def _check_masks(self, obs: Tree) -> None:
+    def _check_masks(self, obs: Tree, numbers: np.ndarray) -> None:
         if isinstance(obs, dict) and MASK_KEY in obs:
             stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space)
             if stuck.any():
-                self._refuse(int(np.flatnonzero(stuck)[0]), f"{MASK_KEY} leaves no legal action")
+                self._refuse(int(numbers[stuck][0]), f"{MASK_KEY} leaves no legal action")
 
     def _refuse(self, env: int, what: str, kind: type[EnvContractError] = EnvContractError) -> None:
         raise kind(f"{self.envs.describe(env)}: {what}; nothing of this rollout was learned from")
@@ -203,10 +240,10 @@ class Collector:
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=WINDOW)
         self.episode_count = int(state["episode_count"])
         if self.envs.restorable and not new_episodes:
-            self.obs = self.envs.load_state_dict(state["envs"])
+            self._go_on_from(self.envs.load_state_dict(state["envs"]))
         else:
             # The open episodes were bootstrapped at the last row, as truncated ones are; they end there.
-            self.obs = self._reset("collect", "resumed", self.episode_count)
+            self._go_on_from(self._reset("collect", "resumed", self.episode_count))
 
 
 def _final(rows: list[tuple[int, np.ndarray, Tree]]) -> dict[str, Any]:

@@ -184,14 +184,7 @@ def _bad_keys(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
 def _cross_checks(values: Mapping[str, Any]) -> list[str]:
     """Returns the faults that only show between keys."""
     env, policy = values["env"], values["policy"]
-    faults = []
-    if env["type"] == "gymnasium" and not env["env_id"]:
-        faults.append('env.env_id: missing; name a gymnasium environment, such as "CartPole-v1"')
-    if env["on_bad_value"] != "raise" and env["manager"]["type"] in ("vector", "env_pool"):
-        faults.append(
-            f"env.on_bad_value: {env['on_bad_value']!r} begins one environment anew, which "
-            f"{env['manager']['type']!r} cannot: set env.manager.type='base' or 'subprocess'"
-        )
+    faults = ENV_REGISTRY.section_faults(env)
     n_sample, batch_size = policy["collect"].get("n_sample"), policy["learn"].get("batch_size")
     if isinstance(n_sample, int) and isinstance(batch_size, int) and batch_size > n_sample:
         rows = -(-n_sample // env["collector_env_num"]) * env["collector_env_num"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 
 import gymnasium as gym
 import torch
@@ -21,6 +23,21 @@ def use_threads(wanted: int | str, obs_space: gym.Space) -> None:
     if isinstance(wanted, str):
         wanted = cores() if any(is_image(leaf) for _, leaf in observation_leaves(obs_space)) else 1
     torch.set_num_threads(wanted)
+
+
+@contextlib.contextmanager
+def leaving_cores(busy: int) -> Iterator[None]:
+    """Lets torch compute, inside, on those cores alone that ``busy`` others leave it; on one at least."""
+    threads = torch.get_num_threads()
+    left = min(threads, max(1, cores() - busy)) if busy else threads
+    if left == threads:
+        yield
+        return
+    torch.set_num_threads(left)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def keep_freed_memory() -> bool:

@@ -38,15 +38,17 @@ PHASES = {
     "other": "other",
 }
 MORE_ENVS = ("env.collector_env_num", "more: each call serves more environments")
+DOUBLE_BUFFER = ("env.manager.double_buffer", "True, with subprocess: act while half of them step")
 DEVICE = (("policy.device", "cuda, for large networks"), ("num_threads", "more, for large networks"))
 # What to try where a group is the largest: keys, and in which direction.
 ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     "env": (
         ("env.manager.type", "subprocess for slow environments, base for fast ones"),
         ("env.manager.worker_num", "as many as there are idle cores"),
+        DOUBLE_BUFFER,
         MORE_ENVS,
     ),
-    "act": (MORE_ENVS, *DEVICE),
+    "act": (MORE_ENVS, DOUBLE_BUFFER, *DEVICE),
     "store": (MORE_ENVS, ("policy.collect.n_sample", "more: longer rollouts")),
     "advantages": (("policy.recompute_adv", "False: once an iteration"), *DEVICE),
     "updates": (
@@ -73,6 +75,11 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         ("checkpoint.keep_freq", "more env steps between snapshots"),
     ),
 }
+
+
+_MISSING = object()
+# What leaves nothing to try of a key.
+SETTLED = {"policy.recompute_adv": False, "env.manager.double_buffer": True}
 
 
 class Phase(NamedTuple):
@@ -127,12 +134,9 @@ def advice(group: str, config: Config) -> list[tuple[str, Any, str]]:
         for name in key.split("."):
             value = value.get(name, _MISSING) if value is not _MISSING else value
         fixed = phasic and key == "policy.learn.epoch_per_collect"  # PPG has two of its own
-        if value is not _MISSING and value is not False and not fixed:
+        if value is not _MISSING and value is not SETTLED.get(key, _MISSING) and not fixed:
             found.append((key, value, hint))
     return found
-
-
-_MISSING = object()
 
 
 class Stopwatch:
@@ -265,7 +269,8 @@ def _watched(pipeline: SerialPipeline) -> Stopwatch:
         to_env=watch.watched(mode.to_env, "act"),
         get_train_sample=watch.watched(mode.get_train_sample, "advantages"),
     )
-    watch.watch(collector.envs, "step", "env")
+    watch.watch(collector.envs, "send", "env", counts=False)
+    watch.watch(collector.envs, "receive", "env")
     watch.watch(collector, "collect", "store")
     watch.watch(pipeline.learner, "train", "minibatches")
     if hasattr(policy, "_credit"):

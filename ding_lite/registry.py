@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from ding_lite.errors import RegistryError
@@ -38,6 +38,7 @@ class Registry:
         self._entries: dict[str, Any] = {}
         self._replaced: set[str] = set()  # names that a user took over from the library
         self._section: dict[str, Any] = {}
+        self._section_faults: Callable[[Mapping[str, Any]], list[str]] = lambda values: []
 
     def register(self, name: str, *, force: bool = False) -> Callable[[T], T]:
         """Decorates a class or a function; ``force`` replaces what had the name before.
@@ -87,15 +88,27 @@ class Registry:
         self._load_own()
         return sorted(self._entries)
 
-    def declare_section(self, config: dict[str, Any]) -> None:
-        """Sets the keys of the config section that all names of this registry share."""
-        self._section = config
+    def declare_section(
+        self, config: dict[str, Any], faults: Callable[[Mapping[str, Any]], list[str]]
+    ) -> None:
+        """Sets the keys of the config section that all names of this registry share.
+
+        Args:
+            config: a nested dict of defaults.
+            faults: returns what is wrong between the keys of a complete section, a line each.
+        """
+        self._section, self._section_faults = config, faults
 
     @property
     def section(self) -> dict[str, Any]:
         """The keys that were declared, as a nested dict of defaults."""
         self._load_own()
         return self._section
+
+    def section_faults(self, values: Mapping[str, Any]) -> list[str]:
+        """Returns what is wrong between the keys of a complete section, a line each."""
+        self._load_own()
+        return self._section_faults(values)
 
     @property
     def base(self) -> type:

@@ -48,6 +48,7 @@ KINDS = {
     "env.manager": FREE,  # worker processes and their limits: transitions do not depend on them
     "env.manager.type": REFUSED,
     "env.manager.autoreset": REFUSED,
+    "env.manager.double_buffer": WARNED,  # who is acted on together, and in which order
     "policy.device": WARNED,
     "policy.cuda": WARNED,
     "policy.model.encoder_dtype": WARNED,  # what is saved is float32

@@ -205,27 +205,40 @@ def fields_of(batch: Batch) -> dict[str, Any]:
 class RolloutStorage:
     """Arrays (T, B, ...) allocated at the first row and written in place ever after.
 
+    Args:
+        steps: T.
+        num_envs: B.
+
     Everything collected is kept on the host: it comes from environments there, and goes to a device
     in one copy when the rollout is complete.
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, steps: int, num_envs: int) -> None:
+        self.steps, self.num_envs = steps, num_envs
         self._arrays: dict[str, Any] = {}
-        self._tensors: dict[str, Any] = {}
+        self._written: set[str] = set()
 
-    def write(self, t: int, name: str, value: Any) -> Any:
-        """Copies one row (B, ...) of the field ``name`` in, and returns its view of the storage."""
+    def begin(self) -> None:
+        """Begins a rollout: what is not written from now on will not be in it."""
+        self._written.clear()
+
+    def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
+        """Copies the environments ``envs`` of one row of the field ``name`` in.
+
+        Returns:
+            their view of the storage.
+        """
         array = self._arrays.get(name)
+        self._written.add(name)
         if array is None:
             array = self._arrays[name] = self._allocate(value)
-        return _write_row(array, t, value)
+        return _write(array, (t, envs), value)
 
     def _allocate(self, value: Any) -> Any:
         if isinstance(value, Mapping):
             return {name: self._allocate(leaf) for name, leaf in value.items()}
         leaf = _as_array(value)
-        return np.zeros((self.steps, *leaf.shape), leaf.dtype)
+        return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
 
     def array(self, name: str) -> Any:
         """Returns the array (T, B, ...) of one field."""
@@ -233,16 +246,17 @@ class RolloutStorage:
 
     def rollout(self, **others: Any) -> Rollout:
         """Returns all fields as one tree of tensors that share the storage, and ``others`` with them."""
-        fields = map_tree(torch.from_numpy, self._arrays)
+        written = {name: array for name, array in self._arrays.items() if name in self._written}
+        fields = map_tree(torch.from_numpy, written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})
 
 
-def _write_row(array: Any, t: int, value: Any) -> Any:
+def _write(array: Any, place: tuple[int, slice], value: Any) -> Any:
     if isinstance(array, dict):
-        return {name: _write_row(leaf, t, value[name]) for name, leaf in array.items()}
-    array[t] = _as_array(value)
-    return array[t]
+        return {name: _write(leaf, place, value[name]) for name, leaf in array.items()}
+    array[place] = _as_array(value)
+    return array[place]
 
 
 def _as_array(value: Any) -> np.ndarray:

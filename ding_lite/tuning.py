@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ding_lite.config import Config
 from ding_lite.envs.make import backend_of, has_native
-from ding_lite.envs.worker_process import cores
+from ding_lite.envs.worker_process import cores, default_workers
 from ding_lite.profiling import Phase, Profile, whole_cycles
 
 SLICE_SECONDS = 0.5  # of training, at least, before it is the other one's turn
@@ -108,10 +108,22 @@ def _backends(env_cfg: Mapping[str, Any]) -> list[Setting]:
         found.append({"env.manager.type": "vector"})
     if now != "base":
         found.append({"env.manager.type": "base"})
-    num_envs = env_cfg["collector_env_num"]
-    workers = min(num_envs, manager["worker_num"] or cores()) if now == "subprocess" else 0
-    counts = [count for count in _counts(min(num_envs, cores())) if count != workers]
-    return found + [{"env.manager.type": "subprocess", "env.manager.worker_num": count} for count in counts]
+    num_envs, double = env_cfg["collector_env_num"], manager["double_buffer"]
+    workers = 0
+    if now == "subprocess":
+        workers = min(num_envs, manager["worker_num"] or default_workers(double))
+    counts = [count for count in _counts(min(num_envs, cores())) if double or count != workers]
+    found += map(_in_workers, counts)
+    if double:
+        return [{**setting, "env.manager.double_buffer": False} for setting in found]
+    if num_envs > 1:
+        most = min(num_envs, default_workers(double_buffer=True))
+        found.append({**_in_workers(most), "env.manager.double_buffer": True})
+    return found
+
+
+def _in_workers(count: int) -> Setting:
+    return {"env.manager.type": "subprocess", "env.manager.worker_num": count}
 
 
 def _compilations(config: Config, present: Profile) -> list[Setting]:

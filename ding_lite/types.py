@@ -29,7 +29,9 @@ class Episode(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """What one step of B environments gave. The arrays are good until the next step.
+    """What one step of B environments gave. ``obs`` is good until the next step of any of them.
+
+    Environments are numbered by their rows here, in ``episodes`` too: of a part of a vector, from 0 as well.
 
     Shapes:
         obs: (B, ...), what the policy sees next: of the new episode where one has ended

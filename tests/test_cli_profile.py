@@ -169,6 +169,21 @@ def test_advice_names_keys_that_the_config_has(name):
                 value = value[part]
 
 
+@pytest.mark.parametrize(
+    ("group", "key", "settled", "open_value"),
+    [
+        ("advantages", "policy.recompute_adv", False, True),
+        ("env", "env.manager.double_buffer", True, False),
+        ("act", "env.manager.double_buffer", True, False),
+    ],
+)
+def test_what_is_as_advised_is_not_advised(group, key, settled, open_value):
+    manager = {"env.manager.type": "subprocess"}
+    for value, told in ((settled, False), (open_value, True)):
+        config = compile_config(read_config(find_config("cartpole_ppo")), overrides={**manager, key: value})
+        assert (key in [row[0] for row in advice(group, config)]) == told
+
+
 def test_every_group_has_advice():
     assert set(ADVICE) == set(PHASES.values()) - {"other"}
 

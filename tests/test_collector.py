@@ -1,5 +1,7 @@
 """The collector: a rollout's fields, its episode borders, and values that are refused before any learning."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,9 @@ from worlds import (
 )
 
 from ding_lite.collector import Collector
-from ding_lite.envs.in_process import AUTORESET
+from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.subprocess import SubprocessVectorEnv
 from ding_lite.errors import EnvContractError
 from ding_lite.rollout import to_dict
 
@@ -100,6 +104,47 @@ def test_last_obs_stays_as_it_is_while_collecting_goes_on():
     before = last.tolist()
     collector.collect()
     assert last.tolist() == before
+
+
+def marked_action(obs):
+    """An action for each observation, whoever else is acted on with it."""
+    action = torch.as_tensor(obs[:, 0] + 2 * obs[:, 1]).long() % 3
+    return {"action": action, "log_prob": -torch.ones(len(obs))}
+
+
+def scripted(index):
+    return EpisodeRecorder(CountingEnv(SCRIPTS[index % 2]))
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(2, 1), (5, 2), (4, 4)])
+def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers, autoreset):
+    options = dict(num_workers=num_workers, double_buffer=True, autoreset=autoreset)
+    with contextlib.closing(SubprocessVectorEnv(scripted, num_envs, **options)) as halves:
+        found = []
+        for envs in (halves, InProcessVectorEnv(scripted, num_envs, autoreset=autoreset)):
+            mode = policy_for(envs).collect_mode._replace(forward=marked_action)
+            collector = Collector(envs, mode, 12 * num_envs)
+            collector.collect()
+            last, episodes = to_dict(collector.collect()), collector.episodes
+            key = np.lexsort((last["final"]["env"], last["final"]["t"]))  # halves come one after the other
+            last["final"] = {name: leaf[key] for name, leaf in last["final"].items()}
+            found.append((last, sorted(episodes), collector.metrics()))
+    (one, *rest), (other, *other_rest) = found
+    assert digest(one) == digest(other)
+    assert rest == other_rest
+    assert len(rest[0]) > 3
+
+
+def test_numbers_in_an_error_are_those_of_the_vector():
+    def make(index):
+        at = 4 if index == 3 else -1
+        return EpisodeRecorder(SpoiledEnv(at, lambda result: (np.full(2, np.nan, np.float32), *result[1:])))
+
+    with contextlib.closing(SubprocessVectorEnv(make, 4, num_workers=1, double_buffer=True)) as envs:
+        collector = Collector(envs, policy_for(envs).collect_mode, 40)
+        with pytest.raises(EnvContractError, match=r"env 3 \(.*nan"):
+            collector.collect()
 
 
 def test_row_0_may_be_a_filler_under_next_step():
@@ -249,20 +294,59 @@ def test_bad_value_in_the_last_row_of_a_rollout_is_refused():
         collector.collect()
 
 
+class Stuck(LengthEnv):
+    """Has no legal action after so many steps."""
+
+    observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
+
+    def __init__(self, after=3):
+        super().__init__()
+        self.after = after
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return {"at": obs, "action_mask": np.ones(2, np.int8)}, info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return ({"at": obs, "action_mask": np.full(2, self.count < self.after, np.int8)}, *rest)
+
+
 def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
-    class Stuck(LengthEnv):
-        observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
-
-        def reset(self, **kwargs):
-            obs, info = super().reset(**kwargs)
-            return {"at": obs, "action_mask": np.ones(2, np.int8)}, info
-
-        def step(self, action):
-            obs, *rest = super().step(action)
-            return ({"at": obs, "action_mask": np.full(2, self.count < 3, np.int8)}, *rest)
-
     with pytest.raises(EnvContractError, match=r"env 0 .*step 3\): action_mask leaves no legal action"):
         collector_of(lambda index: Stuck()).collect()
+
+
+def test_mask_of_one_half_is_refused_by_the_number_in_the_vector():
+    def make(index):
+        return EpisodeRecorder(Stuck(2 if index == 3 else 1000))
+
+    with contextlib.closing(SubprocessVectorEnv(make, 4, num_workers=1, double_buffer=True)) as envs:
+        collector = Collector(envs, policy_for(envs).collect_mode, 40)
+        with pytest.raises(EnvContractError, match=r"env 3 .*step 2\): action_mask leaves no legal action"):
+            collector.collect()
+
+
+@pytest.mark.parametrize("double_buffer", [False, True])
+def test_a_rollout_that_was_broken_off_can_be_begun_anew(double_buffer):
+    """What one half was doing meanwhile is left out; nothing of it is mixed with what comes after."""
+    options = dict(num_workers=1, double_buffer=double_buffer)
+    with contextlib.closing(SubprocessVectorEnv(scripted, 4, **options)) as envs:
+        mode, calls = policy_for(envs).collect_mode, []
+
+        def sometimes(obs):
+            calls.append(len(obs))
+            if len(calls) == 6:
+                raise ZeroDivisionError
+            return mode.forward(obs)
+
+        collector = Collector(envs, mode._replace(forward=sometimes), 40)
+        with pytest.raises(ZeroDivisionError):
+            collector.collect()
+        rollout = collector.collect()
+        assert rollout.valid.all()
+        at, ended = rollout.obs[..., 1], rollout.terminated | rollout.truncated
+        assert torch.equal(at[1:], torch.where(ended[:-1], 0, at[:-1] + 1))
 
 
 def test_nothing_is_learned_from_a_rollout_that_was_refused():

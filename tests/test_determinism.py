@@ -13,6 +13,9 @@ from ding_lite import SerialPipeline
 WORLDS = {
     "native": small_config(max_env_step=1024),
     "base": small_config(SeededEnv, max_env_step=1024),
+    "two halves": small_config(
+        SeededBox, max_env_step=1024, env={"manager": {"type": "subprocess", "double_buffer": True}}
+    ),
     "next_step": small_config(SeededBox, max_env_step=1000, env={"manager": {"autoreset": "next_step"}}),
 }
 

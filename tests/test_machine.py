@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ding_lite.envs.worker_process import cores
-from ding_lite.machine import use_threads
+from ding_lite.machine import leaving_cores, use_threads
 
 VECTOR, IMAGE = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
@@ -23,6 +23,21 @@ def test_images_get_every_core_and_vectors_one(wanted, space, threads):
     before = torch.get_num_threads()
     try:
         use_threads(wanted, space)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("threads", "busy", "left"), [(8, 0, 8), (8, 2, 6), (8, 7, 1), (8, 9, 1), (3, 2, 3), (1, 0, 1), (1, 1, 1)]
+)
+def test_cores_that_others_use_are_left_to_them(threads, busy, left, monkeypatch):
+    monkeypatch.setattr("ding_lite.machine.cores", lambda: 8)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with leaving_cores(busy):
+            assert torch.get_num_threads() == left
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -40,6 +40,9 @@ WORLDS = {
 WORLDS["Pendulum in workers"] = merged(
     PENDULUM, {"env": {"manager": {"type": "subprocess", "worker_num": 2}}}
 )
+WORLDS["Pendulum in two halves"] = merged(
+    PENDULUM, {"env": {"manager": {"type": "subprocess", "worker_num": 2, "double_buffer": True}}}
+)
 for name in list(WORLDS):
     WORLDS[name] = merged(WORLDS[name], {"policy": EVERYTHING})
 # Cut between two auxiliary phases, with old rollouts in the buffers.

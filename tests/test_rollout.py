@@ -123,7 +123,7 @@ def test_to_device_on_the_cpu_does_not_copy():
 
 
 def test_storage_is_written_in_place_and_used_again():
-    storage = RolloutStorage(2)
+    storage = RolloutStorage(2, 3)
     for t in range(2):
         storage.write(t, "reward", np.full(3, t, np.float32))
     first = storage.rollout()
@@ -135,7 +135,7 @@ def test_storage_is_written_in_place_and_used_again():
 
 
 def test_written_row_is_a_copy_and_its_view_is_returned():
-    storage = RolloutStorage(2)
+    storage = RolloutStorage(2, 3)
     given = np.ones(3, np.float32)
     row = storage.write(1, "x", given)
     given[:] = 7
@@ -144,8 +144,27 @@ def test_written_row_is_a_copy_and_its_view_is_returned():
     assert storage.array("x")[1].tolist() == [5, 5, 5]
 
 
+def test_what_is_not_written_any_more_is_not_in_the_next_rollout():
+    storage = RolloutStorage(1, 2)
+    storage.write(0, "a", np.ones(2))
+    storage.write(0, "b", np.ones(2))
+    storage.begin()
+    storage.write(0, "b", np.zeros(2))
+    assert set(to_dict(storage.rollout(c=np.ones(1)))) == {"b", "c"}
+
+
+def test_row_is_written_a_group_of_environments_at_a_time():
+    storage = RolloutStorage(2, 3)
+    view = storage.write(1, "x", np.array([[1, 2], [5, 6]]), slice(0, None, 2))
+    storage.write(1, "x", np.array([[3, 4]]), slice(1, None, 2))
+    assert storage.array("x").tolist() == [[[0, 0]] * 3, [[1, 2], [3, 4], [5, 6]]]
+    assert view.tolist() == [[1, 2], [5, 6]]
+    view[:] = 9
+    assert storage.array("x")[1].tolist() == [[9, 9], [3, 4], [9, 9]]
+
+
 def test_storage_keeps_dtypes_and_trees():
-    storage = RolloutStorage(1)
+    storage = RolloutStorage(1, 2)
     obs = {"image": np.zeros((2, 4), np.uint8), "pair": {"0": np.zeros(2, np.int64), "1": np.zeros(2, bool)}}
     storage.write(0, "obs", obs)
     storage.write(0, "log_prob", torch.zeros(2))
@@ -157,21 +176,21 @@ def test_storage_keeps_dtypes_and_trees():
 
 
 def test_keys_of_an_observation_need_not_be_identifiers():
-    storage = RolloutStorage(1)
+    storage = RolloutStorage(1, 2)
     storage.write(0, "obs", {"left arm": np.ones(2), "values": np.zeros(2)})
     assert storage.rollout().obs["left arm"].tolist() == [[1, 1]]
     assert storage.rollout().obs["values"].tolist() == [[0, 0]]
 
 
 def test_row_of_another_shape_is_refused():
-    storage = RolloutStorage(2)
+    storage = RolloutStorage(2, 3)
     storage.write(0, "x", np.zeros((3, 2)))
     with pytest.raises(ValueError, match="broadcast"):
         storage.write(1, "x", np.zeros((3, 4)))
 
 
 def test_others_are_carried_beside_the_storage():
-    storage = RolloutStorage(1)
+    storage = RolloutStorage(1, 2)
     storage.write(0, "reward", np.zeros(2))
     rollout = storage.rollout(last_obs={"a": np.ones((2, 3))})
     assert rollout.last_obs["a"].tolist() == [[1, 1, 1], [1, 1, 1]]

@@ -151,9 +151,9 @@ def at(policy, update):
     return policy
 
 
-def test_breakout_is_ten_thousand_updates_of_eight_workers_by_128_steps():
+def test_breakout_is_ten_thousand_updates_of_eight_environments_by_128_steps():
     env, policy = BREAKOUT.env, BREAKOUT.policy
-    assert (env.collector_env_num, env.manager.type, env.manager.worker_num) == (8, "subprocess", 8)
+    assert (env.collector_env_num, env.manager.type, env.manager.double_buffer) == (8, "subprocess", True)
     assert policy.collect.n_sample == 8 * 128
     assert BREAKOUT.max_env_step / policy.collect.n_sample == 10_000
     assert policy.collect.n_sample / policy.learn.batch_size == 4

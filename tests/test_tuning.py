@@ -14,6 +14,7 @@ import pytest
 from ding_lite import compile_config
 from ding_lite.cli import build_parser, main
 from ding_lite.config_files import parse_overrides
+from ding_lite.envs.worker_process import default_workers
 from ding_lite.profiling import PHASES, Phase, Profile
 from ding_lite.tuning import OutOfTimeError, TrainingProcess, TrialError, Tuner, settings
 
@@ -23,6 +24,12 @@ BASE, ONE_WORKER, TWO_WORKERS = (
     {"env.manager.type": "subprocess", "env.manager.worker_num": 1},
     {"env.manager.type": "subprocess", "env.manager.worker_num": 2},
 )
+HALVES = {
+    "env.manager.type": "subprocess",
+    "env.manager.worker_num": min(8, default_workers(double_buffer=True)),
+    "env.manager.double_buffer": True,
+}
+VECTOR = {"env.manager.type": "vector"}
 TYPED_WORKERS = ["env.manager.type=subprocess", "env.manager.worker_num=2"]
 TWO_THREADS, COMPILED = {"num_threads": 2}, {"policy.learn.compile": True}
 
@@ -103,16 +110,23 @@ def test_what_the_largest_phase_hangs_on_comes_first():
         name: settings(config, measured(**{"env": 0.2, "gradient": 0.2, "act": 0.2, name: 0.5}))[0]
         for name in ("env", "gradient", "act")
     }
-    assert by_phase == {"env": {"env.manager.type": "vector"}, "gradient": COMPILED, "act": TWO_THREADS}
+    assert by_phase == {"env": VECTOR, "gradient": COMPILED, "act": TWO_THREADS}
 
 
 @pytest.mark.parametrize(
     ("manager", "tried"),
     [
-        ("auto", [BASE, ONE_WORKER, TWO_WORKERS]),  # CartPole's own vector environment
-        ("base", [{"env.manager.type": "vector"}, ONE_WORKER, TWO_WORKERS]),
-        ("subprocess", [{"env.manager.type": "vector"}, BASE, ONE_WORKER]),
-        (dict(type="subprocess", worker_num=1), [{"env.manager.type": "vector"}, BASE, TWO_WORKERS]),
+        ("auto", [BASE, ONE_WORKER, TWO_WORKERS, HALVES]),  # CartPole's own vector environment
+        ("base", [VECTOR, ONE_WORKER, TWO_WORKERS, HALVES]),
+        ("subprocess", [VECTOR, BASE, ONE_WORKER, HALVES]),
+        (dict(type="subprocess", worker_num=1), [VECTOR, BASE, TWO_WORKERS, HALVES]),
+        (
+            dict(type="subprocess", worker_num=1, double_buffer=True),
+            [
+                {**other, "env.manager.double_buffer": False}
+                for other in (VECTOR, BASE, ONE_WORKER, TWO_WORKERS)
+            ],
+        ),
         ("env_pool", []),
     ],
 )
@@ -127,20 +141,28 @@ def test_backends_other_than_the_present_one_are_tried(manager, tried):
 def test_vector_environment_is_not_tried_where_it_would_be_another_one(env):
     config = config_of("base")
     config["env"] |= env
-    assert {"env.manager.type": "vector"} not in settings(compile_config(config), measured())
+    assert VECTOR not in settings(compile_config(config), measured())
 
 
 def test_thread_and_worker_counts_double_up_to_the_cores(monkeypatch):
     monkeypatch.setattr("ding_lite.tuning.cores", lambda: 6)
     found = settings(compile_config(config_of("base")), measured())
     assert [s["num_threads"] for s in found if "num_threads" in s] == [2, 4, 6]
-    assert [s["env.manager.worker_num"] for s in found if "env.manager.worker_num" in s] == [1, 2, 4, 6]
+    counts = [s["env.manager.worker_num"] for s in found if "env.manager.worker_num" in s]
+    assert counts == [1, 2, 4, 6, HALVES["env.manager.worker_num"]]
+
+
+def test_one_environment_has_no_halves():
+    config = config_of("base")
+    config["env"]["collector_env_num"] = 1
+    assert HALVES not in settings(compile_config(config), measured())
 
 
 def test_nothing_that_changes_what_is_learned_is_tried():
     tried = settings(compile_config(config_of("base")), measured())
     keys = {key for setting in tried for key in setting}
-    assert keys == {"env.manager.type", "env.manager.worker_num", "num_threads", "policy.learn.compile"}
+    managers = {f"env.manager.{name}" for name in ("type", "worker_num", "double_buffer")}
+    assert keys == managers | {"num_threads", "policy.learn.compile"}
 
 
 # ------------------------------------------------------------------ which is taken
@@ -255,7 +277,7 @@ def test_no_trial_begins_after_the_time_is_up():
     world = World({("env.manager.type", "base"): 2.0})
     tuner = world.tuner(seconds=35)  # one trial takes 2 * 2 * (3 warm-ups) and 3 pairs of slices: 18 to 24 s
     told = list(verdicts(tuner.trials()).values())
-    assert told == ["no difference", "taken", "not tried", "not tried", "not tried"]
+    assert told == ["no difference", "taken", "not tried", "not tried", "not tried", "not tried"]
     assert world.now < 60
 
 

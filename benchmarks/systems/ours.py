@@ -19,7 +19,7 @@ SHORT_EVALUATION = dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_ste
 # What belongs to the task beside the numbers that every system gets.
 OWN: dict[str, dict[str, Any]] = {
     "breakout": dict(
-        env=dict(wrappers=["atari"], manager=dict(type="subprocess")),
+        env=dict(wrappers=["atari"], manager=dict(type="subprocess", double_buffer=True)),
         model=dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512]),
         learn=dict(clip_ratio=0.1, value_norm=False),
     ),

@@ -188,10 +188,11 @@ Evaluations, checkpoints and auxiliary phases count where they fall due meanwhil
 long to look.
 
 --tune looks for the fastest setting on this machine instead. It tries env.manager.type with its
-worker_num, num_threads and policy.learn.compile, one after the other, beginning with what the largest
-phase hangs on. Both settings train in turns, each in a process of its own, and one is taken only where
-it is faster by more than the measurements differ among themselves. Keys that change what is learned,
-such as policy.collect.n_sample, env.collector_env_num or policy.learn.batch_size, are not touched.
+worker_num and double_buffer, num_threads and policy.learn.compile, one after the other, beginning with
+what the largest phase hangs on. Both settings train in turns, each in a process of its own, and one is
+taken only where it is faster by more than the measurements differ among themselves. Keys that change
+what is learned, such as policy.collect.n_sample, env.collector_env_num or policy.learn.batch_size, are
+not touched.
 """
 
 

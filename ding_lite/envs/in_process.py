@@ -17,7 +17,7 @@ import numpy as np
 from ding_lite.envs.finite import ON_BAD_VALUE, RAISE, bad_reward, bad_row, is_finite
 from ding_lite.envs.recorder import as_bool, as_float, find_recorder
 from ding_lite.envs.spaces import ObservationBuffer, action_splitter, tree_leaves, tree_map
-from ding_lite.envs.vector import NO_ENVS, VectorEnv
+from ding_lite.envs.vector import ALL, NO_ENVS, VectorEnv
 from ding_lite.errors import (
     CheckpointError,
     DingLiteError,
@@ -160,32 +160,33 @@ class InProcessVectorEnv(VectorEnv):
     def _episode_seed(self, i: int) -> int:
         return integer_seed(self.seed, *self._stream, self.index_offset + i, self._episode[i])
 
-    def step(self, action: Tree) -> Transition:
-        num_envs = self.num_envs
-        reward = np.zeros(num_envs, np.float32)
-        terminated, truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
-        valid = ~self._pending_reset
+    def step(self, action: Tree, group: slice = ALL) -> Transition:
+        """Steps the environments of ``group``, of which there is one action each."""
+        envs = range(self.num_envs)[group]
+        reward = np.zeros(len(envs), np.float32)
+        terminated, truncated = np.zeros(len(envs), bool), np.zeros(len(envs), bool)
+        valid = ~self._pending_reset[group]
         cut: list[int] = []
         spoiled: list[int] = []
         final_rows: list[Tree] = []
         episodes: list[Episode] = []
-        for i, one in enumerate(self._split(action)):
-            if valid[i]:
+        for row, (i, one) in enumerate(zip(envs, self._split(action), strict=True)):
+            if valid[row]:
                 try:
-                    reward[i], over, cut_here = self._step_one(i, one)
+                    reward[row], over, cut_here = self._step_one(i, one)
                 except NotFiniteError as error:
                     if self.on_bad_value == RAISE:
                         raise
                     self._leave_out(i, error)
                     self._recorders[i].finished.clear()
                     self._begin_finite(i, self._episode[i] + 1, self._begin_anew)
-                    spoiled.append(i)
-                    valid[i] = False
+                    spoiled.append(row)
+                    valid[row] = False
                     continue
                 if over or cut_here:
-                    terminated[i], truncated[i] = over, not over
+                    terminated[row], truncated[row] = over, not over
                     if not over or self.final_of_terminated:
-                        cut.append(i)
+                        cut.append(row)
                         final_rows.append(self._buffer.rows(slice(i, i + 1)))
                     if self.autoreset == "next_step":
                         self._pending_reset[i] = True
@@ -195,11 +196,11 @@ class InProcessVectorEnv(VectorEnv):
                 self._pending_reset[i] = False
                 self._begin_finite(i, self._episode[i] + 1, self._begin)
             if self._recorders[i].finished:
-                episodes += [Episode(i, *one) for one in self._recorders[i].finished]
+                episodes += [Episode(row, *one) for one in self._recorders[i].finished]
                 self._recorders[i].finished.clear()
         final_obs = tree_map(lambda *rows: np.concatenate(rows), *final_rows) if cut else None
         return Transition(
-            obs=self._buffer.tree,
+            obs=tree_map(lambda leaf: leaf[group], self._buffer.tree),
             reward=reward,
             terminated=terminated,
             truncated=truncated,

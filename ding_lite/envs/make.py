@@ -15,7 +15,6 @@ from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.packages import mended, missing_extra, register_ids
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.envs.worker_process import cores
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
 from ding_lite.registry import ENV_REGISTRY
@@ -50,7 +49,11 @@ CONFIG: dict[str, Any] = dict(
         type=Key("auto", choices=("auto", "base", "subprocess", "vector", "env_pool")),
         # What the row after an episode's end is (see envs.vector); not for vector.
         autoreset=Key("same_step", choices=("same_step", "next_step", "disabled")),
-        worker_num=Key(None, (int,), low=1, optional=True),  # worker processes; None: one a core
+        # Worker processes; None: one a core, or with double_buffer one for every two.
+        worker_num=Key(None, (int,), low=1, optional=True),
+        # One half of the environments steps while the policy acts on the other half, with those cores that
+        # the workers leave it.
+        double_buffer=False,
         # Seconds after which a worker that does not answer is taken for hung, and killed.
         step_timeout=Key(300.0, above=0),
         reset_timeout=Key(300.0, above=0),
@@ -62,8 +65,22 @@ CONFIG: dict[str, Any] = dict(
     ),
 )
 
+
+def section_faults(env: Mapping[str, Any]) -> list[str]:
+    """Returns what is wrong between the keys of the section ``env``, a line each."""
+    faults, kind = [], env["manager"]["type"]
+    if env["type"] == "gymnasium" and not env["env_id"]:
+        faults.append('env.env_id: missing; name a gymnasium environment, such as "CartPole-v1"')
+    if env["on_bad_value"] != RAISE and kind in ("vector", "env_pool"):
+        faults.append(
+            f"env.on_bad_value: {env['on_bad_value']!r} begins one environment anew, which "
+            f"{kind!r} cannot: set env.manager.type='base' or 'subprocess'"
+        )
+    return faults
+
+
 WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
-ENV_REGISTRY.declare_section(CONFIG)
+ENV_REGISTRY.declare_section(CONFIG, section_faults)
 
 
 @ENV_REGISTRY.register("gymnasium")
@@ -155,8 +172,9 @@ def make_vector_env(
             seed,
             manager["autoreset"],
             final_of_terminated,
-            num_workers=min(num_envs, manager["worker_num"] or cores()),
+            num_workers=manager["worker_num"],
             on_bad_value=env_cfg["on_bad_value"],
+            double_buffer=manager["double_buffer"] and not evaluate,
             **{name: manager[name] for name in WORKER_KEYS},
         )
     make: Callable[[int], gym.Env] = functools.partial(_make_numbered, env_cfg, evaluate)

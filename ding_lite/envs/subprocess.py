@@ -25,6 +25,7 @@ import itertools
 import mmap
 import pickle
 import socket
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,14 +35,18 @@ import numpy as np
 
 from ding_lite.envs import wire
 from ding_lite.envs.finite import RAISE
+from ding_lite.envs.group import Group
 from ding_lite.envs.in_process import AUTORESET
-from ding_lite.envs.spaces import fits, tree_leaves, tree_map
-from ding_lite.envs.vector import NO_ENVS, VectorEnv
-from ding_lite.envs.worker_pool import RestartBudget, WorkerPool
-from ding_lite.envs.worker_process import WorkerProcess, cores
+from ding_lite.envs.spaces import tree_leaves, tree_map
+from ding_lite.envs.vector import ALL, VectorEnv
+from ding_lite.envs.worker_pool import Exchange, RestartBudget, WorkerPool
+from ding_lite.envs.worker_process import WorkerProcess, default_workers
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.seeding import integer_seed
-from ding_lite.types import Episode, Transition, Tree
+from ding_lite.types import Transition, Tree
+
+# Why step cannot be called, where a call was not ended.
+BROKEN_OFF = "the last call failed or was interrupted: what it changed is lost"
 
 
 class SubprocessVectorEnv(VectorEnv):
@@ -53,9 +58,10 @@ class SubprocessVectorEnv(VectorEnv):
         num_envs: B.
         seed: the run's.
         autoreset, final_of_terminated, on_bad_value: as in :class:`InProcessVectorEnv`.
-        num_workers: W, at most B; by default as many as there are cores for this process.
+        num_workers: W, at most B; by default one for each core, for every two with ``double_buffer``.
         step_timeout, reset_timeout, start_timeout: seconds after which a worker counts as hanging.
         close_timeout: seconds that the environments have to close, all together.
+        double_buffer: step one half of the environments while the other half is acted on: two ``groups``.
         max_restarts, restart_window: how many workers are replaced within any so many steps. Environments
             that cannot be made at first, or break their contract, are an error at once.
 
@@ -82,6 +88,7 @@ class SubprocessVectorEnv(VectorEnv):
         max_restarts: int = 0,
         restart_window: int = 100_000,
         on_bad_value: str = RAISE,
+        double_buffer: bool = False,
     ) -> None:
         if autoreset not in AUTORESET:
             raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
@@ -93,17 +100,27 @@ class SubprocessVectorEnv(VectorEnv):
         self.final_of_terminated, self.on_bad_value = final_of_terminated, on_bad_value
         self.step_timeout, self.reset_timeout, self.start_timeout = step_timeout, reset_timeout, start_timeout
         self.close_timeout = close_timeout
-        num_workers = min(num_envs, num_workers or cores())
+        double_buffer = double_buffer and num_envs > 1
+        num_workers = min(num_envs, num_workers or default_workers(double_buffer))
         plural = "es" if num_workers > 1 else ""
         self.backend = f"{num_envs} environments in {num_workers} worker process{plural}"
+        if double_buffer:
+            # Every second one, so that each worker has some of both.
+            self.groups, self.busy_cores = (slice(0, None, 2), slice(1, None, 2)), num_workers
+            self.backend += ", one half stepping while the other is acted on"
         self._stream: tuple[str | int, ...] = ()
         self._lacking = "these environments have not been reset yet"  # why step cannot be called; or ""
         self._shared: wire.SharedArrays | None = None
-        self._no_payloads = dict.fromkeys(range(num_workers), b"")
+        self._shown = np.zeros(num_envs, np.int64)  # steps of the open episodes that step() has returned
+        self._lost = np.zeros(num_envs, bool)  # replaced with their worker, which step() has not said yet
         bounds = [num_envs * k // num_workers for k in range(num_workers + 1)]
         slices = [range(*pair) for pair in itertools.pairwise(bounds)]
+        self._whole = Group(ALL, slices)
+        self._groups = [Group(rows, slices) for rows in self.groups]
+        self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps on their way
         # Pickled before anything is started: this is what fails most often.
-        self._jobs = {k: self._job(make, k, num_workers, rows) for k, rows in enumerate(slices)}
+        run = (num_envs, seed, autoreset, final_of_terminated, on_bad_value)
+        self._jobs = {k: wire.Job(make, k, num_workers, rows, *run).dumps() for k, rows in enumerate(slices)}
         self._pool = WorkerPool(slices, close_timeout, self._locate)
         try:
             self._shared = self._start()
@@ -120,17 +137,6 @@ class SubprocessVectorEnv(VectorEnv):
         memory = mmap.mmap(self._pool.share(size), size)
         self._pool.attach(replies)
         return wire.SharedArrays(memory, spaces, self.num_envs, len(replies))
-
-    def _job(self, make: Callable[[int], gym.Env], number: int, num_workers: int, rows: range) -> bytes:
-        modes = (self.autoreset, self.final_of_terminated, self.on_bad_value)
-        job = wire.Job(make, number, num_workers, rows, self.num_envs, self.seed, *modes)
-        try:
-            return cloudpickle.dumps(job)
-        except Exception as error:
-            raise EnvError(
-                f"the factory of the environments cannot be sent to a worker process: {error}. "
-                "Let it be a module's function of plain arguments, or set env.manager.type='base'"
-            ) from error
 
     def _check_spaces(self, replies: Mapping[int, bytes]) -> None:
         expected = {"observation_space": self.obs_space, "action_space": self.action_space}
@@ -160,61 +166,45 @@ class SubprocessVectorEnv(VectorEnv):
         return shared.obs
 
     def step(self, action: Tree) -> Transition:
-        shared = self._open()
-        self._check_ready()
-        payloads = self._hand_over(action, shared)
-        self._pool.budget.step += 1
-        replies = self._request(wire.STEP, payloads, self.step_timeout, "step_timeout")
-        if len(replies) < len(payloads):
-            self._leave_out([w.rows for w in self._pool.workers if w.number not in replies])
-        final_obs, final_env, episodes, spoiled = self._rare(replies)
-        return Transition(
-            obs=shared.obs,
-            reward=shared.reward.copy(),
-            terminated=shared.terminated.copy(),
-            truncated=shared.truncated.copy(),
-            valid=shared.valid.copy(),
-            final_obs=final_obs,
-            final_env=final_env,
-            episodes=episodes,
-            spoiled=spoiled,
-        )
+        self._begin_step(self._ready(), self._whole, action)
+        return self._end_step()
 
-    def _hand_over(self, action: Tree, shared: wire.SharedArrays) -> Mapping[int, bytes]:
-        """Puts a batch of actions where the workers look, or, if it does not fit, into the messages.
+    def send(self, action: Tree, group: int = 0) -> None:
+        shared = self._ready(step_sent=True)
+        if any(sent is self._groups[group] for sent, _ in self._in_flight):
+            raise EnvError(f"group {group} has been sent a step already: receive({group}) must come first")
+        self._begin_step(shared, self._groups[group], action)
 
-        Environments get exactly what they would get in this process: a batch of another dtype than the
-        action space's is not cast.
-        """
-        if shared.action is not None and fits(action, shared.action):
-            tree_map(np.copyto, shared.action, action)
-            return self._no_payloads
-        action = tree_map(np.asarray, action)
-        counts = {len(leaf) if leaf.ndim else 0 for leaf in tree_leaves(action)}
-        if counts != {self.num_envs}:
-            raise EnvError(f"step got {sorted(counts)} actions for {self.num_envs} environments")
-        parts = {w.number: tree_map(lambda leaf, w=w: leaf[w.slice], action) for w in self._pool.workers}
-        return {number: pickle.dumps(part, pickle.HIGHEST_PROTOCOL) for number, part in parts.items()}
+    def receive(self, group: int = 0) -> Transition:
+        self._ready(step_sent=True)
+        if not self._in_flight or self._in_flight[0][0] is not self._groups[group]:
+            raise EnvError(f"group {group} has been sent no step, or is not the one that was sent one first")
+        return self._end_step()
 
-    def _rare(self, replies: Mapping[int, bytes]) -> tuple[Tree | None, np.ndarray, list[Episode], list[int]]:
-        """Returns final_obs, final_env, episodes and spoiled, out of the few answers that have any."""
-        rows: list[Tree] = []
-        envs: list[np.ndarray] = []
-        episodes: list[Episode] = []
-        spoiled: list[int] = []
-        for worker in self._pool.workers:
-            if reply := replies.get(worker.number):
-                final_obs, final_env, ended, spoiled_there, bad = pickle.loads(reply)
-                start = worker.rows.start
-                episodes += [one._replace(env=one.env + start) for one in ended]
-                spoiled += [env + start for env in spoiled_there]
-                self._count_bad(bad)
-                if final_obs is not None:
-                    rows.append(final_obs)
-                    envs.append(final_env + start)
-        if not rows:
-            return None, NO_ENVS, episodes, spoiled
-        return tree_map(lambda *parts: np.concatenate(parts), *rows), np.concatenate(envs), episodes, spoiled
+    def _begin_step(self, shared: wire.SharedArrays, group: Group, action: Tree) -> None:
+        messages, lost = dict(group.messages(action, shared)), group.of(self._lost)
+        for worker, (_, rows) in group.shares.items():
+            if lost[rows].any():  # they show that they were lost first, and are not stepped before
+                lost[rows] = True
+                del messages[worker]
+        self._pool.budget.step += group.is_first
+        self._lacking = BROKEN_OFF
+        exchange = self._pool.send(wire.STEP, messages, self.step_timeout, "step_timeout")
+        self._in_flight.append((group, exchange))
+        self._lacking = ""
+
+    def _end_step(self) -> Transition:
+        shared, self._lacking = self._open(), BROKEN_OFF
+        group, exchange = self._in_flight.popleft()
+        replies = self._pool.answers(exchange)
+        self._replace_failed(self._begin_next)
+        transition, found = group.transition(shared, replies, group.of(self._lost))
+        group.of(self._lost)[:] = False
+        self._count_bad(found)
+        ended = transition.terminated | transition.truncated
+        group.of(self._shown)[:] = np.where(ended, 0, group.of(shared.length))
+        self._lacking = ""
+        return transition
 
     def _count_in(self, resets: Mapping[int, bytes]) -> None:
         for reply in filter(None, resets.values()):
@@ -228,15 +218,16 @@ class SubprocessVectorEnv(VectorEnv):
         return f"env {env} (seed {seed}, episode {episode}, step {step})"
 
     def state_dict(self) -> dict[str, Any]:
-        shared = self._open()
-        self._check_ready()
-        replies = self._request(wire.STATE, self._no_payloads, self.reset_timeout, "reset_timeout")
+        shared = self._ready()
+        payloads = {worker.number: b"" for worker in self._pool.workers}
+        replies = self._request(wire.STATE, payloads, self.reset_timeout, "reset_timeout")
         parts = [pickle.loads(replies[worker.number]) for worker in self._pool.workers]
         return {
             "stream": list(self._stream),
             "pending_reset": np.concatenate([part["pending_reset"] for part in parts]),
             "obs": tree_map(np.copy, shared.obs),
             "envs": [one for part in parts for one in part["envs"]],
+            **({"lost": self._lost.copy()} if self._lost.any() else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
@@ -262,6 +253,8 @@ class SubprocessVectorEnv(VectorEnv):
         played = sum(len(tree_leaves(actions)[0]) for actions in records)
         allowed = self.num_envs * self.reset_timeout + played * self.step_timeout
         self._request(wire.LOAD, payloads, allowed, "envs * reset_timeout + actions * step_timeout")
+        self._lost[:] = state.get("lost", False)
+        self._shown[np.asarray(state["pending_reset"])] = 0  # an episode that has ended is not open
         return shared.obs
 
     def close(self) -> None:
@@ -275,29 +268,46 @@ class SubprocessVectorEnv(VectorEnv):
             raise EnvError(self._pool.closed)
         return self._shared
 
-    def _check_ready(self) -> None:
-        if self._lacking:
-            raise EnvError(f"{self._lacking}: reset() or load_state_dict() must be called first")
+    def _ready(self, *, step_sent: bool = False) -> wire.SharedArrays:
+        """Returns the shared arrays; raises if nothing can be stepped, or, but for ``step_sent``, is now."""
+        shared, lacking = self._open(), self._lacking
+        if self._in_flight and (not step_sent or self._in_flight[0][0] is self._whole):
+            lacking = lacking or "a step that was sent has not been received"
+        if lacking:
+            raise EnvError(f"{lacking}: reset() or load_state_dict() must be called first")
+        return shared
 
     def _request(
         self, kind: int, payloads: Mapping[int, bytes], timeout: float, limit: str
     ) -> dict[int, bytes]:
-        """Asks all workers; those that fail are replaced, and the new ones asked, except for a step."""
+        """Asks all workers; those that fail are replaced, and the new ones asked."""
         if kind != wire.STATE:  # which changes nothing, so that it may be interrupted
-            self._lacking = "the last call failed or was interrupted: what it changed is lost"
+            self._lacking = BROKEN_OFF
+            self._in_flight.clear()
         replies = self._pool.request(kind, payloads, timeout, limit)
+
+        def ask(new: Sequence[int]) -> None:
+            if kind != wire.LOAD:  # which says itself where to begin
+                new = self._begin_next(new)
+            if kind != wire.RESET:
+                again = {number: payloads[number] for number in new}
+                replies.update(self._pool.request(kind, again, timeout, limit))
+
+        self._replace_failed(ask)
+        if kind != wire.STATE:
+            self._lost[:] = False
+            self._shown[:] = self._open().length
+        self._lacking = ""
+        return replies
+
+    def _replace_failed(self, ask: Callable[[Sequence[int]], object]) -> None:
+        """Puts new workers in the places of those that failed, until ``ask`` has found them all well."""
         try:
             while self._pool.failed:
-                new = self._replace()
-                if kind != wire.LOAD:  # which says itself where to begin
-                    new = self._begin_next(new)
-                if kind in (wire.LOAD, wire.STATE):
-                    replies |= self._pool.request(kind, {k: payloads[k] for k in new}, timeout, limit)
+                ask(self._replace())
         except BaseException as error:  # a new worker may not even have been told what to make
             self._pool.fail(error)
             raise
-        self._lacking = ""
-        return replies
 
     def _replace(self) -> list[int]:
         """Puts new workers in the places of those that failed, and returns the numbers of the sound ones."""
@@ -305,11 +315,11 @@ class SubprocessVectorEnv(VectorEnv):
         failed = self._pool.replace()
         for number, failure in failed.items():
             worker = self._pool.workers[number]
-            # Where the last row ended an episode, none was open.
-            ended = (shared.terminated | shared.truncated)[worker.slice]
-            cut = int(np.where(ended, 0, shared.length[worker.slice]).sum())
+            cut = int(self._shown[worker.slice].sum())
             shared.length[worker.slice] = shared.episode_return[worker.slice] = 0
+            self._shown[worker.slice] = 0
             shared.busy[number] = wire.IDLE
+            self._lost[worker.slice] = True
             self.restarts += 1
             self.cut_steps += cut
             self.say(
@@ -329,14 +339,6 @@ class SubprocessVectorEnv(VectorEnv):
         replies = self._pool.request(wire.RESET, payloads, self.reset_timeout, "reset_timeout")
         self._count_in(replies)
         return list(replies)
-
-    def _leave_out(self, lost: list[range]) -> None:
-        """Marks the rows of workers that were lost in this step."""
-        shared = self._open()
-        for rows in lost:
-            own = slice(rows.start, rows.stop)
-            shared.reward[own] = 0
-            shared.terminated[own] = shared.truncated[own] = shared.valid[own] = False
 
     def _locate(self, worker: WorkerProcess) -> tuple[int, str]:
         """Returns the environment that a worker is calling now, for messages."""

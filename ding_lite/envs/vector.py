@@ -9,6 +9,11 @@ An episode that ended is begun again without being asked. How (autoreset modes N
 DISABLED of gymnasium) shows only in ``valid``: a row that was a reset and not a step is not valid. So is the
 row of an environment that was lost with its worker and replaced, or whose step gave a value that is not
 finite: that step never was, and the row before is the last of its episode.
+
+A vector may have several ``groups``, of which one steps while the policy acts on another:
+
+    envs.send(action, group)                # returns at once
+    transition = envs.receive(group)        # of the rows envs.groups[group]
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from ding_lite.envs.finite import RAISE
 from ding_lite.types import Transition, Tree
 
 NO_ENVS = np.zeros(0, np.int64)
+ALL = slice(None)
 
 
 def _warn(line: str) -> None:
@@ -39,6 +45,8 @@ class VectorEnv(ABC):
         obs_space, action_space: of one environment.
         episode_returns, episode_lengths: (B,) of the open episodes, below every wrapper.
         backend: one line for people.
+        groups: rows that are stepped together.
+        busy_cores: how many cores the environments use while the policy acts.
         restorable: whether ``load_state_dict`` can bring open episodes back.
         restarts: how often a part of it was lost and replaced.
         cut_steps: how many steps the episodes had that were lost with it.
@@ -53,6 +61,8 @@ class VectorEnv(ABC):
     episode_returns: np.ndarray
     episode_lengths: np.ndarray
     backend: str
+    groups: tuple[slice, ...] = (ALL,)
+    busy_cores: int = 0
     restorable: bool = True
     restarts: int = 0
     cut_steps: int = 0
@@ -67,6 +77,17 @@ class VectorEnv(ABC):
     @abstractmethod
     def step(self, action: Tree) -> Transition:
         """Steps all environments with actions as they take them (B, ...)."""
+
+    def send(self, action: Tree, group: int = 0) -> None:
+        """Begins a step of the environments of one group; what is here steps when it is received.
+
+        Groups are received in the order in which they were sent, and sent again when they have been.
+        """
+        self._sent = action
+
+    def receive(self, group: int = 0) -> Transition:
+        """Ends the step that was sent last to this group."""
+        return self.step(self._sent)
 
     def describe(self, env: int) -> str:
         """Says which episode environment ``env`` is in, for messages."""

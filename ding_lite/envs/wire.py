@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import cloudpickle  # type: ignore[import-untyped]
 import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.spaces import ObservationBuffer, children, tree_map
+from ding_lite.errors import EnvError
 from ding_lite.types import Tree
 
 # Requests, and the two kinds of answers.
@@ -50,6 +52,17 @@ class Job(NamedTuple):
     final_of_terminated: bool
     on_bad_value: str
 
+    def dumps(self) -> bytes:
+        """Returns it pickled; raises an EnvError if it cannot be."""
+        try:
+            pickled: bytes = cloudpickle.dumps(self)
+        except Exception as error:
+            raise EnvError(
+                f"the factory of the environments cannot be sent to a worker process: {error}. "
+                "Let it be a module's function of plain arguments, or set env.manager.type='base'"
+            ) from error
+        return pickled
+
 
 class ChannelClosed(Exception):
     """Raised when the other side of a channel is gone."""
@@ -64,10 +77,12 @@ class Channel:
 
     Attributes:
         in_message: True inside of a transfer; left so by an exception, the stream is useless.
+        early: what came while something was being sent, and is to be received next. Where both sides send
+            more than the socket holds, each would wait for the other to take it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self.sock, self.in_message = sock, False
+        self.sock, self.in_message, self.early = sock, False, b""
 
     def send(self, seq: int, kind: int, payload: bytes = b"", deadline: float = math.inf) -> None:
         """Sends one message.
@@ -82,7 +97,8 @@ class Channel:
             try:
                 rest = rest[self.sock.send(rest) :]
             except BlockingIOError:
-                self._wait(select.POLLOUT, deadline)
+                if self._wait(select.POLLOUT | select.POLLIN, deadline) & select.POLLIN:
+                    self.early += self._take(1 << 20)
             except ConnectionError as error:
                 raise ChannelClosed from error
         self.in_message = False
@@ -101,27 +117,36 @@ class Channel:
         return message
 
     def _read(self, size: int, deadline: float) -> bytes:
-        parts: list[bytes] = []
+        parts, self.early = [self.early[:size]], self.early[size:]
+        size -= len(parts[0])
         while size:
             try:
-                part = self.sock.recv(min(size, 1 << 20))
+                part = self._take(min(size, 1 << 20))
             except BlockingIOError:
                 self._wait(select.POLLIN, deadline)
                 continue
-            except ConnectionError as error:
-                raise ChannelClosed from error
-            if not part:
-                raise ChannelClosed
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
 
-    def _wait(self, event: int, deadline: float) -> None:
+    def _take(self, most: int) -> bytes:
+        """Returns what is there to be read, at least one byte."""
+        try:
+            part = self.sock.recv(most)
+        except ConnectionError as error:
+            raise ChannelClosed from error
+        if not part:
+            raise ChannelClosed
+        return part
+
+    def _wait(self, events: int, deadline: float) -> int:
+        """Waits for one of the events and returns those that are there."""
         poller = select.poll()
-        poller.register(self.sock, event)
+        poller.register(self.sock, events)
         left = max(0.0, deadline - time.monotonic())
-        if not poller.poll(None if left == math.inf else left * 1000):
+        if not (found := poller.poll(None if left == math.inf else left * 1000)):
             raise ChannelTimeout
+        return found[0][1]
 
 
 class SharedArrays:

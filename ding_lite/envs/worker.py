@@ -31,6 +31,7 @@ import numpy as np
 
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.spaces import ObservationBuffer, children, tree_leaves, tree_map
+from ding_lite.envs.vector import ALL
 from ding_lite.envs.wire import (
     ERROR,
     IDLE,
@@ -96,6 +97,11 @@ class WorkerEnvs(InProcessVectorEnv):
         )
         self._busy = _view(shared.busy[number : number + 1])
 
+    @property
+    def busy(self) -> int:
+        """The number of the environment that is being called, or was when it raised."""
+        return int(self._busy[0])
+
     def _begin(self, i: int, episode: int) -> None:
         self._busy[0] = self.index_offset + i
         self._shared_episode[i], self._shared_step[i] = episode, 0
@@ -127,10 +133,13 @@ class WorkerEnvs(InProcessVectorEnv):
         return reply
 
     def _step_shared(self, payload: bytes) -> bytes:
-        transition = self.step(pickle.loads(payload) if payload else self._shared_action)
+        group, action = pickle.loads(payload) if payload else (ALL, None)
+        if action is None:
+            action = tree_map(lambda leaf: leaf[group], self._shared_action)
+        transition = self.step(action, group)
         reward, terminated, truncated, valid = self._outputs
-        reward[:], terminated[:] = transition.reward, transition.terminated
-        truncated[:], valid[:] = transition.truncated, transition.valid
+        reward[group], terminated[group] = transition.reward, transition.terminated
+        truncated[group], valid[group] = transition.truncated, transition.valid
         if transition.final_obs is None and not transition.episodes and not self._found_bad:
             return b""
         bad = transition.spoiled, self._told_bad()
@@ -155,7 +164,7 @@ def main(fd: int, parent: int, grace: float) -> None:
         if _start(channel, made):
             while True:
                 seq, kind, payload = channel.receive()
-                _answer(channel, seq, functools.partial(made[0].answer, kind, payload))
+                _answer(channel, seq, functools.partial(made[0].answer, kind, payload), made[0])
     except ChannelClosed:
         pass  # the parent closed us, or is dead: both end here
     finally:
@@ -232,13 +241,14 @@ def _naming(make: Callable[[int], gym.Env]) -> Callable[[int], gym.Env]:
     return make_numbered
 
 
-def _answer(channel: Channel, seq: int, work: Callable[[], bytes]) -> bool:
+def _answer(channel: Channel, seq: int, work: Callable[[], bytes], envs: WorkerEnvs | None = None) -> bool:
     """Sends what ``work`` returns, or the error that it raises; tells whether there was none."""
     try:
         payload = work()
     except Exception as error:
         said = str(error) if isinstance(error, DingLiteError) else f"{type(error).__name__}: {error}"
-        report = (type(error).__name__, said, traceback.format_exc())
+        busy = IDLE if envs is None else envs.busy
+        report = (type(error).__name__, said, traceback.format_exc(), busy)
         channel.send(seq, ERROR, pickle.dumps(report))
         return False
     channel.send(seq, OK, payload)

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ding_lite import errors
 from ding_lite.envs import wire
@@ -56,6 +57,16 @@ class RestartBudget:
         self._taken.append(self.step)
 
 
+class Exchange(NamedTuple):
+    """One request on its way."""
+
+    seq: int
+    asked: list[WorkerProcess]
+    deadline: float
+    grace: float  # seconds for an answer to be read that nobody has listened for
+    said: str  # about the deadline
+
+
 class WorkerPool:
     """Starts one worker for each slice and talks to any of them at once.
 
@@ -82,9 +93,6 @@ class WorkerPool:
         self._locate = weakref.WeakMethod(locate)  # the pool does not keep its owner alive
         self.workers: list[WorkerProcess] = []
         self._memory: list[int] = []  # the descriptor, once there is one
-        self._by_number: set[int] = set()  # those that the poller listens to
-        self._by_fd: dict[int, WorkerProcess] = {}
-        self._poller = select.poll()
         self._seq = 0
         # Runs once: from close(), when the pool is collected, or when the interpreter ends.
         self._end = weakref.finalize(self, shut_down, self.workers, self._memory, close_timeout, os.getpid())
@@ -146,60 +154,77 @@ class WorkerPool:
             DingLiteError: as a worker reports it, of another kind; the pool is then closed.
             CheckpointError: as a worker reports it; the pool stays open.
         """
+        return self.answers(self.send(kind, payloads, timeout, limit))
+
+    def send(self, kind: int, payloads: Mapping[int, bytes], timeout: float, limit: str) -> Exchange:
+        """Sends the messages of a :meth:`request`; their answers can be waited for later."""
         if self.closed:
             raise EnvError(self.closed)
         self._seq += 1
+        said = f"within {limit}={timeout:g} s"
+        deadline = time.monotonic() + timeout
         try:
-            return self._exchange(kind, payloads, timeout, f"within {limit}={timeout:g} s")
+            for number in payloads.keys() - self.failed.keys():
+                if not self._send(self.workers[number], kind, payloads[number], deadline, said):
+                    deadline = time.monotonic() + timeout  # the others have not had their time
         except BaseException as error:
-            fatal = isinstance(error, DingLiteError) and not isinstance(error, CheckpointError)
-            # Interrupted (KeyboardInterrupt), the pool is still good unless a message was cut in two.
-            if fatal or self.failed or any(worker.channel.in_message for worker in self.workers):
-                self.fail(error)
+            self._fail_if_broken(error)
+            raise
+        grace = min(timeout, FAILURE_GRACE)
+        return Exchange(self._seq, [self.workers[number] for number in payloads], deadline, grace, said)
+
+    def answers(self, exchange: Exchange) -> dict[int, bytes]:
+        """Waits for the answers to what was sent; of several exchanges, in the order of their sending."""
+        if self.closed:
+            raise EnvError(self.closed)
+        try:
+            return self._wait(exchange)
+        except BaseException as error:
+            self._fail_if_broken(error)
             raise
 
-    def _exchange(
-        self, kind: int, payloads: Mapping[int, bytes], timeout: float, said: str
-    ) -> dict[int, bytes]:
-        self._watch(payloads.keys())
-        deadline = time.monotonic() + timeout
-        for number, payload in payloads.items():
-            if not self._send(self.workers[number], kind, payload, deadline, said):
-                deadline = time.monotonic() + timeout  # the others have not had their time
+    def _fail_if_broken(self, error: BaseException) -> None:
+        fatal = isinstance(error, DingLiteError) and not isinstance(error, CheckpointError)
+        # Interrupted (KeyboardInterrupt), the pool is still good unless a message was cut in two.
+        if fatal or self.failed or any(worker.channel.in_message for worker in self.workers):
+            self.fail(error)
+
+    def _wait(self, exchange: Exchange) -> dict[int, bytes]:
+        # Those that answer still; nobody else is listened to: their end is no answer.
+        waiting = {
+            worker.channel.sock.fileno(): worker
+            for worker in exchange.asked
+            if worker is self.workers[worker.number] and worker.number not in self.failed
+        }
+        poller = select.poll()
+        for fd in waiting:
+            poller.register(fd, select.POLLIN)
+        deadline = max(exchange.deadline, time.monotonic() + exchange.grace)
         replies: dict[int, bytes] = {}
-        pending = payloads.keys() - self.failed.keys()
         refused: CheckpointError | None = None
-        while pending:
+        while waiting:
             left = min(SLICE_SECONDS, deadline - time.monotonic())
-            events = self._poller.poll(max(0.0, left) * 1000)
-            for fd, _ in events:
-                worker = self._by_fd[fd]
-                message = self._receive(worker, deadline, said)
-                if message is None or message.seq != self._seq:
-                    continue  # lost, or the late answer to a request that was interrupted
-                pending.discard(worker.number)
-                if message.kind == wire.OK:
+            events = [fd for fd, worker in waiting.items() if worker.channel.early]
+            events = events or [fd for fd, _ in poller.poll(max(0.0, left) * 1000)]
+            for fd in events:
+                worker = waiting[fd]
+                message = self._receive(worker, deadline, exchange.said)
+                if message is not None and message.seq != exchange.seq:
+                    continue  # the late answer to a request that was interrupted
+                del waiting[fd]
+                poller.unregister(fd)
+                if message is not None and message.kind == wire.OK:
                     replies[worker.number] = message.payload
-                else:
+                elif message is not None:
                     refused = self._heard(self._reported(worker, message.payload), worker) or refused
             if not events:
-                self._look_after(pending, deadline, said)
-            pending -= self.failed.keys()
+                self._look_after(waiting.values(), deadline, exchange.said)
+                for fd in [fd for fd, worker in waiting.items() if worker.number in self.failed]:
+                    del waiting[fd]
+                    poller.unregister(fd)
         if refused is not None:  # all workers have been heard
             raise refused
-        for number in self.failed:
-            replies.pop(number, None)  # it answered, and died while others were waited for
         return replies
-
-    def _watch(self, numbers: Collection[int]) -> None:
-        """Listens to these workers alone: the end of one that was asked nothing is no answer."""
-        if numbers == self._by_number:
-            return
-        self._by_number, self._by_fd, self._poller = set(numbers), {}, select.poll()
-        for number in numbers:
-            fd = self.workers[number].channel.sock.fileno()
-            self._by_fd[fd] = self.workers[number]
-            self._poller.register(fd, select.POLLIN)
 
     def _send(self, worker: WorkerProcess, kind: int, payload: bytes, deadline: float, said: str) -> bool:
         try:
@@ -220,10 +245,9 @@ class WorkerPool:
             self._lose(worker, self._hanging(worker, said))
         return None
 
-    def _look_after(self, pending: Collection[int], deadline: float, said: str) -> None:
+    def _look_after(self, waiting: Collection[WorkerProcess], deadline: float, said: str) -> None:
         late = time.monotonic() >= deadline
-        for number in sorted(pending):
-            worker = self.workers[number]
+        for worker in sorted(waiting, key=lambda worker: worker.number):
             if worker.has_died():
                 self._lose(worker, self._dead(worker))
             elif late:
@@ -243,10 +267,6 @@ class WorkerPool:
         """Notes that a worker is to be replaced; raises its failure if that was too often."""
         self.budget.take(failure)
         self.failed[worker.number] = failure
-        fd = worker.channel.sock.fileno()
-        if self._by_fd.pop(fd, None):
-            self._poller.unregister(fd)
-        self._by_number.discard(worker.number)
 
     def _dead(self, worker: WorkerProcess) -> EnvWorkerError:
         cause = worker.cause_of_death()
@@ -270,12 +290,10 @@ class WorkerPool:
 
     def _reported(self, worker: WorkerProcess, payload: bytes) -> DingLiteError:
         """Returns the error that a worker reports, in its own kind where the library has it."""
-        name, said, text = pickle.loads(payload)
+        name, said, text, busy = pickle.loads(payload)
         kind = getattr(errors, name, None)
         error: DingLiteError
         if kind is None or issubclass(EnvWorkerError, kind):
-            locate = self._locate()
-            busy = locate(worker)[0] if locate else wire.IDLE
             envs = tuple(worker.rows) if busy == wire.IDLE else (busy,)
             said = said if kind else f"{worker.name}: {said}"
             error = EnvWorkerError(said, worker.number, envs, text)

@@ -44,6 +44,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def default_workers(double_buffer: bool) -> int:
+    """Returns one worker process for each core; half as many where they step while the policy acts."""
+    return max(1, cores() // 2) if double_buffer else cores()
+
+
 class WorkerProcess:
     """A worker process and the parent's end of its channel.
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError
+from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.fast_acting import MAX_WEIGHTS, FastActor, fast_actor
 from ding_lite.models.towers import find_critic, owns
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
-from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rollout import Rollout, leading_size, map_tree
@@ -29,6 +29,12 @@ from ding_lite.schema import Key
 from ding_lite.types import Tree
 
 VALUE_CHUNK_BYTES = 2**24  # of float32 input to the value network at a time
+# The values of a fresh rollout's observations, in the units of the rewards, where the network gave them as
+# it acted. They are taken out before anything is learned from it: after that they would be old.
+ACTING_VALUE = "acting_value"
+# What a rollout goes through on its way there, and the methods of a model that must agree on its values.
+COLLECTS = ("_forward_collect", "_process_transition", "_get_train_sample", "_credit")
+COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic", "_critic_features")
 
 
 class ActorCriticPolicy(Policy):
@@ -88,20 +94,23 @@ class ActorCriticPolicy(Policy):
         if fast is not None and leaf is not None:
             return fast.draw(leaf, obs, self.generator)
         with torch.inference_mode():
-            dist = self._dist(obs)
+            inputs, output = self._inputs(obs), {}
+            if self._shares_work():
+                logit, value = self.model.compute_actor_critic(inputs)
+                output[ACTING_VALUE] = self._raw(value)
+            else:
+                logit = self.model.compute_actor(inputs)
+            dist = self._distribution(inputs, logit)
             action = dist.sample(self.generator)
-            return {"action": action, "log_prob": dist.log_prob(action)}
+            return {"action": action, "log_prob": dist.log_prob(action), **output}
 
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         fast, leaf = self._fast(obs)
         if fast is not None and leaf is not None:
             return fast.greedy(leaf, obs)
         with torch.inference_mode():
-            return {"action": self._dist(obs).mode()}
-
-    def _dist(self, obs: Tree) -> Distribution:
-        inputs = self._inputs(obs)
-        return self._distribution(inputs, self.model.compute_actor(inputs))
+            inputs = self._inputs(obs)
+            return {"action": self._distribution(inputs, self.model.compute_actor(inputs)).mode()}
 
     def _fast(self, obs: Tree) -> tuple[FastActor | None, np.ndarray | None]:
         """Returns who acts in the model's place, and the vectors it acts on, scaled; None: nobody does."""
@@ -118,16 +127,37 @@ class ActorCriticPolicy(Policy):
 
     def _sees_as_written(self) -> bool:
         """Returns whether what the model is shown, and what is made of it, is that of this class."""
-        return owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device", "_dist")
+        return owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device")
+
+    def _shares_work(self) -> bool:
+        """Returns whether the model gives the values of what it acts on at next to no cost.
+
+        That is where a class says how to compute both together, and none after it how to compute one.
+        """
+        model, cls = self.model, type(self)
+        if any(getattr(cls, name) is not getattr(ActorCriticPolicy, name) for name in COLLECTS):
+            return False  # who knows what it is shown, and when
+        if not owns(self, ActorCriticPolicy, "_values", "_compute_critic", "_raw"):
+            return False
+        if isinstance(model, VAC) and model.critic_encoder is not None:
+            return False
+        if not vars(model).keys().isdisjoint(COMPUTES):
+            return False
+        defined = next(kind for kind in type(model).__mro__ if not vars(kind).keys().isdisjoint(COMPUTES))
+        return defined is not ActorCritic and "compute_actor_critic" in vars(defined)
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        for name, field in self._credit(rollout).items():
+        value = rollout.pop(ACTING_VALUE, None)
+        credit = self._credit(rollout) if value is None else self._credit(rollout, value=value)
+        for name, field in credit.items():
             setattr(rollout, name, field)
         return rollout
 
     @torch.no_grad()
-    def _credit(self, rollout: Rollout, weight: Tensor | None = None) -> dict[str, Tensor]:
+    def _credit(
+        self, rollout: Rollout, weight: Tensor | None = None, value: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Returns value, advantage and value_target (T, B) by the newest value network, raw units.
 
         What stands on a row that is not valid never reaches a valid one.
@@ -135,9 +165,11 @@ class ActorCriticPolicy(Policy):
         Args:
             rollout: of any age.
             weight: (T, B), min(1, pi/mu) of each step: V-trace for rollouts that are not fresh.
+            value: (T, B), where the newest network has given them already.
         """
         valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
-        value = self._values(rollout.obs, lead=2)
+        if value is None:
+            value = self._values(rollout.obs, lead=2)
         next_value = torch.empty_like(value)
         next_value[:-1] = value[1:]
         next_value[-1] = self._values(rollout.last_obs, lead=1)
@@ -169,7 +201,10 @@ class ActorCriticPolicy(Policy):
     @torch.no_grad()
     def _values(self, obs: Any, lead: int) -> Tensor:
         """Returns the values of observations with ``lead`` leading dims, raw units."""
-        value: Tensor = self._chunked(lambda inputs, _: self._compute_critic(inputs), obs, lead)
+        return self._raw(self._chunked(lambda inputs, _: self._compute_critic(inputs), obs, lead))
+
+    def _raw(self, value: Tensor) -> Tensor:
+        """Returns values of the model in the units of the rewards."""
         return value if self.value_norm is None else self.value_norm.denormalize(value)
 
     def _compute_critic(self, inputs: Any) -> Tensor:

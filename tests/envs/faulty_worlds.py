@@ -188,6 +188,43 @@ def marked(faults, index):
     return FaultyEnv(EpisodeRecorder(Marked()), **faults, index=index)
 
 
+class Clocked(gym.Env):
+    """Takes its time for a step, and shows when it began and ended it."""
+
+    observation_space = spaces.Box(0, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(5)
+    step_s = 0.01
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(2), {}
+
+    def step(self, action):
+        began = time.monotonic()
+        time.sleep(self.step_s)
+        return np.array([began, time.monotonic()]), 0.0, False, False, {}
+
+
+def clocked(index):
+    return EpisodeRecorder(Clocked())
+
+
+class Wide(gym.Env):
+    """Observations of any size; each episode is cut at its first step."""
+
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, size):
+        self.observation_space = spaces.Box(0, 1, (size,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        return np.ones(self.observation_space.shape, np.float32), 0.0, False, True, {}
+
+
 class Spawns(Marked):
     """Starts a process of its own, as a simulator would, and leaves its number in a file."""
 

@@ -27,7 +27,11 @@ from ding_lite.errors import ConfigError, NotFiniteError, NumericsError
 from ding_lite.evaluator import Evaluator
 from ding_lite.rollout import to_dict
 
-BACKENDS = {"base": InProcessVectorEnv, "subprocess": functools.partial(SubprocessVectorEnv, num_workers=2)}
+BACKENDS = {
+    "base": InProcessVectorEnv,
+    "subprocess": functools.partial(SubprocessVectorEnv, num_workers=2),
+    "two halves": functools.partial(SubprocessVectorEnv, num_workers=2, double_buffer=True),
+}
 FAULTS = {"nan_obs": r"observation[0] = nan", "nan_reward": "reward = nan"}
 ZEROS = np.zeros(4, int)
 

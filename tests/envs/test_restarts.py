@@ -126,6 +126,88 @@ def test_the_late_answer_of_a_worker_that_was_replaced_is_never_heard(tmp_path):
         del transition
 
 
+MOMENTS = ["both sent", "one sent", "one received", "none sent"]
+
+
+def halves_of_each_step(envs, steps, moment):
+    """Steps both halves so often, and yields (t, group, transition); kills worker 0 in step 1."""
+
+    def pass_by(t, here):
+        if (t, here) == (1, moment):
+            kill_idle(envs)
+
+    for t in range(steps):
+        envs.send(ZEROS[:2], 0)
+        pass_by(t, "one sent")
+        envs.send(ZEROS[:2], 1)
+        pass_by(t, "both sent")
+        yield t, 0, envs.receive(0)
+        pass_by(t, "one received")
+        yield t, 1, envs.receive(1)
+        pass_by(t, "none sent")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_worker_that_is_lost_between_two_halves_is_left_out_of_both_once(moment):
+    """Row 0 of each half was its own. What begins anew is stepped only after the row that shows the loss."""
+    alone = InProcessVectorEnv(world(), 4)
+    alone.reset("x")
+    expected = [alone.step(ZEROS).obs.copy() for _ in range(5)]
+    lost, begun = [None, None], [None, None]
+    with pool(world(), 4, 2, double_buffer=True) as envs:
+        envs.reset("x")
+        for t, group, transition in halves_of_each_step(envs, 5, moment):
+            own, other = transition.obs.tolist()
+            assert (other, transition.valid[1]) == (expected[t][2 + group].tolist(), True)
+            if not transition.valid[0]:
+                assert lost[group] is None, "twice"
+                lost[group], begun[group] = t, own[0]
+                assert own[1] == transition.reward[0] == 0
+            elif lost[group] is None:
+                assert own == expected[t][group].tolist()
+            elif own[0] == begun[group]:  # still the first episode
+                assert own[1] == t - lost[group]
+        assert envs.restarts == 1
+        del transition
+    # An answer that was on its way when the worker died may be heard or not.
+    possible = {"both sent": {1, 2}, "one sent": {1, 2}, "one received": {1, 2}, "none sent": {2}}
+    assert set(lost) <= possible[moment]
+
+
+def test_what_one_half_has_not_said_yet_is_said_by_the_next_step_of_all():
+    """And nothing of that worker is stepped before, nor shown twice as a step."""
+    with pool(world(), 6, 2, double_buffer=True) as envs:
+        envs.reset("x")
+        envs.step(np.zeros(6, int))
+        os.kill(pids(envs)[1], signal.SIGKILL)  # that of envs 3, 4 and 5
+        for _ in range(2):
+            envs.send(np.zeros(3, int), 0)
+            transition = envs.receive(0)  # envs 0, 2, 4
+        assert transition.valid.all()
+        before = transition.obs[2].tolist()
+        whole = envs.step(np.zeros(6, int))
+        assert whole.valid.tolist() == [True] * 3 + [False] * 3
+        assert whole.obs[4].tolist() == before
+        assert envs.step(np.zeros(6, int)).valid.all()
+        del transition, whole
+
+
+def test_a_state_remembers_what_one_half_has_not_said_yet():
+    with pool(world(), 4, 2, double_buffer=True) as envs, pool(world(), 4, 2, double_buffer=True) as other:
+        envs.reset("x")
+        envs.step(ZEROS)
+        kill_idle(envs)
+        envs.send(ZEROS[:2], 0)
+        assert envs.receive(0).valid.tolist() == [False, True]
+        assert other.load_state_dict(envs.state_dict()).tolist() == envs._shared.obs.tolist()
+        for one in (envs, other):
+            one.send(ZEROS[:2], 1)
+            transition = one.receive(1)
+            assert transition.valid.tolist() == [False, True]
+            assert transition.obs[0, 1] == 0
+        del transition
+
+
 def test_two_workers_that_die_at_once_are_both_replaced():
     with pool(world(), 6, 3) as envs:
         envs.reset("x")
@@ -230,6 +312,19 @@ def test_an_environment_that_always_fails_ends_the_pool(fault, step):
             envs.step(ZEROS)
 
 
+def test_a_step_of_two_halves_is_one_of_the_window():
+    with pool(world(), max_restarts=1, restart_window=4, double_buffer=True) as envs:
+        envs.reset("x")
+        kill_idle(envs)
+        for _ in range(4):
+            for group in (0, 1):
+                envs.send(ZEROS[:2], group)
+                envs.receive(group)
+        assert (envs.restarts, envs._pool.budget.left) == (1, 0)
+        envs.send(ZEROS[:2], 0)
+        assert envs._pool.budget.left == 1
+
+
 def test_the_budget_is_of_a_window_of_steps():
     with pool(world(), max_restarts=1, restart_window=5) as envs:
         envs.reset("x")
@@ -297,10 +392,11 @@ def test_an_interrupted_replacement_closes_the_pool():
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_no_transition_of_a_rollout_crosses_a_restart(autoreset):
+@pytest.mark.parametrize(("num_workers", "double_buffer"), [(3, False), (1, True), (3, True), (6, True)])
+def test_no_transition_of_a_rollout_crosses_a_restart(autoreset, num_workers, double_buffer):
     make = world(crash=0.03, kill=0.01, hang=0.002, seed=3)
     options = dict(autoreset=autoreset, max_restarts=100, step_timeout=0.5, reset_timeout=0.5)
-    with pool(make, 6, 3, **options) as envs:
+    with pool(make, 6, num_workers, double_buffer=double_buffer, **options) as envs:
         collector = Collector(envs, policy_for(envs).collect_mode, 60)
         rows = recorded = 0
         while envs.restarts < 8:

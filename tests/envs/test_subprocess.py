@@ -21,6 +21,8 @@ import pytest
 from leaks import alive, no_leaks  # noqa: F401 (a fixture)
 
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.spaces import tree_map
 from ding_lite.envs.subprocess import SubprocessVectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError, EnvWorkerError
 
@@ -103,6 +105,78 @@ def test_the_same_transitions_as_in_one_process(num_workers, kind, autoreset):
     assert (seen["invalid"] > 0) == (autoreset == "next_step")
 
 
+def assert_same_rows(part, rows, whole):
+    """Compares the transition of one group with those rows of the whole vector's."""
+    numbers = np.arange(len(whole.reward))[rows]
+    for name in ("obs", "reward", "terminated", "truncated", "valid"):
+        assert_same(getattr(part, name), tree_map(lambda leaf: leaf[rows], getattr(whole, name)))
+    here = np.isin(whole.final_env, numbers)
+    assert numbers[part.final_env].tolist() == whole.final_env[here].tolist()
+    if here.any():
+        assert_same(part.final_obs, tree_map(lambda leaf: leaf[here], whole.final_obs))
+    episodes = [one._replace(env=numbers[one.env]) for one in part.episodes]
+    assert episodes == [one for one in whole.episodes if one.env in numbers]
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize("kind", ["box", "dict"])
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
+def test_two_halves_give_the_transitions_of_the_whole(num_workers, kind, autoreset):
+    make = functools.partial(worlds.counting, kind)
+    base = InProcessVectorEnv(make, 5, 7, autoreset)
+    options = dict(seed=7, autoreset=autoreset, num_workers=num_workers, double_buffer=True)
+    with pool(make, 5, **options) as envs:
+        assert [np.arange(5)[rows].tolist() for rows in envs.groups] == [[0, 2, 4], [1, 3]]
+        assert_same(envs.reset("collect"), base.reset("collect"))
+        actions, ended = batches(kind, 5), 0
+        for t, action in zip(range(40), actions, strict=False):
+            for group, rows in enumerate(envs.groups):
+                envs.send(tree_map(lambda leaf, rows=rows: leaf[rows], action), group)
+            whole = base.step(action)
+            for group, rows in enumerate(envs.groups):
+                part = envs.receive(group)
+                assert_same_rows(part, rows, whole)
+                ended += len(part.final_env)
+            assert_same(envs.episode_lengths, base.episode_lengths)
+            if t % 10 == 9:  # both at once is a step as any
+                action = next(actions)
+                assert_same_transition(envs.step(action), base.step(action))
+        assert ended > 5
+        assert_same(envs.state_dict()["obs"], base.state_dict()["obs"])
+
+
+def test_one_half_steps_while_the_other_is_acted_on():
+    """Of one worker, so that nothing else can save time."""
+    acted = []
+    with pool(worlds.clocked, 4, num_workers=1, double_buffer=True) as envs:
+        envs.reset("x")
+        shown = [[], []]
+        for t in range(10):
+            for group in (0, 1):
+                if t:
+                    shown[group].append(envs.receive(group).obs.copy())
+                began = time.monotonic()
+                time.sleep(0.02)
+                acted.append((began, time.monotonic()))
+                envs.send(np.zeros(2, int), group)
+        for group in (0, 1):
+            envs.receive(group)
+    steps = [step for one in shown for rows in one for step in rows.tolist()]
+    beside = [any(a < end and begin < b for a, b in acted) for begin, end in steps]
+    assert np.mean(beside) > 0.9
+
+
+def test_whole_vectors_of_other_backends_are_sent_and_received_too():
+    envs = InProcessVectorEnv(functools.partial(worlds.counting, "discrete"), 3)
+    other = InProcessVectorEnv(functools.partial(worlds.counting, "discrete"), 3)
+    envs.reset("x")
+    other.reset("x")
+    assert (len(envs.groups), envs.busy_cores) == (1, 0)
+    for action, _ in zip(batches("discrete", 3), range(9), strict=False):
+        envs.send(action)
+        assert_same_transition(envs.receive(), other.step(action))
+
+
 def test_actions_of_another_dtype_reach_the_environments_as_they_are():
     make = functools.partial(worlds.counting, "box")
     base = InProcessVectorEnv(make, 4)
@@ -112,6 +186,14 @@ def test_actions_of_another_dtype_reach_the_environments_as_they_are():
         action = np.random.default_rng(0).uniform(-1, 1, (4, 2))  # float64: float32 would round it
         assert_same_transition(envs.step(action), base.step(action))
         assert_same_transition(envs.step(action.astype(np.float32)), base.step(action.astype(np.float32)))
+    with pool(make, double_buffer=True, num_workers=3) as envs:
+        envs.reset("x")
+        base.reset("x")
+        for group, rows in enumerate(envs.groups):
+            envs.send(action[rows], group)
+        whole = base.step(action)
+        for group, rows in enumerate(envs.groups):
+            assert_same_rows(envs.receive(group), rows, whole)
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)
@@ -280,6 +362,96 @@ def test_a_late_reply_is_never_returned():
         del transition
 
 
+def test_the_environment_that_raised_is_named_while_its_worker_goes_on_with_the_other_half():
+    with pool(faulty("step", "raise"), double_buffer=True, num_workers=1) as envs:
+        envs.reset("x")
+        for _ in range(2):
+            for group in (0, 1):
+                envs.send(np.zeros(2, int), group)
+            if envs.receive(0).obs[0, 0] == 2:
+                break
+            envs.receive(1)
+        envs.send(np.zeros(2, int), 0)
+        time.sleep(0.3)  # by now it is idle
+        with pytest.raises(EnvWorkerError, match=r"env 1 \(seed \d+, episode 0, step 2\)") as caught:
+            envs.receive(1)
+        assert caught.value.envs == (1,)
+
+
+def sliced(size, num_envs, index):
+    return EpisodeRecorder(worlds.Wide(size))
+
+
+@pytest.mark.parametrize("double_buffer", [False, True])
+def test_large_answers_that_nobody_has_listened_for_are_still_read(double_buffer):
+    """They are larger than a socket holds, and wait beyond their deadline."""
+    make = functools.partial(sliced, 100_000, 4)
+    with pool(make, step_timeout=0.5, double_buffer=double_buffer) as envs:
+        envs.reset("x")
+        groups = range(len(envs.groups))
+        for group in groups:
+            envs.send(np.zeros((4 // len(groups), 1), np.float32), group)
+        time.sleep(1.0)
+        for group in groups:
+            transition = envs.receive(group)
+            assert transition.truncated.all()
+            assert (transition.final_obs == 1).all()
+        assert envs.restarts == 0
+        del transition
+
+
+def test_large_messages_that_cross_each_other_are_both_read():
+    """Last observations one way, actions of another dtype the other way: more than the sockets hold."""
+    make = functools.partial(sliced, 100_000, 4)
+    with pool(make, step_timeout=5.0, double_buffer=True, num_workers=1) as envs:
+        envs.reset("x")
+        envs.send(np.zeros((2, 1), np.float32), 0)
+        time.sleep(0.3)
+        began = time.monotonic()
+        envs.send(np.zeros((2, 1_000_000)), 1)  # of another shape, too: the environment does not mind
+        assert (envs.receive(0).final_obs == 1).all()
+        assert (envs.receive(1).final_obs == 1).all()
+        assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize("moment", ["waiting", "told", "between"])
+def test_an_interrupted_half_needs_a_reset(moment, monkeypatch):
+    with pool(faulty("step", "slow"), double_buffer=True, num_workers=1) as envs:
+        envs.reset("x")
+        pair = np.zeros(2, int)
+        envs.send(pair, 0)
+        envs.send(pair, 1)
+        with monkeypatch.context() as patch:
+            if moment == "waiting":
+                patch.setattr(envs._pool, "answers", interrupt)
+            elif moment == "told":
+                patch.setattr(envs, "_count_bad", interrupt)
+            if moment != "between":
+                with pytest.raises(Interrupt):
+                    envs.receive(0)
+        if moment == "between":
+            with pytest.raises(EnvError, match="has not been received"):
+                envs.step(discrete())
+        else:
+            for call in (lambda: envs.send(pair, 0), lambda: envs.receive(1), envs.state_dict):
+                with pytest.raises(EnvError, match="reset"):
+                    call()
+        assert envs.reset("y").tolist() == [[0, 0]] * 4
+        envs.send(pair, 0)
+        assert envs.receive(0).obs.tolist() == [[1, 0]] * 2
+
+
+def test_a_step_of_all_that_was_interrupted_leaves_no_half_to_send(monkeypatch):
+    with pool(faulty("", ""), double_buffer=True) as envs:
+        envs.reset("x")
+        with monkeypatch.context() as patch:
+            patch.setattr(envs, "_end_step", interrupt)
+            with pytest.raises(Interrupt):
+                envs.step(discrete())
+        with pytest.raises(EnvError, match="has not been received: reset"):
+            envs.send(np.zeros(2, int), 0)
+
+
 def test_calls_out_of_order():
     with pool(faulty("", "")) as envs:
         with pytest.raises(EnvError, match="not been reset"):
@@ -299,6 +471,37 @@ def test_calls_out_of_order():
             with pytest.raises(EnvError, match="have been closed"):
                 call()
         assert envs.describe(2) == "env 2"
+
+
+def test_halves_out_of_turn():
+    with pool(faulty("step", "slow"), double_buffer=True, num_workers=1) as envs:
+        pair = np.zeros(2, int)
+        with pytest.raises(EnvError, match="not been reset"):
+            envs.send(pair, 0)
+        envs.reset("x")
+        with pytest.raises(EnvError, match="group 0 has been sent no step"):
+            envs.receive(0)
+        with pytest.raises(EnvError, match=r"\[4\] actions for 2 environments"):
+            envs.send(discrete(), 1)
+        envs.send(pair, 0)
+        envs.send(pair, 1)
+        with pytest.raises(EnvError, match=r"group 1 has been sent a step already: receive\(1\) must"):
+            envs.send(pair, 1)
+        with pytest.raises(EnvError, match="group 1 .* is not the one that was sent one first"):
+            envs.receive(1)
+        for call in (lambda: envs.step(discrete()), envs.state_dict):
+            with pytest.raises(EnvError, match="a step that was sent has not been received: reset"):
+                call()
+        assert envs.receive(0).obs.tolist() == [[1, 0]] * 2  # none of them has changed anything
+        envs.send(pair, 0)
+        # The answers that are on their way are nobody's any more; the second step of env 1 takes 0.6 s.
+        assert envs.reset("y").tolist() == [[0, 0]] * 4
+        envs.send(np.full(2, 7), 1)
+        assert envs.receive(1).obs.tolist() == [[1, 7]] * 2
+        assert envs.step(discrete()).obs.tolist() == [[1, 0], [2, 1], [1, 2], [2, 3]]
+        envs.send(pair, 0)
+    with pytest.raises(EnvError, match="have been closed"):
+        envs.receive(0)
 
 
 def test_workers_are_light_and_leave_ctrl_c_to_the_parent():
@@ -322,6 +525,8 @@ def test_bad_arguments():
     for bad in (dict(autoreset="never"), dict(num_workers=0)):
         with pytest.raises(ValueError, match="autoreset|at least 1"):
             SubprocessVectorEnv(faulty("", ""), 2, **bad)
+    with pool(faulty("", ""), 1, double_buffer=True) as envs:  # one environment has no halves
+        assert (len(envs.groups), envs.busy_cores) == (1, 0)
     with pool(faulty("", ""), 2, num_workers=9) as envs:
         assert envs.backend == "2 environments in 2 worker processes"
 
