@@ -108,22 +108,21 @@ def _backends(env_cfg: Mapping[str, Any]) -> list[Setting]:
         found.append({"env.manager.type": "vector"})
     if now != "base":
         found.append({"env.manager.type": "base"})
-    num_envs, double = env_cfg["collector_env_num"], manager["double_buffer"]
-    workers = 0
+    num_envs, present = env_cfg["collector_env_num"], (0, False)
     if now == "subprocess":
-        workers = min(num_envs, manager["worker_num"] or default_workers(double))
-    counts = [count for count in _counts(min(num_envs, cores())) if double or count != workers]
-    found += map(_in_workers, counts)
-    if double:
-        return [{**setting, "env.manager.double_buffer": False} for setting in found]
+        double = manager["double_buffer"]
+        present = min(num_envs, manager["worker_num"] or default_workers(double)), double
+    tried = [(count, False) for count in _counts(min(num_envs, cores()))]
     if num_envs > 1:
-        most = min(num_envs, default_workers(double_buffer=True))
-        found.append({**_in_workers(most), "env.manager.double_buffer": True})
-    return found
+        tried.append((min(num_envs, default_workers(double_buffer=True)), True))
+    return found + [_in_workers(*one, manager) for one in tried if one != present]
 
 
-def _in_workers(count: int) -> Setting:
-    return {"env.manager.type": "subprocess", "env.manager.worker_num": count}
+def _in_workers(count: int, double_buffer: bool, manager: Mapping[str, Any]) -> Setting:
+    setting = {"env.manager.type": "subprocess", "env.manager.worker_num": count}
+    if double_buffer == manager["double_buffer"]:
+        return setting
+    return {**setting, "env.manager.double_buffer": double_buffer}
 
 
 def _compilations(config: Config, present: Profile) -> list[Setting]:

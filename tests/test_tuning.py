@@ -29,6 +29,8 @@ HALVES = {
     "env.manager.worker_num": min(8, default_workers(double_buffer=True)),
     "env.manager.double_buffer": True,
 }
+WHOLE = {"env.manager.double_buffer": False}
+IN_WORKERS = {name: value for name, value in HALVES.items() if name not in WHOLE}
 VECTOR = {"env.manager.type": "vector"}
 TYPED_WORKERS = ["env.manager.type=subprocess", "env.manager.worker_num=2"]
 TWO_THREADS, COMPILED = {"num_threads": 2}, {"policy.learn.compile": True}
@@ -121,11 +123,13 @@ def test_what_the_largest_phase_hangs_on_comes_first():
         ("subprocess", [VECTOR, BASE, ONE_WORKER, HALVES]),
         (dict(type="subprocess", worker_num=1), [VECTOR, BASE, TWO_WORKERS, HALVES]),
         (
-            dict(type="subprocess", worker_num=1, double_buffer=True),
-            [
-                {**other, "env.manager.double_buffer": False}
-                for other in (VECTOR, BASE, ONE_WORKER, TWO_WORKERS)
-            ],
+            dict(type="subprocess", worker_num=HALVES["env.manager.worker_num"], double_buffer=True),
+            [VECTOR, BASE, {**ONE_WORKER, **WHOLE}, {**TWO_WORKERS, **WHOLE}],
+        ),
+        # The key is there, and does nothing yet.
+        (
+            dict(type="base", double_buffer=True),
+            [VECTOR, {**ONE_WORKER, **WHOLE}, {**TWO_WORKERS, **WHOLE}, IN_WORKERS],
         ),
         ("env_pool", []),
     ],
