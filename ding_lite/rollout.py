@@ -11,7 +11,8 @@ This is the only module that touches treetensor: its import-time warnings are si
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ with warnings.catch_warnings():
 
 # A treetensor whose leaves are the fields above. (The library ships no type hints.)
 Rollout = Any
+Path = tuple[str, ...]
 # What has branches. TreeValue is treetensor's base class; whether a leaf is one is soon known.
 BRANCHED = (dict, TreeValue, Mapping)
 UNLIKE_THE_REST = ("last_obs", "final")  # fields that are not (T, B, ...)
@@ -50,6 +52,21 @@ def map_tree(function: Any, tree: Any) -> Any:
     if isinstance(tree, BRANCHED):
         return {name: map_tree(function, value) for name, value in tree.items()}
     return function(tree)
+
+
+def leaf_at(tree: Any, path: Sequence[str]) -> Any:
+    """Returns the leaf of a tree at a path, None where there is none."""
+    for name in path:
+        if not isinstance(tree, Mapping):
+            return None
+        tree = tree.get(name)
+    return tree
+
+
+def view(number: Tensor) -> np.ndarray:
+    """Returns an array on a tensor's own memory."""
+    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
+    return array
 
 
 def to_device(tree: Any, device: torch.device) -> Any:
@@ -168,6 +185,14 @@ class Batch:
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)
 
+    def fields(self) -> dict[str, Any]:
+        """Returns what a loss is given, without what it makes of it."""
+        return {name: x for name, x in vars(self).items() if name not in ("dist", "new_value", "again")}
+
+    def array(self, *path: str) -> Any:
+        """Returns a leaf, which is on the CPU, as an array on its memory; None where there is none."""
+        return _array_at({path[0]: getattr(self, path[0], None)}, path)
+
 
 def size_in_bytes(tree: Any) -> int:
     """Returns the bytes that the leaves of a tree take together."""
@@ -182,24 +207,55 @@ def batch_of(flat: Rollout, index: Tensor | slice) -> Batch:
     return Batch(**{k: as_rollout(x) if isinstance(x, dict) else x for k, x in fields.items()})
 
 
-def split_batches(flat: Any, sizes: list[int]) -> Iterator[Batch]:
+class _Cut(Batch):
+    """The samples from ``start`` to ``end`` of a set: a field is cut out when somebody reads it.
+
+    Args:
+        whole: the set.
+        arrays: of its leaves, kept for all that are cut out of it.
+    """
+
+    def __init__(self, whole: Mapping[str, Any], arrays: dict[Path, Any], start: int, end: int) -> None:
+        super().__init__(_whole=whole, _arrays=arrays, _start=start, _end=end)
+        for name in ("policy_weight", "value_weight"):  # which __getattr__ is not asked for
+            if name in whole:
+                setattr(self, name, self._cut(name))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._whole:
+            raise AttributeError(f"a minibatch has no {name!r}")
+        field = self._cut(name)
+        setattr(self, name, field)
+        return field
+
+    def _cut(self, name: str) -> Any:
+        start, size = self._start, self._end - self._start
+        cut = map_tree(lambda leaf: leaf.narrow(0, start, size), self._whole[name])
+        return as_rollout(cut) if isinstance(cut, dict) else cut
+
+    def fields(self) -> dict[str, Any]:
+        for name in self._whole:
+            getattr(self, name)
+        return {name: x for name, x in super().fields().items() if not name.startswith("_")}
+
+    def array(self, *path: str) -> Any:
+        if path[0] in vars(self):  # and may be another by now
+            return super().array(*path)
+        if path not in self._arrays:
+            self._arrays[path] = _array_at(self._whole, path)
+        array = self._arrays[path]
+        return None if array is None else array[self._start : self._end]
+
+
+def split_batches(whole: Mapping[str, Any], sizes: list[int]) -> Iterator[Batch]:
     """Yields the samples of a flat tree, so many after so many; nothing is copied."""
-    return (Batch(**fields) for fields in _split(flat, sizes))
+    arrays: dict[Path, Any] = {}
+    return (_Cut(whole, arrays, *ends) for ends in pairwise(accumulate(sizes, initial=0)))
 
 
-def _split(tree: Mapping[str, Any], sizes: list[int]) -> list[dict[str, Any]]:
-    """Returns the fields of each of :func:`split_batches`; those with branches as treetensors."""
-    rows: list[dict[str, Any]] = [{} for _ in sizes]
-    for name, x in tree.items():
-        pieces = map(as_rollout, _split(x, sizes)) if isinstance(x, BRANCHED) else x.split(sizes)
-        for row, piece in zip(rows, pieces, strict=True):
-            row[name] = piece
-    return rows
-
-
-def fields_of(batch: Batch) -> dict[str, Any]:
-    """Returns what a loss is given of a minibatch, without what it makes of it."""
-    return {name: x for name, x in vars(batch).items() if name not in ("dist", "new_value", "again")}
+def _array_at(tree: Mapping[str, Any], path: Path) -> np.ndarray | None:
+    leaf = leaf_at(to_dict(tree), path)
+    return None if leaf is None else view(leaf)
 
 
 class RolloutStorage:

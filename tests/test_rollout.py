@@ -84,14 +84,14 @@ def test_batch_of_indexes_every_leaf_alike():
 
 def test_split_batches_has_views_of_every_leaf_and_keeps_branches():
     tree = {"obs": {"a": torch.arange(12).view(6, 2), "none": {}, "deep": {"b": torch.arange(6)}}}
-    flat = as_rollout({**tree, "reward": torch.arange(6.0)})
+    flat = {**tree, "reward": torch.arange(6.0)}
     batches = list(split_batches(flat, [4, 2]))
     for batch, rows in zip(batches, (slice(0, 4), slice(4, 6)), strict=True):
         assert torch.equal(batch.obs.deep.b, torch.arange(6)[rows])
         assert torch.equal(batch.obs.a, tree["obs"]["a"][rows])
         assert torch.equal(batch.reward, torch.arange(6.0)[rows])
         assert list(batch.obs.none.keys()) == []
-    assert batches[1].reward.data_ptr() == flat.reward[4:].data_ptr(), "it is a copy"
+    assert batches[1].reward.data_ptr() == flat["reward"][4:].data_ptr(), "it is a copy"
 
 
 def test_time_major_fields_leave_out_what_is_not_time_major():

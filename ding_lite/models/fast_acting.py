@@ -20,7 +20,8 @@ from torch import Tensor
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
 from ding_lite.models.numpy_heads import NumpyCategorical, NumpyNormal, mask_of
-from ding_lite.models.towers import BLOCK, Tower, find_tower, leaf_at, owns, products_have_one_thread
+from ding_lite.models.towers import BLOCK, Tower, find_tower, owns, products_have_one_thread
+from ding_lite.rollout import leaf_at
 
 MAX_WEIGHTS = 2**14  # in a layer; beyond, torch acts as fast
 # Up to here OpenBLAS multiplies on one thread, however many it has: waking the others would cost more.

@@ -166,7 +166,7 @@ class BoxHead(nn.Module):
             action = self.low + (np.tanh(action.astype(np.float64)) + 1) * (self.high - self.low) / 2
         elif self.kind == "beta":
             action = self.low + action.astype(np.float64) * (self.high - self.low)
-        return np.clip(action, self.low, self.high).astype(self.dtype)
+        return action.clip(self.low, self.high).astype(self.dtype)
 
 
 class TreeHead(nn.Module):

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.models.heads import LOG_SIGMA_RANGE, SOFT_BOUND, BoxHead
-from ding_lite.models.towers import view
 from ding_lite.rl.distributions import LOG_2PI
+from ding_lite.rollout import view
 from ding_lite.types import MASK_KEY
 
 LOWEST = np.finfo(np.float32).min
@@ -32,7 +32,7 @@ class Evaluated(NamedTuple):
     """
 
     log_prob: np.ndarray
-    entropy: Any
+    entropy: float
     # (slope of each log-prob (N,), slope of the mean entropy, where that of log sigma goes) -> that of the
     # network's output (N, A)
     backward: Callable[[np.ndarray, float, np.ndarray | None], np.ndarray]
@@ -83,7 +83,7 @@ class NumpyCategorical:
             slope[chosen] += of_log_prob
             return slope.T if mask is None else np.where(mask, slope.T, np.float32(0))
 
-        return Evaluated(log_probs[chosen], np.add.reduce(entropy) / len(entropy), backward)
+        return Evaluated(log_probs[chosen], float(np.add.reduce(entropy)) / len(entropy), backward)
 
 
 class NumpyNormal:
@@ -97,17 +97,18 @@ class NumpyNormal:
     def draw(
         self, output: np.ndarray, mask: Any, generator: torch.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        mu, sigma = self.mode(output, mask), self.sigma()
+        mu, (sigma, log_sigma) = self.mode(output, mask), self.sigma()
         self.noise.of_shape(mu.shape).normal_(generator=generator)
         action = mu + sigma * self.noise.array
-        return action, self._log_prob((action - mu) / sigma, sigma)
+        return action, self._log_prob((action - mu) / sigma, log_sigma)
 
-    def sigma(self) -> np.ndarray:
-        """Returns sigma (A,)."""
+    def sigma(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns sigma and its logarithm, both (A,)."""
         if self.log_sigma is None:
-            return self._number
+            return self._number, np.log(self._number)
         low, high = LOG_SIGMA_RANGE
-        return np.exp(np.minimum(np.maximum(self._number, low), high))
+        log_sigma = np.minimum(np.maximum(self._number, low), high)
+        return np.exp(log_sigma), log_sigma
 
     def mode(self, output: np.ndarray, mask: Any) -> np.ndarray:
         if self.out.bound_type == "tanh":
@@ -117,7 +118,7 @@ class NumpyNormal:
         return output
 
     def evaluate(self, output: np.ndarray, mask: Any, action: np.ndarray) -> Evaluated:
-        mu, sigma = self.mode(output, mask), self.sigma()
+        mu, (sigma, log_sigma) = self.mode(output, mask), self.sigma()
         z = (action - mu) / sigma
 
         def backward(of_log_prob: np.ndarray, of_entropy: float, of_log_sigma: Any) -> np.ndarray:
@@ -132,12 +133,13 @@ class NumpyNormal:
                 slope *= 1 - (mu / SOFT_BOUND) ** 2
             return slope
 
-        entropy = np.add.reduce(0.5 * (1 + LOG_2PI) + np.log(sigma))
-        return Evaluated(self._log_prob(z, sigma), entropy, backward)
+        entropy = len(sigma) * 0.5 * (1 + LOG_2PI) + float(np.add.reduce(log_sigma))
+        return Evaluated(self._log_prob(z, log_sigma), entropy, backward)
 
     @staticmethod
-    def _log_prob(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-        log_prob: np.ndarray = np.add.reduce(-0.5 * (z * z + LOG_2PI) - np.log(sigma), axis=-1)
+    def _log_prob(z: np.ndarray, log_sigma: np.ndarray) -> np.ndarray:
+        of_sigma = len(log_sigma) * 0.5 * LOG_2PI + float(np.add.reduce(log_sigma))
+        log_prob: np.ndarray = -0.5 * np.vecdot(z, z) - of_sigma
         return log_prob
 
 

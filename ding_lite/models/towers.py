@@ -9,7 +9,7 @@ Shapes: N samples, F features, A outputs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import is_
 from typing import Any
@@ -22,7 +22,7 @@ from torch.nn.modules import module as torch_modules
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.encoders import Encoder, VectorEncoder
 from ding_lite.models.phasic import PPG
-from ding_lite.rollout import to_dict
+from ding_lite.rollout import Batch, view
 
 # Weights in a layer: beyond, arithmetic outweighs calls, and torch is as fast where it may use more threads.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
@@ -100,12 +100,6 @@ def owns(thing: Any, kind: type, *names: str) -> bool:
     return all(getattr(getattr(thing, n), "__func__", None) is getattr(kind, n) for n in names)
 
 
-def view(number: Tensor) -> np.ndarray:
-    """Returns an array on a tensor's own memory."""
-    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
-    return array
-
-
 class Tower:
     """Linear layers and activations, one after the other; made by :func:`find_tower`.
 
@@ -171,9 +165,9 @@ class Tower:
         """Returns whether somebody has a hook on a layer, who would hear nothing of this."""
         return any(self._hooks)
 
-    def rows(self, obs: Any) -> np.ndarray:
-        """Returns what this reads of a batch of tensors: (N, F) float32."""
-        return _flat(view(leaf_at(to_dict(obs), self.path)))
+    def rows(self, batch: Batch) -> np.ndarray:
+        """Returns what this reads of a minibatch: (N, F) float32."""
+        return _flat(batch.array("obs", *self.path))
 
     def forward(self, x: np.ndarray, block: int = BLOCK) -> np.ndarray:
         """Returns the output of the last layer, from so many rows at a time.
@@ -213,7 +207,9 @@ class Tower:
                 place -= 2
                 np.matmul(slope.T, outputs[k], out=into[place])
                 np.matmul(ones, slope, out=into[place + 1])  # their sum, in a third of the time
-                if place:
+                if place and slope.shape[1] == 1:  # a product of vectors: in a quarter of the time
+                    slope = slope * step[0]
+                elif place:
                     slope = slope @ step[0]
             elif step is nn.Tanh:
                 rise = output * output
@@ -224,6 +220,8 @@ class Tower:
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
+    if x.ndim == 2 and x.dtype == np.float32:
+        return x
     return x.reshape(len(x), -1).astype(np.float32, copy=False)
 
 
@@ -236,12 +234,3 @@ def _apply(step: Any, x: np.ndarray) -> np.ndarray:
     else:
         np.maximum(x, 0, out=x)
     return x
-
-
-def leaf_at(obs: Any, path: Sequence[str]) -> Any:
-    """Returns the leaf of a tree at a path, None where there is none."""
-    for name in path:
-        if not isinstance(obs, Mapping):
-            return None
-        obs = obs.get(name)
-    return obs

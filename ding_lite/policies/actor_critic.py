@@ -24,7 +24,7 @@ from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
-from ding_lite.rollout import Rollout, leading_size, map_tree
+from ding_lite.rollout import Batch, Rollout, leading_size, map_tree
 from ding_lite.schema import Key
 from ding_lite.types import Tree
 
@@ -214,7 +214,7 @@ class ActorCriticPolicy(Policy):
         if self._critic is None or self._critic.is_listened_to():
             return self.model.compute_critic(inputs)
         with np.errstate(all="ignore"):  # as torch; what is not finite is found by the learner
-            return torch.from_numpy(self._critic.forward(self._critic.rows(inputs))[:, 0])
+            return torch.from_numpy(self._critic.forward(self._critic.rows(Batch(obs=inputs)))[:, 0])
 
     @torch.no_grad()
     def _log_probs(self, obs: Any, action: Any, lead: int) -> Tensor:

@@ -16,6 +16,7 @@ to torch, as are all other networks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -24,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.models.numpy_heads import mask_of
-from ding_lite.models.towers import find_critic, max_weights, view
+from ding_lite.models.towers import find_critic, max_weights
 from ding_lite.policies.updater import Gradient, KnownGradient, Loss
-from ding_lite.rollout import Batch, to_dict
+from ding_lite.rollout import Batch, view
+from ding_lite.types import MASK_KEY
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -161,8 +162,8 @@ class ClosedForm:
         clip_type: str | None,
         clip_value: float,
     ) -> Gradient:
-        total: Any = 0.0
-        metrics: dict[str, Any] = {}
+        total = 0.0
+        metrics: dict[str, float] = {}
         value = None
         with np.errstate(all="ignore"):  # nor does torch say anything; what is not finite is found below
             if "policy" in terms:
@@ -172,38 +173,38 @@ class ClosedForm:
                 total = total + options.value_weight * error
                 metrics["value_loss"] = error
             flat = place.flat
-            norm = np.sqrt(np.dot(flat, flat))
-            if clip_type == "clip_norm":
-                flat *= np.minimum(clip_value / (norm + 1e-6), 1.0)  # as nn.utils.clip_grad_norm_
+            norm = math.sqrt(np.dot(flat, flat))
+            scale = clip_value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
+            if clip_type == "clip_norm" and scale < 1:
+                flat *= scale
             elif clip_type == "clip_value":
                 np.clip(flat, -clip_value, clip_value, out=flat)
-            bad = float(not np.isfinite(norm + total))
+        bad = float(not math.isfinite(norm + total))
         if len(terms) == 2:
             metrics = {"total_loss": total, **metrics}
-        told = {name: float(number) for name, number in metrics.items()}
         new_value = None if value is None else torch.from_numpy(value)
-        return Gradient(place.values, float(norm), bad, told, new_value)
+        return Gradient(place.values, norm, bad, metrics, new_value)
 
-    def _policy(self, batch: Batch, options: _Options, place: _Place) -> tuple[Any, dict[str, Any]]:
+    def _policy(self, batch: Batch, options: _Options, place: _Place) -> tuple[float, dict[str, float]]:
         """Writes the gradient of ``PPOPolicy.policy_loss``; returns it and its metrics."""
         tower, clip, entropy_weight = self.actor.tower, options.clip_ratio, options.entropy_weight
-        outputs = tower.trace(tower.rows(batch.obs))
-        found = self.actor.head.evaluate(outputs[-1], mask_of(to_dict(batch.obs)), view(batch.action))
-        log_ratio, advantage = found.log_prob - view(batch.log_prob), view(batch.advantage)
+        outputs = tower.trace(tower.rows(batch))
+        found = self.actor.head.evaluate(outputs[-1], batch.array("obs", MASK_KEY), batch.array("action"))
+        log_ratio, advantage = found.log_prob - batch.array("log_prob"), batch.array("advantage")
 
         excess = np.expm1(log_ratio)
         ratio = np.exp(log_ratio)
         plain = ratio * advantage
         clipped = np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * advantage
         moves = ~(clipped < plain)  # where the objective is the plain one, which alone has a gradient
-        objective = np.where(moves, plain, clipped)
+        objective = np.minimum(plain, clipped)
         if options.dual_clip is not None:
             bound = options.dual_clip * advantage
             held = (advantage < 0) & (bound > objective)
             objective, moves = np.where(held, bound, objective), moves & ~held
         slope = np.where(moves, plain, np.float32(0)) / -len(plain)
         if batch.policy_weight is not None:
-            weight = view(batch.policy_weight)
+            weight = batch.array("policy_weight")
             objective, slope = objective * weight, slope * weight
         policy_loss = -_mean(objective)
 
@@ -215,21 +216,21 @@ class ClosedForm:
             "clipfrac": np.count_nonzero(np.abs(excess) > clip) / len(excess),
         }
 
-    def _value(self, batch: Batch, options: _Options, place: _Place) -> tuple[np.ndarray, Any]:
+    def _value(self, batch: Batch, options: _Options, place: _Place) -> tuple[np.ndarray, float]:
         """Writes the gradient of the weighted ``PPOPolicy.value_loss``; returns the values and the loss."""
         clip, kind = options.value_clip, options.value_loss
-        outputs = self.critic.trace(self.critic.rows(batch.obs))
-        value, target = outputs[-1][:, 0], view(batch.value_target)
+        outputs = self.critic.trace(self.critic.rows(batch))
+        value, target = outputs[-1][:, 0], batch.array("value_target")
         error, slope = _regression(kind, value - target)
         if clip is not None:
-            old = view(batch.value)
+            old = batch.array("value")
             shift = value - old
             far_error, _ = _regression(kind, old + np.minimum(np.maximum(shift, -clip), clip) - target)
             # Where the clip holds and the error is that of the clipped value, nothing moves it.
             slope = np.where((far_error > error) & (np.abs(shift) > clip), np.float32(0), slope)
             error = np.maximum(error, far_error)
         if batch.value_weight is not None:
-            weight = view(batch.value_weight)
+            weight = batch.array("value_weight")
             error, slope = error * weight, slope * weight
         slope = slope * np.float32(options.value_weight / len(value))
         self.critic.backward(outputs, slope[:, None], place.critic)
@@ -245,5 +246,5 @@ def _regression(kind: str, difference: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return error, np.minimum(np.maximum(difference, -1), 1)
 
 
-def _mean(x: np.ndarray) -> Any:
-    return np.add.reduce(x) / len(x)  # x.mean() takes four times as long on so few
+def _mean(x: np.ndarray) -> float:
+    return float(np.add.reduce(x)) / len(x)  # x.mean() takes four times as long on so few

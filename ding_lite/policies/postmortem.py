@@ -11,7 +11,7 @@ import torch
 from ding_lite.errors import NumericsError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.updater import Loss, Metrics, Updater
-from ding_lite.rollout import Batch, fields_of, map_tree
+from ding_lite.rollout import Batch, map_tree
 
 # A step's loss, and what makes its minibatch again.
 Taken = tuple[Loss, Callable[[], Batch]]
@@ -39,7 +39,7 @@ def raise_non_finite(
 
 
 def _non_finite_step(policy: Policy, loss: str, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
-    given = fields_of(batch)
+    given = batch.fields()
     state = {
         name: part.state_dict()
         for name, part in policy._state().items()

@@ -32,7 +32,6 @@ from ding_lite.rollout import (
     Batch,
     Rollout,
     as_rollout,
-    fields_of,
     flatten_rows,
     minibatch_sizes,
     permutation,
@@ -314,7 +313,7 @@ class ReplayPolicy(ActorCriticPolicy):
                 batch.value_weight = weight[index] / weight[unspent].max()
                 stale_weight = batch.policy_weight
                 batch.policy_weight = batch.value_weight * (1.0 if stale_weight is None else stale_weight)
-                batch.again = partial(Batch, **fields_of(batch))
+                batch.again = partial(Batch, **batch.fields())
             yield batch
             # What the advantage is by now, after the value has moved.
             error = (batch.value_target - batch.new_value) * float(std)

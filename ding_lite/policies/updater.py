@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.policies.compiling import CompiledFunction
-from ding_lite.rollout import Batch, fields_of, leading_size
+from ding_lite.rollout import Batch, leading_size
 
 BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 
@@ -185,7 +185,7 @@ class Updater:
         if self.compiled_size is not None:
             size = sum(leading_size(part.obs) for part in parts)
             function = self._of_full if size == self.compiled_size else self._of_others
-        given = [fields_of(part) for part in parts]
+        given = [part.fields() for part in parts]
         return function(loss, self.parameters, given, self.clip_type, self.clip_value)
 
     def _look_up(self, loss: Loss, closed_form: KnownGradients) -> KnownGradient | None:

@@ -16,7 +16,7 @@ from ding_lite import PPOPolicy, compile_config
 from ding_lite.models import VAC
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.updater import clipped_gradient
-from ding_lite.rollout import Batch, fields_of
+from ding_lite.rollout import Batch
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,), np.float32)
@@ -68,7 +68,7 @@ def batch_for(policy, n=N, weights=False, seed=0):
 
 def by_torch(updater, loss, batch):
     return clipped_gradient(
-        loss, updater.parameters, [fields_of(batch)], updater.clip_type, updater.clip_value
+        loss, updater.parameters, [batch.fields()], updater.clip_type, updater.clip_value
     )
 
 

@@ -16,7 +16,6 @@ from ding_lite import PPOPolicy, compile_config
 from ding_lite.policies.compiling import COMPILE_FROM, CompiledFunction, is_mostly_calls
 from ding_lite.policies.updater import Updater, clipped_gradient
 from ding_lite.profiling import profile
-from ding_lite.rollout import fields_of
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +42,8 @@ def differences(monkeypatch):
 
     def compared(self, loss, parts):
         mine = gradient(self, loss, parts)
-        its = clipped_gradient(loss, self.parameters, map(fields_of, parts), self.clip_type, self.clip_value)
+        given = [part.fields() for part in parts]
+        its = clipped_gradient(loss, self.parameters, given, self.clip_type, self.clip_value)
         assert [a is None for a in mine.values] == [a is None for a in its.values]
         assert list(mine.metrics) == list(its.metrics)
         pairs = [(a, b) for a, b in zip(mine.values, its.values, strict=True) if a is not None]

@@ -19,7 +19,7 @@ from ding_lite.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.collector import Collector
 from ding_lite.rl.losses import weighted_mean
 from ding_lite.rl.returns import nstep_return
-from ding_lite.rollout import fields_of, map_tree, minibatch_sizes
+from ding_lite.rollout import map_tree, minibatch_sizes
 from ding_lite.testing import ACTION_SPACES, MatchEnv, check_policy
 
 BATCH, N_SAMPLE, ENVS = 16, 60, 3
@@ -538,7 +538,7 @@ def test_a_prioritised_minibatch_is_made_again_with_its_weights():
     policy._push(collect())
     for minibatches in policy._passes("policy", {}):
         for batch in minibatches:
-            fields, again = fields_of(batch), fields_of(batch.again())
+            fields, again = batch.fields(), batch.again().fields()
             assert again.keys() == fields.keys() >= {"value_weight", "policy_weight"}
             assert all(torch.equal(again[name], fields[name]) for name in fields if name != "obs")
             batch.new_value = batch.value

@@ -15,7 +15,7 @@ from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPo
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.rollout import batch_of, fields_of
+from ding_lite.rollout import batch_of
 
 OBS_SIZE = 4
 
@@ -215,9 +215,9 @@ def test_a_minibatch_is_made_again_as_it_was(size, monkeypatch):
     policy, collector = make(learn=dict(batch_size=24))
     rollout = collector.collect()
     for batch in policy._minibatches(policy._training_set(rollout, rollout)):
-        fields = fields_of(batch)
+        fields = batch.fields()
         batch.new_value = batch.dist = batch.advantage = None
-        again = fields_of(batch.again())
+        again = batch.again().fields()
         assert again.keys() == fields.keys()
         assert all(torch.equal(again[name], fields[name]) for name in fields)
 
