@@ -195,10 +195,10 @@ SPEED_ROWS = {
                     "ding_lite, encoders in bfloat16": ("ours:train", {"dtype": "bfloat16"}),
                     SB3: ("sb3:train", {}),
                     f"{SB3}, ding_lite's wrappers in worker processes": ("sb3:train", {"our_envs": True}),
-                    "environments alone": ("alone:atari_envs", {}),
-                    "network alone": ("alone:nature_cnn", {}),
                 },
-            ),
+            )
+            | _systems(BREAKOUT, (8_192, 65_536), {"environments alone": ("alone:atari_envs", {})})
+            | _systems(BREAKOUT, (2_048, 8_192), {"network alone": ("alone:nature_cnn", {})}),
             base=SB3,
             limit=("environments alone", "network alone"),
         ),

@@ -1,5 +1,7 @@
 """The rollout: minibatches that use each sample once, rows that are dropped, storage written in place."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,50 @@ def test_split_batches_has_views_of_every_leaf_and_keeps_branches():
         assert torch.equal(batch.reward, torch.arange(6.0)[rows])
         assert list(batch.obs.none.keys()) == []
     assert batches[1].reward.data_ptr() == flat["reward"][4:].data_ptr(), "it is a copy"
+
+
+def cut_in_two(**others):
+    """Returns the second half of six samples."""
+    whole = {"obs": {"a": torch.arange(6.0)}, "reward": torch.arange(6.0), **others}
+    return list(split_batches(whole, [3, 3]))[1]
+
+
+def test_a_cut_minibatch_gives_all_its_fields_and_what_was_put_into_it():
+    batch = cut_in_two(policy_weight=torch.arange(6.0) / 10)
+    batch.again, batch.dist, batch.new_value, batch.own = None, None, torch.zeros(3), torch.ones(3)
+    fields = batch.fields()
+    assert sorted(fields) == ["obs", "own", "policy_weight", "reward"]
+    assert fields["reward"].tolist() == [3, 4, 5]
+    assert fields["policy_weight"].tolist() == pytest.approx([0.3, 0.4, 0.5])
+    assert batch.value_weight is None
+
+
+def test_a_minibatch_without_a_field_says_so():
+    with pytest.raises(AttributeError, match="no 'vaule'"):
+        cut_in_two().vaule  # noqa: B018
+    assert copy.deepcopy(cut_in_two()).reward.tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_arrays_of_a_minibatch_are_on_the_memory_of_its_set(read_before):
+    whole = {"obs": {"a": torch.arange(6.0)}, "reward": torch.arange(6.0)}
+    batch = list(split_batches(whole, [3, 3]))[1]
+    if read_before:
+        assert (batch.obs.a.tolist(), batch.reward.tolist()) == ([3, 4, 5], [3, 4, 5])
+    batch.array("obs", "a")[0], batch.array("reward")[1] = 7, 8
+    assert whole["obs"]["a"].tolist() == [0, 1, 2, 7, 4, 5]
+    assert whole["reward"].tolist() == [0, 1, 2, 3, 8, 5]
+    assert batch.array("obs", "b") is None
+    assert batch.array("reward", "b") is None
+    assert batch.array("policy_weight") is None
+
+
+def test_arrays_of_a_minibatch_are_of_what_was_put_into_it():
+    batch = cut_in_two()
+    batch.reward, batch.value_weight = torch.ones(3), torch.full((3,), 2.0)
+    assert batch.array("reward").tolist() == [1, 1, 1]
+    assert batch.array("value_weight").tolist() == [2, 2, 2]
+    assert cut_in_two().array("reward").tolist() == [3, 4, 5]
 
 
 def test_time_major_fields_leave_out_what_is_not_time_major():

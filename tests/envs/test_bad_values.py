@@ -19,6 +19,7 @@ from ding_lite.cli import main
 from ding_lite.collector import Collector
 from ding_lite.config import compile_config
 from ding_lite.envs.faulty import FaultyEnv
+from ding_lite.envs.finite import bad_observation
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.recorder import EpisodeRecorder
@@ -329,3 +330,15 @@ def test_what_a_wrapper_does_in_a_reset_is_not_reported_either():
             for episode in envs.step(np.zeros(1, int)).episodes:
                 assert episode.length > 1 or not episode.cut
         assert envs.bad_values > 30
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (3, 2, 2)])
+def test_large_numbers_are_finite_though_their_squares_are_not(dtype, shape):
+    obs = np.full(shape, np.finfo(dtype).max, dtype)
+    assert bad_observation(obs) is None
+    for bad in (np.nan, np.inf, -np.inf):
+        obs[(1, *[-1] * (len(shape) - 1))] = bad
+        row, words = bad_observation({"x": obs})
+        assert row == 1
+        assert f"= {bad}, which is not finite" in words

@@ -67,9 +67,7 @@ def batch_for(policy, n=N, weights=False, seed=0):
 
 
 def by_torch(updater, loss, batch):
-    return clipped_gradient(
-        loss, updater.parameters, [batch.fields()], updater.clip_type, updater.clip_value
-    )
+    return clipped_gradient(loss, updater.parameters, [batch.fields()], updater.clip_type, updater.clip_value)
 
 
 def compared(updater, loss, batch):
