@@ -212,9 +212,9 @@ class Tower:
                 elif place:
                     slope = slope @ step[0]
             elif step is nn.Tanh:
-                rise = output * output
-                np.subtract(1, rise, out=rise)
-                slope = np.multiply(slope, rise, out=rise)
+                held = output * output  # slope (1 - output^2)
+                held *= slope
+                slope = np.subtract(slope, held, out=held)
             else:
                 slope = slope * (output > 0)
 
