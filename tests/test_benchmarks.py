@@ -21,10 +21,11 @@ sys.path.append(str(BENCHMARKS))
 import learning  # noqa: E402
 import report  # noqa: E402
 import solving  # noqa: E402
+import speed_rows  # noqa: E402
 import starting  # noqa: E402
 import throughput  # noqa: E402
 import timing  # noqa: E402
-from speed_rows import CARTPOLE, SPEED_ROWS, SpeedRow  # noqa: E402
+from speed_rows import CARTPOLE, COMPILED, SB3, SPEED_ROWS, SpeedRow  # noqa: E402
 from work import Done, System, Work, faults  # noqa: E402
 
 TASK = Work("task", "CartPole-v1", envs=4, rollout=25, epochs=2, batch=50, parameters=10)
@@ -223,6 +224,23 @@ def test_peer_that_is_not_installed_is_said_to_be():
         assert re.fullmatch(r"not installed: tianshou[\w.]*", process.skipped)
     else:
         assert faults(CARTPOLE, 1_024, done) == []
+
+
+@pytest.mark.parametrize(
+    ("arm", "number", "before"), [(SB3, 0, 1024), (COMPILED, 0, 20_480), (COMPILED, 1, 1024)]
+)
+def test_speed_is_of_two_lengths_after_a_run_that_is_not_counted(monkeypatch, arm, number, before):
+    ran = []
+
+    def slow_at_first(row, name, steps, threads):
+        ran.append(steps)
+        done = Done(steps, int(CARTPOLE.updates(steps)), CARTPOLE.parameters)
+        return timing.Process(2.0 + 100.0 * (len(ran) == 1) + steps / 500, 9.0, ""), done
+
+    monkeypatch.setattr(speed_rows, "run_system", slow_at_first)
+    row = SPEED_ROWS["cartpole"]
+    assert row.measure(arm, number)["speed"] == pytest.approx(500)
+    assert ran == [before, *row.systems[arm].lengths]
 
 
 def test_process_that_fails_says_how():
