@@ -288,7 +288,10 @@ class RolloutStorage:
         self._written.add(name)
         if array is None:
             array = self._arrays[name] = self._allocate(value)
-        return _write(array, (t, envs), value)
+        if type(array) is not np.ndarray:
+            return _write(array, (t, envs), value)
+        array[t, envs] = value if type(value) is np.ndarray else _as_array(value)
+        return array[t, envs]
 
     def _allocate(self, value: Any) -> Any:
         if isinstance(value, Mapping):

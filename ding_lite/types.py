@@ -6,6 +6,7 @@ Shapes: T steps, B envs, N samples; time comes first.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -73,6 +74,7 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Any], Any]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
+    acting: Callable[[], AbstractContextManager[None]] = nullcontext  # within, nobody changes the policy
 
 
 class EvalMode(NamedTuple):

@@ -63,9 +63,13 @@ def pool_envs(work: Work, steps: int) -> Done:
 
 
 def vector_envs(work: Work, steps: int) -> Done:
-    """Steps gymnasium's own vector environment with random actions."""
-    envs = gym.make_vec(work.env_id, num_envs=work.envs, vectorization_mode="vector_entry_point")
-    actions = np.random.default_rng(0).integers(2, size=(64, work.envs))
+    """Steps gymnasium's own vector environment with random actions, or one of single environments."""
+    native = gym.spec(work.env_id).vector_entry_point is not None
+    envs = gym.make_vec(
+        work.env_id, num_envs=work.envs, vectorization_mode="vector_entry_point" if native else "sync"
+    )
+    envs.action_space.seed(0)
+    actions = [envs.action_space.sample() for _ in range(64)]
     envs.reset(seed=0)
     count, t, done = 0, 0, np.zeros(work.envs, bool)
     while count < steps:

@@ -67,12 +67,9 @@ class FastActor:
         )
 
     def leaf(self, obs: Any) -> np.ndarray | None:
-        """Returns what the encoder reads of observations, None where it must be asked itself.
-
-        That is where somebody listens to its layers, or where these are not arrays of the right shape.
-        """
+        """Returns what the encoder reads of observations, None where these are not arrays of its shape."""
         obs = leaf_at(obs, self.tower.path)
-        if not isinstance(obs, np.ndarray) or not obs.size or self.tower.is_listened_to():
+        if not isinstance(obs, np.ndarray) or not obs.size:
             return None
         return obs if obs.size == len(obs) * self.tower.in_features else None
 

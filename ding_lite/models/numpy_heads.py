@@ -64,16 +64,18 @@ class NumpyCategorical:
     def draw(
         self, logit: np.ndarray, mask: np.ndarray | None, generator: torch.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        log_probs, probs = _log_softmax(logit, mask)
-        self.noise.of_shape(logit.shape).exponential_(generator=generator)
-        action = (probs / self.noise.array.T).argmax(0)
-        return action, log_probs[action, np.arange(len(action))]
+        logit, weights, total = _softmax(logit, mask)
+        self.noise.of_shape(weights.shape[::-1]).exponential_(generator=generator)
+        action = (weights / self.noise.array.T).argmax(0)  # as of probabilities: each has the same total
+        return action, logit[action, np.arange(len(action))] - np.log(total)
 
     def mode(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
         return _legal(logit, mask).argmax(-1)
 
     def evaluate(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray) -> Evaluated:
-        log_probs, probs = _log_softmax(logit, mask)
+        log_probs, probs, total = _softmax(logit, mask)
+        log_probs -= np.log(total)
+        probs /= total
         chosen = action, np.arange(len(action))
         entropy = -np.add.reduce(probs * log_probs, axis=0)
 
@@ -154,17 +156,14 @@ def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     return logit if mask is None else np.where(mask, logit, LOWEST)
 
 
-def _log_softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Returns log-probabilities and probabilities.
+def _softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the logit less its maximum, what the probabilities are in proportion to, and the sum of that.
 
     Shapes:
-        logit, mask: (N, A) -> (A, N): NumPy goes along the samples, of which there are more
+        logit, mask: (N, A) -> (A, N), (A, N), (N,): NumPy goes along the samples, of which there are more
     """
     logit = np.ascontiguousarray(_legal(logit, mask).T)
     # The reductions' own names skip a layer of calls that costs more than they do.
-    log_probs = logit - np.maximum.reduce(logit, axis=0)
-    probs = np.exp(log_probs)
-    total = np.add.reduce(probs, axis=0)
-    log_probs -= np.log(total)
-    probs /= total
-    return log_probs, probs
+    logit = logit - np.maximum.reduce(logit, axis=0)
+    weights = np.exp(logit)
+    return logit, weights, np.add.reduce(weights, axis=0)

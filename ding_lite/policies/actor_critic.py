@@ -8,7 +8,8 @@ Shapes: T steps, B envs, N samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -82,6 +83,7 @@ class ActorCriticPolicy(Policy):
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self._fast_actor = self._find_fast_actor()
+        self._acts: list[FastActor | None] = []  # within _acting, who acts in the model's place
         self._critic = find_critic(self.model)
 
     def _inputs(self, obs: Tree) -> Any:
@@ -114,13 +116,26 @@ class ActorCriticPolicy(Policy):
 
     def _fast(self, obs: Tree) -> tuple[FastActor | None, np.ndarray | None]:
         """Returns who acts in the model's place, and the vectors it acts on, scaled; None: nobody does."""
-        fast = self._fast_actor
-        if fast is not None and not (fast.tower.model is self.model and fast.tower.holds()):
-            fast = self._fast_actor = self._find_fast_actor()
+        fast = self._acts[0] if self._acts else self._look_up_actor()
         leaf = None if fast is None else fast.leaf(obs)
         if fast is None or leaf is None or self.obs_norm is None:
             return fast, leaf
         return fast, self.obs_norm.of_array(leaf, fast.tower.path)
+
+    def _look_up_actor(self) -> FastActor | None:
+        """Returns who acts in the place of the model as it is now."""
+        fast = self._fast_actor
+        if fast is not None and not (fast.tower.model is self.model and fast.tower.holds()):
+            fast = self._fast_actor = self._find_fast_actor()
+        return None if fast is None or fast.tower.is_listened_to() else fast
+
+    @contextlib.contextmanager
+    def _acting(self) -> Iterator[None]:
+        self._acts = [self._look_up_actor()]
+        try:
+            yield
+        finally:
+            self._acts = []
 
     def _find_fast_actor(self, max_weights: int = MAX_WEIGHTS) -> FastActor | None:
         return fast_actor(self.model, max_weights) if self._sees_as_written() else None

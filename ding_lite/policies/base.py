@@ -10,6 +10,7 @@ Everything is batched: forward takes (B, ...) and returns (B, ...), get_train_sa
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -181,12 +182,17 @@ class Policy:
             self._get_train_sample,
             self.state_dict,
             self.load_state_dict,
+            self._acting,
         )
 
     @property
     def eval_mode(self) -> EvalMode:
         self._require("eval")
         return EvalMode(self._forward_eval, self._to_env, self._reset_eval)
+
+    def _acting(self) -> contextlib.AbstractContextManager[None]:
+        """Is around the steps of a rollout, between which nobody changes the policy."""
+        return contextlib.nullcontext()
 
     def _reset_eval(self) -> None:
         """Begins an evaluation; for policies that remember."""
