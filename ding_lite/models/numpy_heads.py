@@ -9,7 +9,7 @@ Shapes: N samples, A action size or number of actions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,7 +147,7 @@ class NumpyNormal:
 
 def mask_of(obs: Any) -> np.ndarray | None:
     """Returns the mask of observations as bools (N, A), None where there is none."""
-    if not isinstance(obs, Mapping) or MASK_KEY not in obs:
+    if not isinstance(obs, dict) or MASK_KEY not in obs:
         return None
     return np.asarray(obs[MASK_KEY], np.bool_)
 
