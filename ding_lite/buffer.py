@@ -212,7 +212,7 @@ class SampleMemory:
 
     def read(self, index: Tensor, device: torch.device) -> Any:
         """Returns the samples ``index`` (N,), on ``device``."""
-        return map_tree(lambda leaf: leaf[index].to(device), self._fields)
+        return map_tree(lambda leaf: leaf.index_select(0, index).to(device), self._fields)
 
     def clear(self) -> None:
         """Forgets all samples; the arrays stay."""

@@ -1,6 +1,7 @@
 """The rollout: minibatches that use each sample once, rows that are dropped, storage written in place."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from ding_lite.rollout import (
     map_tree,
     minibatch_sizes,
     minibatches,
+    pixels_together,
     split_batches,
+    take,
     time_major_fields,
     to_device,
     to_dict,
@@ -94,6 +97,17 @@ def test_split_batches_has_views_of_every_leaf_and_keeps_branches():
         assert torch.equal(batch.reward, torch.arange(6.0)[rows])
         assert list(batch.obs.none.keys()) == []
     assert batches[1].reward.data_ptr() == flat["reward"][4:].data_ptr(), "it is a copy"
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 4, 8, 8), (6, 8, 8, 4)])
+def test_samples_are_taken_in_the_layout_of_the_set(shape):
+    leaf = torch.arange(math.prod(shape), dtype=torch.int32).view(shape)
+    together, index = pixels_together(leaf), torch.tensor([4, 0, 4])
+    assert together.is_contiguous() == (shape != (6, 4, 8, 8))
+    for given in (leaf, together):
+        taken = take(given, index)
+        assert torch.equal(taken, leaf[index])
+        assert taken.stride()[1:] == given.stride()[1:]
 
 
 def cut_in_two(**others):
