@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from worlds import trainee
 
 from ding_lite import ActionHead, ActorCritic, PPOPolicy, compile_config
 from ding_lite.models import VAC
 from ding_lite.models.fast_acting import fast_actor
 from ding_lite.models.heads import DiscreteHead
+from ding_lite.models.towers import Tower
 from ding_lite.policies.ppg import PPGPolicy
 
 spaces = gym.spaces
@@ -351,3 +353,38 @@ def test_tensors_and_empty_batches_go_to_the_model(obs):
 def test_wrong_shapes_are_told_by_the_model():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         policy_for()._forward_collect(np.zeros((3, 5), np.float32))
+
+
+# ------------------------------------------------------------------ within a rollout
+
+
+def test_who_acts_is_looked_up_once_a_rollout(monkeypatch):
+    policy, collector = trainee("ppo", n_sample=64, envs=4)
+    looks, holds = [], Tower.holds
+    monkeypatch.setattr(Tower, "holds", lambda self: looks.append(self) or holds(self))
+    with policy._acting():
+        for _ in range(5):
+            policy._forward_collect(collector.obs[0])
+    assert looks == [policy._fast_actor.tower]
+    policy._forward_collect(collector.obs[0])
+    assert len(looks) == 2, "outside of a rollout anybody may change the policy"
+    looks.clear()
+    collector.collect()
+    assert looks.count(policy._fast_actor.tower) == 1, "16 rows"
+
+
+def test_who_was_replaced_between_two_rollouts_acts_no_more():
+    policy, collector = trainee("ppo", n_sample=64, envs=4)
+    with pytest.raises(KeyError), policy._acting():
+        raise KeyError
+    collector.collect()
+    layer = policy.model.actor_head.out.layer
+    policy.model.actor_head.out.layer = nn.Linear(layer.in_features, layer.out_features)
+    with torch.no_grad():
+        policy.model.actor_head.out.layer.weight.zero_()
+        policy.model.actor_head.out.layer.bias.copy_(torch.tensor([0.0, 99.0, 0.0]))
+    assert collector.collect().action.unique().tolist() == [1]
+    heard = []
+    policy.model.actor_head.out.layer.register_forward_hook(lambda *_: heard.append(1))
+    collector.collect()
+    assert len(heard) >= 16
