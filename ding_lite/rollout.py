@@ -201,27 +201,13 @@ def size_in_bytes(tree: Any) -> int:
     return sum(sizes)
 
 
-def take(leaf: Tensor, index: Tensor) -> Tensor:
-    """Returns the samples ``index`` (M,) of a leaf (N, ...), in the same layout of images."""
-    if leaf.dim() == 4 and leaf.is_contiguous(memory_format=torch.channels_last):
-        return leaf.movedim(1, -1).index_select(0, index).movedim(-1, 1)
-    return leaf.index_select(0, index)  # leaf[index] takes up to twenty times as long
-
-
-def pixels_together(leaf: Tensor) -> Tensor:
-    """Returns images with the channels of a pixel side by side, as convolutions take them.
-
-    Shapes:
-        (N, C, H, W) -> the same; all other leaves are returned as they are
-    """
-    if leaf.dim() == 4 and leaf.shape[1] < leaf.shape[3]:
-        return leaf.contiguous(memory_format=torch.channels_last)
-    return leaf
-
-
 def batch_of(flat: Rollout, index: Tensor | slice) -> Batch:
     """Returns the samples ``index`` of a flat tree."""
-    fields = map_tree(lambda leaf: leaf[index] if isinstance(index, slice) else take(leaf, index), flat)
+
+    def taken(leaf: Tensor) -> Tensor:  # leaf[index] takes up to twenty times as long as index_select
+        return leaf[index] if isinstance(index, slice) else leaf.index_select(0, index)
+
+    fields = map_tree(taken, flat)
     return Batch(**{k: as_rollout(x) if isinstance(x, dict) else x for k, x in fields.items()})
 
 
@@ -235,12 +221,12 @@ class _Cut(Batch):
 
     def __init__(self, whole: Mapping[str, Any], arrays: dict[Path, Any], start: int, end: int) -> None:
         super().__init__(_whole=whole, _arrays=arrays, _start=start, _end=end)
-        for name in ("policy_weight", "value_weight"):  # which __getattr__ is not asked for
+        for name in ("policy_weight", "value_weight", "new_value"):  # which __getattr__ is not asked for
             if name in whole:
                 setattr(self, name, self._cut(name))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._whole:
+        if name not in vars(self).get("_whole", ()):  # which a copy that is being made has not yet
             raise AttributeError(f"a minibatch has no {name!r}")
         field = self._cut(name)
         setattr(self, name, field)
@@ -252,9 +238,11 @@ class _Cut(Batch):
         return as_rollout(cut) if isinstance(cut, dict) else cut
 
     def fields(self) -> dict[str, Any]:
-        for name in self._whole:
-            getattr(self, name)
-        return {name: x for name, x in super().fields().items() if not name.startswith("_")}
+        cut = {
+            name: getattr(self, name) for name in self._whole
+        }  # always in this order: compilers look at it
+        own = ("_whole", "_arrays", "_start", "_end")
+        return cut | {name: x for name, x in super().fields().items() if name not in own}
 
     def array(self, *path: str) -> Any:
         if path[0] in vars(self):  # and may be another by now

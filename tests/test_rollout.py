@@ -1,7 +1,6 @@
 """The rollout: minibatches that use each sample once, rows that are dropped, storage written in place."""
 
 import copy
-import math
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from ding_lite.rollout import (
     map_tree,
     minibatch_sizes,
     minibatches,
-    pixels_together,
     split_batches,
-    take,
     time_major_fields,
     to_device,
     to_dict,
@@ -99,17 +96,6 @@ def test_split_batches_has_views_of_every_leaf_and_keeps_branches():
     assert batches[1].reward.data_ptr() == flat["reward"][4:].data_ptr(), "it is a copy"
 
 
-@pytest.mark.parametrize("shape", [(6,), (6, 3), (6, 4, 8, 8), (6, 8, 8, 4)])
-def test_samples_are_taken_in_the_layout_of_the_set(shape):
-    leaf = torch.arange(math.prod(shape), dtype=torch.int32).view(shape)
-    together, index = pixels_together(leaf), torch.tensor([4, 0, 4])
-    assert together.is_contiguous() == (shape != (6, 4, 8, 8))
-    for given in (leaf, together):
-        taken = take(given, index)
-        assert torch.equal(taken, leaf[index])
-        assert taken.stride()[1:] == given.stride()[1:]
-
-
 def cut_in_two(**others):
     """Returns the second half of six samples."""
     whole = {"obs": {"a": torch.arange(6.0)}, "reward": torch.arange(6.0), **others}
@@ -117,10 +103,11 @@ def cut_in_two(**others):
 
 
 def test_a_cut_minibatch_gives_all_its_fields_and_what_was_put_into_it():
-    batch = cut_in_two(policy_weight=torch.arange(6.0) / 10)
+    batch = cut_in_two(policy_weight=torch.arange(6.0) / 10, _hidden=torch.arange(6))
     batch.again, batch.dist, batch.new_value, batch.own = None, None, torch.zeros(3), torch.ones(3)
     fields = batch.fields()
-    assert sorted(fields) == ["obs", "own", "policy_weight", "reward"]
+    assert list(fields) == ["obs", "reward", "policy_weight", "_hidden", "own"]
+    assert fields["_hidden"].tolist() == [3, 4, 5]
     assert fields["reward"].tolist() == [3, 4, 5]
     assert fields["policy_weight"].tolist() == pytest.approx([0.3, 0.4, 0.5])
     assert batch.value_weight is None

@@ -149,7 +149,7 @@ class ImageEncoder(nn.Module):
         if self.channels_last:
             x = x.movedim(-1, 1)
         x = x.contiguous(memory_format=torch.channels_last)  # while it is small
-        return x.to(torch.float32).mul_(self.scale) if self.scale != 1.0 else x.to(torch.float32)
+        return x * self.scale if self.scale != 1.0 else x.to(torch.float32)
 
     def features_of(self, convolutions: nn.Module) -> int:
         """Returns the flattened output size, or says which input was too small."""

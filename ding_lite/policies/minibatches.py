@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.rl.losses import normalize_advantage
-from ding_lite.rollout import Batch, Rollout, batch_of, map_tree, size_in_bytes, split_batches, take
+from ding_lite.rollout import Batch, Rollout, batch_of, map_tree, size_in_bytes, split_batches
 
 SHUFFLED_BYTES = 2**22  # a training set up to this size is put into the order of its minibatches at once
 
@@ -31,7 +31,7 @@ def batches_at(flat: Rollout, order: Tensor, sizes: list[int], *, normalize: boo
     if size_in_bytes(flat) > SHUFFLED_BYTES:
         yield from (batch_at(flat, index, normalize=normalize) for index in order.split(sizes))
         return
-    shuffled = map_tree(lambda leaf: take(leaf, order), flat)
+    shuffled = map_tree(lambda leaf: leaf.index_select(0, order), flat)
     if normalize:
         shuffled["advantage"] = _normalized(shuffled["advantage"], sizes)
     for batch, index in zip(split_batches(shuffled, sizes), order.split(sizes), strict=True):

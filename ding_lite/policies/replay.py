@@ -33,10 +33,8 @@ from ding_lite.rollout import (
     Rollout,
     as_rollout,
     flatten_rows,
-    map_tree,
     minibatch_sizes,
     permutation,
-    pixels_together,
     time_major_fields,
 )
 from ding_lite.schema import Key, default_values, leaves, merged_config
@@ -258,9 +256,7 @@ class ReplayPolicy(ActorCriticPolicy):
         fields = time_major_fields(data) | dict(extra)
         if self.obs_norm is not None:
             fields["obs"] = self.obs_norm(fields["obs"])
-        samples = flatten_rows({name: x for name, x in fields.items() if name not in CREDIT}, rows)
-        # Once, and not in every minibatch.
-        return {**samples, "obs": map_tree(pixels_together, samples["obs"])}
+        return flatten_rows({name: x for name, x in fields.items() if name not in CREDIT}, rows)
 
     @torch.no_grad()
     def _with_credit(self, samples: Mapping[str, Any], credit: Any, rows: Tensor) -> Rollout:
