@@ -13,13 +13,13 @@ from ding_lite.collector import Collector
 from ding_lite.config import plain
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.space_json import space_to_json
+from ding_lite.envs.spaces import has_box
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import CheckpointError
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.health import HealthCheck
 from ding_lite.learner import Learner
 from ding_lite.machine import keep_freed_memory, use_threads
-from ding_lite.policies.actor_critic import has_box
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors
 from ding_lite.registry import POLICY_REGISTRY

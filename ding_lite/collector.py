@@ -116,7 +116,8 @@ class Collector:
         if transition.spoiled:
             self._spoiled.append((t, numbers[transition.spoiled]))
         self._check(transition, numbers)
-        self.episodes += [one._replace(env=int(numbers[one.env])) for one in transition.episodes]
+        if transition.episodes:
+            self.episodes += [one._replace(env=int(numbers[one.env])) for one in transition.episodes]
 
     def _receive(self, group: int) -> Transition:
         transition = self.envs.receive(group)

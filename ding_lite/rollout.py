@@ -278,6 +278,7 @@ class RolloutStorage:
     def __init__(self, steps: int, num_envs: int) -> None:
         self.steps, self.num_envs = steps, num_envs
         self._arrays: dict[str, Any] = {}
+        self._rows: dict[str, list[Any]] = {}  # views of them, made once: one a step
         self._written: set[str] = set()
 
     def begin(self) -> None:
@@ -290,14 +291,15 @@ class RolloutStorage:
         Returns:
             their view of the storage.
         """
-        array = self._arrays.get(name)
         self._written.add(name)
-        if array is None:
+        if name not in self._rows:
             array = self._arrays[name] = self._allocate(value)
-        if type(array) is not np.ndarray:
-            return _write(array, (t, envs), value)
-        array[t, envs] = value if type(value) is np.ndarray else _as_array(value)
-        return array[t, envs]
+            self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
+        row = self._rows[name][t]
+        if type(row) is dict:
+            return _write(row, envs, value)
+        row[envs] = value if type(value) is np.ndarray else _as_array(value)
+        return row[envs]
 
     def _allocate(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -317,11 +319,11 @@ class RolloutStorage:
         return as_rollout({**fields, **others})
 
 
-def _write(array: Any, place: tuple[int, slice], value: Any) -> Any:
-    if isinstance(array, dict):
-        return {name: _write(leaf, place, value[name]) for name, leaf in array.items()}
-    array[place] = _as_array(value)
-    return array[place]
+def _write(row: Any, envs: slice, value: Any) -> Any:
+    if isinstance(row, dict):
+        return {name: _write(leaf, envs, value[name]) for name, leaf in row.items()}
+    row[envs] = _as_array(value)
+    return row[envs]
 
 
 def _as_array(value: Any) -> np.ndarray:

@@ -74,7 +74,9 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Any], Any]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
-    acting: Callable[[], AbstractContextManager[None]] = nullcontext  # within, nobody changes the policy
+    # Around the steps of one rollout. Nobody changes the policy within; what forward gives there is
+    # complete after get_train_sample (log-probs may be computed for the whole rollout at once).
+    acting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class EvalMode(NamedTuple):

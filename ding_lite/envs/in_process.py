@@ -150,7 +150,7 @@ class InProcessVectorEnv(VectorEnv):
                     "reset must return (obs, info); this is the old gym API. Wrap it with `shimmy`"
                 )
             self._buffer.write(i, result[0])
-            self._check(bad_row(self._buffer.tree, i) if self.on_bad_value != RAISE else "")
+            self._check_row(i)
         if self._recorders[i].games > games:
             self._kept_on[i] = []
         else:
@@ -223,15 +223,16 @@ class InProcessVectorEnv(VectorEnv):
             obs, reward, terminated, truncated, _ = self.envs[i].step(action)
             self._buffer.write(i, obs)
             number = as_float(reward)
-            self._check(bad_reward(number))
-            if self.on_bad_value != RAISE:
-                self._check(bad_row(self._buffer.tree, i))
+            if fault := bad_reward(number):
+                raise NotFiniteError(fault)
+            self._check_row(i)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
         except Exception as error:
             raise self._blamed(i, error) from error
 
-    def _check(self, fault: str) -> None:
-        if fault:
+    def _check_row(self, i: int) -> None:
+        """Refuses an observation that is not finite, where that is not left to the caller."""
+        if self.on_bad_value != RAISE and (fault := bad_row(self._buffer.tree, i)):
             raise NotFiniteError(fault)
 
     def _blame(self, i: int) -> _Blame:

@@ -25,6 +25,12 @@ def children(space: gym.Space) -> dict[str, gym.Space] | None:
     return None
 
 
+def has_box(space: gym.Space) -> bool:
+    """Returns whether a Box is in a space, or is it."""
+    branches = children(space)
+    return isinstance(space, gym.spaces.Box) if branches is None else any(map(has_box, branches.values()))
+
+
 def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """Applies ``function`` to every leaf of nested dicts of one structure."""
     if isinstance(tree, dict):

@@ -149,7 +149,10 @@ class ImageEncoder(nn.Module):
         if self.channels_last:
             x = x.movedim(-1, 1)
         x = x.contiguous(memory_format=torch.channels_last)  # while it is small
-        return x * self.scale if self.scale != 1.0 else x.to(torch.float32)
+        if x.dtype == torch.float32:
+            return x if self.scale == 1.0 else x * self.scale
+        x = x.to(torch.float32)  # a copy of our own; a product of bytes with a float takes longer
+        return x if self.scale == 1.0 else x.mul_(self.scale)
 
     def features_of(self, convolutions: nn.Module) -> int:
         """Returns the flattened output size, or says which input was too small."""

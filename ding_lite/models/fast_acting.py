@@ -11,6 +11,7 @@ Shapes: N samples, F features, A action size.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -73,15 +74,32 @@ class FastActor:
             return None
         return obs if obs.size == len(obs) * self.tower.in_features else None
 
-    def draw(self, leaf: np.ndarray, obs: Any, generator: torch.Generator) -> dict[str, Tensor]:
-        """Returns actions and their log-probs, as the model's distribution would draw them.
+    def draw(self, leaf: np.ndarray, obs: Any, generator: torch.Generator) -> tuple[Tensor, np.ndarray]:
+        """Returns actions as the model's distribution would draw them, and what :meth:`output` gave for them.
 
         Shapes:
-            leaf: what :meth:`leaf` gave, perhaps scaled -> action: (N,) or (N, A); log_prob: (N,)
+            leaf: what :meth:`leaf` gave, perhaps scaled -> (N,) or (N, A), (N, A)
         """
         with np.errstate(all="ignore"):  # torch says nothing either: the learner looks for what is not finite
-            action, log_prob = self.head.draw(self.output(leaf), mask_of(obs), generator)
-        return {"action": torch.from_numpy(action), "log_prob": torch.from_numpy(log_prob)}
+            output = self.output(leaf)
+            return torch.from_numpy(self.head.sample(output, mask_of(obs), generator)), output
+
+    def log_prob(self, output: np.ndarray, obs: Any, action: np.ndarray) -> Tensor:
+        """Returns the log-probs of actions that were drawn from these outputs for these observations.
+
+        Shapes:
+            with any leading dims: output (..., A), action (...,) or (..., A) -> (...,)
+        """
+        lead = output.shape[:-1]
+        count = math.prod(lead)
+        mask = mask_of(obs)
+        with np.errstate(all="ignore"):
+            log_prob = self.head.log_prob(
+                output.reshape(count, -1),
+                None if mask is None else mask.reshape(count, -1),
+                action.reshape(count, *action.shape[len(lead) :]),
+            )
+        return torch.from_numpy(log_prob.reshape(lead))
 
     def greedy(self, leaf: np.ndarray, obs: Any) -> dict[str, Tensor]:
         """Returns the greedy actions."""

@@ -9,10 +9,9 @@ Shapes: T steps, B envs, N samples.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +24,8 @@ from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
-from ding_lite.rollout import Batch, Rollout, leading_size, map_tree
+from ding_lite.rl.schedules import TrainingProgress
+from ding_lite.rollout import Batch, Rollout, leading_size, map_tree, view
 from ding_lite.schema import Key
 from ding_lite.types import Tree
 
@@ -33,9 +33,18 @@ VALUE_CHUNK_BYTES = 2**24  # of float32 input to the value network at a time
 # The values of a fresh rollout's observations, in the units of the rewards, where the network gave them as
 # it acted. They are taken out before anything is learned from it: after that they would be old.
 ACTING_VALUE = "acting_value"
+# What a small network put out as it acted: log-probs of a whole rollout at once take less than step by step.
+ACTING_OUTPUT = "acting_output"
 # What a rollout goes through on its way there, and the methods of a model that must agree on its values.
 COLLECTS = ("_forward_collect", "_process_transition", "_get_train_sample", "_credit")
 COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic", "_critic_features")
+
+
+class _Acts(NamedTuple):
+    """Who acts in the model's place during one rollout, and how."""
+
+    actor: FastActor | None
+    log_probs_later: bool  # for the whole rollout at once, in _get_train_sample
 
 
 class ActorCriticPolicy(Policy):
@@ -83,7 +92,7 @@ class ActorCriticPolicy(Policy):
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self._fast_actor = self._find_fast_actor()
-        self._acts: list[FastActor | None] = []  # within _acting, who acts in the model's place
+        self._acts: _Acts | None = None  # within _acting
         self._critic = find_critic(self.model)
 
     def _inputs(self, obs: Tree) -> Any:
@@ -94,7 +103,10 @@ class ActorCriticPolicy(Policy):
     def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         fast, leaf = self._fast(obs)
         if fast is not None and leaf is not None:
-            return fast.draw(leaf, obs, self.generator)
+            drawn, numbers = fast.draw(leaf, obs, self.generator)
+            if self._acts is not None and self._acts.log_probs_later:
+                return {"action": drawn, ACTING_OUTPUT: numbers}
+            return {"action": drawn, "log_prob": fast.log_prob(numbers, obs, drawn.numpy())}
         with torch.inference_mode():
             inputs, output = self._inputs(obs), {}
             if self._shares_work():
@@ -116,7 +128,7 @@ class ActorCriticPolicy(Policy):
 
     def _fast(self, obs: Tree) -> tuple[FastActor | None, np.ndarray | None]:
         """Returns who acts in the model's place, and the vectors it acts on, scaled; None: nobody does."""
-        fast = self._acts[0] if self._acts else self._look_up_actor()
+        fast = self._look_up_actor() if self._acts is None else self._acts.actor
         leaf = None if fast is None else fast.leaf(obs)
         if fast is None or leaf is None or self.obs_norm is None:
             return fast, leaf
@@ -131,11 +143,11 @@ class ActorCriticPolicy(Policy):
 
     @contextlib.contextmanager
     def _acting(self) -> Iterator[None]:
-        self._acts = [self._look_up_actor()]
+        self._acts = _Acts(self._look_up_actor(), self._collects_as_written())
         try:
             yield
         finally:
-            self._acts = []
+            self._acts = None
 
     def _find_fast_actor(self, max_weights: int = MAX_WEIGHTS) -> FastActor | None:
         return fast_actor(self.model, max_weights) if self._sees_as_written() else None
@@ -144,13 +156,17 @@ class ActorCriticPolicy(Policy):
         """Returns whether what the model is shown, and what is made of it, is that of this class."""
         return owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device")
 
+    def _collects_as_written(self) -> bool:
+        """Returns whether a rollout comes from the environments to its advantages as in this class."""
+        return owns(self, ActorCriticPolicy, *COLLECTS)
+
     def _shares_work(self) -> bool:
         """Returns whether the model gives the values of what it acts on at next to no cost.
 
         That is where a class says how to compute both together, and none after it how to compute one.
         """
-        model, cls = self.model, type(self)
-        if any(getattr(cls, name) is not getattr(ActorCriticPolicy, name) for name in COLLECTS):
+        model = self.model
+        if not self._collects_as_written():
             return False  # who knows what it is shown, and when
         if not owns(self, ActorCriticPolicy, "_values", "_compute_critic", "_raw"):
             return False
@@ -163,7 +179,10 @@ class ActorCriticPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        value = rollout.pop(ACTING_VALUE, None)
+        output, value = rollout.pop(ACTING_OUTPUT, None), rollout.pop(ACTING_VALUE, None)
+        if output is not None and self._fast_actor is not None:
+            obs, action = map_tree(view, rollout.obs), view(rollout.action)
+            rollout.log_prob = self._fast_actor.log_prob(view(output), obs, action)
         credit = self._credit(rollout) if value is None else self._credit(rollout, value=value)
         for name, field in credit.items():
             setattr(rollout, name, field)
@@ -312,35 +331,9 @@ class ActorCriticPolicy(Policy):
         }
 
 
-class TrainingProgress:
-    """How far this policy has learned: what its schedules are functions of."""
-
-    def __init__(self, learning_rate: float) -> None:
-        self.env_step = 0  # fresh valid rows learned from
-        self.configured = learning_rate
-        self.learning_rate = learning_rate  # base of the schedule; a script may have assigned another
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": self.configured}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step = int(state["env_step"])
-        if state["configured"] == self.configured:  # else the run was resumed with another one
-            self.learning_rate = float(state["learning_rate"])
-
-
 def concatenated(parts: Sequence[Any], shape: torch.Size) -> Any:
     """Returns trees of leaves (N, ...) one after the other, their first dim in the shape ``shape``."""
     if isinstance(parts[0], dict):
         return {name: concatenated([part[name] for part in parts], shape) for name in parts[0]}
     joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
     return joined.view(*shape, *joined.shape[1:])
-
-
-def has_box(space: gym.Space) -> bool:
-    """Returns whether a Box is in a space, or is it."""
-    if isinstance(space, gym.spaces.Dict):
-        return any(has_box(child) for child in space.spaces.values())
-    if isinstance(space, gym.spaces.Tuple):
-        return any(has_box(child) for child in space.spaces)
-    return isinstance(space, gym.spaces.Box)

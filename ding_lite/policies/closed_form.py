@@ -196,13 +196,13 @@ class ClosedForm:
         ratio = np.exp(log_ratio)
         plain = ratio * advantage
         clipped = np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * advantage
-        moves = ~(clipped < plain)  # where the objective is the plain one, which alone has a gradient
+        moves = plain <= clipped  # where the objective is the plain one, which alone has a gradient
         objective = np.minimum(plain, clipped)
         if options.dual_clip is not None:
             bound = options.dual_clip * advantage
             held = (advantage < 0) & (bound > objective)
             objective, moves = np.where(held, bound, objective), moves & ~held
-        slope = np.where(moves, plain, np.float32(0)) / -len(plain)
+        slope = plain * moves / -len(plain)
         if batch.policy_weight is not None:
             weight = batch.array("policy_weight")
             objective, slope = objective * weight, slope * weight

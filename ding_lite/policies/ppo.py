@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ding_lite.envs.spaces import has_box
 from ding_lite.errors import NumericsError
-from ding_lite.policies.actor_critic import has_box
 from ding_lite.policies.closed_form import ClosedForm, closed_form
 from ding_lite.policies.compiling import COMPILE_FROM, may_compile
 from ding_lite.policies.diagnosis import describe_rollout

@@ -60,11 +60,26 @@ def gae(
         carry[:-1] *= weight[1:]
 
     advantage = delta
-    rows, carries = advantage.unbind(0), carry.unbind(0)
-    for t in range(len(rows) - 2, -1, -1):
-        rows[t].addcmul_(carries[t], rows[t + 1])
+    _carry_back(advantage, carry)
     own = advantage if weight is None else weight * advantage
     return advantage, value + own
+
+
+def is_on_host(x: Tensor) -> bool:
+    """Returns whether NumPy may read a tensor's memory: no device is waited for."""
+    return x.is_cpu
+
+
+def _carry_back(advantage: Tensor, carry: Tensor) -> None:
+    """Adds carry_t A_{t+1} to each A_t, from the end on, in place. Shapes: (T, B)."""
+    if is_on_host(advantage):  # where a call of torch costs several of NumPy, and it takes one a step
+        rows, carries = list(advantage.numpy()), list(carry.numpy())
+        for t in reversed(range(len(rows) - 1)):
+            rows[t] += carries[t] * rows[t + 1]
+        return
+    of_device, carried = advantage.unbind(0), carry.unbind(0)
+    for t in reversed(range(len(of_device) - 1)):
+        of_device[t].addcmul_(carried[t], of_device[t + 1])
 
 
 @torch.no_grad()

@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from broken_worlds import Masked, Sound
 from torch import nn
-from worlds import trainee
+from worlds import SeededBox, SeededEnv, same_tree, trainee
 
 from ding_lite import ActionHead, ActorCritic, PPOPolicy, compile_config
 from ding_lite.models import VAC
@@ -17,6 +18,8 @@ from ding_lite.models.fast_acting import fast_actor
 from ding_lite.models.heads import DiscreteHead
 from ding_lite.models.towers import Tower
 from ding_lite.policies.ppg import PPGPolicy
+from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.rollout import to_dict
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,), np.float32)
@@ -388,3 +391,64 @@ def test_who_was_replaced_between_two_rollouts_acts_no_more():
     policy.model.actor_head.out.layer.register_forward_hook(lambda *_: heard.append(1))
     collector.collect()
     assert len(heard) >= 16
+
+
+ROLLOUTS = {
+    "discrete": dict(kind="ppo", world=SeededEnv),
+    "normal": dict(kind="ppo", world=SeededBox),
+    "normal, tanh": dict(kind="ppo", world=SeededBox, model=dict(bound_type="tanh")),
+    "ppg": dict(kind="ppg", world=SeededEnv),
+    "off-policy": dict(kind="ppo_offpolicy", world=SeededEnv, normalize=dict(obs=True)),
+}
+
+
+def step_by_step(kind):
+    """Returns the class of a policy that says how it makes a row, in the words of its base."""
+    base = POLICY_REGISTRY.get(kind)
+
+    def process(self, obs, output, transition):
+        assert output.keys() == {"action", "log_prob"}
+        return super(own, self)._process_transition(obs, output, transition)
+
+    own = type("StepByStep", (base,), {"_process_transition": process})
+    return own
+
+
+@pytest.mark.parametrize("case", ROLLOUTS.values(), ids=ROLLOUTS)
+def test_log_probs_of_a_rollout_are_those_of_its_steps(case):
+    """Had at once for the whole rollout, or by a policy that wants to see them, at every step."""
+    policy, collector = trainee(n_sample=96, **case)
+    other, others = trainee(n_sample=96, cls=step_by_step(case["kind"]), **case)
+    for _ in range(3):
+        rollout, expected = collector.collect(), others.collect()
+        assert to_dict(rollout).keys() == to_dict(expected).keys()
+        assert same_tree(to_dict(rollout), to_dict(expected)), "actions, log-probs and all that follows"
+        assert rollout.log_prob.std() > 1e-3, "so that one row's would not do for another's"
+        learned = policy._log_probs(rollout.obs, rollout.action, lead=2)
+        torch.testing.assert_close(rollout.log_prob, learned, rtol=1e-5, atol=1e-5)
+        for trained, data in ((policy, rollout), (other, expected)):
+            trained.learn_mode.forward(data)
+
+
+class OneForbidden(Masked):
+    def obs(self):
+        self.mask = np.ones(3, np.int8)
+        self.mask[self.np_random.integers(3)] = 0
+        return {"action_mask": self.mask.copy(), "pose": Sound.obs(self)}
+
+
+def test_log_probs_of_masked_actions_are_had_at_once():
+    policy, collector = trainee("ppo", OneForbidden, n_sample=96)
+    rollout = collector.collect()
+    learned = policy._log_probs(rollout.obs, rollout.action, lead=2)
+    torch.testing.assert_close(rollout.log_prob, learned, rtol=1e-5, atol=1e-5)
+    rollout.obs.action_mask = torch.ones_like(rollout.obs.action_mask)
+    free = policy._log_probs(rollout.obs, rollout.action, lead=2)
+    assert not torch.allclose(rollout.log_prob, free, atol=1e-2), "the mask counts"
+
+
+def test_outside_of_a_rollout_every_step_has_its_log_probs():
+    policy, collector = trainee("ppo", n_sample=64, envs=4)
+    with policy._acting():
+        assert "log_prob" not in policy._forward_collect(collector.obs[0])
+    assert "log_prob" in policy._forward_collect(collector.obs[0])
