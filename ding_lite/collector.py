@@ -71,7 +71,7 @@ class Collector:
             if self._sent[group] is not None:  # when the last rollout was broken off
                 self._receive(group)
         storage.begin()
-        with torch.inference_mode(), leaving_cores(envs.busy_cores), self.mode.acting():
+        with torch.inference_mode(), leaving_cores(envs.busy_cores), self.mode.acting(self.mode):
             for t in range(self.steps):
                 for group in groups:
                     if t:

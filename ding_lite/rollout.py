@@ -281,6 +281,9 @@ class RolloutStorage:
         self._rows: dict[str, list[Any]] = {}  # views of them, made once: one a step
         self._written: set[str] = set()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_rows": {}}  # of a copy they would be views no more
+
     def begin(self) -> None:
         """Begins a rollout: what is not written from now on will not be in it."""
         self._written.clear()
@@ -293,7 +296,9 @@ class RolloutStorage:
         """
         self._written.add(name)
         if name not in self._rows:
-            array = self._arrays[name] = self._allocate(value)
+            if name not in self._arrays:
+                self._arrays[name] = self._allocate(value)
+            array = self._arrays[name]
             self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
         row = self._rows[name][t]
         if type(row) is dict:

@@ -74,9 +74,9 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Any], Any]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
-    # Around the steps of one rollout. Nobody changes the policy within; what forward gives there is
-    # complete after get_train_sample (log-probs may be computed for the whole rollout at once).
-    acting: Callable[[], AbstractContextManager[None]] = nullcontext
+    # Around the steps of one rollout, given the mode that makes them: nobody changes the policy within. Where
+    # that mode is the policy's own, forward may leave log-probs to get_train_sample.
+    acting: Callable[[Any], AbstractContextManager[None]] = nullcontext
 
 
 class EvalMode(NamedTuple):

@@ -12,6 +12,7 @@ from worlds import SeededEnv, digest
 from ding_lite import SerialPipeline, compile_config
 from ding_lite.cli import build_parser, main
 from ding_lite.config_files import find_config, read_config
+from ding_lite.policies.actor_critic import ACTING_OUTPUT
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.profiling import ADVICE, PHASES, Stopwatch, _watched, advice, profile, words_for
 
@@ -134,8 +135,8 @@ def test_default_covers_whole_auxiliary_cycles():
     assert {p.name: p.calls for p in found.phases}["auxiliary"] == 3
 
 
-def test_watched_run_learns_the_same(tmp_path):
-    states = []
+def test_watched_run_does_and_learns_the_same(tmp_path):
+    states, stored = [], []
     for name in ("plain", "watched"):
         pipeline = SerialPipeline(config_of(kind="ppg", learn=dict(aux_freq=2)), folder=tmp_path / name)
         if name == "watched":
@@ -143,8 +144,10 @@ def test_watched_run_learns_the_same(tmp_path):
         for _ in range(3):
             pipeline.step()
         states.append(digest(pipeline.parts.state_dict()))
+        stored.append(set(pipeline.collector.storage._arrays))
         pipeline.close()
     assert states[0] == states[1]
+    assert stored[0] == stored[1] >= {"obs", ACTING_OUTPUT}, "in the same way"
 
 
 def test_solved_task_is_measured_like_any_other():

@@ -39,7 +39,7 @@ class DiscreteHead(nn.Module):
         return D.Categorical(logit, mask)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        return action + self.start if self.start else action
+        return action + self.start  # a copy: an environment may write into it
 
 
 class MultiDiscreteHead(nn.Module):

@@ -87,7 +87,7 @@ class NumpyCategorical:
         def backward(of_log_prob: np.ndarray, of_entropy: float, of_log_sigma: Any) -> np.ndarray:
             each = of_entropy / len(action)  # the mean's
             slope = -probs * (of_log_prob + each * (log_probs + entropy))
-            slope.ravel()[chosen] += of_log_prob
+            slope.reshape(-1)[chosen] += of_log_prob  # a view of it: _softmax's arrays are contiguous
             return slope.T if mask is None else np.where(mask, slope.T, np.float32(0))
 
         return Evaluated(log_probs.take(chosen), float(np.add.reduce(entropy)) / len(entropy), backward)
@@ -154,7 +154,7 @@ class NumpyNormal:
 
 def _places(action: np.ndarray) -> np.ndarray:
     """Returns where the numbers of actions (N,) are in a flattened (A, N): one index is faster than two."""
-    return action * len(action) + np.arange(len(action))
+    return action.astype(np.intp, copy=False) * len(action) + np.arange(len(action))
 
 
 def mask_of(obs: Any) -> np.ndarray | None:

@@ -27,16 +27,18 @@ from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
 from ding_lite.rollout import Batch, Rollout, leading_size, map_tree, view
 from ding_lite.schema import Key
-from ding_lite.types import Tree
+from ding_lite.types import CollectMode, Tree
 
 VALUE_CHUNK_BYTES = 2**24  # of float32 input to the value network at a time
 # The values of a fresh rollout's observations, in the units of the rewards, where the network gave them as
 # it acted. They are taken out before anything is learned from it: after that they would be old.
 ACTING_VALUE = "acting_value"
 # What a small network put out as it acted: log-probs of a whole rollout at once take less than step by step.
+# A Normal's sigma is not in it, so get_train_sample takes them before anybody changes the policy.
 ACTING_OUTPUT = "acting_output"
 # What a rollout goes through on its way there, and the methods of a model that must agree on its values.
 COLLECTS = ("_forward_collect", "_process_transition", "_get_train_sample", "_credit")
+MAKES_ROWS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
 COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic", "_critic_features")
 
 
@@ -103,20 +105,20 @@ class ActorCriticPolicy(Policy):
     def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         fast, leaf = self._fast(obs)
         if fast is not None and leaf is not None:
-            drawn, numbers = fast.draw(leaf, obs, self.generator)
+            action, output = fast.draw(leaf, obs, self.generator)
             if self._acts is not None and self._acts.log_probs_later:
-                return {"action": drawn, ACTING_OUTPUT: numbers}
-            return {"action": drawn, "log_prob": fast.log_prob(numbers, obs, drawn.numpy())}
+                return {"action": action, ACTING_OUTPUT: output}
+            return {"action": action, "log_prob": fast.log_prob(output, obs, action.numpy())}
         with torch.inference_mode():
-            inputs, output = self._inputs(obs), {}
+            inputs, values = self._inputs(obs), {}
             if self._shares_work():
                 logit, value = self.model.compute_actor_critic(inputs)
-                output[ACTING_VALUE] = self._raw(value)
+                values[ACTING_VALUE] = self._raw(value)
             else:
                 logit = self.model.compute_actor(inputs)
             dist = self._distribution(inputs, logit)
             action = dist.sample(self.generator)
-            return {"action": action, "log_prob": dist.log_prob(action), **output}
+            return {"action": action, "log_prob": dist.log_prob(action), **values}
 
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         fast, leaf = self._fast(obs)
@@ -142,8 +144,10 @@ class ActorCriticPolicy(Policy):
         return None if fast is None or fast.tower.is_listened_to() else fast
 
     @contextlib.contextmanager
-    def _acting(self) -> Iterator[None]:
-        self._acts = _Acts(self._look_up_actor(), self._collects_as_written())
+    def _acting(self, mode: CollectMode) -> Iterator[None]:
+        # Whoever has a say in what becomes of a step sees its log-probs.
+        own = mode == self.collect_mode and owns(self, ActorCriticPolicy, *MAKES_ROWS)
+        self._acts = _Acts(self._look_up_actor(), log_probs_later=own)
         try:
             yield
         finally:
@@ -156,17 +160,13 @@ class ActorCriticPolicy(Policy):
         """Returns whether what the model is shown, and what is made of it, is that of this class."""
         return owns(self, ActorCriticPolicy, "_inputs", "_distribution", "_on_device")
 
-    def _collects_as_written(self) -> bool:
-        """Returns whether a rollout comes from the environments to its advantages as in this class."""
-        return owns(self, ActorCriticPolicy, *COLLECTS)
-
     def _shares_work(self) -> bool:
         """Returns whether the model gives the values of what it acts on at next to no cost.
 
         That is where a class says how to compute both together, and none after it how to compute one.
         """
-        model = self.model
-        if not self._collects_as_written():
+        model, cls = self.model, type(self)
+        if any(getattr(cls, name) is not getattr(ActorCriticPolicy, name) for name in COLLECTS):
             return False  # who knows what it is shown, and when
         if not owns(self, ActorCriticPolicy, "_values", "_compute_critic", "_raw"):
             return False
@@ -180,7 +180,8 @@ class ActorCriticPolicy(Policy):
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
         output, value = rollout.pop(ACTING_OUTPUT, None), rollout.pop(ACTING_VALUE, None)
-        if output is not None and self._fast_actor is not None:
+        if output is not None:
+            assert self._fast_actor is not None  # it acted
             obs, action = map_tree(view, rollout.obs), view(rollout.action)
             rollout.log_prob = self._fast_actor.log_prob(view(output), obs, action)
         credit = self._credit(rollout) if value is None else self._credit(rollout, value=value)

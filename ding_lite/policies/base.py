@@ -190,8 +190,8 @@ class Policy:
         self._require("eval")
         return EvalMode(self._forward_eval, self._to_env, self._reset_eval)
 
-    def _acting(self) -> contextlib.AbstractContextManager[None]:
-        """Is around the steps of a rollout, between which nobody changes the policy."""
+    def _acting(self, mode: CollectMode) -> contextlib.AbstractContextManager[None]:
+        """Is around the steps of a rollout by this mode, between which nobody changes the policy."""
         return contextlib.nullcontext()
 
     def _reset_eval(self) -> None:

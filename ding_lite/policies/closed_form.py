@@ -202,7 +202,7 @@ class ClosedForm:
             bound = options.dual_clip * advantage
             held = (advantage < 0) & (bound > objective)
             objective, moves = np.where(held, bound, objective), moves & ~held
-        slope = plain * moves / -len(plain)
+        slope = np.where(moves, plain, np.float32(0)) / -len(plain)  # a product of inf and 0 would be nan
         if batch.policy_weight is not None:
             weight = batch.array("policy_weight")
             objective, slope = objective * weight, slope * weight

@@ -11,6 +11,7 @@ own weight reaches its target but not its advantage: the surrogate loss brings i
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,21 +66,22 @@ def gae(
     return advantage, value + own
 
 
-def is_on_host(x: Tensor) -> bool:
-    """Returns whether NumPy may read a tensor's memory: no device is waited for."""
-    return x.is_cpu
-
-
 def _carry_back(advantage: Tensor, carry: Tensor) -> None:
     """Adds carry_t A_{t+1} to each A_t, from the end on, in place. Shapes: (T, B)."""
-    if is_on_host(advantage):  # where a call of torch costs several of NumPy, and it takes one a step
+    if _is_array(advantage):  # a call of NumPy costs a fraction of torch's, and it takes one or two a step
         rows, carries = list(advantage.numpy()), list(carry.numpy())
-        for t in reversed(range(len(rows) - 1)):
-            rows[t] += carries[t] * rows[t + 1]
+        with np.errstate(all="ignore"):  # as torch; the learner looks for what is not finite
+            for t in reversed(range(len(rows) - 1)):
+                rows[t] += carries[t] * rows[t + 1]
         return
     of_device, carried = advantage.unbind(0), carry.unbind(0)
     for t in reversed(range(len(of_device) - 1)):
         of_device[t].addcmul_(carried[t], of_device[t + 1])
+
+
+def _is_array(x: Tensor) -> bool:
+    """Returns whether NumPy can work on a tensor's memory."""
+    return x.is_cpu and x.dtype in (torch.float32, torch.float64)
 
 
 @torch.no_grad()

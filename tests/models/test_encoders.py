@@ -213,6 +213,18 @@ def test_scaled_pixels_go_from_zero_to_one():
     assert encoder.images(x).flatten().tolist() == pytest.approx([0, 0.2, 0.4, 1.0], abs=1e-7)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_pixels_that_are_given_stay_as_they_were(dtype, layout):
+    """Whatever they come as, to be scaled writes over nobody's memory but its own."""
+    space = image_space(3, 40, 40)
+    x = torch.randint(0, 256, (4, 3, 40, 40)).to(dtype).contiguous(memory_format=layout)
+    before = x.clone()
+    images = ImageEncoder(space).images(x)
+    assert torch.equal(x, before)
+    torch.testing.assert_close(images, (before.double() / 255).float())
+
+
 @pytest.mark.parametrize("dtype", [np.float32, bool])
 def test_floats_and_bools_are_taken_as_they_are(dtype):
     space = spaces.Box(0, 1, (8, 8, 2), dtype)

@@ -200,6 +200,29 @@ def test_what_is_not_finite_is_told():
         assert by_torch(policy.optimizer, policy.loss, batch).bad == 1
 
 
+@pytest.mark.parametrize(
+    ("advantage", "dual_clip"), [(1.0, None), (1.0, 3.0), (-1.0, 3.0)], ids=["clip", "both", "dual clip"]
+)
+def test_a_ratio_beyond_float32_moves_nothing_where_the_clip_holds(advantage, dual_clip):
+    policy = policy_for(learn=dict(dual_clip=dual_clip))
+    batch = batch_for(policy)
+    for name, value in (("log_prob", -200.0), ("advantage", advantage)):
+        getattr(batch, name)[3] = value
+    found = policy.optimizer.gradient(policy.loss, [batch])
+    batch.log_prob[3] = -20.0  # as far outside of the clip, and inside of float32
+    expected = policy.optimizer.gradient(policy.loss, [batch]).norm
+    assert (found.bad, found.norm) == (0, pytest.approx(expected, rel=1e-6))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
+def test_actions_of_few_bits_are_the_same_actions(dtype):
+    policy = policy_for()
+    batch = batch_for(policy, n=300)
+    expected = policy.optimizer.gradient(policy.loss, [batch]).norm
+    batch.action = batch.action.to(dtype)
+    assert policy.optimizer.gradient(policy.loss, [batch]).norm == expected
+
+
 def test_steps_go_where_torchs_go():
     trained = []
     for known in (True, False):

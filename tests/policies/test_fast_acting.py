@@ -10,15 +10,14 @@ import pytest
 import torch
 from broken_worlds import Masked, Sound
 from torch import nn
-from worlds import SeededBox, SeededEnv, same_tree, trainee
+from worlds import SeededBox, SeededEnv, trainee
 
 from ding_lite import ActionHead, ActorCritic, PPOPolicy, compile_config
 from ding_lite.models import VAC
-from ding_lite.models.fast_acting import fast_actor
+from ding_lite.models.fast_acting import FastActor, fast_actor
 from ding_lite.models.heads import DiscreteHead
 from ding_lite.models.towers import Tower
 from ding_lite.policies.ppg import PPGPolicy
-from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rollout import to_dict
 
 spaces = gym.spaces
@@ -365,7 +364,7 @@ def test_who_acts_is_looked_up_once_a_rollout(monkeypatch):
     policy, collector = trainee("ppo", n_sample=64, envs=4)
     looks, holds = [], Tower.holds
     monkeypatch.setattr(Tower, "holds", lambda self: looks.append(self) or holds(self))
-    with policy._acting():
+    with policy._acting(policy.collect_mode):
         for _ in range(5):
             policy._forward_collect(collector.obs[0])
     assert looks == [policy._fast_actor.tower]
@@ -378,7 +377,7 @@ def test_who_acts_is_looked_up_once_a_rollout(monkeypatch):
 
 def test_who_was_replaced_between_two_rollouts_acts_no_more():
     policy, collector = trainee("ppo", n_sample=64, envs=4)
-    with pytest.raises(KeyError), policy._acting():
+    with pytest.raises(KeyError), policy._acting(policy.collect_mode):
         raise KeyError
     collector.collect()
     layer = policy.model.actor_head.out.layer
@@ -402,32 +401,48 @@ ROLLOUTS = {
 }
 
 
-def step_by_step(kind):
-    """Returns the class of a policy that says how it makes a row, in the words of its base."""
-    base = POLICY_REGISTRY.get(kind)
+def counted_log_probs(monkeypatch):
+    """Notes the shapes of the actions whose log-probs are asked for at once."""
+    shapes, log_prob = [], FastActor.log_prob
 
-    def process(self, obs, output, transition):
+    def counted(self, output, obs, action):
+        shapes.append(action.shape)
+        return log_prob(self, output, obs, action)
+
+    monkeypatch.setattr(FastActor, "log_prob", counted)
+    return shapes
+
+
+def with_a_say(mode):
+    """Returns the mode with somebody who looks at each row, and changes nothing."""
+
+    def process(obs, output, transition):
         assert output.keys() == {"action", "log_prob"}
-        return super(own, self)._process_transition(obs, output, transition)
+        return mode.process_transition(obs, output, transition)
 
-    own = type("StepByStep", (base,), {"_process_transition": process})
-    return own
+    return mode._replace(process_transition=process)
 
 
 @pytest.mark.parametrize("case", ROLLOUTS.values(), ids=ROLLOUTS)
-def test_log_probs_of_a_rollout_are_those_of_its_steps(case):
-    """Had at once for the whole rollout, or by a policy that wants to see them, at every step."""
+def test_log_probs_of_a_rollout_are_those_of_its_steps(case, monkeypatch):
     policy, collector = trainee(n_sample=96, **case)
-    other, others = trainee(n_sample=96, cls=step_by_step(case["kind"]), **case)
+    other, others = trainee(n_sample=96, **case)
+    others.mode = with_a_say(others.mode)
     for _ in range(3):
+        shapes = counted_log_probs(monkeypatch)
         rollout, expected = collector.collect(), others.collect()
-        assert to_dict(rollout).keys() == to_dict(expected).keys()
-        assert same_tree(to_dict(rollout), to_dict(expected)), "actions, log-probs and all that follows"
+        lead = [shape[: len(shape) - rollout.action.dim() + 2] for shape in shapes]
+        assert lead == [(24, 4)] + 24 * [(4,)]
+        one, each = to_dict(rollout), to_dict(expected)
+        assert one.keys() == each.keys()
+        for name in one:
+            torch.testing.assert_close(one[name], each[name], rtol=1e-5, atol=1e-5)
         assert rollout.log_prob.std() > 1e-3, "so that one row's would not do for another's"
         learned = policy._log_probs(rollout.obs, rollout.action, lead=2)
         torch.testing.assert_close(rollout.log_prob, learned, rtol=1e-5, atol=1e-5)
         for trained, data in ((policy, rollout), (other, expected)):
             trained.learn_mode.forward(data)
+        monkeypatch.undo()
 
 
 class OneForbidden(Masked):
@@ -437,9 +452,11 @@ class OneForbidden(Masked):
         return {"action_mask": self.mask.copy(), "pose": Sound.obs(self)}
 
 
-def test_log_probs_of_masked_actions_are_had_at_once():
+def test_log_probs_of_masked_actions_are_had_at_once(monkeypatch):
     policy, collector = trainee("ppo", OneForbidden, n_sample=96)
+    shapes = counted_log_probs(monkeypatch)
     rollout = collector.collect()
+    assert shapes == [(24, 4)]
     learned = policy._log_probs(rollout.obs, rollout.action, lead=2)
     torch.testing.assert_close(rollout.log_prob, learned, rtol=1e-5, atol=1e-5)
     rollout.obs.action_mask = torch.ones_like(rollout.obs.action_mask)
@@ -449,6 +466,40 @@ def test_log_probs_of_masked_actions_are_had_at_once():
 
 def test_outside_of_a_rollout_every_step_has_its_log_probs():
     policy, collector = trainee("ppo", n_sample=64, envs=4)
-    with policy._acting():
+    with policy._acting(policy.collect_mode):
         assert "log_prob" not in policy._forward_collect(collector.obs[0])
     assert "log_prob" in policy._forward_collect(collector.obs[0])
+
+
+def test_log_probs_of_somebody_elses_own_are_kept():
+    """A forward that draws half of the actions at random says how likely they were."""
+    policy, collector = trainee("ppo", n_sample=64, envs=4)
+    forward = collector.mode.forward
+
+    def mixed(obs):
+        return {**forward(obs), "log_prob": torch.full((4,), -0.25)}
+
+    collector.mode = collector.mode._replace(forward=mixed)
+    assert (collector.collect().log_prob == -0.25).all()
+
+
+def test_a_rollout_that_is_completed_later_has_the_log_probs_of_then():
+    policy, collector = trainee("ppo", SeededBox, n_sample=64, envs=4)
+    collector.mode = collector.mode._replace(get_train_sample=lambda rollout: rollout)
+    rollout = collector.collect()
+    learned = policy._log_probs(rollout.obs, rollout.action, lead=2)
+    with torch.no_grad():
+        policy.model.actor_head.out.log_sigma.fill_(2.0)
+    log_prob = policy._get_train_sample(rollout).log_prob
+    torch.testing.assert_close(log_prob, learned, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "method", ["_forward_collect", "_to_env", "_process_transition", "_get_train_sample"]
+)
+def test_a_policy_with_its_own_words_gets_log_probs_at_every_step(method, monkeypatch):
+    own = type("Own", (PPOPolicy,), {method: lambda self, *args: getattr(PPOPolicy, method)(self, *args)})
+    _, collector = trainee("ppo", n_sample=64, envs=4, cls=own)
+    shapes = counted_log_probs(monkeypatch)
+    collector.collect()
+    assert shapes == 16 * [(4,)]

@@ -81,7 +81,7 @@ def learn_on_a_device(kind, monkeypatch, cls=None, **options):
         updater.on_host = False
     rollout = collector.collect()
     with monkeypatch.context() as patches, Watched(patches) as watched:
-        patches.setattr(returns, "is_on_host", lambda x: False)
+        patches.setattr(returns, "_is_array", lambda x: False)
         policy.learn_mode.forward(rollout)
     assert watched.seen.count("step") >= 2 * 64 // 16
     return watched

@@ -180,9 +180,9 @@ def test_lambda_one_with_a_terminal_step_does_not_depend_on_the_values():
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ignore_done", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("on_host", [False, True])
-def test_random_rollout_equals_a_naive_loop(seed, ignore_done, weighted, on_host, monkeypatch):
-    monkeypatch.setattr(returns, "is_on_host", lambda x: on_host)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_random_rollout_equals_a_naive_loop(seed, ignore_done, weighted, as_array, monkeypatch):
+    monkeypatch.setattr(returns, "_is_array", lambda x: as_array)
     *data, weight = random_rollout(seed)
     weight = weight if weighted else None
     advantage, target = gae(*data, gamma=0.97, gae_lambda=0.93, weight=weight, ignore_done=ignore_done)
