@@ -95,16 +95,17 @@ def compile_config(
         _expand_shorthand(user)  # so that env.manager=base may come before env.manager.autoreset=...
         given = {p: s for p, s in given.items() if not p.startswith(f"{path}.")}
         given[path] = "command line"
+    shown = f"{origin} with the command line" if overrides else origin
     bad_keys = list(_bad_keys(user))
     if bad_keys:
-        raise _error(origin, bad_keys)
-    schema = _schema_of(user, origin)
+        raise _error(shown, bad_keys)
+    schema = _schema_of(user, shown)
     values, faults = check(user, schema)
     if not faults:
         values = _lay_over(default_values(schema), values)
         faults = _cross_checks(values) + _policy_class(values["policy"]["type"]).config_faults(values)
     if faults:
-        raise _error(origin, faults)
+        raise _error(shown, faults)
     for path, _ in leaves(values):
         where = next((s for p, s in given.items() if path == p or path.startswith(f"{p}.")), None)
         source[path] = where or source.get(path, "default")

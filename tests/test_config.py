@@ -156,6 +156,10 @@ def test_one_fault_is_called_one():
     assert message_of({**CARTPOLE, "sede": 1}).startswith("config has 1 fault:\n")
 
 
+def test_a_fault_of_the_command_line_is_not_put_down_to_the_file_alone():
+    assert override_fault("sede", 1).startswith("config with the command line has 1 fault:\n")
+
+
 @pytest.mark.parametrize(
     ("path", "hint"),
     [

@@ -24,13 +24,13 @@ EXAMPLES = """\
 examples:
   ding-lite train -c cartpole_ppo                    train a shipped config
   ding-lite train -c my.py -s 3 policy.learn.learning_rate=1e-3
-  ding-lite train --env LunarLander-v3 --policy ppo  no file needed
+  ding-lite train --env Pendulum-v1 --policy ppg     no file needed
   ding-lite train -c cartpole_ppo --resume           go on with its run
   ding-lite train -c my.py --init-from runs/other    begin from the weights of another run
   ding-lite eval runs/cartpole_ppo -n 100            play 100 episodes with the best checkpoint
   ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves, with an interval over seeds
   ding-lite config -c cartpole_ppo                   every key, its value, and where it came from
-  ding-lite check-env LunarLander-v3                 is the environment sound, on every backend?
+  ding-lite check-env CartPole-v1                    is the environment sound, on every backend?
   ding-lite profile -c cartpole_ppo                  where the time goes, and which keys to try
   ding-lite profile -c cartpole_ppo --tune           the fastest setting on this machine
 """

@@ -23,7 +23,7 @@ from ding_lite.tuning import Setting, TrainingProcess, Trial, Tuner
 SELDOM = ("auxiliary", "evaluation", "checkpoint")  # phases that not every iteration has
 # What falls due in one slice and not in the next would hide what is compared.
 UNDISTURBED = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
-WIDTH = 26  # of a setting
+WIDTH = 33  # of a setting
 MINUTES = 1.0  # that --tune takes where nothing is said
 
 
@@ -161,13 +161,14 @@ def _heading(config: Config, present: Profile) -> list[str]:
 
 def _rows(trial: Trial) -> list[str]:
     """Returns a line for each key of a setting, and one for what compiling costs."""
-    *first, last = _tokens(trial.setting)
+    one, *more = _tokens(trial.setting)
+    *first, last = one, *(f"  {key}" for key in more)
     if trial.gain is None:
         told = f"{'':>29} {trial.verdict}" + (f": {trial.reason}" if trial.reason else "")
     else:
         gain = f"{100 * trial.gain:>+5.0f} % \N{PLUS-MINUS SIGN} {100 * (trial.spread or 0):.0f}"
         told = f"{trial.speed:>9,.0f} {trial.present:>11,.0f} {gain:<12} {trial.verdict}"
-    rows = [*first, f"{'  ' * len(first) + last:<{WIDTH}} {told}"]
+    rows = [*first, f"{last:<{WIDTH}} {told}"]
     if trial.compilation is not None:
         cost = trial.compilation
         pays = f"pays after {cost.pays_after:,.0f} updates, and this run plans {cost.planned:,.0f}"

@@ -22,6 +22,7 @@ from ding_lite.rollout import view
 from ding_lite.types import MASK_KEY
 
 LOWEST = np.finfo(np.float32).min
+MANY = 32  # samples
 
 
 class Evaluated(NamedTuple):
@@ -64,9 +65,12 @@ class NumpyCategorical:
     def sample(self, logit: np.ndarray, mask: np.ndarray | None, generator: torch.Generator) -> np.ndarray:
         logit = _legal(logit, mask)
         self.noise.of_shape(logit.shape).exponential_(generator=generator)
-        weights = np.exp(logit - np.maximum.reduce(logit, axis=1, keepdims=True))
-        weights /= self.noise.array  # as of probabilities: those of a row have the same total
-        action: np.ndarray = weights.argmax(1)
+        noise, axis = self.noise.array, 1
+        if len(logit) > MANY:  # NumPy goes along the samples, as in _softmax; for few that costs more
+            logit, noise, axis = np.ascontiguousarray(logit.T), noise.T, 0
+        weights = np.exp(logit - np.maximum.reduce(logit, axis=axis, keepdims=True))
+        weights /= noise  # as of probabilities: those of a sample have the same total
+        action: np.ndarray = weights.argmax(axis)
         return action
 
     def log_prob(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray) -> np.ndarray:
