@@ -238,9 +238,8 @@ class _Cut(Batch):
         return as_rollout(cut) if isinstance(cut, dict) else cut
 
     def fields(self) -> dict[str, Any]:
-        cut = {
-            name: getattr(self, name) for name in self._whole
-        }  # always in this order: compilers look at it
+        # Always in this order: compilers look at it.
+        cut = {name: getattr(self, name) for name in self._whole}
         own = ("_whole", "_arrays", "_start", "_end")
         return cut | {name: x for name, x in super().fields().items() if name not in own}
 

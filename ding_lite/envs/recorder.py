@@ -80,8 +80,6 @@ def as_bool(flag: Any, name: str) -> bool:
     Raises:
         EnvContractError: for anything else.
     """
-    if flag is False:  # nearly always
-        return False
     if isinstance(flag, (bool, np.bool_)):
         return bool(flag)
     array = np.asarray(flag)

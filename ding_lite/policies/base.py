@@ -5,6 +5,8 @@
     learn_mode.forward(rollout)       -> metrics                     improves the model
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
+Within a rollout (``collect_mode.acting``) forward may leave log_prob to get_train_sample.
+
 Everything is batched: forward takes (B, ...) and returns (B, ...), get_train_sample the whole (T, B).
 """
 
