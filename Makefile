@@ -30,8 +30,9 @@ $(VENV)/peers: $(VENV)/ready
 train: $(VENV)/ready   ## install, and solve CartPole
 	$(BIN)/ding-lite train -c cartpole_ppo
 
+# A worker takes neighbouring tests, so that what those of one file share is set up once, not in both.
 test: $(VENV)/ready    ## install, and run the tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(VENV)/ready    ## style and dead code
 	$(BIN)/ruff format --check $(SOURCE)

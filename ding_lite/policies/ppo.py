@@ -66,6 +66,7 @@ class PPOPolicy(ReplayPolicy):
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
             # torch.compile for the gradient steps; "small": for those that have no closed form, unless images
             # of more than 32 pixels a side make arithmetic of them. "auto": that, if 100,000 are planned.
+            # True: for all, which is no faster than the closed form.
             compile=Key("auto", choices=("auto", "small", True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
