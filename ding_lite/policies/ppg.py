@@ -138,7 +138,8 @@ class PPGPolicy(PPOPolicy):
         learn, n_sample = policy["learn"], policy["collect"]["n_sample"]
         epochs = {learn["actor_epoch_per_collect"], learn["critic_epoch_per_collect"]}  # equal: one loop
         size = learn["aux_batch_size"] or learn["batch_size"]
-        return sum(epochs) * n_sample / learn["batch_size"] + learn["aux_train_epoch"] * n_sample / size
+        steps = learn["update_per_collect"] or sum(epochs) * n_sample / learn["batch_size"]
+        return float(steps + learn["aux_train_epoch"] * n_sample / size)
 
     def _limits(self) -> dict[str, Limits]:
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
@@ -247,7 +248,7 @@ class PPGPolicy(PPOPolicy):
             return super()._policy_phase()
         value = self._train("value", self.value_optimizer, self._critic_loss)
         value["value_grad_norm"] = value.pop("grad_norm")
-        policy = self._train("policy", self.optimizer, self._actor_loss)
+        policy = self._train("policy", self.optimizer, self._actor_loss, values_moved=True)
         return {**value, **policy, "updates": value["updates"] + policy["updates"]}
 
     def _steps(self) -> list[tuple[Updater, Loss]]:

@@ -64,9 +64,8 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for the gradient steps; "small": for those that have no closed form, unless images
-            # of more than 32 pixels a side make arithmetic of them. "auto": that, if 100,000 are planned.
-            # True: for all, which is no faster than the closed form.
+            # torch.compile for gradient steps. "small": where there is no closed form, and no images of more
+            # than 32 pixels a side; "auto": that, if 100,000 steps are planned; True: for all.
             compile=Key("auto", choices=("auto", "small", True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
@@ -108,7 +107,8 @@ class PPOPolicy(ReplayPolicy):
         """Returns how many full minibatches an iteration learns from, more or less."""
         learn = policy["learn"]
         passes = learn["epoch_per_collect"] if policy["on_policy"] else learn["reuse"]
-        return float(passes) * policy["collect"]["n_sample"] / learn["batch_size"]
+        steps = learn["update_per_collect"] or passes * policy["collect"]["n_sample"] / learn["batch_size"]
+        return float(steps)
 
     def _init_learn(self) -> None:
         super()._init_learn()
@@ -268,7 +268,13 @@ class PPOPolicy(ReplayPolicy):
         return {}
 
     def _train(
-        self, buffer: str, updater: Updater, loss: Loss, after_target_kl: Loss | None = None
+        self,
+        buffer: str,
+        updater: Updater,
+        loss: Loss,
+        after_target_kl: Loss | None = None,
+        *,
+        values_moved: bool = False,
     ) -> dict[str, float]:
         """Trains on the passes over a buffer, and returns the means of the metrics.
 
@@ -277,6 +283,7 @@ class PPOPolicy(ReplayPolicy):
             updater: takes the steps.
             loss: of a minibatch.
             after_target_kl: in its place once target_kl has stopped the policy; None ends the passes.
+            values_moved: whether the value network has learned in this iteration already.
         """
         target_kl, epochs = self.cfg.learn.target_kl, 0
         history: list[Metrics] = []
@@ -284,7 +291,7 @@ class PPOPolicy(ReplayPolicy):
         told: dict[str, float] = {}
         stopped = False
         with updater.phase():
-            for minibatches in self._passes(buffer, told):
+            for minibatches in self._passes(buffer, told, values_moved=values_moved):
                 kls: list[Number] = []
                 for batch in minibatches:
                     history.append(updater.step(loss, batch))

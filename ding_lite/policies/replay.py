@@ -175,7 +175,9 @@ class ReplayPolicy(ActorCriticPolicy):
         # Nobody has a priority of 0: what seems known may change.
         return (advantage.detach().abs() + 1e-6) ** self.cfg.other.replay_buffer.alpha
 
-    def _passes(self, name: str, told: dict[str, float]) -> Iterator[Iterator[Batch]]:
+    def _passes(
+        self, name: str, told: dict[str, float], *, values_moved: bool = False
+    ) -> Iterator[Iterator[Batch]]:
         """Yields passes over what is live, until the iteration's steps are done or nothing is left.
 
         A pass takes each live transition once, in random order. With priority it is as many minibatches,
@@ -184,6 +186,7 @@ class ReplayPolicy(ActorCriticPolicy):
         Args:
             name: of the buffer.
             told: is given what is watched of the buffer before the first step.
+            values_moved: whether the value network has learned since the rollout was pushed.
         """
         learn, buffer, data = self.cfg.learn, self.buffers[name], self.buffers[name].data
         stale = not buffer.is_fresh and bool((buffer.age > 0).any())
@@ -201,7 +204,7 @@ class ReplayPolicy(ActorCriticPolicy):
             rows = buffer.live_rows()
             if not len(rows):
                 break
-            if stale or flat is not None:  # a fresh rollout has the newest values already
+            if stale or values_moved or flat is not None:  # else it has the newest values already
                 credit = self._renewed_credit(data, ratio)
             others = of_rows is None or (rows is not of_rows and not torch.equal(rows, of_rows))
             if others:

@@ -204,14 +204,26 @@ def test_length_decides_and_what_is_asked_for_stands():
     assert (resolved(long), resolved(long - 640)) == ("small", False)
     assert resolved(1000, learn={"compile": True}) is True
     assert resolved(10**9, learn={"compile": False}) is False
-    phases = {"epoch_per_collect": 10, "aux_train_epoch": 6}
-    del phases["epoch_per_collect"]
+    phases = {"aux_train_epoch": 6}
     # PPG: 1 epoch of both losses and 6 of the auxiliary phase, of 10 minibatches.
     of_ppg = {"type": "ppg", "learn": phases}
     config = {"env": {"type": LengthEnv}, "policy": merged(of_ppg, {"collect": {"n_sample": 640}})}
     for steps, wish in ((640 * COMPILE_FROM // 70 + 640, "small"), (640 * COMPILE_FROM // 70 - 640, False)):
         values = compile_config({**config, "max_env_step": steps}).values
         assert values.policy.learn.compile == wish
+
+
+@pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg_offpolicy"])
+def test_steps_that_are_asked_for_outright_are_the_planned_ones(kind):
+    def planned(steps):
+        learn = {"update_per_collect": steps, "batch_size": 64}
+        own = {"type": kind, "collect": {"n_sample": 640}, "learn": learn}
+        learn |= {"aux_train_epoch": 0} if kind == "ppg_offpolicy" else {}
+        config = {"env": {"type": LengthEnv}, "max_env_step": 640 * COMPILE_FROM // 100, "policy": own}
+        return compile_config(config).values.policy.learn.compile
+
+    assert (planned(99), planned(100)) == (False, "small")
+    assert planned(None) is False  # 3 uses at most
 
 
 def test_the_limit_of_the_command_line_counts_and_a_resumed_run_stays_what_it_was():

@@ -133,6 +133,32 @@ def test_the_value_network_learns_the_same_beside_a_policy_with_fewer_epochs():
     assert critic(2, 3) != critic(2, 2)
 
 
+def first_advantages_of_the_policy(**options):
+    """Returns the advantages in the policy's first pass, as collected, and by the newest value network."""
+    policy, collector = trainee("ppg", **options)
+    rollout = collector.collect()
+    seen, loss = [], policy._actor_loss
+
+    def spy(batch):
+        if not seen:
+            newest = policy._credit(rollout)["advantage"].flatten()
+            seen.extend([batch.advantage.clone(), rollout.advantage.flatten(), newest])
+        return loss(batch)
+
+    policy._actor_loss = spy
+    policy.learn_mode.forward(rollout)
+    return [advantage.sort().values for advantage in seen]
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_the_policy_comes_after_the_value_and_takes_its_newest_advantages_if_asked(recompute):
+    options = ppg_arm(1, adv_norm=False, batch_size=64) | {"recompute_adv": recompute}
+    options["learn"]["critic_epoch_per_collect"] = 3
+    seen, collected, newest = first_advantages_of_the_policy(**options)
+    assert (collected - newest).abs().max() > 1e-3
+    assert torch.allclose(seen, newest if recompute else collected, atol=1e-6)
+
+
 # ------------------------------------------------------------------ off-policy on fresh data
 
 EPOCHS = [(1, 1), (1, 2), (4, 2)]
@@ -267,9 +293,8 @@ def test_the_auxiliary_head_takes_no_part_in_the_policy_phase(arch, critic):
 
 def test_the_value_leaves_the_policy_alone_in_the_policy_phase_but_for_arch_shared():
     for arch in HELD:
-        policy, collector = trainee(
-            "ppg", model=dict(arch=arch), learn=dict(critic_epoch_per_collect=2, entropy_weight=0.0)
-        )
+        learn = dict(critic_epoch_per_collect=2, entropy_weight=0.0)
+        policy, collector = trainee("ppg", model=dict(arch=arch), recompute_adv=False, learn=learn)
         rollout = collector.collect()
         rollout.advantage[:] = 0.0  # nothing for the policy to learn: what moves it is the value
         before = copy.deepcopy(policy.model.state_dict())
