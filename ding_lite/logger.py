@@ -2,7 +2,7 @@
 
 config.json   {config, source}             metrics.csv   one row an iteration
 log.txt       what was said, with times    episodes.csv  one row an episode
-git.txt       commit and changes           tb/           tensorboardX
+git.txt       commit and changes           tb/           for TensorBoard
 ckpt/         last, best, iteration_*      result.json   how it ended
 """
 
@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from ding_lite.durable import open_locked, replacing
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.schema import Key
+from ding_lite.tensorboard import EventFile
 from ding_lite.types import Episode
 
 LOGGER_CONFIG: dict[str, Any] = dict(
@@ -204,15 +205,11 @@ class RunLogger:
                 self.episodes.cut_after("env_step", resume_at)
             with replacing(folder / "config.json") as temporary:
                 temporary.write_text(json.dumps(config, indent=2) + "\n")
+            purge = None if resume_at is None else resume_at + 1
+            self._tensorboard = EventFile(folder / "tb", purge) if options["tensorboard"] else None
         except OSError as error:
             log.close()
             raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
-        self._tensorboard = None
-        if options["tensorboard"]:
-            from tensorboardX import SummaryWriter
-
-            purge = None if resume_at is None else resume_at + 1
-            self._tensorboard = SummaryWriter(str(folder / "tb"), purge_step=purge)
 
     def sign(self) -> None:
         """Writes who writes here, for :func:`claim`."""
@@ -239,15 +236,18 @@ class RunLogger:
             self.episodes.write(finished)
         except OSError as error:
             raise CheckpointError(
-                f"run folder {self.folder} cannot be written to: {error}. The last checkpoint is whole: make "
-                f"room and go on with --resume {self.folder}"
+                f"run folder {self.folder} cannot be written to: {error}. Make room, and go on from the last "
+                f"checkpoint, if there was one by then: --resume {self.folder}"
             ) from error
         evaluated = any(name.startswith("eval/") for name in row)
         if self._tensorboard is not None and (evaluated or env_step >= self._next_tensorboard):
             self._next_tensorboard = env_step + self.freq
-            for name, value in row.items():
-                if "/" in name:
-                    self._tensorboard.add_scalar(name, value, env_step)
+            try:
+                self._tensorboard.write(env_step, {name: x for name, x in row.items() if "/" in name})
+            except OSError as error:  # the rows are in metrics.csv
+                self.say(f"WARNING: {self.folder / 'tb'} cannot be written: {error}; nothing more is")
+                self._close(self._tensorboard)
+                self._tensorboard = None
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, whole or not at all."""
@@ -260,8 +260,12 @@ class RunLogger:
     def close(self) -> None:
         for part in (self.metrics, self.episodes, self._log, self._tensorboard):
             if part is not None:
-                with contextlib.suppress(OSError):  # said where it was written
-                    part.close()
+                self._close(part)
+
+    @staticmethod
+    def _close(part: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):  # said where it was written; or closed already
+            part.close()
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:

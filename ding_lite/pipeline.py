@@ -101,7 +101,7 @@ class SerialPipeline:
             checkpoint: the name of one of a run; None is the newest that is whole.
             config: compared with the saved one, which rules (:mod:`ding_lite.resuming` says how).
             changes: of the saved config, such as ``{"checkpoint.freq": 10_000}``.
-            override: makes also those changes that the saved state does not fit, with new episodes.
+            override: begins new episodes, and makes also those changes that the saved state does not fit.
             max_train_iter, max_env_step: new limits, where not None. One that is still ahead also takes a
                 solved run further.
             env_setting, model, display: as for a new pipeline.

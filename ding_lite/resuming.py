@@ -88,7 +88,7 @@ class Wishes:
     Attributes:
         typed: ``{"policy.learn.learning_rate": 1e-4}``, named in this very call.
         file: a config to compare with, such as that of ``-c``.
-        override: takes over what is refused, too, and begins new episodes.
+        override: takes over what is refused, too, and begins new episodes in any case.
         trust: modules that the saved config may import.
     """
 
@@ -160,9 +160,8 @@ def find_resume_point(path: Path, checkpoint: str | None, wishes: Wishes) -> Res
         state, saved = load_checkpoint(folder)
     own = config_of_checkpoint(folder, saved, wishes.trust)
     config, changed, told = _changed(own, wishes, folder)
-    refused = any(kind_of(key) == REFUSED for key in changed)
     told = [*said, *_other_versions(saved), *told]
-    return ResumePoint(folder, state, config, frozenset(changed), refused, tuple(told))
+    return ResumePoint(folder, state, config, frozenset(changed), wishes.override, tuple(told))
 
 
 def versions() -> dict[str, str]:

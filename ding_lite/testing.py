@@ -30,6 +30,7 @@ from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.pipeline import SerialPipeline
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors, policy_from_state
+from ding_lite.policies.postmortem import bad_gradients
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.rollout import Batch, Rollout, as_rollout, map_tree
 
@@ -125,18 +126,13 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust)
     given = {k: as_rollout(v) if isinstance(v, dict) else v for k, v in as_tensors(state["batch"]).items()}
     total, metrics = getattr(policy, state["loss"])(Batch(**given))
-    total.backward()
     spoilt: list[str] = []
     for name, value in given.items():
         map_tree(lambda leaf, n=name: spoilt.append(n) if not torch.isfinite(leaf).all() else None, value)
     return {
         "metrics": {name: float(value.detach()) for name, value in metrics.items()},
         "inputs": sorted(set(spoilt)),
-        "gradients": [
-            name
-            for name, p in policy.model.named_parameters()
-            if p.grad is not None and not torch.isfinite(p.grad).all()
-        ],
+        "gradients": bad_gradients(policy.model, total),
     }
 
 

@@ -101,6 +101,26 @@ def test_full_disk_ends_a_run_in_order_and_with_room_it_goes_on_to_the_same_end(
     assert [row.split(",")[:3] for row in rows[0]] == [row.split(",")[:3] for row in rows[1]]
 
 
+def test_a_disk_too_small_for_a_checkpoint_ends_a_run_in_words_and_promises_none(small_disk):
+    disk, _ = small_disk
+    argv = write(disk, checkpoint={"freq": 10**8}, logger={"tensorboard": True, "freq": 1})
+    (disk / "filler").write_bytes(b"x" * 560_000)
+    done = shell(f"{DING_LITE} {' '.join(argv)}", disk)
+    assert done.returncode == 5
+    *_, said = done.stderr.splitlines()
+    assert said.startswith("ding-lite train: error: run folder run cannot be written to: ")
+    assert done.stderr.count("\n") == 1, done.stderr  # nor does anything speak up at the exit
+    assert "if there was one" in said
+
+
+def test_event_files_that_cannot_be_written_are_told_once_and_the_run_goes_on(warm, tmp_path):
+    argv = write(tmp_path, checkpoint={"freq": 0}, logger={"tensorboard": True, "freq": 1})
+    job = warm.run(*argv, "--max-env-step", "12800", cwd=tmp_path, max_file=30_000)
+    assert (job.code, job.errors) == (0, "")
+    assert (tmp_path / "run" / "log.txt").read_text().count("run/tb cannot be written") == 1
+    assert (tmp_path / "run" / "metrics.csv").read_text().count("\n") == 1 + result(tmp_path)["iterations"]
+
+
 # ---------------------------------------------------------------------- standard output
 
 

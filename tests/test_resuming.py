@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from worlds import LengthEnv, digest, merged, small_config
+from worlds import LengthEnv, UnseededEnv, digest, merged, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.checkpoint import TENSORS, checkpoints_of, load_checkpoint, save_checkpoint
@@ -260,6 +260,16 @@ def test_refused_change_is_taken_over_by_override_with_new_episodes(tmp_path):
     assert "refused: taken over: env.collector_env_num: 4 -> 8" in log(folder)
     assert (pipeline.progress.iteration, pipeline.collector.envs.num_envs) == (2, 8)
     assert [progress.env_step for progress in pipeline] == [768, 1024, 1280, 1536]
+
+
+@pytest.mark.parametrize("manager", ["base", "subprocess"])
+def test_environments_that_are_not_deterministic_go_on_with_new_episodes_by_override(manager, tmp_path):
+    config = small_config(UnseededEnv, env={"manager": {"type": manager}})
+    folder = train(tmp_path / "run", config, 2)
+    with pytest.raises(CheckpointError, match="not deterministic.*--override"):
+        SerialPipeline.resume(folder, trust=TRUST)
+    pipeline = go_on(folder, trust=TRUST, override=True)
+    assert (pipeline.status, pipeline.progress.iteration) == ("finished", 6)
 
 
 def test_override_of_what_cannot_be_is_a_readable_error(tmp_path):

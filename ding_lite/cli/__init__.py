@@ -107,7 +107,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--override",
         action="store_true",
-        help="with --resume: take over also changes that the saved state does not fit, with new episodes",
+        help="with --resume: begin new episodes, and take over also changes that the saved state does not fit",
     )
     parser.add_argument(
         "--init-from",

@@ -284,7 +284,8 @@ class InProcessVectorEnv(VectorEnv):
         if not all(tree_leaves(same)):
             raise CheckpointError(
                 "the open episodes could not be brought back: played again from the same seeds and "
-                "actions, the environments gave other observations. They are not deterministic"
+                "actions, the environments gave other observations. They are not deterministic, or not what "
+                "they were. With --override (override=True) the run goes on with new episodes"
             )
         return self._buffer.tree
 

@@ -28,13 +28,13 @@ class FallsOff(PPOPolicy):
         return loss + 1e-6 * torch.log(self.cfg.learn.far - batch.obs[:, 0]).mean(), metrics
 
 
-def run(folder, **learn):
+def run(folder, kind="falls_off_a_log", **learn):
     config = dict(
         max_env_step=20 * STEPS,
         env=dict(env_id="CartPole-v1", n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=10),
         policy=dict(
-            type="falls_off_a_log",
-            learn=dict(batch_size=16, epoch_per_collect=2, **learn),
+            type=kind,
+            learn=dict(batch_size=16, epoch_per_collect=2) | learn,
             collect=dict(n_sample=STEPS),
             eval=dict(eval_freq=0),
         ),
@@ -49,7 +49,7 @@ def run(folder, **learn):
 
 def test_step_is_kept_and_can_be_taken_again(tmp_path):
     with pytest.raises(
-        NumericsError, match=r"gradient step \d+ of this phase .*policy_loss|total_loss"
+        NumericsError, match=r"gradient step \d+ of loss in iteration \d+ .*(policy_loss|total_loss)"
     ) as caught:
         run(tmp_path / "run")
     message = str(caught.value)
@@ -64,6 +64,26 @@ def test_step_is_kept_and_can_be_taken_again(tmp_path):
     assert told["gradients"] == [], "d log x / dx is a number where log x is none"
     step = int(message.split("gradient step ")[1].split()[0])
     assert step > 0, "parameters had moved before it: the dump has those of the step, not of the iteration"
+
+
+@POLICY_REGISTRY.register("root_of_nothing")
+class Root(PPOPolicy):
+    """PPO with a term whose value is 0 and whose slope is not finite, from the third iteration on."""
+
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        if self.buffers["policy"].iteration < 2:
+            return loss, metrics
+        return loss + (0 * self.model.actor_head.out.layer.bias.sum()).sqrt(), metrics
+
+
+def test_a_gradient_alone_that_is_not_finite_is_told_by_its_parameter_and_iteration(tmp_path):
+    with pytest.raises(NumericsError) as caught:
+        run(tmp_path / "run", kind="root_of_nothing")
+    message = str(caught.value)
+    assert "gradient step 0 of loss in iteration 3 was not finite" in message
+    assert "of the gradients ['actor_head.out.layer.bias']" in message
+    assert "of its inputs" not in message
 
 
 def test_what_was_saved_before_is_whole(tmp_path):
