@@ -5,6 +5,7 @@ Only tensors and numbers are taken; what a checkpoint's config names is not even
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,12 @@ def import_weights(file: str | Path, folder: str | Path) -> int:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a forged file can make either fail in any way
         first = str(error).strip().splitlines() or [""]
+        why = f"{type(error).__name__}: {first[0][:200]}"
+        if isinstance(error, pickle.UnpicklingError):  # torch's words advise to do without weights_only
+            why = "it holds other objects of Python, or is damaged"
         raise CheckpointError(
-            f"{file} is not a file of tensors alone: {type(error).__name__}: {first[0][:200]}. Only such "
-            "are read, since anything else could run code"
+            f"{file} is not a file of tensors alone: {why}. Only such are read, since anything else could run "
+            "code"
         ) from error
     weights = _state_dict_in(found)
     if not weights:
