@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from broken_worlds import Masked
 from worlds import (
     CountingEnv,
     MatchBox,
@@ -14,6 +15,7 @@ from worlds import (
     merged,
     same_tree,
     small_config,
+    trainee,
 )
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
@@ -94,6 +96,19 @@ def test_observation_of_another_shape_is_refused_with_both_shapes(runs):
     policy = load_policy(runs["discrete"].folder)
     with pytest.raises(ContractError, match=r"\(3,\).*\(4,\)"):
         policy.act(np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_mask_that_leaves_no_action_is_refused(deterministic):
+    policy, collector = trainee("ppo", world=Masked)
+    obs = collector.obs[0]
+    assert policy.act(obs, deterministic=deterministic).shape == (4,)
+    obs["action_mask"][2] = 0
+    with pytest.raises(ContractError, match="no legal action"):
+        policy.act(obs, deterministic=deterministic)
+    one = map_tree(lambda x: x[2], obs)
+    with pytest.raises(ContractError, match="no legal action"):
+        policy.act(one, deterministic=deterministic)
 
 
 def test_acting_changes_nothing(runs):

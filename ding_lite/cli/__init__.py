@@ -107,7 +107,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     parser.add_argument(
         "--override",
         action="store_true",
-        help="with --resume: begin new episodes, and take over also changes that the saved state does not fit",
+        help="with --resume: begin new episodes, and take over what the saved state does not fit, too",
     )
     parser.add_argument(
         "--init-from",

@@ -22,6 +22,7 @@ import torch
 from easydict import EasyDict
 from torch import Tensor
 
+from ding_lite.envs.masks import without_legal_action
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.registry import MODEL_REGISTRY
@@ -209,11 +210,17 @@ class Policy:
         Args:
             obs: as the environment gives it, or a batch of such with a leading dimension.
             deterministic: the greedy action; else one drawn from the policy.
+
+        Raises:
+            ContractError: for other shapes, or a mask that leaves no legal action.
         """
         obs = named_obs(obs, self.obs_space)
         single = self._is_single(obs)
         if single:
             obs = map_tree(lambda x: x[None], obs)
+        mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
+        if mask is not None and without_legal_action(mask, self.action_space).any():
+            raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")
         output = (self._forward_eval if deterministic else self._forward_collect)(obs)
         action = self._to_env(output["action"])
         return _unnamed(map_tree(lambda x: x[0], action) if single else action, self.action_space)

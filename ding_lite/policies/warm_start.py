@@ -101,8 +101,8 @@ def import_weights(file: str | Path, folder: str | Path) -> int:
         if isinstance(error, pickle.UnpicklingError):  # torch's words advise to do without weights_only
             why = "it holds other objects of Python, or is damaged"
         raise CheckpointError(
-            f"{file} is not a file of tensors alone: {why}. Only such are read, since anything else could run "
-            "code"
+            f"{file} is not a file of tensors alone: {why}. Only such are read, since anything else could "
+            "run code"
         ) from error
     weights = _state_dict_in(found)
     if not weights:
