@@ -40,6 +40,14 @@ def leaving_cores(busy: int) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Returns whether memory could not be had; torch has no class of its own for that on the CPU."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    words = ("DefaultCPUAllocator", "Storage size calculation overflowed", "Maximum allowed dimension")
+    return isinstance(error, (RuntimeError, ValueError)) and any(word in str(error) for word in words)
+
+
 def keep_freed_memory() -> bool:
     """Makes glibc keep the memory that is freed for what is allocated next; returns whether it is glibc.
 
