@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,8 @@ class Key:
     optional: bool = False
     # Why only the default will do: DI-engine's keys that we know, and do not follow.
     fixed_because: str = ""
+    # Returns what else is wrong with a value at a path, a line each.
+    faults: Callable[[Any, str], list[str]] | None = None
 
     @property
     def kinds(self) -> tuple[type, ...]:
@@ -98,6 +101,24 @@ def merged_config(cls: type) -> Schema:
 def as_schema(config: Mapping[str, Any]) -> Schema:
     """Turns plain defaults into keys; ``{}`` becomes an open dict."""
     return _overlay({}, config)
+
+
+def arguments_of(factory: Callable[..., Any]) -> Schema | None:
+    """Returns the schema of what a config may give ``factory`` by name; None where it takes anything.
+
+    The first argument is not the config's. Those that a class declares in its ``config`` are checked by that.
+    """
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())[1:]
+    except ValueError:  # built-in callables have none
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    schema: Schema = {one.name: Key(None) for one in parameters if one.kind in by_name}
+    declares = isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping)
+    declared = merged_config(factory) if declares and isinstance(factory, type) else {}
+    return schema | {name: declared[name] for name in schema if name in declared}
 
 
 def _overlay(below: Schema, above: Mapping[str, Any]) -> Schema:
@@ -171,6 +192,8 @@ def _check(
                 faults.append(f"{where}: {fault}")
             elif rule.fixed_because:
                 del values[name]
+            elif rule.faults is not None:
+                faults += rule.faults(values[name], where)
     return values, faults
 
 

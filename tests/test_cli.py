@@ -605,6 +605,32 @@ BAD_INPUT = {
         2,
         ["policy.device: 'cuda:99' was asked for", "cpu"],
     ),
+    "argument that an encoder has not": (
+        ["-c", "tiny.py", "policy.model.encoder={'type':'mlp','hidden_sizes':[64]}"],
+        2,
+        ["policy.model.encoder: unknown key 'hidden_sizes'; did you mean 'hidden_size_list'?"],
+    ),
+    "folder outside of runs": (["-c", "tiny.py", "exp_name=../run"], 2, ["exp_name: expected", "'../run'"]),
+    "rollout larger than any memory": (
+        ["-c", "tiny.py", "policy.collect.n_sample=100_000_000_000_000"],
+        2,
+        ["out of memory while building the run: ", "Lower ", "policy.collect.n_sample (100,000,000,000,000)"],
+    ),
+    "rollout larger than any array": (
+        ["-c", "tiny.py", f"policy.collect.n_sample={10**30}"],
+        2,
+        ["out of memory while building the run: ", "policy.collect.n_sample (1,000,"],
+    ),
+    "network larger than any memory": (
+        ["-c", "tiny.py", "policy.model.encoder_hidden_size_list=[1_000_000,1_000_000_000]"],
+        2,
+        ["out of memory while building the run: ", "Lower the sizes under policy.model, "],
+    ),
+    "more threads than a process can have": (
+        ["-c", "tiny.py", "num_threads=100_000"],
+        2,
+        ["num_threads: expected a number at least 1 and at most 1024, got 100000"],
+    ),
     "negative seed": (["-c", "tiny.py", "-s", "-1"], 2, ["seed: expected a number at least 0, got -1"]),
     "unknown module to import": (["--import", "nope", "-c", "tiny.py"], 2, ["--import nope"]),
 }

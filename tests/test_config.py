@@ -319,6 +319,121 @@ def test_type_that_is_no_class_of_ours_is_refused_by_its_own_path(path, kind):
     assert "unknown key" not in message
 
 
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [
+        (
+            {"type": "mlp", "hidden_sizes": [64]},
+            "encoder: unknown key 'hidden_sizes'; did you mean 'hidden_size_list'?",
+        ),
+        (
+            {"type": "mlp", "space": 3},
+            "encoder: unknown key 'space'; known here: activation, hidden_size_list",
+        ),
+        ({"chanels": "last"}, "encoder: unknown key 'chanels'; did you mean 'channels'?"),
+        ({"arm.1": {"type": "embeding"}}, "encoder.arm.1: there is no encoder named 'embeding'."),
+        (
+            {"arm": {"type": "embedding", "embedding_size": 0}},
+            "encoder.arm.embedding_size: expected a number at",
+        ),
+        (
+            {"type": "mlp", "hidden_size_list": [64, -1]},
+            "encoder.hidden_size_list: expected a number at least 1",
+        ),
+        ({"type": "nature_cnn", "channels": "middle"}, "encoder.channels: expected one of "),
+        ({"type": "mlp", "activation": "than"}, "encoder.activation: expected one of "),
+        ({"type": 3}, "encoder: 3 is no encoder; write a registered name (embedding, "),
+    ],
+)
+def test_argument_that_an_encoder_does_not_take_is_refused(encoder, said):
+    assert f"policy.model.{said}" in override_fault("policy.model.encoder", encoder)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        {"type": "mlp", "hidden_size_list": (64,), "activation": "relu"},
+        {"type": "impala_cnn", "channels": "first", "widths": [4]},
+        {"channels": "last"},
+        {"arm": {"type": "embedding", "embedding_size": 5}, "camera": {}},
+        {"type": "not.imported:Yet", "whatever": 3},
+    ],
+)
+def test_arguments_that_an_encoder_takes_are_as_they_were(encoder):
+    assert plain(values_of(user(model={"encoder": encoder})).policy.model.encoder) == plain(encoder)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        ("frame_stak", "there is no wrapper named 'frame_stak'. Did you mean 'frame_stack'?"),
+        ({"type": "frame_stack", "stack_sice": 3}, "unknown key 'stack_sice'; did you mean 'stack_size'?"),
+        ({"stack_size": 3}, "None is no wrapper"),
+        (["frame_stack"], "['frame_stack'] is no wrapper"),
+    ],
+)
+def test_wrapper_that_there_is_not_is_a_fault_of_the_config(wrapper, said):
+    assert f"env.wrappers[1]: {said}" in override_fault("env.wrappers", ["time_limit", wrapper])
+
+
+def test_wrapper_that_the_module_of_the_environment_registers_is_known(tmp_path, monkeypatch):
+    text = "from ding_lite import WRAPPER_REGISTRY\nWRAPPER_REGISTRY.register('test_late_one')(lambda env: env)\n"
+    write(tmp_path, "env_with_a_wrapper.py", text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = {"type": "env_with_a_wrapper:Env", "wrappers": ["test_late_one"]}
+    assert values_of({"env": env}).env.wrappers == ["test_late_one"]
+    assert "no wrapper named 'test_late_on'" in message_of({"env": {**env, "wrappers": ["test_late_on"]}})
+
+
+@pytest.mark.parametrize("kind", [[], 0, {"a": 1}, None, "", "gymnasum"])
+def test_what_names_no_environment_is_refused(kind):
+    message = override_fault("env.type", kind)
+    assert "env.type: " in message
+    assert "write a registered name (gymnasium" in message or "Registered: gymnasium" in message
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "not.imported:Yet", dict, lambda: None])
+def test_what_may_name_an_environment_is_taken(kind):
+    assert values_of(CARTPOLE, overrides={"env.type": kind}).env.type == kind
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../b", "/tmp/a", ".", ".."])
+def test_name_of_a_run_that_leads_out_of_its_folder_is_refused(name):
+    message = override_fault("exp_name", name)
+    assert f"exp_name: expected the name of a folder under runs/, got {name!r}; " in message
+    assert "--exp-name DIR" in message
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+def test_name_that_no_folder_can_have_is_refused(name):
+    assert f"exp_name: {name!r} cannot be the name of a folder" in override_fault("exp_name", name)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", "..a", "a..", ".a", "ä b"])
+def test_name_of_a_run_may_be_any_folder_below(name):
+    assert values_of(CARTPOLE, overrides={"exp_name": name}).exp_name == name
+
+
+@pytest.mark.parametrize("sections", [{}, {"model": {"type": "vacc"}}])
+@pytest.mark.parametrize("kind", ["ppoo", "nothing like it", 3, "collections:OrderedDict"])
+def test_faults_beside_an_unknown_type_are_told_with_it(kind, sections):
+    overrides = {"polcy.learn.lr": 3, "policy.learn.batch_size": -1, "env.collector_env_num": "abc"}
+    message = message_of({**user(type=kind, **sections), "env": {"wrappers": ["atary"]}}, overrides)
+    for said in ("policy.type: ", "env.collector_env_num: ", "unknown key 'polcy'", "env.wrappers[0]: "):
+        assert message.count(f"\n  {said}") == 1
+    meant = kind == "ppoo"  # its keys are known, then
+    assert ("policy.learn.batch_size: expected a number at least 1" in message) == meant
+    assert ("policy.model.type: there is no model named 'vacc'" in message) == (meant and bool(sections))
+
+
+def test_faults_beside_an_unknown_model_are_told_with_it():
+    model = {"type": "nothing like it", "width": 3}
+    message = message_of(user(model=model, learn={"batch_size": -1}))
+    assert message.count("\n  ") == 2
+    assert "policy.learn.batch_size: " in message
+    assert "policy.model.type: there is no model named 'nothing like it'" in message
+
+
 def test_minibatch_larger_than_a_rollout_is_refused():
     message = message_of(user(learn={"batch_size": 65}, collect={"n_sample": 64}))
     assert "policy.learn.batch_size: 65 samples in a minibatch, and a rollout has only 64" in message
@@ -453,7 +568,9 @@ def test_source_tells_default_file_and_command_line_apart():
 
 
 def test_every_value_has_a_source_and_every_source_a_value():
-    config = compile_config({**CARTPOLE, "seed": 3}, {"env.kwargs.a": 1, "policy.model.encoder": {"x": 1}})
+    config = compile_config(
+        {**CARTPOLE, "seed": 3}, {"env.kwargs.a": 1, "policy.model.encoder": {"channels": "last"}}
+    )
     assert set(config.source) == {path for path, _ in leaves(config.values)}
 
 
