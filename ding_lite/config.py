@@ -269,4 +269,11 @@ def as_config(config: Mapping[str, Any] | str | Path | Config) -> Config:
     """Returns a complete config from whatever names or holds one."""
     if isinstance(config, Config):
         return config
-    return load_config(config) if isinstance(config, (str, Path)) else compile_config(config)
+    if isinstance(config, (str, Path)):
+        return load_config(config)
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            "expected a config: a dict, a file, the name of a shipped config or a compiled one; got "
+            f"{config!r:.60}"
+        )
+    return compile_config(config)

@@ -47,8 +47,10 @@ SYNONYMS = {
     "v_value": "critic_epoch_per_collect",
     "e_aux": "aux_train_epoch",
     "e_auxiliary": "aux_train_epoch",
+    "epochs_aux": "aux_train_epoch",
     "n_aux_epochs": "aux_train_epoch",
     "beta_clone": "aux_bc_weight",
+    "beta_weight": "aux_bc_weight",
     "aux_lr": "aux_learning_rate",
 }
 
@@ -229,13 +231,15 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
     if any(value is choice or (type(value) is type(choice) and value == choice) for choice in key.choices):
         return value, ""
     if key.choices and not key.kind:
-        return value, f"expected one of {', '.join(map(_show, key.choices))}, got {_show(value)}"
+        return (
+            value,
+            f"expected one of {', '.join(map(str, key.choices))}, got {value!r:.60}{_meant(value, key)}",
+        )
     if not key.kinds:
         return value, ""
-    converted, fault = _convert(value, key.kinds)
+    converted, fault = _convert(value, key)
     if fault:
-        others = f", or one of {', '.join(map(_show, key.choices))}" if key.choices else ""
-        return value, fault + others
+        return value, fault
     if isinstance(converted, (Mapping, type)) or callable(converted):
         return converted, ""
     items = converted if isinstance(converted, list) else [converted]
@@ -246,8 +250,9 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
     return converted, ""
 
 
-def _convert(value: Any, kinds: tuple[type, ...]) -> tuple[Any, str]:
+def _convert(value: Any, key: Key) -> tuple[Any, str]:
     """Converts only where nothing is lost: 64.0 to 64, 1 to 1.0, a tuple to a list."""
+    kinds = key.kinds
     if type(value) in kinds:
         return (copy.deepcopy(value) if isinstance(value, (list, dict)) else value), ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -261,13 +266,25 @@ def _convert(value: Any, kinds: tuple[type, ...]) -> tuple[Any, str]:
         return copy.deepcopy(dict(value)), ""
     if object in kinds:
         return value, ""
-    names = " or ".join(
-        {"int": "a whole number", "float": "a number"}.get(k.__name__, f"a {k.__name__}") for k in kinds
-    )
-    hint = ""
-    if isinstance(value, str) and (int in kinds or float in kinds):
+    names = [{"int": "a whole number", "float": "a number"}.get(k.__name__, f"a {k.__name__}") for k in kinds]
+    wanted = " or ".join([*names, *map(repr, key.choices)])
+    hint = _meant(value, key)
+    if isinstance(value, str) and (int in kinds or float in kinds) and _is_number(value):
         hint = " (a number is written without quotes)"
-    return value, f"expected {names}, got {_show(value)}{hint}"
+    return value, f"expected {wanted}, got {_show(value)}{hint}"
+
+
+def _meant(value: Any, key: Key) -> str:
+    texts = [choice for choice in key.choices if isinstance(choice, str)]
+    close = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _same_as_float(value: float) -> bool:

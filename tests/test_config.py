@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
-from ding_lite.config import compile_config, differences, foreign_modules, load_config, plain
+from ding_lite.config import as_config, compile_config, differences, foreign_modules, load_config, plain
 from ding_lite.config_files import find_config, parse_overrides, read_config, shipped_configs
 from ding_lite.errors import ConfigError, RegistryError
 from ding_lite.models import ActorCritic
@@ -156,6 +156,22 @@ def test_one_fault_is_called_one():
     assert message_of({**CARTPOLE, "sede": 1}).startswith("config has 1 fault:\n")
 
 
+def test_a_fault_of_the_command_line_alone_is_put_down_to_it():
+    message = message_of({}, {"sede": 1}, origin="command line")
+    assert message.startswith("command line has ")
+
+
+def test_a_fault_of_what_a_call_says_is_put_down_to_it():
+    with pytest.raises(ConfigError, match="^the call has 1 fault:\n  seed: "):
+        compile_config(CARTPOLE).replaced(seed=-1)
+
+
+@pytest.mark.parametrize("config", [None, [1, 2], 3])
+def test_what_is_no_config_is_refused_with_what_is_one(config):
+    with pytest.raises(ConfigError, match="expected a config: a dict, a file, .* got "):
+        as_config(config)
+
+
 def test_a_fault_of_the_command_line_is_not_put_down_to_the_file_alone():
     assert override_fault("sede", 1).startswith("config with the command line has 1 fault:\n")
 
@@ -183,6 +199,14 @@ def test_unknown_key_is_refused_with_what_was_meant(path, hint):
     assert hint in override_fault(path, 1)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("beta_weight", "aux_bc_weight"), ("epochs_aux", "aux_train_epoch")]
+)
+def test_name_of_a_code_of_ppg_is_translated(theirs, ours):
+    message = message_of(user(type="ppg", learn={theirs: 1}))
+    assert f"unknown key {theirs!r}; {ours!r} exists at policy.learn.{ours}" in message
+
+
 def test_key_that_resembles_nothing_is_refused_with_what_is_known_there():
     message = override_fault("policy.normalize.xyzzy", 1)
     assert "policy.normalize: unknown key 'xyzzy'; known here: " in message
@@ -208,7 +232,7 @@ def test_key_that_resembles_nothing_is_refused_with_what_is_known_there():
         ("env", None, "expected a dict, got None"),
         ("policy.model.encoder_hidden_size_list", 64, "expected a list, got 64"),
         ("policy.model.encoder_hidden_size_list", ["64"], "got the string '64'"),
-        ("policy.model.activation", "rellu", "got the string 'rellu'"),
+        ("policy.model.activation", "rellu", "got 'rellu'; did you mean 'relu'?"),
         ("env.manager.type", "bse", "expected one of"),
         ("policy.learn.value_loss", "l2", "expected one of"),
         ("seed", {"x": 3}, "expected a whole number"),
@@ -377,8 +401,8 @@ def test_wrapper_that_there_is_not_is_a_fault_of_the_config(wrapper, said):
 
 
 def test_wrapper_that_the_module_of_the_environment_registers_is_known(tmp_path, monkeypatch):
-    text = "from ding_lite import WRAPPER_REGISTRY\nWRAPPER_REGISTRY.register('test_late_one')(lambda env: env)\n"
-    write(tmp_path, "env_with_a_wrapper.py", text)
+    text = "WRAPPER_REGISTRY.register('test_late_one')(lambda env: env)\n"
+    write(tmp_path, "env_with_a_wrapper.py", f"from ding_lite import WRAPPER_REGISTRY\n{text}")
     monkeypatch.syspath_prepend(str(tmp_path))
     env = {"type": "env_with_a_wrapper:Env", "wrappers": ["test_late_one"]}
     assert values_of({"env": env}).env.wrappers == ["test_late_one"]
@@ -513,8 +537,11 @@ def test_override_without_key_sign_or_value_is_refused(token):
         parse_overrides([token])
 
 
-def test_last_of_two_overrides_of_one_key_counts():
-    assert parse_overrides(["a=1", "a=2"]) == {"a": 2}
+@pytest.mark.parametrize("second", ["2", "True", "'1'"])
+def test_two_overrides_of_one_key_that_contradict_each_other_are_refused(second):
+    with pytest.raises(ConfigError, match=f"a is given twice, as 1 and as {second}: leave one out"):
+        parse_overrides(["a=1", f"a={second}"])
+    assert parse_overrides(["a=1", "a=1"]) == {"a": 1}
 
 
 def test_override_is_laid_over_the_file():
@@ -766,6 +793,12 @@ def test_error_that_a_config_file_raises_is_told_with_its_kind(tmp_path):
 def test_json_that_is_no_object_is_refused_and_told_so(tmp_path, text):
     with pytest.raises(ConfigError, match="object"):
         load_config(write(tmp_path, "mine.json", text))
+
+
+def test_json_with_a_key_that_is_there_twice_is_refused(tmp_path):
+    text = '{"env": {"env_id": "CartPole-v1"}, "policy": {"learn": {"gamma": 1, "gamma": 2}}}'
+    with pytest.raises(ConfigError, match=r"twice\.json cannot be read: .*the key 'gamma' is there twice"):
+        load_config(write(tmp_path, "twice.json", text))
 
 
 def test_json_that_cannot_be_parsed_is_told_with_its_line(tmp_path):

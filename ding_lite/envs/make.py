@@ -115,7 +115,8 @@ def make_env(
             kwargs["env_id"] = env_cfg["env_id"]
         env = factory(**kwargs)
         if not isinstance(env, gym.Env):
-            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
+            made = type(env).__name__
+            raise EnvError(f"env {shown!r} cannot be made: expected a gymnasium.Env, got {made}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)

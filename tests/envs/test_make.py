@@ -102,9 +102,10 @@ def test_missing_wrapper_is_named():
         ("CartPol-v1", r"Did you mean: `CartPole`\?"),
         ("MinAtar/Breakot-v1", r"Did you mean: `Breakout`\?"),
         ("LunarLander-v2", r"Please use `LunarLander-v3` instead\."),
+        ("Humanoid-v3", r"gymnasium itself has the newer versions: let env_id end in -v5"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.*LunarLander-v2 is out of date")
+@pytest.mark.filterwarnings("ignore:.* is out of date")
 def test_wrong_env_id_is_named_with_gymnasium_s_own_hint(env_id, hint):
     if env_id.startswith("MinAtar"):
         pytest.importorskip("minatar")
