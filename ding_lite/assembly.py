@@ -15,11 +15,11 @@ from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.spaces import has_box
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import CheckpointError, ConfigError, DingLiteError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.health import HealthCheck
 from ding_lite.learner import Learner
-from ding_lite.machine import is_out_of_memory, keep_freed_memory, use_threads
+from ding_lite.machine import keep_freed_memory, out_of_memory, use_threads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors
 from ding_lite.registry import POLICY_REGISTRY
@@ -46,11 +46,10 @@ class Parts:
             self._build(env_setting, model)
         except BaseException as error:
             self.close()
-            if isinstance(error, DingLiteError) or not is_out_of_memory(error):
+            if not (said := out_of_memory(error)):
                 raise
-            said = (str(error).splitlines() or [""])[0]
             raise ConfigError(
-                f"out of memory while building the run: {said:.200}. Lower the sizes under policy.model, "
+                f"out of memory while building the run: {said}. Lower the sizes under policy.model, "
                 f"policy.collect.n_sample ({cfg.policy.collect.n_sample:,}) or "
                 f"env.collector_env_num ({cfg.env.collector_env_num:,})"
             ) from error

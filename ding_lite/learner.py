@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ding_lite.errors import ConfigError
-from ding_lite.machine import is_out_of_memory
+from ding_lite.machine import out_of_memory
 from ding_lite.rollout import Rollout
 from ding_lite.types import LearnMode
 
@@ -31,12 +31,12 @@ class Learner:
         try:
             metrics = self.mode.forward(rollout)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not (said := out_of_memory(error)):
                 raise
             steps, envs = rollout.valid.shape
             raise ConfigError(
                 f"out of memory while learning from {steps} steps of {envs} environments: "
-                f"{str(error).splitlines()[0]:.200}. Lower policy.learn.batch_size (of an auxiliary phase: "
+                f"{said}. Lower policy.learn.batch_size (of an auxiliary phase: "
                 "aux_batch_size), the sizes under policy.model, or policy.collect.n_sample. The checkpoints "
                 "are as they were before: --resume with the new value goes on from the last"
             ) from error

@@ -118,9 +118,9 @@ def arguments_of(factory: Callable[..., Any]) -> Schema | None:
         return None
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     schema: Schema = {one.name: Key(None) for one in parameters if one.kind in by_name}
-    declares = isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping)
-    declared = merged_config(factory) if declares and isinstance(factory, type) else {}
-    return schema | {name: declared[name] for name in schema if name in declared}
+    if isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping):
+        schema |= {name: rule for name, rule in merged_config(factory).items() if name in schema}
+    return schema
 
 
 def _overlay(below: Schema, above: Mapping[str, Any]) -> Schema:
@@ -231,10 +231,8 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
     if any(value is choice or (type(value) is type(choice) and value == choice) for choice in key.choices):
         return value, ""
     if key.choices and not key.kind:
-        return (
-            value,
-            f"expected one of {', '.join(map(str, key.choices))}, got {value!r:.60}{_meant(value, key)}",
-        )
+        wanted = ", ".join(map(str, key.choices))
+        return value, f"expected one of {wanted}, got {value!r:.60}{_meant(value, key)}"
     if not key.kinds:
         return value, ""
     converted, fault = _convert(value, key)

@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         said, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
-        close = difflib.get_close_matches(said, re.findall(r"[\w-]+", choices), n=1)
+        close = difflib.get_close_matches(said.strip("'"), re.findall(r"[\w-]+", choices), n=1)
         super().error(f"{message}; did you mean {close[0]!r}?" if close else message)
 
 
