@@ -15,11 +15,11 @@ from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.spaces import has_box
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.health import HealthCheck
 from ding_lite.learner import Learner
-from ding_lite.machine import keep_freed_memory, use_threads
+from ding_lite.machine import keep_freed_memory, out_of_memory, use_threads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.load import as_tensors
 from ding_lite.registry import POLICY_REGISTRY
@@ -44,9 +44,15 @@ class Parts:
         self._open_envs: list[VectorEnv] = []
         try:
             self._build(env_setting, model)
-        except BaseException:
+        except BaseException as error:
             self.close()
-            raise
+            if not (said := out_of_memory(error)):
+                raise
+            raise ConfigError(
+                f"out of memory while building the run: {said}. Lower the sizes under policy.model, "
+                f"policy.collect.n_sample ({cfg.policy.collect.n_sample:,}) or "
+                f"env.collector_env_num ({cfg.env.collector_env_num:,})"
+            ) from error
 
     def _build(self, env_setting: EnvSetting | None, model: torch.nn.Module | None) -> None:
         cfg, env, seed = self.cfg, self.cfg.env, self.cfg.seed
@@ -63,11 +69,14 @@ class Parts:
             eval_envs = self._opened(vector(evaluator_cfgs, max_steps=env.max_eval_steps))
         use_threads(cfg.num_threads, self.envs.obs_space)
         keep_freed_memory()
-        kind = cfg.policy.type
-        self.policy: Policy = (POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind)(
+        self.policy: Policy = POLICY_REGISTRY.get(cfg.policy.type)(
             cfg.policy, self.envs.obs_space, self.envs.action_space, model=model, seed=seed
         )
-        self.collector = Collector(self.envs, self.policy.collect_mode, cfg.policy.collect.n_sample)
+        self.collector = collector = Collector(
+            self.envs, self.policy.collect_mode, cfg.policy.collect.n_sample
+        )
+        # So that a rollout for which there is no memory ends the run before it has a folder.
+        collector.storage.write(0, "obs", collector.obs[0], self.envs.groups[0])
         self.learner = Learner(self.policy.learn_mode)
         self.evaluator = Evaluator(
             eval_envs, self.policy.eval_mode, env.n_evaluator_episode, env.max_eval_steps

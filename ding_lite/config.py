@@ -16,24 +16,14 @@ from typing import Any
 
 from easydict import EasyDict
 
-from ding_lite.checkpoint import CHECKPOINT_CONFIG
 from ding_lite.config_files import file_name, find_config, parse_overrides, read_config
-from ding_lite.errors import CheckpointError, ConfigError, RegistryError
-from ding_lite.logger import LOGGER_CONFIG
-from ding_lite.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
-from ding_lite.schema import Key, Schema, as_schema, check, default_values, leaves, merged_config
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.registry import POLICY_REGISTRY, modules_of
+from ding_lite.schema import as_schema, check, default_values, leaves
+from ding_lite.sections import RUN_CONFIG, cross_checks, schema_of
 
+COMMAND_LINE = "command line"  # the origin and the source of what is typed there
 PLANNED_STEPS = "planned gradient steps"  # the source of a value that follows from them
-RUN_CONFIG: dict[str, Any] = dict(
-    exp_name="",  # name of the run's folder under runs/; made from env and policy when empty
-    seed=Key(0, low=0),
-    max_env_step=Key(1_000_000, low=1),  # env steps to train for
-    max_train_iter=Key(None, (int,), low=1, optional=True),  # optimiser steps to train for
-    # Torch's CPU threads; auto: 1 for vectors, whose matrices are small, every core for images.
-    num_threads=Key("auto", (int,), choices=("auto",), low=1),
-    checkpoint=CHECKPOINT_CONFIG,
-    logger=LOGGER_CONFIG,
-)
 
 
 @dataclass(frozen=True)
@@ -56,8 +46,8 @@ class Config:
         given = {name: value for name, value in values.items() if value is not None}
         checked, faults = check(given, as_schema(RUN_CONFIG))
         if faults:
-            raise _error("the arguments", faults)
-        source = {**self.source, **dict.fromkeys(checked, "command line")}
+            raise _error("the call", faults)
+        source = {**self.source, **dict.fromkeys(checked, COMMAND_LINE)}
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
         if "max_env_step" in checked and source.get("policy.learn.compile") == PLANNED_STEPS:
             complete.policy.learn.compile = _planned_compile(complete)
@@ -94,16 +84,17 @@ def compile_config(
         _set(user, path, value)
         _expand_shorthand(user)  # so that env.manager=base may come before env.manager.autoreset=...
         given = {p: s for p, s in given.items() if not p.startswith(f"{path}.")}
-        given[path] = "command line"
-    shown = f"{origin} with the command line" if overrides else origin
+        given[path] = COMMAND_LINE
+    shown = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
     bad_keys = list(_bad_keys(user))
     if bad_keys:
         raise _error(shown, bad_keys)
-    schema = _schema_of(user, shown)
-    values, faults = check(user, schema)
+    schema, faults = schema_of(user)
+    values, found = check(user, schema)
+    faults += found
     if not faults:
         values = _lay_over(default_values(schema), values)
-        faults = _cross_checks(values) + _policy_class(values["policy"]["type"]).config_faults(values)
+        faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
     if faults:
         raise _error(shown, faults)
     for path, _ in leaves(values):
@@ -135,42 +126,6 @@ def _error(origin: str, faults: list[str]) -> ConfigError:
     return ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
 
 
-def _schema_of(user: Mapping[str, Any], origin: str) -> Schema:
-    schema = as_schema(RUN_CONFIG)
-    schema["env"] = as_schema(ENV_REGISTRY.section)
-    policy = _mapping(user.get("policy"))
-    schema["policy"] = _section(POLICY_REGISTRY, policy.get("type", "ppo"), "policy.type", origin)
-    declared = schema["policy"].get("model", {})
-    default = declared["type"].default if "type" in declared else "vac"
-    kind = _mapping(policy.get("model")).get("type", default)
-    model = _section(MODEL_REGISTRY, kind, "policy.model.type", origin)
-    schema["policy"]["model"] = {**declared, **model, "type": Key(kind, (str, object))}
-    return schema
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _section(registry: Registry, kind: Any, path: str, origin: str) -> Schema:
-    try:
-        cls = registry.get(kind) if isinstance(kind, str) else kind
-    except RegistryError as error:
-        raise RegistryError(f"{origin}: {path}: {error}") from error
-    if not (isinstance(cls, type) and issubclass(cls, registry.base)):
-        raise _error(
-            origin,
-            [
-                f"{path}: expected a registered name, 'package.module:Name' or a subclass of "
-                f"{registry.base.__name__}, got {kind!r}"
-            ],
-        )
-    schema = merged_config(cls)
-    if "type" in schema:
-        schema["type"] = Key(kind, (str, object))
-    return schema
-
-
 def _bad_keys(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
     """Yields what is wrong with keys themselves: EasyDict makes attributes of them."""
     for name, value in tree.items():
@@ -180,29 +135,6 @@ def _bad_keys(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
             yield f"{path}: {name!r} is the name of a dict's method"
         if isinstance(value, Mapping):
             yield from _bad_keys(value, f"{path}.{name}")
-
-
-def _cross_checks(values: Mapping[str, Any]) -> list[str]:
-    """Returns the faults that only show between keys."""
-    env, policy = values["env"], values["policy"]
-    faults = ENV_REGISTRY.section_faults(env)
-    n_sample, batch_size = policy["collect"].get("n_sample"), policy["learn"].get("batch_size")
-    if isinstance(n_sample, int) and isinstance(batch_size, int) and batch_size > n_sample:
-        rows = -(-n_sample // env["collector_env_num"]) * env["collector_env_num"]
-        if batch_size > rows:
-            faults.append(
-                f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
-            )
-    if batch_size == 1 and policy["learn"].get("adv_norm") in (True, "minibatch"):
-        faults.append(
-            "policy.learn.batch_size: the advantage of 1 sample, normalised among itself, is always 0; take "
-            "more, or policy.learn.adv_norm='batch' or False"
-        )
-    return faults
-
-
-def _policy_class(kind: Any) -> Any:
-    return POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind
 
 
 def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:
@@ -221,7 +153,8 @@ def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:
 
 
 def _planned_compile(values: Mapping[str, Any]) -> Any:  # what "auto" comes to
-    return "small" if _policy_class(values["policy"]["type"]).long_enough_to_compile(values) else False
+    kind = POLICY_REGISTRY.get(values["policy"]["type"])
+    return "small" if kind.long_enough_to_compile(values) else False
 
 
 def _name_of(kind: Any) -> str:
@@ -249,19 +182,14 @@ def policy_modules(policy: Mapping[str, Any]) -> list[str]:
     """Returns the modules that building a policy would import: those of "package.module:Name"."""
     encoder = policy["model"].get("encoder")
     encoders = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
-    return _modules_of([policy["type"], policy["model"]["type"], *encoders])
+    return modules_of([policy["type"], policy["model"]["type"], *encoders])
 
 
 def foreign_modules(values: Mapping[str, Any]) -> list[str]:
     """Returns the modules that building a run would import."""
     env = values["env"]
     wrappers = [w["type"] if isinstance(w, Mapping) else w for w in env["wrappers"]]
-    return policy_modules(values["policy"]) + _modules_of([env["type"], env["env_id"], *wrappers])
-
-
-def _modules_of(names: Sequence[Any]) -> list[str]:
-    texts = [text for text in names if isinstance(text, str) and ":" in text]
-    return sorted({text.partition(":")[0] for text in texts})
+    return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *wrappers])
 
 
 def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
@@ -341,4 +269,11 @@ def as_config(config: Mapping[str, Any] | str | Path | Config) -> Config:
     """Returns a complete config from whatever names or holds one."""
     if isinstance(config, Config):
         return config
-    return load_config(config) if isinstance(config, (str, Path)) else compile_config(config)
+    if isinstance(config, (str, Path)):
+        return load_config(config)
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            "expected a config: a dict, a file, the name of a shipped config or a compiled one; got "
+            f"{config!r:.60}"
+        )
+    return compile_config(config)

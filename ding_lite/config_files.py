@@ -24,7 +24,8 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``; values are Python literals, anything else is a string.
 
     Raises:
-        ConfigError: for a token without ``=``, without a key or without a value.
+        ConfigError: for a token without ``=``, without a key or without a value, and for two that
+            contradict each other.
     """
     overrides: dict[str, Any] = {}
     for token in tokens:
@@ -34,9 +35,13 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128"
             )
         try:
-            overrides[path] = ast.literal_eval(text)
+            value = ast.literal_eval(text)
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            overrides[path] = WORDS.get(text.lower(), text)
+            value = WORDS.get(text.lower(), text)
+        if repr(overrides.setdefault(path, value)) != repr(value):
+            raise ConfigError(
+                f"{path} is given twice, as {overrides[path]!r} and as {value!r}: leave one out"
+            )
     return overrides
 
 
@@ -82,7 +87,7 @@ def read_config(file: Path) -> dict[str, Any]:
         sys.path.insert(0, folder)
     try:
         if file.suffix == ".json":
-            config = json.loads(file.read_text())
+            config = json.loads(file.read_text(), object_pairs_hook=_unlike_pairs)
         else:
             config = runpy.run_path(str(file)).get("config")
     except SyntaxError as error:
@@ -95,6 +100,15 @@ def read_config(file: Path) -> dict[str, Any]:
         found = "" if config is None else f"; its `config` is a {type(config).__name__}"
         raise ConfigError(f"config file {file} has no dict named `config`{found}")
     return config
+
+
+def _unlike_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in read:
+            raise ValueError(f"the key {name!r} is there twice in one object: leave one out")
+        read[name] = value
+    return read
 
 
 def file_name(text: str) -> str:

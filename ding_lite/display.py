@@ -113,7 +113,8 @@ def facts(metrics: Mapping[str, Any]) -> list[str]:
     told = []
     if "collect/episode_return" in metrics:
         told.append(f"return {metrics['collect/episode_return']:.1f}")
-        told.append(f"length {metrics['collect/episode_length']:.0f}")
+        longest = metrics["collect/episode_length_max"]
+        told.append(f"length {metrics['collect/episode_length']:.0f} (max {longest:.0f})")
     if "learn/cur_lr" in metrics:
         told.append(f"lr {metrics['learn/cur_lr']:.2g}")
     if "time/env_steps_per_second" in metrics:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from ding_lite.errors import ConfigError
+from ding_lite.machine import out_of_memory
 from ding_lite.rollout import Rollout
 from ding_lite.types import LearnMode
 
@@ -31,13 +30,13 @@ class Learner:
         """
         try:
             metrics = self.mode.forward(rollout)
-        except RuntimeError as error:
-            if not _is_out_of_memory(error):
+        except (RuntimeError, MemoryError) as error:
+            if not (said := out_of_memory(error)):
                 raise
             steps, envs = rollout.valid.shape
             raise ConfigError(
                 f"out of memory while learning from {steps} steps of {envs} environments: "
-                f"{str(error).splitlines()[0]:.200}. Lower policy.learn.batch_size (of an auxiliary phase: "
+                f"{said}. Lower policy.learn.batch_size (of an auxiliary phase: "
                 "aux_batch_size), the sizes under policy.model, or policy.collect.n_sample. The checkpoints "
                 "are as they were before: --resume with the new value goes on from the last"
             ) from error
@@ -49,8 +48,3 @@ class Learner:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.train_iter = int(state["train_iter"])
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Tells whether torch could not allocate; on the CPU it has no class of its own for that."""
-    return isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)

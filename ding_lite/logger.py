@@ -35,6 +35,23 @@ LOGGER_CONFIG: dict[str, Any] = dict(
 PROCESS = "  process "  # before who writes a log, in its lines
 
 
+def run_name_faults(name: str, path: str) -> list[str]:
+    """Returns what keeps the text ``name`` from being that of a folder under ``runs/``, a line each."""
+    try:
+        unusable = b"\0" in name.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        unusable = True
+    if unusable:
+        return [f"{path}: {name!r} cannot be the name of a folder"]
+    inside = Path(name)
+    if name and (inside.is_absolute() or ".." in inside.parts or not inside.parts):
+        return [
+            f"{path}: expected the name of a folder under runs/, got {name!r}; a path to anywhere else is "
+            "given on the command line (--exp-name DIR)"
+        ]
+    return []
+
+
 @contextlib.contextmanager
 def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
     """Creates the folder of a new run; if the block ends by an error, nothing of it is left.

@@ -11,11 +11,19 @@ import gymnasium as gym
 import torch
 
 from ding_lite.envs.worker_process import cores
+from ding_lite.errors import DingLiteError
 from ding_lite.models.encoders import is_image, observation_leaves
 
 # Names and numbers of glibc's <malloc.h>.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 GROWTH = 2**26  # bytes that the heap grows by
+# What torch and NumPy say of sizes that no memory has.
+TOO_LARGE = (
+    "DefaultCPUAllocator",
+    "Storage size calculation overflowed",
+    "Maximum allowed dimension",
+    "array is too big",
+)
 
 
 def use_threads(wanted: int | str, obs_space: gym.Space) -> None:
@@ -38,6 +46,20 @@ def leaving_cores(busy: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def out_of_memory(error: BaseException) -> str:
+    """Returns in one line which memory ``error`` could not have; nothing where that is not what it says.
+
+    On the CPU torch has no class of its own for that, and neither has NumPy for arrays beyond all memory.
+    """
+    if isinstance(error, DingLiteError) or not isinstance(error, (MemoryError, RuntimeError, ValueError)):
+        return ""
+    said = str(error).strip() or type(error).__name__
+    found = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        word in said for word in TOO_LARGE
+    )
+    return said.splitlines()[0][:200] if found else ""
 
 
 def keep_freed_memory() -> bool:

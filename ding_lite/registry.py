@@ -13,10 +13,11 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ding_lite.errors import RegistryError
+from ding_lite.schema import Schema, arguments_of, check
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -63,25 +64,59 @@ class Registry:
 
         return decorate
 
-    def get(self, name: str) -> Any:
+    def get(self, name: Any) -> Any:
         """Returns what is registered as ``name``, or what ``"package.module:Name"`` points at.
+
+        A class or another callable stands for itself.
 
         Raises:
             RegistryError: if there is no such name, with the closest one and the list.
         """
+        if not isinstance(name, str):
+            if callable(name):
+                return name
+            raise RegistryError(
+                f"{name!r} is no {self.noun}; write a registered name ({', '.join(self.names())}), "
+                '"package.module:Name", or in Python the class itself'
+            )
         if name not in self._entries:
             self._load_own()
         if name in self._entries:
             return self._entries[name]
         if ":" in name:
             return self._import(name)
-        close = difflib.get_close_matches(name, self._entries, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
+        close = self.closest(name)
+        hint = f" Did you mean {close!r}?" if close else ""
         raise RegistryError(
             f"there is no {self.noun} named {name!r}.{hint} Registered: {', '.join(self.names())}. "
             'A class of your own is named by "package.module:Name", or registered by a module that was '
             "imported first (--import MODULE)."
         )
+
+    def closest(self, name: Any) -> str | None:
+        """Returns the registered name that ``name`` is likely to stand for, if there is one."""
+        text = "" if ":" in str(name) else str(name)
+        return next(iter(difflib.get_close_matches(text, self.names(), n=1)), None)
+
+    def choice_faults(self, choice: Mapping[str, Any], path: str) -> list[str]:
+        """Returns what is wrong with ``{"type": name, **arguments}`` at ``path``, a line each.
+
+        Without a type, what any of the registered names takes will do. What is yet to be imported
+        (``"package.module:Name"``) is not looked at.
+        """
+        arguments = {name: value for name, value in choice.items() if name != "type"}
+        taken: Schema = {}
+        for kind in [choice["type"]] if "type" in choice else self.names():
+            if isinstance(kind, str) and ":" in kind:
+                return []
+            try:
+                schema = arguments_of(self.get(kind))
+            except RegistryError as error:
+                return [f"{path}: {error}"]
+            if schema is None:
+                return []
+            taken |= schema
+        return check(arguments, taken, path)[1]
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted."""
@@ -144,6 +179,12 @@ def _place(entry: Any) -> str:
     except (OSError, TypeError):
         return f"{entry.__module__}.{entry.__qualname__}"
     return f"{entry.__module__}.{entry.__qualname__} ({file}:{line})"
+
+
+def modules_of(names: Sequence[Any]) -> list[str]:
+    """Returns the modules of those ``names`` that are "package.module:Name", sorted."""
+    texts = [text for text in names if isinstance(text, str) and ":" in text]
+    return sorted({text.partition(":")[0] for text in texts})
 
 
 POLICY_REGISTRY = Registry("policy", ("ding_lite.policies",), "ding_lite.policies:Policy")

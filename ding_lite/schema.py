@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +47,10 @@ SYNONYMS = {
     "v_value": "critic_epoch_per_collect",
     "e_aux": "aux_train_epoch",
     "e_auxiliary": "aux_train_epoch",
+    "epochs_aux": "aux_train_epoch",
     "n_aux_epochs": "aux_train_epoch",
     "beta_clone": "aux_bc_weight",
+    "beta_weight": "aux_bc_weight",
     "aux_lr": "aux_learning_rate",
 }
 
@@ -73,6 +76,8 @@ class Key:
     optional: bool = False
     # Why only the default will do: DI-engine's keys that we know, and do not follow.
     fixed_because: str = ""
+    # Returns what else is wrong with a value at a path, a line each.
+    faults: Callable[[Any, str], list[str]] | None = None
 
     @property
     def kinds(self) -> tuple[type, ...]:
@@ -98,6 +103,24 @@ def merged_config(cls: type) -> Schema:
 def as_schema(config: Mapping[str, Any]) -> Schema:
     """Turns plain defaults into keys; ``{}`` becomes an open dict."""
     return _overlay({}, config)
+
+
+def arguments_of(factory: Callable[..., Any]) -> Schema | None:
+    """Returns the schema of what a config may give ``factory`` by name; None where it takes anything.
+
+    The first argument is not the config's. Those that a class declares in its ``config`` are checked by that.
+    """
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())[1:]
+    except ValueError:  # built-in callables have none
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    schema: Schema = {one.name: Key(None) for one in parameters if one.kind in by_name}
+    if isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping):
+        schema |= {name: rule for name, rule in merged_config(factory).items() if name in schema}
+    return schema
 
 
 def _overlay(below: Schema, above: Mapping[str, Any]) -> Schema:
@@ -171,6 +194,8 @@ def _check(
                 faults.append(f"{where}: {fault}")
             elif rule.fixed_because:
                 del values[name]
+            elif rule.faults is not None:
+                faults += rule.faults(values[name], where)
     return values, faults
 
 
@@ -206,13 +231,13 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
     if any(value is choice or (type(value) is type(choice) and value == choice) for choice in key.choices):
         return value, ""
     if key.choices and not key.kind:
-        return value, f"expected one of {', '.join(map(_show, key.choices))}, got {_show(value)}"
+        wanted = ", ".join(map(str, key.choices))
+        return value, f"expected one of {wanted}, got {value!r:.60}{_meant(value, key)}"
     if not key.kinds:
         return value, ""
-    converted, fault = _convert(value, key.kinds)
+    converted, fault = _convert(value, key)
     if fault:
-        others = f", or one of {', '.join(map(_show, key.choices))}" if key.choices else ""
-        return value, fault + others
+        return value, fault
     if isinstance(converted, (Mapping, type)) or callable(converted):
         return converted, ""
     items = converted if isinstance(converted, list) else [converted]
@@ -223,8 +248,9 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
     return converted, ""
 
 
-def _convert(value: Any, kinds: tuple[type, ...]) -> tuple[Any, str]:
+def _convert(value: Any, key: Key) -> tuple[Any, str]:
     """Converts only where nothing is lost: 64.0 to 64, 1 to 1.0, a tuple to a list."""
+    kinds = key.kinds
     if type(value) in kinds:
         return (copy.deepcopy(value) if isinstance(value, (list, dict)) else value), ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -238,13 +264,25 @@ def _convert(value: Any, kinds: tuple[type, ...]) -> tuple[Any, str]:
         return copy.deepcopy(dict(value)), ""
     if object in kinds:
         return value, ""
-    names = " or ".join(
-        {"int": "a whole number", "float": "a number"}.get(k.__name__, f"a {k.__name__}") for k in kinds
-    )
-    hint = ""
-    if isinstance(value, str) and (int in kinds or float in kinds):
+    names = [{"int": "a whole number", "float": "a number"}.get(k.__name__, f"a {k.__name__}") for k in kinds]
+    wanted = " or ".join([*names, *map(repr, key.choices)])
+    hint = _meant(value, key)
+    if isinstance(value, str) and (int in kinds or float in kinds) and _is_number(value):
         hint = " (a number is written without quotes)"
-    return value, f"expected {names}, got {_show(value)}{hint}"
+    return value, f"expected {wanted}, got {_show(value)}{hint}"
+
+
+def _meant(value: Any, key: Key) -> str:
+    texts = [choice for choice in key.choices if isinstance(choice, str)]
+    close = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _same_as_float(value: float) -> bool:

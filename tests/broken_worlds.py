@@ -250,6 +250,28 @@ class AlwaysTheSame(Sound):
         return super().reset(seed=1)
 
 
+class SeedsGlobally(Sound):
+    """Seeds all generators of the process, always alike: their state is the same after each call."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def reset(self, *, seed=None, options=None):
+        self.reseed("reset")
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        self.reseed("step")
+        return super().step(action)
+
+    def reseed(self, where):
+        if where in self.where:
+            np.random.seed(0)
+            random.seed(0)
+            if self.where.endswith("draw"):
+                np.random.random()
+
+
 class DrawsGlobally(Sound):
     def __init__(self, library):
         self.library = library

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from ding_lite.cli import build_parser
+from ding_lite.cli.sources import config_of
 from ding_lite.config import compile_config
 
 ROOT = Path(__file__).parents[1]
@@ -120,6 +122,8 @@ def test_unknown_command_is_refused_with_the_known_ones(home):
     done = run("trian", cwd=home)
     assert done.returncode == 2
     assert all(command in done.stderr for command in COMMANDS)
+    assert done.stderr.endswith("; did you mean 'train'?\n")
+    assert "did you mean" not in run("fly", cwd=home).stderr
 
 
 def test_console_script_is_the_same_program(home):
@@ -397,6 +401,19 @@ def test_config_as_json_is_one_that_can_be_given_back(home):
     assert shown["config"]["seed"] == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "section"),
+    [
+        ("CartPole-v1", {"type": "gymnasium", "env_id": "CartPole-v1"}),
+        ("worlds:LengthEnv", {"type": "worlds:LengthEnv", "env_id": ""}),
+        ("worlds:Length-v0", {"type": "gymnasium", "env_id": "worlds:Length-v0"}),
+    ],
+)
+def test_env_takes_an_id_or_a_class(name, section):
+    values = config_of(build_parser().parse_args(["config", "--env", name])).values
+    assert {key: values.env[key] for key in section} == section
+
+
 def test_overrides_stand_on_both_sides_of_options(home):
     shown = done_well("config", "seed=4", "-c", "tiny.py", "policy.learn.batch_size=32", "--json", cwd=home)
     config = json.loads(shown.stdout)["config"]
@@ -604,6 +621,57 @@ BAD_INPUT = {
         ["-c", "tiny.py", "policy.device=cuda:99"],
         2,
         ["policy.device: 'cuda:99' was asked for", "cpu"],
+    ),
+    "argument that an encoder has not": (
+        ["-c", "tiny.py", "policy.model.encoder={'type':'mlp','hidden_sizes':[64]}"],
+        2,
+        ["policy.model.encoder: unknown key 'hidden_sizes'; did you mean 'hidden_size_list'?"],
+    ),
+    "folder outside of runs": (["-c", "tiny.py", "exp_name=../run"], 2, ["exp_name: expected", "'../run'"]),
+    "rollout larger than any memory": (
+        ["-c", "tiny.py", "policy.collect.n_sample=100_000_000_000_000"],
+        2,
+        ["out of memory while building the run: ", "Lower ", "policy.collect.n_sample (100,000,000,000,000)"],
+    ),
+    "rollout larger than any array": (
+        ["-c", "tiny.py", f"policy.collect.n_sample={10**30}"],
+        2,
+        ["out of memory while building the run: ", "policy.collect.n_sample (1,000,"],
+    ),
+    "network larger than any memory": (
+        ["-c", "tiny.py", "policy.model.encoder_hidden_size_list=[1_000_000,1_000_000_000]"],
+        2,
+        ["out of memory while building the run: ", "Lower the sizes under policy.model, "],
+    ),
+    "more threads than a process can have": (
+        ["-c", "tiny.py", "num_threads=100_000"],
+        2,
+        ["num_threads: expected a number at least 1 and at most 1024, got 100000"],
+    ),
+    "seed that is given twice": (
+        ["-c", "tiny.py", "-s", "3", "seed=4"],
+        2,
+        ["-s 3 and seed=4 contradict each other: leave one out"],
+    ),
+    "limit that is given twice": (
+        ["-c", "tiny.py", "max_env_step=2000", "--max-env-step", "1000"],
+        2,
+        ["--max-env-step 1000 and max_env_step=2000 contradict each other"],
+    ),
+    "environment that is given twice": (
+        ["--env", "CartPole-v1", "env.env_id=Acrobot-v1"],
+        2,
+        ["--env CartPole-v1 and env.env_id=Acrobot-v1 contradict each other"],
+    ),
+    "override that is given twice": (
+        ["-c", "tiny.py", "policy.learn.batch_size=32", "seed=1", "policy.learn.batch_size=64"],
+        2,
+        ["policy.learn.batch_size is given twice, as 32 and as 64: leave one out"],
+    ),
+    "class that is none": (
+        ["--env", "collections:OrderedDict"],
+        3,
+        ["env 'collections:OrderedDict' cannot be made: ", "expected a gymnasium.Env, got OrderedDict"],
     ),
     "negative seed": (["-c", "tiny.py", "-s", "-1"], 2, ["seed: expected a number at least 0, got -1"]),
     "unknown module to import": (["--import", "nope", "-c", "tiny.py"], 2, ["--import nope"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
-from ding_lite.config import compile_config, differences, foreign_modules, load_config, plain
+from ding_lite.config import as_config, compile_config, differences, foreign_modules, load_config, plain
 from ding_lite.config_files import find_config, parse_overrides, read_config, shipped_configs
 from ding_lite.errors import ConfigError, RegistryError
 from ding_lite.models import ActorCritic
@@ -156,6 +156,22 @@ def test_one_fault_is_called_one():
     assert message_of({**CARTPOLE, "sede": 1}).startswith("config has 1 fault:\n")
 
 
+def test_a_fault_of_the_command_line_alone_is_put_down_to_it():
+    message = message_of({}, {"sede": 1}, origin="command line")
+    assert message.startswith("command line has ")
+
+
+def test_a_fault_of_what_a_call_says_is_put_down_to_it():
+    with pytest.raises(ConfigError, match="^the call has 1 fault:\n  seed: "):
+        compile_config(CARTPOLE).replaced(seed=-1)
+
+
+@pytest.mark.parametrize("config", [None, [1, 2], 3])
+def test_what_is_no_config_is_refused_with_what_is_one(config):
+    with pytest.raises(ConfigError, match="expected a config: a dict, a file, .* got "):
+        as_config(config)
+
+
 def test_a_fault_of_the_command_line_is_not_put_down_to_the_file_alone():
     assert override_fault("sede", 1).startswith("config with the command line has 1 fault:\n")
 
@@ -183,6 +199,14 @@ def test_unknown_key_is_refused_with_what_was_meant(path, hint):
     assert hint in override_fault(path, 1)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("beta_weight", "aux_bc_weight"), ("epochs_aux", "aux_train_epoch")]
+)
+def test_name_of_a_code_of_ppg_is_translated(theirs, ours):
+    message = message_of(user(type="ppg", learn={theirs: 1}))
+    assert f"unknown key {theirs!r}; {ours!r} exists at policy.learn.{ours}" in message
+
+
 def test_key_that_resembles_nothing_is_refused_with_what_is_known_there():
     message = override_fault("policy.normalize.xyzzy", 1)
     assert "policy.normalize: unknown key 'xyzzy'; known here: " in message
@@ -208,7 +232,7 @@ def test_key_that_resembles_nothing_is_refused_with_what_is_known_there():
         ("env", None, "expected a dict, got None"),
         ("policy.model.encoder_hidden_size_list", 64, "expected a list, got 64"),
         ("policy.model.encoder_hidden_size_list", ["64"], "got the string '64'"),
-        ("policy.model.activation", "rellu", "got the string 'rellu'"),
+        ("policy.model.activation", "rellu", "got 'rellu'; did you mean 'relu'?"),
         ("env.manager.type", "bse", "expected one of"),
         ("policy.learn.value_loss", "l2", "expected one of"),
         ("seed", {"x": 3}, "expected a whole number"),
@@ -319,6 +343,121 @@ def test_type_that_is_no_class_of_ours_is_refused_by_its_own_path(path, kind):
     assert "unknown key" not in message
 
 
+@pytest.mark.parametrize(
+    ("encoder", "said"),
+    [
+        (
+            {"type": "mlp", "hidden_sizes": [64]},
+            "encoder: unknown key 'hidden_sizes'; did you mean 'hidden_size_list'?",
+        ),
+        (
+            {"type": "mlp", "space": 3},
+            "encoder: unknown key 'space'; known here: activation, hidden_size_list",
+        ),
+        ({"chanels": "last"}, "encoder: unknown key 'chanels'; did you mean 'channels'?"),
+        ({"arm.1": {"type": "embeding"}}, "encoder.arm.1: there is no encoder named 'embeding'."),
+        (
+            {"arm": {"type": "embedding", "embedding_size": 0}},
+            "encoder.arm.embedding_size: expected a number at",
+        ),
+        (
+            {"type": "mlp", "hidden_size_list": [64, -1]},
+            "encoder.hidden_size_list: expected a number at least 1",
+        ),
+        ({"type": "nature_cnn", "channels": "middle"}, "encoder.channels: expected one of "),
+        ({"type": "mlp", "activation": "than"}, "encoder.activation: expected one of "),
+        ({"type": 3}, "encoder: 3 is no encoder; write a registered name (embedding, "),
+    ],
+)
+def test_argument_that_an_encoder_does_not_take_is_refused(encoder, said):
+    assert f"policy.model.{said}" in override_fault("policy.model.encoder", encoder)
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        {"type": "mlp", "hidden_size_list": (64,), "activation": "relu"},
+        {"type": "impala_cnn", "channels": "first", "widths": [4]},
+        {"channels": "last"},
+        {"arm": {"type": "embedding", "embedding_size": 5}, "camera": {}},
+        {"type": "not.imported:Yet", "whatever": 3},
+    ],
+)
+def test_arguments_that_an_encoder_takes_are_as_they_were(encoder):
+    assert plain(values_of(user(model={"encoder": encoder})).policy.model.encoder) == plain(encoder)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "said"),
+    [
+        ("frame_stak", "there is no wrapper named 'frame_stak'. Did you mean 'frame_stack'?"),
+        ({"type": "frame_stack", "stack_sice": 3}, "unknown key 'stack_sice'; did you mean 'stack_size'?"),
+        ({"stack_size": 3}, "None is no wrapper"),
+        (["frame_stack"], "['frame_stack'] is no wrapper"),
+    ],
+)
+def test_wrapper_that_there_is_not_is_a_fault_of_the_config(wrapper, said):
+    assert f"env.wrappers[1]: {said}" in override_fault("env.wrappers", ["time_limit", wrapper])
+
+
+def test_wrapper_that_the_module_of_the_environment_registers_is_known(tmp_path, monkeypatch):
+    text = "WRAPPER_REGISTRY.register('test_late_one')(lambda env: env)\n"
+    write(tmp_path, "env_with_a_wrapper.py", f"from ding_lite import WRAPPER_REGISTRY\n{text}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    env = {"type": "env_with_a_wrapper:Env", "wrappers": ["test_late_one"]}
+    assert values_of({"env": env}).env.wrappers == ["test_late_one"]
+    assert "no wrapper named 'test_late_on'" in message_of({"env": {**env, "wrappers": ["test_late_on"]}})
+
+
+@pytest.mark.parametrize("kind", [[], 0, {"a": 1}, None, "", "gymnasum"])
+def test_what_names_no_environment_is_refused(kind):
+    message = override_fault("env.type", kind)
+    assert "env.type: " in message
+    assert "write a registered name (gymnasium" in message or "Registered: gymnasium" in message
+
+
+@pytest.mark.parametrize("kind", ["gymnasium", "not.imported:Yet", dict, lambda: None])
+def test_what_may_name_an_environment_is_taken(kind):
+    assert values_of(CARTPOLE, overrides={"env.type": kind}).env.type == kind
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../b", "/tmp/a", ".", ".."])
+def test_name_of_a_run_that_leads_out_of_its_folder_is_refused(name):
+    message = override_fault("exp_name", name)
+    assert f"exp_name: expected the name of a folder under runs/, got {name!r}; " in message
+    assert "--exp-name DIR" in message
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800"])
+def test_name_that_no_folder_can_have_is_refused(name):
+    assert f"exp_name: {name!r} cannot be the name of a folder" in override_fault("exp_name", name)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", "..a", "a..", ".a", "ä b"])
+def test_name_of_a_run_may_be_any_folder_below(name):
+    assert values_of(CARTPOLE, overrides={"exp_name": name}).exp_name == name
+
+
+@pytest.mark.parametrize("sections", [{}, {"model": {"type": "vacc"}}])
+@pytest.mark.parametrize("kind", ["ppoo", "nothing like it", 3, "collections:OrderedDict"])
+def test_faults_beside_an_unknown_type_are_told_with_it(kind, sections):
+    overrides = {"polcy.learn.lr": 3, "policy.learn.batch_size": -1, "env.collector_env_num": "abc"}
+    message = message_of({**user(type=kind, **sections), "env": {"wrappers": ["atary"]}}, overrides)
+    for said in ("policy.type: ", "env.collector_env_num: ", "unknown key 'polcy'", "env.wrappers[0]: "):
+        assert message.count(f"\n  {said}") == 1
+    meant = kind == "ppoo"  # its keys are known, then
+    assert ("policy.learn.batch_size: expected a number at least 1" in message) == meant
+    assert ("policy.model.type: there is no model named 'vacc'" in message) == (meant and bool(sections))
+
+
+def test_faults_beside_an_unknown_model_are_told_with_it():
+    model = {"type": "nothing like it", "width": 3}
+    message = message_of(user(model=model, learn={"batch_size": -1}))
+    assert message.count("\n  ") == 2
+    assert "policy.learn.batch_size: " in message
+    assert "policy.model.type: there is no model named 'nothing like it'" in message
+
+
 def test_minibatch_larger_than_a_rollout_is_refused():
     message = message_of(user(learn={"batch_size": 65}, collect={"n_sample": 64}))
     assert "policy.learn.batch_size: 65 samples in a minibatch, and a rollout has only 64" in message
@@ -398,8 +537,11 @@ def test_override_without_key_sign_or_value_is_refused(token):
         parse_overrides([token])
 
 
-def test_last_of_two_overrides_of_one_key_counts():
-    assert parse_overrides(["a=1", "a=2"]) == {"a": 2}
+@pytest.mark.parametrize("second", ["2", "True", "'1'"])
+def test_two_overrides_of_one_key_that_contradict_each_other_are_refused(second):
+    with pytest.raises(ConfigError, match=f"a is given twice, as 1 and as {second}: leave one out"):
+        parse_overrides(["a=1", f"a={second}"])
+    assert parse_overrides(["a=1", "a=1"]) == {"a": 1}
 
 
 def test_override_is_laid_over_the_file():
@@ -453,7 +595,9 @@ def test_source_tells_default_file_and_command_line_apart():
 
 
 def test_every_value_has_a_source_and_every_source_a_value():
-    config = compile_config({**CARTPOLE, "seed": 3}, {"env.kwargs.a": 1, "policy.model.encoder": {"x": 1}})
+    config = compile_config(
+        {**CARTPOLE, "seed": 3}, {"env.kwargs.a": 1, "policy.model.encoder": {"channels": "last"}}
+    )
     assert set(config.source) == {path for path, _ in leaves(config.values)}
 
 
@@ -649,6 +793,12 @@ def test_error_that_a_config_file_raises_is_told_with_its_kind(tmp_path):
 def test_json_that_is_no_object_is_refused_and_told_so(tmp_path, text):
     with pytest.raises(ConfigError, match="object"):
         load_config(write(tmp_path, "mine.json", text))
+
+
+def test_json_with_a_key_that_is_there_twice_is_refused(tmp_path):
+    text = '{"env": {"env_id": "CartPole-v1"}, "policy": {"learn": {"gamma": 1, "gamma": 2}}}'
+    with pytest.raises(ConfigError, match=r"twice\.json cannot be read: .*the key 'gamma' is there twice"):
+        load_config(write(tmp_path, "twice.json", text))
 
 
 def test_json_that_cannot_be_parsed_is_told_with_its_line(tmp_path):

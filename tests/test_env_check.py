@@ -133,6 +133,16 @@ FAULTS = [
     ),
     (worlds.CountingEnv, "same seed", FAIL, "after other episodes", ""),
     (broken.AlwaysTheSame, "other seeds", WARN, "one and the same trajectory", "self.np_random"),
+    *(
+        (
+            functools.partial(broken.SeedsGlobally, where),
+            "global randomness",
+            WARN,
+            r"of np\.random and random$",
+            "self.np_random",
+        )
+        for where in ("reset", "step", "reset and draw")
+    ),
     (functools.partial(broken.DrawsGlobally, "random"), "global randomness", WARN, "of random$", "np_random"),
     (functools.partial(broken.DrawsGlobally, "np.random"), "global randomness", WARN, r"of np\.random$", ""),
     # ends

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from ding_lite.envs.worker_process import cores
-from ding_lite.machine import leaving_cores, use_threads
+from ding_lite.errors import ConfigError
+from ding_lite.machine import leaving_cores, out_of_memory, use_threads
 
 VECTOR, IMAGE = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Box(0, 255, (8, 8, 3), np.uint8)
 
@@ -41,6 +42,35 @@ def test_cores_that_others_use_are_left_to_them(threads, busy, left, monkeypatch
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "MemoryError"),
+        (MemoryError("Unable to allocate 1 TiB\nhere"), "Unable to allocate 1 TiB"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            "DefaultCPUAllocator: can't allocate memory",
+        ),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ""),
+        (ConfigError("DefaultCPUAllocator, says the environment"), ""),
+        (KeyboardInterrupt(), ""),
+    ],
+)
+def test_only_missing_memory_is_told_as_that(error, said):
+    assert out_of_memory(error) == said
+
+
+def test_memory_that_torch_and_numpy_cannot_have_is_told():
+    for take in (
+        lambda: torch.empty(2**62),
+        lambda: np.zeros(2**50),
+        lambda: np.zeros((10**9, 10**9, 10**9)),
+    ):
+        with pytest.raises((MemoryError, RuntimeError, ValueError)) as caught:
+            take()
+        assert out_of_memory(caught.value)
 
 
 def faults(keep):

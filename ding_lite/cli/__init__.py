@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import errno
 import importlib
 import keyword
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from ding_lite.cli.process import limit_blas_threads, nothing_is_garbage
 from ding_lite.cli.signals import Signals
@@ -36,9 +39,18 @@ examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Adds to its errors what was likely meant: argparse itself does so from Python 3.14 on."""
+
+    def error(self, message: str) -> NoReturn:
+        said, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
+        close = difflib.get_close_matches(said.strip("'"), re.findall(r"[\w-]+", choices), n=1)
+        super().error(f"{message}; did you mean {close[0]!r}?" if close else message)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ding-lite",
         description="PPO and PPG: train from a config file, evaluate, and draw learning curves.",
         epilog=EXAMPLES,
@@ -78,7 +90,11 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--config", metavar="FILE|NAME", help="a .py or .json file, or a shipped config's name"
     )
-    parser.add_argument("--env", metavar="ENV_ID", help="a gymnasium environment, instead of a file")
+    parser.add_argument(
+        "--env",
+        metavar="ENV_ID",
+        help="instead of a file: a gymnasium id, a registered name or package.module:Class",
+    )
     parser.add_argument("--policy", metavar="NAME", help="with --env: the policy (default ppo)")
     _add_import(parser)
 

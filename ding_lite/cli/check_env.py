@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ding_lite.cli.output import stdout_to_stderr
-from ding_lite.config import Config, compile_config
-from ding_lite.config_files import find_config, parse_overrides, read_config
+from ding_lite.cli.sources import env_section, overrides_of
+from ding_lite.config import COMMAND_LINE, Config, compile_config
+from ding_lite.config_files import find_config, read_config
 from ding_lite.env_check import (
     FAIL,
     WARN,
@@ -22,7 +22,6 @@ from ding_lite.env_check import (
     tree_lines,
 )
 from ding_lite.errors import ConfigError, EnvError
-from ding_lite.registry import ENV_REGISTRY
 
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 WIDTH = 20  # of the checks' names
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> Config:
     """Returns the config of -c, or of the environment that is named, with the overrides on top."""
     named = [token for token in args.targets if "=" not in token]
-    overrides = parse_overrides([token for token in args.targets if "=" in token])
+    overrides = overrides_of(args, [token for token in args.targets if "=" in token])
     if len(named) > 1:
         raise ConfigError(f"one environment at a time: got {' and '.join(named)}")
     if args.config:
@@ -57,18 +56,12 @@ def _config(args: argparse.Namespace) -> Config:
         file = find_config(args.config)
         return compile_config(read_config(file), overrides, origin=str(file))
     if named:
-        return compile_config({"env": _section(named[0])}, overrides, origin="command line")
+        return compile_config({"env": env_section(named[0])}, overrides, origin=COMMAND_LINE)
     if not {"env.type", "env.env_id"} & overrides.keys():
         raise ConfigError(
             "which environment? Name it (ding-lite check-env CartPole-v1), or give -c FILE or NAME"
         )
-    return compile_config({}, overrides, origin="command line")
-
-
-def _section(name: str) -> dict[str, Any]:
-    """Tells a registered name and "package.module:Class" from a gymnasium id, "module:Name-v0" included."""
-    own = name in ENV_REGISTRY or (":" in name and not re.search(r"-v\d+$", name))
-    return {"type": name} if own else {"env_id": name}
+    return compile_config({}, overrides, origin=COMMAND_LINE)
 
 
 def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.sources import config_of
-from ding_lite.config_files import parse_overrides
+from ding_lite.cli.sources import config_of, overrides_of
 from ding_lite.display import Display, display_for
 from ding_lite.errors import ConfigError
 from ding_lite.pipeline import SerialPipeline
@@ -67,7 +66,7 @@ def _resumed(args: argparse.Namespace, display: Display) -> SerialPipeline:
     return SerialPipeline.resume(
         run_folder,
         config=named,
-        changes={**parse_overrides(args.overrides), **seed},
+        changes={**overrides_of(args, args.overrides), **seed},
         override=args.override,
         max_env_step=args.max_env_step,
         max_train_iter=args.max_train_iter,

@@ -22,7 +22,12 @@ from ding_lite.env_check.finding import FAIL, OK, WARN, Fault, Finding
 from ding_lite.env_check.native import native_findings, only_native
 from ding_lite.env_check.playing import Player, lengths_and_ends, make_bare, reset_env, step_env
 from ding_lite.env_check.rollout import as_shapes, random_rollout, tree_lines
-from ding_lite.env_check.seeds import global_randomness, global_state, global_state_kept, seed_findings
+from ding_lite.env_check.seeds import (
+    global_randomness,
+    global_state_kept,
+    mark_global_state,
+    seed_findings,
+)
 from ding_lite.env_check.trees import draw_legal, extremes, space_leaves
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.errors import ConfigError, DingLiteError
@@ -113,7 +118,7 @@ def _single(
     if spaces.verdict == FAIL:
         return
     _probe(env.unwrapped, seed)
-    before = global_state()
+    before = mark_global_state(seed)
     player = Player(env, seed)
     player.play(steps)
     yield Finding("reset", OK, "returns (obs, info)")

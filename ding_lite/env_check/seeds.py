@@ -86,6 +86,17 @@ def seed_findings(make: Callable[[], gym.Env], seed: int, steps: int) -> Iterato
         yield Finding("other seeds", OK, "give other trajectories")
 
 
+def mark_global_state(seed: int) -> Mapping[str, Any]:
+    """Puts these generators into a state that no environment would seed them to, and returns it.
+
+    They may be in that of the environment by now: one that seeds them anew each time would change nothing.
+    """
+    mark = integer_seed(seed, "check", "global")
+    np.random.seed(mark)
+    random.seed(mark)
+    return global_state()
+
+
 def global_state() -> dict[str, Any]:
     """Returns the state of the generators that a whole process shares."""
     return {"np.random": np.random.get_state(legacy=False), "random": random.getstate()}

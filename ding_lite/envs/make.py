@@ -15,20 +15,22 @@ from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.packages import mended, missing_extra, register_ids
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.envs.wrappers import find_wrapper, wrap
+from ding_lite.envs.wrappers import find_wrapper, wrap, wrapper_faults
 from ding_lite.errors import ConfigError, DingLiteError, EnvError
 from ding_lite.registry import ENV_REGISTRY
 from ding_lite.schema import Key
 
 CONFIG: dict[str, Any] = dict(
     # "gymnasium", a registered name, "package.module:Class", or in Python the class itself.
-    type=Key("gymnasium", (str, object)),
+    type=Key(
+        "gymnasium", (str, object), faults=lambda kind, path: ENV_REGISTRY.choice_faults({"type": kind}, path)
+    ),
     env_id=Key("", (str,)),
     # Arguments of the environment, for collector and evaluator alike.
     kwargs={},
     # Outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts
     # {"type": ..., **arguments}.
-    wrappers=Key([], (list,)),
+    wrappers=Key([], (list,), faults=wrapper_faults),
     collector_env_num=Key(8, low=1),
     evaluator_env_num=Key(8, low=1),
     n_evaluator_episode=Key(16, low=1),
@@ -108,12 +110,13 @@ def make_env(
     kwargs = {**env_cfg["kwargs"], **overrides}
     shown = env_cfg["env_id"] or kind
     try:
-        factory = ENV_REGISTRY.get(kind) if isinstance(kind, str) else kind
+        factory = ENV_REGISTRY.get(kind)
         if kind == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
         env = factory(**kwargs)
         if not isinstance(env, gym.Env):
-            raise EnvError(f"expected a gymnasium.Env, got {type(env).__name__}")
+            made = type(env).__name__
+            raise EnvError(f"env {shown!r} cannot be made: expected a gymnasium.Env, got {made}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -186,9 +189,9 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the section with names looked up that only this process may know, for a worker to use."""
     plain = {name: value for name, value in env_cfg.items() if name != "manager"}
     kind = plain["type"]
-    if isinstance(kind, str) and kind != "gymnasium":
+    if kind != "gymnasium":
         plain["type"] = ENV_REGISTRY.get(kind)
-    elif kind == "gymnasium":
+    else:
         try:
             register_ids(plain["env_id"])
         except ImportError as error:
@@ -246,9 +249,7 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> Native
                 **env_cfg["kwargs"],
             )
         else:
-            kind = env_cfg["type"]
-            factory = ENV_REGISTRY.get(kind) if isinstance(kind, str) else kind
-            env = factory(num_envs=num_envs, **env_cfg["kwargs"])
+            env = ENV_REGISTRY.get(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
     except DingLiteError:
         raise
     except Exception as error:

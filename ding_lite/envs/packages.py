@@ -57,9 +57,11 @@ def register_ids(env_id: str) -> None:
 
 
 def missing_extra(error: BaseException) -> str:
-    """Returns the install line for a module that ``error`` says is missing, or nothing."""
+    """Returns the install line for a module that ``error`` says is missing, or other advice, or nothing."""
     if isinstance(error, (gym.error.NameNotFound, gym.error.VersionNotFound)):
         return ""  # its package is there, and has told what it offers instead
+    if "moved to the gymnasium-robotics" in str(error):  # v2 and v3 of MuJoCo's
+        return " gymnasium itself has the newer versions: let env_id end in -v5"
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
     words = re.findall(r"\w+", str(error).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")

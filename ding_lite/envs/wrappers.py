@@ -16,7 +16,7 @@ Every wrapper lies outside the EpisodeRecorder: what is reported is the raw retu
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,18 +69,20 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
 
 def find_wrapper(wrapper: Any) -> tuple[str, Callable[..., gym.Env], dict[str, Any]]:
     """Returns what to call an item of ``env.wrappers``, the wrapper itself, and its arguments."""
-    if callable(wrapper):
-        return getattr(wrapper, "__name__", "a wrapper"), wrapper, {}
-    arguments = dict(wrapper) if isinstance(wrapper, Mapping) else {"type": wrapper}
-    kind = arguments.pop("type", None)
-    if callable(kind):
-        return getattr(kind, "__name__", "a wrapper"), kind, arguments
-    if not isinstance(kind, str):
-        raise ConfigError(
-            f'env.wrappers: {wrapper!r} is not a wrapper; write a name, "package.module:Wrapper" or '
-            f'{{"type": either of them, **arguments}}. Names: {", ".join(WRAPPER_REGISTRY.names())}'
-        )
-    return repr(kind), WRAPPER_REGISTRY.get(kind), arguments
+    arguments = _choice(wrapper)
+    kind = arguments.pop("type")
+    shown = repr(kind) if isinstance(kind, str) else getattr(kind, "__name__", "a wrapper")
+    return shown, WRAPPER_REGISTRY.get(kind), arguments
+
+
+def wrapper_faults(wrappers: Sequence[Any], path: str) -> list[str]:
+    """Returns what is wrong with ``env.wrappers`` whatever environment they are for, a line each."""
+    faults = [WRAPPER_REGISTRY.choice_faults(_choice(one), f"{path}[{i}]") for i, one in enumerate(wrappers)]
+    return [fault for found in faults for fault in found]
+
+
+def _choice(wrapper: Any) -> dict[str, Any]:
+    return {"type": None, **wrapper} if isinstance(wrapper, Mapping) else {"type": wrapper}
 
 
 @WRAPPER_REGISTRY.register("step_counter")

@@ -29,7 +29,14 @@ import gymnasium as gym
 from torch import Tensor, nn
 
 from ding_lite.models import init
-from ding_lite.models.encoders import ACTIVATIONS, Encoder, is_image, mlp, observation_leaves
+from ding_lite.models.encoders import (
+    ACTIVATIONS,
+    Encoder,
+    encoder_faults,
+    is_image,
+    mlp,
+    observation_leaves,
+)
 from ding_lite.models.heads import ActionHead
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.rl.distributions import Distribution
@@ -77,7 +84,7 @@ class VAC(ActorCritic):
         # Separate encoders for vectors, one for images, when None.
         share_encoder=Key(None, (bool,), optional=True),
         # Encoder of the images, or of each leaf of a Dict: {"type": "impala_cnn"}; None: by the space.
-        encoder=Key(None, (dict,), optional=True),
+        encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
         # "bfloat16": what encoders compute in; parameters, heads and losses stay float32.

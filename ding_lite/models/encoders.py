@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.registry import ENCODER_REGISTRY
+from ding_lite.schema import Key
 from ding_lite.types import MASK_KEY
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -28,6 +29,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "leaky_relu": nn.LeakyReLU,
 }
+ACTIVATION = Key("relu", choices=tuple(ACTIVATIONS))
 
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
@@ -67,6 +69,8 @@ class VectorEncoder(nn.Module):
         (N, ...) of any dtype -> (N, F)
     """
 
+    config = dict(activation=ACTIVATION, hidden_size_list=Key([], low=1))
+
     def __init__(
         self, space: gym.Space, activation: str = "tanh", hidden_size_list: Sequence[int] = ()
     ) -> None:
@@ -88,6 +92,8 @@ class IndexEncoder(nn.Module):
     Shapes:
         (N,) or (N, K) whole numbers -> (N, F) or (N, K F)
     """
+
+    config = dict(embedding_size=Key(32, low=1))
 
     def __init__(self, space: gym.Space, activation: str = "tanh", embedding_size: int = 32) -> None:
         super().__init__()
@@ -121,6 +127,8 @@ class ImageEncoder(nn.Module):
     Shapes:
         (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, F)
     """
+
+    config = dict(activation=ACTIVATION, channels=Key(None, choices=("first", "last"), optional=True))
 
     def __init__(self, space: gym.Space, channels: str | None = None) -> None:
         super().__init__()
@@ -219,6 +227,7 @@ class ImpalaCNN(ImageEncoder):
     """Three residual stages, 16-32-32 (arXiv:1802.01561, figure 3, deep)."""
 
     trunk = (256,)
+    config = dict(widths=Key([16, 32, 32], low=1))
 
     def __init__(
         self,
@@ -286,8 +295,11 @@ class Encoder(nn.Module):
         self.paths = [path for path, _ in found]
         leaves: list[Any] = []
         for (_, leaf), chosen in zip(found, _options_by_leaf(found, encoder or {}), strict=True):
-            name = chosen.pop("type", None) or default_encoder(leaf)
-            leaves.append(ENCODER_REGISTRY.get(name)(leaf, activation=activation, **chosen))
+            kind = ENCODER_REGISTRY.get(chosen.pop("type", None) or default_encoder(leaf))
+            options = {"activation": activation, **chosen}
+            if faults := ENCODER_REGISTRY.choice_faults({"type": kind, **options}, "policy.model.encoder"):
+                raise ConfigError("\n  ".join(faults))
+            leaves.append(kind(leaf, **options))
         self.leaves = nn.ModuleList(leaves)
         if hidden_size_list is None:
             trunks = [leaf.trunk for leaf in leaves if hasattr(leaf, "trunk")]
@@ -306,6 +318,13 @@ class Encoder(nn.Module):
     def _features(self, obs: Any) -> Tensor:
         features = [leaf(_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
         return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
+
+
+def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
+    """Returns what is wrong with ``policy.model.encoder`` whatever is observed, a line each."""
+    if encoder and all(isinstance(value, Mapping) for value in encoder.values()):
+        return [fault for name, one in encoder.items() for fault in encoder_faults(one, f"{path}.{name}")]
+    return ENCODER_REGISTRY.choice_faults(encoder or {}, path)
 
 
 def _options_by_leaf(

@@ -288,10 +288,10 @@ def test_defaults_of_the_config_build_the_model():
 @pytest.mark.parametrize(
     ("name", "wrong", "listed"),
     [
-        ("activation", "relo", "'leaky_relu'"),
-        ("bound_type", "tan", "'soft'"),
-        ("init", "orthogonl", "'orthogonal'"),
-        ("box_distribution", "gauss", "'tanh_normal'"),
+        ("activation", "relo", ", leaky_relu"),
+        ("bound_type", "tan", ", soft"),
+        ("init", "orthogonl", "orthogonal, "),
+        ("box_distribution", "gauss", "tanh_normal, beta"),
     ],
 )
 def test_config_refuses_a_name_that_does_not_exist_and_lists_the_others(name, wrong, listed):

@@ -367,6 +367,17 @@ def test_encoder_may_be_given_by_import_path():
     assert isinstance(Encoder(image_space(40, 40, 3), options, None, "relu").leaves[0], MinAtarCNN)
 
 
+def test_encoder_may_have_an_activation_of_its_own():
+    layers = Encoder(vector_space(3), {"hidden_size_list": [7], "activation": "elu"}, [4], "tanh")
+    assert isinstance(layers.leaves[0].layers[1], torch.nn.ELU)
+    assert isinstance(layers.trunk[1], torch.nn.Tanh)
+
+
+def test_option_that_the_encoder_of_this_space_does_not_take_is_refused():
+    with pytest.raises(ConfigError, match=r"^policy\.model\.encoder: unknown key 'widths'; known here: "):
+        Encoder(vector_space(3), {"widths": [7]}, [], "tanh")
+
+
 def test_option_for_a_leaf_that_does_not_exist_is_refused():
     with pytest.raises(ConfigError, match="camrea"):
         Encoder(NESTED, {"camrea": {"type": "impala_cnn"}}, None, "relu")

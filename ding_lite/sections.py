@@ -1,0 +1,96 @@
+"""The sections of a config: the keys of each, which the class that its ``type`` names brings along."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ding_lite.checkpoint import CHECKPOINT_CONFIG
+from ding_lite.errors import RegistryError
+from ding_lite.logger import LOGGER_CONFIG, run_name_faults
+from ding_lite.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, modules_of
+from ding_lite.schema import Key, Schema, as_schema, merged_config
+
+RUN_CONFIG: dict[str, Any] = dict(
+    # Name of the run's folder under runs/; made from env and policy when empty.
+    exp_name=Key("", faults=run_name_faults),
+    seed=Key(0, low=0),
+    max_env_step=Key(1_000_000, low=1),  # env steps to train for
+    max_train_iter=Key(None, (int,), low=1, optional=True),  # optimiser steps to train for
+    # Torch's CPU threads; auto: 1 for vectors, whose matrices are small, every core for images.
+    num_threads=Key("auto", (int,), choices=("auto",), low=1, high=1024),
+    checkpoint=CHECKPOINT_CONFIG,
+    logger=LOGGER_CONFIG,
+)
+
+
+def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
+    """Returns the schema of every section, and what is wrong with the types that choose them."""
+    schema, env, policy = as_schema(RUN_CONFIG), _mapping(user.get("env")), _mapping(user.get("policy"))
+    schema["env"] = as_schema(ENV_REGISTRY.section)
+    if env.get("wrappers"):
+        _import_quietly(modules_of([env.get("type"), env.get("env_id")]))
+    schema["policy"], faults = _section(POLICY_REGISTRY, policy.get("type", "ppo"), "policy.type")
+    if isinstance(schema["policy"], Key):
+        return schema, faults
+    declared = schema["policy"].get("model", {})
+    default = declared["type"].default if "type" in declared else "vac"
+    kind = _mapping(policy.get("model")).get("type", default)
+    model, found = _section(MODEL_REGISTRY, kind, "policy.model.type")
+    if not isinstance(model, Key):
+        model = {**declared, **model, "type": Key(kind, (str, object))}
+    schema["policy"]["model"] = model
+    return schema, faults + found
+
+
+def _import_quietly(modules: Sequence[str]) -> None:
+    """Imports the environment's module, which may register wrappers; its faults show when it is made."""
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _section(registry: Registry, kind: Any, path: str) -> tuple[Schema | Key, list[str]]:
+    """Returns the keys of the class that ``kind`` names, or else is likely to mean; any go without one."""
+    faults: list[str] = []
+    try:
+        cls = registry.get(kind)
+        if not (isinstance(cls, type) and issubclass(cls, registry.base)):
+            raise RegistryError(
+                f"expected a registered name ({', '.join(registry.names())}), 'package.module:Name' or a "
+                f"subclass of {registry.base.__name__}, got {kind!r}"
+            )
+    except RegistryError as error:
+        faults, meant = [f"{path}: {error}"], registry.closest(kind)
+        if meant is None:
+            return Key({}, (dict,)), faults
+        cls = registry.get(meant)
+    schema = merged_config(cls)
+    if "type" in schema:
+        schema["type"] = Key(kind, (str, object))
+    return schema, faults
+
+
+def cross_checks(values: Mapping[str, Any]) -> list[str]:
+    """Returns the faults that only show between keys."""
+    env, policy = values["env"], values["policy"]
+    faults = ENV_REGISTRY.section_faults(env)
+    n_sample, batch_size = policy["collect"].get("n_sample"), policy["learn"].get("batch_size")
+    if isinstance(n_sample, int) and isinstance(batch_size, int) and batch_size > n_sample:
+        rows = -(-n_sample // env["collector_env_num"]) * env["collector_env_num"]
+        if batch_size > rows:
+            faults.append(
+                f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
+            )
+    if batch_size == 1 and policy["learn"].get("adv_norm") in (True, "minibatch"):
+        faults.append(
+            "policy.learn.batch_size: the advantage of 1 sample, normalised among itself, is always 0; take "
+            "more, or policy.learn.adv_norm='batch' or False"
+        )
+    return faults
