@@ -5,6 +5,7 @@ They live in a light module of their own, since worker processes import it.
 
 import os
 import random
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -86,6 +87,11 @@ class Raises(Sound):
     def step(self, action):
         self.taken += 1
         return super().step(action) if self.taken < 20 else {}["key"]
+
+
+class Exits(Raises):
+    def step(self, action):
+        return super().step(action) if self.taken < 19 else sys.exit(0)
 
 
 # ---- observations

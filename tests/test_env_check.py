@@ -79,6 +79,7 @@ FAULTS = [
     (broken.OldStep, "step", FAIL, "step returned 4 values, not 5", "old gym API.*pip install shimmy"),
     (limited(broken.OldStep, 5), "step", FAIL, "step returned 4 values, not 5", "old gym API"),
     (broken.NoInfo, "step", FAIL, "info is a NoneType", "dict"),
+    (broken.Exits, "step", FAIL, r"raised SystemExit: 0 \(at broken_worlds.py:\d+\) \(episode", "Exits"),
     (
         broken.Raises,
         "step",

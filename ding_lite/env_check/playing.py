@@ -15,6 +15,7 @@ from ding_lite.env_check.finding import FAIL, Fault, Finding
 from ding_lite.env_check.trees import draw_legal, value_leaves
 from ding_lite.envs.make import make_env
 from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.errors import FOREIGN, told
 from ding_lite.seeding import integer_seed, numpy_generator
 
 KEPT = 3  # observations that are held on to, to see whether a later call overwrites them
@@ -76,8 +77,8 @@ def reset_env(env: gym.Env, seed: int, where: str = "") -> tuple[Any, Mapping[st
     """
     try:
         result = env.reset(seed=seed)
-    except Exception as error:
-        text = f"reset(seed={seed}) raised {type(error).__name__}: {error}{where}"
+    except FOREIGN as error:
+        text = f"reset(seed={seed}) raised {told(error)}{where}"
         old = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
         raise Fault(Finding("reset", FAIL, text, OLD_API if old else _look(env))) from error
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
@@ -94,8 +95,8 @@ def step_env(env: gym.Env, action: Any, where: str = "") -> tuple[Any, Any, Any,
     """
     try:
         result = env.step(action)
-    except Exception as error:
-        text = f"step({action!r:.80}) raised {type(error).__name__}: {error}{where}"
+    except FOREIGN as error:
+        text = f"step({action!r:.80}) raised {told(error)}{where}"
         raise Fault(Finding("step", FAIL, text, _look(env))) from error
     if not isinstance(result, tuple) or len(result) != 5:
         count = len(result) if isinstance(result, tuple) else 1

@@ -19,12 +19,14 @@ from ding_lite.envs.recorder import as_bool, as_float, find_recorder
 from ding_lite.envs.spaces import ObservationBuffer, action_splitter, tree_leaves, tree_map
 from ding_lite.envs.vector import ALL, NO_ENVS, VectorEnv
 from ding_lite.errors import (
+    FOREIGN,
     CheckpointError,
     DingLiteError,
     EnvContractError,
     EnvError,
     NotFiniteError,
     NumericsError,
+    told,
 )
 from ding_lite.seeding import integer_seed
 from ding_lite.types import Episode, Transition, Tree
@@ -65,12 +67,12 @@ class InProcessVectorEnv(VectorEnv):
             raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
         self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
         self.final_of_terminated, self.index_offset = final_of_terminated, index_offset
-        self.on_bad_value = on_bad_value
+        self.on_bad_value, self.has_fillers = on_bad_value, autoreset == "next_step"
         self.backend = f"{num_envs} environments in this process"
         self.envs: list[gym.Env] = []
         try:
             for i in range(num_envs):
-                self.envs.append(make(index_offset + i))
+                self.envs.append(_made(make, index_offset + i))
             self._check_same_spaces()
         except BaseException:
             self.close()
@@ -143,7 +145,7 @@ class InProcessVectorEnv(VectorEnv):
         before = self._episode[i], self._actions[i]
         games = self._recorders[i].games
         self._episode[i], self._actions[i] = episode, []
-        with self._blame(i):
+        try:
             result = self.envs[i].reset(seed=self._episode_seed(i))
             if not (isinstance(result, tuple) and len(result) == 2):
                 raise EnvContractError(
@@ -151,6 +153,8 @@ class InProcessVectorEnv(VectorEnv):
                 )
             self._buffer.write(i, result[0])
             self._check_row(i)
+        except FOREIGN as error:
+            raise self._blamed(i, error) from error
         if self._recorders[i].games > games:
             self._kept_on[i] = []
         else:
@@ -227,7 +231,7 @@ class InProcessVectorEnv(VectorEnv):
                 raise NotFiniteError(fault)
             self._check_row(i)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
-        except Exception as error:
+        except FOREIGN as error:
             raise self._blamed(i, error) from error
 
     def _check_row(self, i: int) -> None:
@@ -235,11 +239,9 @@ class InProcessVectorEnv(VectorEnv):
         if self.on_bad_value != RAISE and (fault := bad_row(self._buffer.tree, i)):
             raise NotFiniteError(fault)
 
-    def _blame(self, i: int) -> _Blame:
-        return _Blame(self, i)
-
-    def _blamed(self, i: int, error: Exception) -> DingLiteError:
-        said = str(error) if isinstance(error, DingLiteError) else f"{type(error).__name__}: {error}"
+    def _blamed(self, i: int, error: BaseException) -> DingLiteError:
+        """Returns the error that says in which environment, and when, ``error`` was raised."""
+        said = told(error)
         if not self._actions[i]:
             where = f"{self.describe(i)}, action 'none, at reset'"
         else:
@@ -306,18 +308,14 @@ class InProcessVectorEnv(VectorEnv):
         self.envs = []
 
 
-class _Blame:
-    """Turns an exception of one environment into an EnvError that says which one, and when."""
-
-    def __init__(self, envs: InProcessVectorEnv, index: int) -> None:
-        self.envs, self.index = envs, index
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception):
-            raise self.envs._blamed(self.index, error) from error
+def _made(make: Callable[[int], gym.Env], index: int) -> gym.Env:
+    """Returns environment number ``index``; what its making raises says which one it was."""
+    try:
+        return make(index)
+    except DingLiteError:
+        raise
+    except FOREIGN as error:
+        raise EnvError(f"env {index} cannot be made: {told(error)}") from error
 
 
 def _kept(action: Any) -> Any:

@@ -61,7 +61,7 @@ def missing_extra(error: BaseException) -> str:
     if isinstance(error, (gym.error.NameNotFound, gym.error.VersionNotFound)):
         return ""  # its package is there, and has told what it offers instead
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
-    words = re.findall(r"\w+", str(error).lower())
+    words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")
     return f' Install what it needs: pip install "ding_lite[{extra}]"' if extra else ""
 

@@ -505,6 +505,10 @@ def test_a_fault_that_ends_a_run_is_one_paragraph_and_exit_code_3(
     assert re.search(r"env 1 \(seed \d+, episode 0, step 3\)[,:] ", said)
     assert words in said
     assert "Traceback" not in said
+    # What the environment's own code did, also where it was a worker's.
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert bool(re.search(r'faulty\.py", line \d+, in _fault', log)) == (fault == "crash")
+    assert log.index("Traceback") < log.rindex(words.removeprefix("action 0: "))
     assert not (tmp_path / "run" / "ckpt").exists()
 
 

@@ -287,15 +287,18 @@ def test_an_exception_says_which_environment_when_and_where_in_the_code(where):
         assert "episode 0, step 2), action 1:" in str(error)
 
 
-def test_a_message_is_the_same_as_in_one_process():
-    base = InProcessVectorEnv(faulty("step", "raise"), 4)
-    base.reset("x")
-    base.step(discrete())
-    with pytest.raises(EnvError) as here:
-        base.step(discrete())
-    with pytest.raises(EnvError) as there:
-        run_to_the_fault(faulty("step", "raise"))
-    assert str(here.value) == str(there.value)
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+@pytest.mark.parametrize("how", ["raise", "sys.exit"])
+def test_a_message_is_the_same_as_in_one_process(where, how):
+    """A call of sys.exit is a fault as any other: it must not end the run without a word."""
+    with pytest.raises(EnvError, match=r"env 1 .*: (ValueError|SystemExit).*\(at faulty_worlds.py:\d+\)") as here:
+        with contextlib.closing(InProcessVectorEnv(faulty(where, how), 4)) as base:
+            base.reset("x")
+            for _ in range(3):
+                base.step(discrete())
+    with pytest.raises(EnvWorkerError) as there:
+        run_to_the_fault(faulty(where, how))
+    assert str(there.value).removeprefix("worker 0 (envs 0-1): ") == str(here.value)
 
 
 def test_an_error_of_the_library_keeps_its_kind():
