@@ -12,6 +12,7 @@ from ding_lite.types import Transition, Tree
 
 # What an environment's ``on_bad_value`` may be; see docs/environments.md.
 RAISE, RESET_ENV, DROP = ON_BAD_VALUE = ("raise", "reset_env", "drop")
+LAST_OBSERVATION = "last observation of the episode before, "
 LARGEST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -58,5 +59,5 @@ def bad_step(transition: Transition) -> tuple[int, str] | None:
         return found
     if transition.final_obs is None:
         return None
-    found = bad_observation(transition.final_obs, "last observation of the episode before, ")
+    found = bad_observation(transition.final_obs, LAST_OBSERVATION)
     return found and (int(transition.final_env[found[0]]), found[1])

@@ -82,6 +82,7 @@ class NativeVectorEnv(VectorEnv):
         if mask_from_info:
             self.obs_space = with_mask_space(self._own_obs_space, self.action_space)
         self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self.adapter = STATE_ADAPTERS.get(entry_point)
         self.restorable = self.adapter is not None

@@ -96,7 +96,8 @@ class SubprocessVectorEnv(VectorEnv):
             raise ValueError(f"expected at least 1 environment and worker, got {num_envs} and {num_workers}")
         if not hasattr(socket, "send_fds"):
             raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
-        self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
+        self.num_envs, self.seed = num_envs, seed
+        self.autoreset, self.has_fillers = autoreset, autoreset == "next_step"
         self.final_of_terminated, self.on_bad_value = final_of_terminated, on_bad_value
         self.step_timeout, self.reset_timeout, self.start_timeout = step_timeout, reset_timeout, start_timeout
         self.close_timeout = close_timeout

@@ -47,6 +47,7 @@ class VectorEnv(ABC):
         backend: one line for people.
         groups: rows that are stepped together.
         busy_cores: how many cores the environments use while the policy acts.
+        has_fillers: whether the row after an episode's end is a reset, whose action is discarded.
         restorable: whether ``load_state_dict`` can bring open episodes back.
         restarts: how often a part of it was lost and replaced.
         cut_steps: how many steps the episodes had that were lost with it.
@@ -63,6 +64,7 @@ class VectorEnv(ABC):
     backend: str
     groups: tuple[slice, ...] = (ALL,)
     busy_cores: int = 0
+    has_fillers: bool = False
     restorable: bool = True
     restarts: int = 0
     cut_steps: int = 0
