@@ -227,7 +227,7 @@ class RunLogger:
             self._log.flush()
 
     def explain(self, error: BaseException) -> None:
-        """Writes a traceback to log.txt, with those of the causes: an environment's own code, also in a worker."""
+        """Writes a traceback to log.txt, with those of its causes: of an environment, also in a worker."""
         self.say("".join(traceback.format_exception(error)))
 
     def write(self, env_step: int, row: Mapping[str, Any], episodes: Iterable[Episode]) -> None:

@@ -590,7 +590,11 @@ BAD_INPUT = {
     "missing file": (["-c", "nope.py"], 2, ["config file nope.py does not exist", "looked in"]),
     "file without config": (["-c", "empty.py"], 2, ["config file empty.py has no dict named `config`"]),
     "syntax error": (["-c", "syntax.py"], 2, ["config file syntax.py, line 2: "]),
-    "config that ends the program": (["-c", "exit.py"], 2, ["config file exit.py cannot be read: SystemExit: 0"]),
+    "config that ends the program": (
+        ["-c", "exit.py"],
+        2,
+        ["config file exit.py cannot be read: SystemExit: 0"],
+    ),
     "folder that cannot be made": (
         ["-c", "tiny.py", "--exp-name", "tiny.py/run"],
         2,

@@ -266,8 +266,8 @@ def test_worker_that_ends_itself_is_noticed_at_once(where, how, words):
         assert "in env 1 (seed " in str(caught.value)
 
 
-def run_to_the_fault(make, **kwargs):
-    with pool(make, **kwargs) as envs:
+def run_to_the_fault(make, backend=pool, **kwargs):
+    with backend(make, **kwargs) as envs:
         envs.reset("x")
         for _ in range(3):
             envs.step(discrete())
@@ -291,11 +291,9 @@ def test_an_exception_says_which_environment_when_and_where_in_the_code(where):
 @pytest.mark.parametrize("how", ["raise", "sys.exit"])
 def test_a_message_is_the_same_as_in_one_process(where, how):
     """A call of sys.exit is a fault as any other: it must not end the run without a word."""
-    with pytest.raises(EnvError, match=r"env 1 .*: (ValueError|SystemExit).*\(at faulty_worlds.py:\d+\)") as here:
-        with contextlib.closing(InProcessVectorEnv(faulty(where, how), 4)) as base:
-            base.reset("x")
-            for _ in range(3):
-                base.step(discrete())
+    said = r"env 1 .*: (ValueError|SystemExit).*\(at faulty_worlds.py:\d+\)"
+    with pytest.raises(EnvError, match=said) as here:
+        run_to_the_fault(faulty(where, how), lambda make: contextlib.closing(InProcessVectorEnv(make, 4)))
     with pytest.raises(EnvWorkerError) as there:
         run_to_the_fault(faulty(where, how))
     assert str(there.value).removeprefix("worker 0 (envs 0-1): ") == str(here.value)
