@@ -57,6 +57,14 @@ class WholeBoxAction(Sound):
     action_space = spaces.Box(0, 5, (2,), np.int64)
 
 
+class EmptyBoxAction(Sound):
+    action_space = spaces.Box(-1, 1, (0,), np.float32)
+
+
+class NoSpace(Sound):
+    observation_space = None
+
+
 # ---- the old API, and exceptions
 
 
@@ -74,6 +82,11 @@ class OldStep(Sound):
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
         return obs, reward, terminated or truncated, info
+
+
+class ThreeValues(Sound):
+    def step(self, action):
+        return super().step(action)[:3]
 
 
 class NoInfo(Sound):

@@ -18,7 +18,12 @@ LARGEST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 def bad_reward(reward: float) -> str:
     """Says what is wrong with a reward that float32 cannot hold; empty where nothing is."""
-    return "" if abs(reward) <= LARGEST else f"reward = {reward}, which is not finite"
+    if abs(reward) <= LARGEST:
+        return ""
+    beyond = (
+        math.isfinite(reward) and f"greater than float32 can hold, in which rewards are kept ({LARGEST:.3g})"
+    )
+    return f"reward = {reward}, which is {beyond or 'not finite'}"
 
 
 def bad_observation(obs: Tree, path: str = "observation") -> tuple[int, str] | None:

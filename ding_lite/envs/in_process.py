@@ -15,14 +15,13 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.finite import ON_BAD_VALUE, RAISE, bad_reward, bad_row, is_finite
-from ding_lite.envs.recorder import as_bool, as_float, find_recorder
+from ding_lite.envs.recorder import as_bool, as_float, find_recorder, refuse, reset_fault
 from ding_lite.envs.spaces import ObservationBuffer, action_splitter, tree_leaves, tree_map
 from ding_lite.envs.vector import ALL, NO_ENVS, VectorEnv
 from ding_lite.errors import (
     FOREIGN,
     CheckpointError,
     DingLiteError,
-    EnvContractError,
     EnvError,
     NotFiniteError,
     NumericsError,
@@ -147,10 +146,7 @@ class InProcessVectorEnv(VectorEnv):
         self._episode[i], self._actions[i] = episode, []
         try:
             result = self.envs[i].reset(seed=self._episode_seed(i))
-            if not (isinstance(result, tuple) and len(result) == 2):
-                raise EnvContractError(
-                    "reset must return (obs, info); this is the old gym API. Wrap it with `shimmy`"
-                )
+            refuse(reset_fault(result))  # a wrapper's own, too
             self._buffer.write(i, result[0])
             self._check_row(i)
         except FOREIGN as error:

@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.masks import OBSERVATION, as_mask, mask_space, with_mask_space
+from ding_lite.envs.recorder import check_spaces
 from ding_lite.envs.spaces import ObservationBuffer, children, tree_map
 from ding_lite.envs.vector import NO_ENVS, VectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError
@@ -62,6 +63,9 @@ class NativeVectorEnv(VectorEnv):
         entry_point: of the environment, to find its state adapter.
         info_keys: of an ended episode's info, recorded with it.
         mask_from_info: put ``info["action_mask"]`` into the observation.
+
+    Raises:
+        EnvContractError: if the environment does not declare its spaces, or its autoreset mode.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class NativeVectorEnv(VectorEnv):
         mask_from_info: bool = False,
     ) -> None:
         self.env, self.seed, self.info_keys, self.mask_from_info = env, seed, info_keys, mask_from_info
+        check_spaces(env, "single_")
         self.num_envs = env.num_envs
         self._own_obs_space, self.action_space = env.single_observation_space, env.single_action_space
         self.obs_space = self._own_obs_space
@@ -81,7 +86,7 @@ class NativeVectorEnv(VectorEnv):
         self._branched_actions = children(self.action_space) is not None
         if mask_from_info:
             self.obs_space = with_mask_space(self._own_obs_space, self.action_space)
-        self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.mode = _mode_of(env)
         self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self.adapter = STATE_ADAPTERS.get(entry_point)
@@ -207,6 +212,20 @@ class NativeVectorEnv(VectorEnv):
 
     def close(self) -> None:
         self.env.close()
+
+
+def _mode_of(env: GymnasiumVectorEnv) -> AutoresetMode:
+    """Returns what a vector environment declares; a guess would be trained on, right or wrong."""
+    declared = env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(declared)
+    except ValueError as error:
+        raise EnvContractError(
+            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}: nobody can tell "
+            "what the row after an episode's end is. Declare what the environment does, NEXT_STEP, "
+            "SAME_STEP or DISABLED: "
+            'metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}'
+        ) from error
 
 
 def _stacked_mask(mask: Any, action_space: gym.Space) -> Tree:

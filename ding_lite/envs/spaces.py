@@ -71,6 +71,11 @@ class LeafBuffer:
             array = np.asarray(value)
         except ValueError as error:
             raise EnvContractError(f"{where}: {error}") from error
+        if array.dtype.kind not in "biufc":
+            raise EnvContractError(
+                f"{where} is {value!r:.60} ({type(value).__name__}), the space {self.space} declares "
+                f"numbers of the dtype {self.declared}"
+            )
         if array.shape != self.shape:
             raise EnvContractError(
                 f"{where} has the shape {array.shape}, the space {self.space} declares {self.shape}"

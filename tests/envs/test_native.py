@@ -220,6 +220,21 @@ def test_cut_without_a_final_observation_is_refused_under_same_step():
         envs.step(np.zeros(1, np.int64))
 
 
+@pytest.mark.parametrize("declared", [{}, {"autoreset_mode": "sometimes"}])
+def test_vector_environment_that_does_not_declare_its_autoreset_mode_is_refused(declared):
+    env = SyncVectorEnv([CountingEnv])
+    env.metadata = declared
+    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.metadata\['autoreset_mode'\] is .*Declare"):
+        NativeVectorEnv(env)
+
+
+def test_vector_environment_without_a_space_is_told_what_to_define():
+    env = SyncVectorEnv([CountingEnv])
+    env.single_action_space = None
+    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.single_action_space: there is none"):
+        NativeVectorEnv(env)
+
+
 def test_env_pool_begins_anew_from_the_seed_of_the_stream():
     starts = [env_pool(seed).reset("evaluate", number).copy() for seed, number in ((1, 0), (1, 0), (1, 1))]
     assert np.array_equal(starts[0], starts[1])

@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+import broken_worlds
 import faulty_worlds as worlds
 import numpy as np
 import pytest
@@ -306,6 +307,17 @@ def test_an_error_of_the_library_keeps_its_kind():
         pass
     with pytest.raises(EnvError, match="env 2 has the observation_space"), pool(worlds.uneven, num_workers=1):
         pass
+
+
+@pytest.mark.parametrize(
+    "env", [broken_worlds.ThreeValues, broken_worlds.NoInfo, broken_worlds.SeedlessReset]
+)
+def test_a_break_of_the_api_ends_the_pool_at_once(env):
+    """A new worker would do it again."""
+    with pool(lambda index: EpisodeRecorder(env()), 2, max_restarts=3) as envs:
+        with pytest.raises(EnvContractError, match=r"env [01] .*(step returned|step's info|does not take)"):
+            envs.reset("x"), envs.step(discrete(2))
+        assert envs.restarts == 0
 
 
 @pytest.mark.parametrize("where", ["init", "reset", "step"])
