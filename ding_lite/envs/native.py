@@ -17,8 +17,8 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from ding_lite.envs.masks import OBSERVATION, as_mask, mask_space, with_mask_space
 from ding_lite.envs.recorder import check_spaces
 from ding_lite.envs.spaces import ObservationBuffer, children, tree_map
-from ding_lite.envs.vector import NO_ENVS, VectorEnv
-from ding_lite.errors import CheckpointError, EnvContractError
+from ding_lite.envs.vector import CLOSED, NO_ENVS, VectorEnv
+from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, told
 from ding_lite.seeding import integer_seed
 from ding_lite.types import MASK_KEY, Episode, Transition, Tree
 
@@ -100,13 +100,18 @@ class NativeVectorEnv(VectorEnv):
         self._final = ObservationBuffer(self._own_obs_space, self.num_envs)
 
     def reset(self, *stream: str | int) -> Tree:
+        self._check_open()
+        self._lacking, self._sent = "", None
         self.episode_returns[:] = 0
         self.episode_lengths[:] = 0
         self._pending_reset[:] = self._resets = False
         return self._reset_env(integer_seed(self.seed, *stream))
 
     def _reset_env(self, seed: int) -> Tree:
-        obs, info = self.env.reset(seed=seed)
+        try:
+            obs, info = self.env.reset(seed=seed)
+        except FOREIGN as error:
+            raise self._blamed("reset", error) from error
         return self._with_mask(as_tree(obs, self._own_obs_space), info)
 
     def _with_mask(self, obs: Tree, info: Mapping[str, Any]) -> Tree:
@@ -126,9 +131,14 @@ class NativeVectorEnv(VectorEnv):
         return reward
 
     def step(self, action: Tree) -> Transition:
+        if self._lacking or self._sent is not None:
+            raise self._cannot_step()
         if self._branched_actions:
             action = _as_space(action, self.action_space)
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+        except FOREIGN as error:
+            raise self._blamed("step", error) from error
         if self._branched_obs or obs.dtype == np.float64:
             obs = as_tree(obs, self._own_obs_space)
         reward = np.asarray(reward, np.float32)
@@ -154,6 +164,9 @@ class NativeVectorEnv(VectorEnv):
                 obs = as_tree(obs, self._own_obs_space)
         obs = self._with_mask(obs, info)
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
+
+    def _blamed(self, call: str, error: BaseException) -> EnvError:
+        return EnvError(f"{self.backend}: {call} raised {told(error)}")
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
         if self.mode is not AutoresetMode.SAME_STEP:
@@ -200,8 +213,10 @@ class NativeVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
+        self._check_open()
         if self.adapter is None or state["native"] is None:
             raise CheckpointError(f"{self.backend}: its open episodes cannot be brought back")
+        self._lacking, self._sent = "", None
         self.env.reset(seed=0)  # makes the generator and the arrays that the adapter fills
         self.adapter.write(self.env.unwrapped, state["native"])
         self._pending_reset = np.array(state["pending_reset"], bool)
@@ -211,6 +226,7 @@ class NativeVectorEnv(VectorEnv):
         return self.adapter.observe(self.env.unwrapped)
 
     def close(self) -> None:
+        self._closed = self._lacking = CLOSED
         self.env.close()
 
 

@@ -19,9 +19,11 @@ import broken_worlds
 import faulty_worlds as worlds
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from leaks import alive, no_leaks  # noqa: F401 (a fixture)
 
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import tree_map
 from ding_lite.envs.subprocess import SubprocessVectorEnv
@@ -294,7 +296,7 @@ def test_a_message_is_the_same_as_in_one_process(where, how):
     """A call of sys.exit is a fault as any other: it must not end the run without a word."""
     said = r"env 1 .*: (ValueError|SystemExit).*\(at faulty_worlds.py:\d+\)"
     with pytest.raises(EnvError, match=said) as here:
-        run_to_the_fault(faulty(where, how), lambda make: contextlib.closing(InProcessVectorEnv(make, 4)))
+        run_to_the_fault(faulty(where, how), in_process)
     with pytest.raises(EnvWorkerError) as there:
         run_to_the_fault(faulty(where, how))
     assert str(there.value).removeprefix("worker 0 (envs 0-1): ") == str(here.value)
@@ -465,22 +467,73 @@ def test_a_step_of_all_that_was_interrupted_leaves_no_half_to_send(monkeypatch):
             envs.send(np.zeros(2, int), 0)
 
 
-def test_calls_out_of_order():
-    with pool(faulty("", "")) as envs:
-        with pytest.raises(EnvError, match="not been reset"):
-            envs.step(discrete())
+def in_process(make):
+    return contextlib.closing(InProcessVectorEnv(make, 4))
+
+
+def native(make):
+    return contextlib.closing(NativeVectorEnv(SyncVectorEnv([functools.partial(make, i) for i in range(4)])))
+
+
+@pytest.mark.parametrize("backend", [pool, in_process, native])
+def test_calls_out_of_order_are_refused_in_the_same_words(backend):
+    with backend(faulty("", "")) as envs:
+        for call in (lambda: envs.step(discrete()), lambda: envs.send(discrete()), envs.receive):
+            with pytest.raises(
+                EnvError, match=r"have not been reset yet: reset\(\) or load_state_dict\(\) must"
+            ):
+                call()
         envs.reset("x")
-        with pytest.raises(EnvError, match=r"\[3\] actions for 4 environments"):
-            envs.step(discrete(3))
-        envs.step(discrete())
+        with pytest.raises(EnvError, match="group 0 has been sent no step"):
+            envs.receive()
+        envs.send(discrete())
+        with pytest.raises(EnvError, match=r"group 0 has been sent a step already: receive\(0\) must"):
+            envs.send(discrete())
+        with pytest.raises(EnvError, match="a step that was sent has not been received: reset"):
+            envs.step(discrete())
+        assert envs.receive().obs[:, 0].tolist() == [1] * 4  # none of them has changed anything
+        with pytest.raises(EnvError, match="group 0 has been sent no step"):
+            envs.receive()
+        envs.send(discrete())
+        assert envs.reset("x")[:, 0].tolist() == [0] * 4  # the step on its way is nobody's any more
+        assert envs.step(discrete()).obs[:, 0].tolist() == [1] * 4
         envs.close()
         envs.close()
-        for call in (
-            lambda: envs.step(discrete()),
-            envs.reset,
-            envs.state_dict,
-            lambda: envs.episode_returns,
+        calls = (lambda: envs.step(discrete()), lambda: envs.send(discrete()), envs.receive, envs.reset)
+        for call in (*calls, lambda: envs.load_state_dict({"envs": []})):
+            with pytest.raises(EnvError, match="these environments have been closed; make them anew"):
+                call()
+
+
+@pytest.mark.parametrize("backend", [pool, in_process])
+def test_actions_of_another_number_than_the_environments_are_refused_before_any_steps(backend):
+    with backend(faulty("", "")) as envs:
+        envs.reset("x")
+        for count in (3, 5):
+            with pytest.raises(EnvError, match=f"step got {count} actions for 4 environments"):
+                envs.step(discrete(count))
+        assert envs.step(discrete()).obs[:, 0].tolist() == [1] * 4
+
+
+def test_what_is_no_batch_of_actions_is_refused_before_any_steps():
+    with in_process(functools.partial(worlds.counting, "dict")) as envs:
+        envs.reset("x")
+        for batch in (
+            None,
+            3,
+            {"a": np.zeros((4, 2), int)},
+            {"a": np.zeros((4, 2), int), "b": np.zeros(3, int)},
         ):
+            with pytest.raises(EnvError, match="step got .* for 4 environments, of the action space Dict"):
+                envs.step(batch)
+        assert not envs.episode_lengths.any()
+
+
+def test_closed_pool_has_nothing_to_tell():
+    with pool(faulty("", "")) as envs:
+        envs.reset("x")
+        envs.close()
+        for call in (envs.state_dict, lambda: envs.episode_returns):
             with pytest.raises(EnvError, match="have been closed"):
                 call()
         assert envs.describe(2) == "env 2"
@@ -494,7 +547,7 @@ def test_halves_out_of_turn():
         envs.reset("x")
         with pytest.raises(EnvError, match="group 0 has been sent no step"):
             envs.receive(0)
-        with pytest.raises(EnvError, match=r"\[4\] actions for 2 environments"):
+        with pytest.raises(EnvError, match="step got 4 actions for 2 environments"):
             envs.send(discrete(), 1)
         envs.send(pair, 0)
         envs.send(pair, 1)
