@@ -4,7 +4,7 @@
   x ConfigError            2   a key or a value that a config may not have
   x RegistryError          2   a name that nothing is registered under, or one that is taken
   x EnvError               3   an environment that cannot be made or stepped
-    . EnvContractError     3   an environment that breaks the contract of its own spaces
+    . EnvContractError     3   an environment that breaks gymnasium's API, or the contract of its spaces
       - NotFiniteError     3   an observation or a reward that is not finite
     . EnvWorkerError       3   a worker process that died, hung, or whose environment raised
   x NumericsError          4   a loss or a gradient that is not finite
@@ -61,7 +61,7 @@ class EnvError(DingLiteError, RuntimeError):
 
 
 class EnvContractError(EnvError):
-    """Raised when what an environment returns is not what its spaces declare."""
+    """Raised when an environment breaks gymnasium's API, or returns what its spaces do not declare."""
 
 
 class NotFiniteError(EnvContractError):

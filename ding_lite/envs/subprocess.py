@@ -326,6 +326,7 @@ class SubprocessVectorEnv(VectorEnv):
                 f"{failure}. {worker.name} is replaced, and its open episodes are cut ({cut} steps). "
                 f"{self._pool.budget.left} of {self._pool.budget.most} restarts left"
             )
+            self.explain(failure.remote_traceback)
         jobs = {number: self._jobs[number] for number in failed}
         replies = self._pool.request(wire.START, jobs, self.start_timeout, "start_timeout")
         self._check_spaces(replies)

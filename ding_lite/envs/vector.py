@@ -59,6 +59,7 @@ class VectorEnv(ABC):
         on_bad_value: what a value that is not finite does: "raise", "reset_env" or "drop".
         bad_values: how often one has ended an episode, or was in the first observation of one.
         say: called with a line for people when any of this happens; by default a warning.
+        explain: called with the traceback of a worker that is replaced, if it left one; by default nothing.
     """
 
     num_envs: int
@@ -76,6 +77,7 @@ class VectorEnv(ABC):
     on_bad_value: str = RAISE
     bad_values: int = 0
     say: Callable[[str], None] = staticmethod(_warn)
+    explain: Callable[[str], None] = staticmethod(lambda traceback: None)
     _lacking: str = NOT_RESET  # why nothing can be stepped; empty if it can
     _closed: str = ""  # why nothing can be called; empty if it can
     _sent: Tree = None  # the action that receive() steps with

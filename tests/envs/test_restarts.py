@@ -466,6 +466,7 @@ def test_a_run_whose_workers_die_trains_on_and_says_so(tmp_path):
     assert len(said) >= 3
     assert any("exit code -9" in line for line in said)
     assert any("a crash on purpose" in line for line in said)
+    assert re.search(r'faulty\.py", line \d+, in _fault', (tmp_path / "run" / "log.txt").read_text())
     header, *_, last = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     row = dict(zip(header.split(","), last.split(","), strict=True))
     assert float(row["collect/env_restarts"]) == len(said)
