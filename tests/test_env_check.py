@@ -99,8 +99,8 @@ FAULTS = [
     # observations
     (broken.WrongShape, "observation", FAIL, r"shape \(3,\).*declares \(2,\)", "observation_space"),
     (functools.partial(broken.Shows, [[1.0], 2.0]), "observation", FAIL, "step 0: observation: ", "cast"),
-    (functools.partial(broken.Shows, "far"), "observation", FAIL, r"shape \(\)", "cast"),
-    (functools.partial(broken.Shows, None), "observation", FAIL, r"shape \(\)", "cast"),
+    (functools.partial(broken.Shows, "far"), "observation", FAIL, r"is 'far' \(str\)", "cast"),
+    (functools.partial(broken.Shows, None), "observation", FAIL, r"is None \(NoneType\)", "cast"),
     (broken.FloatImage, "observation", FAIL, "dtype float32.*declares uint8", "cast"),
     (broken.MissingKey, "observation", FAIL, r"step 0: the observation has no \['gone'\]", ""),
     (broken.Float64, "observation", OK, "float64 observations become float32", ""),
