@@ -109,20 +109,22 @@ class Parts:
             )
         return lines
 
-    def report_to(self, *listeners: Callable[[str], None]) -> None:
+    def report_to(self, log: Callable[[str], None], show: Callable[[str], None]) -> None:
         """Says what the run is made of; from now on its environments and its health check speak, too.
 
-        Listeners must not lead back here: a run that is dropped frees its environments at once.
+        The tracebacks of workers that are replaced go to the log alone. Neither may lead back here: a run
+        that is dropped frees its environments at once.
         """
 
         def say(line: str) -> None:
-            for listener in listeners:
-                listener(line)
+            log(line)
+            show(line)
 
         for line in self.describe():
             say(line)
         self.envs.say = self.health.say = say
         self.evaluator.envs.say = lambda line: say(f"in evaluation: {line}")
+        self.envs.explain = self.evaluator.envs.explain = log
 
     def warm_up(self) -> list[str]:
         """Shows the policy the random steps that it wants to see before training; returns what to say."""

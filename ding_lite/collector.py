@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ding_lite.envs.finite import DROP, bad_observation, bad_step
-from ding_lite.envs.masks import without_legal_action
+from ding_lite.envs.finite import DROP
 from ding_lite.envs.spaces import batch_of_actions, tree_map
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import EnvContractError, NotFiniteError
+from ding_lite.envs.watch import Watch
+from ding_lite.errors import NotFiniteError
 from ding_lite.machine import leaving_cores
 from ding_lite.rollout import Rollout, RolloutStorage
 from ding_lite.seeding import integer_seed
@@ -39,13 +39,14 @@ class Collector:
 
     def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int) -> None:
         self.envs, self.mode = envs, mode
+        self._watch = Watch(envs, "; nothing of this rollout was learned from")
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._numbers = [np.arange(envs.num_envs)[rows] for rows in envs.groups]
         # Of the rollout that is being collected, at row t: ends with their observations, and spoiled steps.
         self._final_rows: list[tuple[int, np.ndarray, Tree]] = []
         self._spoiled: list[tuple[int, np.ndarray]] = []
-        self._go_on_from(self._reset("collect"))
+        self._go_on_from(self._watch.reset("collect"))
         self.finished: deque[tuple[float, int]] = deque(maxlen=WINDOW)
         self.episodes: list[Episode] = []  # finished in the last rollout
         self.episode_count = 0
@@ -61,7 +62,8 @@ class Collector:
 
         Raises:
             EnvContractError: if an observation or a reward is not finite (where env.on_bad_value bears them:
-            if no row is left), or a mask leaves no action; nothing is learned from such a rollout.
+            if no row is left), an index is outside of its range, or a mask leaves no action; nothing is
+            learned from such a rollout.
         """
         storage, envs = self.storage, self.envs
         self.episodes, self._final_rows, self._spoiled = [], [], []
@@ -115,7 +117,7 @@ class Collector:
             self._final_rows.append((t, numbers[transition.final_env], transition.final_obs))
         if transition.spoiled:
             self._spoiled.append((t, numbers[transition.spoiled]))
-        self._check(transition, numbers)
+        self._watch.look(transition, numbers)
         if transition.episodes:
             self.episodes += [one._replace(env=int(numbers[one.env])) for one in transition.episodes]
 
@@ -165,7 +167,7 @@ class Collector:
         """
         envs = self.envs
         envs.action_space.seed(integer_seed(seed, "warm up"))
-        obs, rows, numbers = self._reset("warm up"), [], np.arange(envs.num_envs)
+        obs, rows, numbers = self._watch.reset("warm up"), [], np.arange(envs.num_envs)
         for _ in range(math.ceil(n / envs.num_envs)):
             rows.append(tree_map(np.copy, obs))
             if isinstance(obs, dict) and MASK_KEY in obs:
@@ -173,31 +175,10 @@ class Collector:
             else:
                 action = batch_of_actions(envs.action_space, envs.num_envs)
             transition = envs.step(action)
-            self._check(transition, numbers)
+            self._watch.look(transition, numbers)
             obs = transition.obs
-        self._go_on_from(self._reset("collect"))
+        self._go_on_from(self._watch.reset("collect"))
         return tree_map(lambda *leaves: np.concatenate(leaves)[:n], *rows)
-
-    def _reset(self, *stream: str | int) -> Tree:
-        obs = self.envs.reset(*stream)
-        if found := bad_observation(obs, "observation after reset"):
-            self._refuse(*found, NotFiniteError)
-        self._check_masks(obs, np.arange(self.envs.num_envs))
-        return obs
-
-    def _check(self, transition: Transition, numbers: np.ndarray) -> None:
-        if found := bad_step(transition):
-            self._refuse(int(numbers[found[0]]), found[1], NotFiniteError)
-        self._check_masks(transition.obs, numbers)
-
-    def _check_masks(self, obs: Tree, numbers: np.ndarray) -> None:
-        if isinstance(obs, dict) and MASK_KEY in obs:
-            stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space)
-            if stuck.any():
-                self._refuse(int(numbers[stuck][0]), f"{MASK_KEY} leaves no legal action")
-
-    def _refuse(self, env: int, what: str, kind: type[EnvContractError] = EnvContractError) -> None:
-        raise kind(f"{self.envs.describe(env)}: {what}; nothing of this rollout was learned from")
 
     METRICS = (
         "episode_return",
@@ -244,7 +225,7 @@ class Collector:
             self._go_on_from(self.envs.load_state_dict(state["envs"]))
         else:
             # The open episodes were bootstrapped at the last row, as truncated ones are; they end there.
-            self._go_on_from(self._reset("collect", "resumed", self.episode_count))
+            self._go_on_from(self._watch.reset("collect", "resumed", self.episode_count))
 
 
 def _final(rows: list[tuple[int, np.ndarray, Tree]]) -> dict[str, Any]:

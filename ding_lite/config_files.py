@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.errors import ConfigError, DingLiteError
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, told
 
 CONFIG_FOLDERS = (
     Path(__file__).parent / "_configs",  # an installed package
@@ -94,8 +94,8 @@ def read_config(file: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {file}, line {error.lineno}: {error.msg}") from error
     except DingLiteError:
         raise
-    except Exception as error:
-        raise ConfigError(f"config file {file} cannot be read: {type(error).__name__}: {error}") from error
+    except FOREIGN as error:
+        raise ConfigError(f"config file {file} cannot be read: {told(error)}") from error
     if not isinstance(config, dict):
         found = "" if config is None else f"; its `config` is a {type(config).__name__}"
         raise ConfigError(f"config file {file} has no dict named `config`{found}")

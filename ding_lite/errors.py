@@ -4,7 +4,7 @@
   x ConfigError            2   a key or a value that a config may not have
   x RegistryError          2   a name that nothing is registered under, or one that is taken
   x EnvError               3   an environment that cannot be made or stepped
-    . EnvContractError     3   an environment that breaks the contract of its own spaces
+    . EnvContractError     3   an environment that breaks gymnasium's API, or the contract of its spaces
       - NotFiniteError     3   an observation or a reward that is not finite
     . EnvWorkerError       3   a worker process that died, hung, or whose environment raised
   x NumericsError          4   a loss or a gradient that is not finite
@@ -14,8 +14,20 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
+
+# What code that is not ours may raise where an error of ours answers for it. It may call sys.exit, which
+# would end a run without a word; KeyboardInterrupt is the user's own.
+FOREIGN = (Exception, SystemExit)
+NOT_THE_USERS = (
+    "<",  # frozen modules, and code without a file
+    os.path.dirname(__file__) + os.sep,
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
+)
 
 
 class DingLiteError(Exception):
@@ -49,7 +61,7 @@ class EnvError(DingLiteError, RuntimeError):
 
 
 class EnvContractError(EnvError):
-    """Raised when what an environment returns is not what its spaces declare."""
+    """Raised when an environment breaks gymnasium's API, or returns what its spaces do not declare."""
 
 
 class NotFiniteError(EnvContractError):
@@ -90,3 +102,27 @@ class CheckpointError(DingLiteError, OSError):
     """Raised when a checkpoint is damaged, foreign, or belongs to another model or run."""
 
     exit_code = 5
+
+
+def told(error: BaseException) -> str:
+    """Returns an exception in words, with the last line of the user's own code that it went through."""
+    try:
+        said = str(error)
+    except Exception as second:
+        said = f"(its __str__ raises {type(second).__name__})"
+    if isinstance(error, DingLiteError):
+        return said
+    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    where = _last_line(error.__traceback__)
+    return f"{said} (at {where})" if where else said
+
+
+def _last_line(traceback: TracebackType | None) -> str:
+    """Returns file and line of the innermost frame that is neither installed nor ours; "" without one."""
+    found = ""
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith(NOT_THE_USERS):
+            found = f"{os.path.basename(file)}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found

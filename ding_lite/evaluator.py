@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.envs.finite import bad_observation, bad_step
 from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.watch import Watch
 from ding_lite.errors import NotFiniteError
 from ding_lite.types import Episode, EvalMode, Evaluation, Tree
 
@@ -31,6 +31,7 @@ class Evaluator:
 
     def __init__(self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int) -> None:
         self.envs, self.mode = envs, mode
+        self._watch, self._numbers = Watch(envs, ", in an evaluation"), np.arange(envs.num_envs)
         self.n_episode, self.max_steps = n_episode, max_steps
         self._bad_before = 0  # how many values were not finite before this evaluation
 
@@ -42,8 +43,8 @@ class Evaluator:
             on_step: called with the observations before each step.
 
         Raises:
-            NotFiniteError: if an observation or a reward is not finite; where env.on_bad_value lets such an
-                episode be played anew, if that is so of nearly all.
+            EnvContractError: as a collector, of an observation, a reward or a mask.
+            NotFiniteError: if env.on_bad_value lets episodes be played anew, and that is so of nearly all.
         """
         left, self._bad_before = self._quota(), self.envs.bad_values
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
@@ -72,13 +73,14 @@ class Evaluator:
         played = np.zeros(envs.num_envs, np.int64)
         steps = np.zeros(envs.num_envs, np.int64)  # of the open episodes
         self.mode.reset()
-        obs = envs.reset("evaluate", *stream, *([number] if number else []))
-        self._check(bad_observation(obs))
+        obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
+        self._check_spoiled()
         while not done.all():
             if on_step is not None:
                 on_step(obs)
             transition = envs.step(self.mode.to_env(self.mode.forward(obs)["action"]))
-            self._check(bad_step(transition))
+            self._watch.look(transition, self._numbers)
+            self._check_spoiled()
             obs = transition.obs
             steps = np.where(transition.valid, steps + 1, 0)  # an episode that was lost is played anew
             for episode in transition.episodes:
@@ -92,9 +94,7 @@ class Evaluator:
                 returns, lengths = envs.episode_returns, envs.episode_lengths
                 yield Episode(int(env), float(returns[env]), int(lengths[env]), {}, cut=True)
 
-    def _check(self, found: tuple[int, str] | None) -> None:
-        if found:
-            raise NotFiniteError(f"{self.envs.describe(found[0])}: {found[1]}, in an evaluation")
+    def _check_spoiled(self) -> None:
         spoiled = self.envs.bad_values - self._bad_before
         if spoiled > SPOILED_PER_EPISODE * self.n_episode:
             raise NotFiniteError(

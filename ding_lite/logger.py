@@ -18,6 +18,7 @@ import platform
 import shutil
 import subprocess
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -238,6 +239,10 @@ class RunLogger:
         with contextlib.suppress(OSError, ValueError):  # words are not worth a run; the rows will tell
             self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
             self._log.flush()
+
+    def explain(self, error: BaseException) -> None:
+        """Writes a traceback to log.txt, with those of its causes: of an environment, also in a worker."""
+        self.say("".join(traceback.format_exception(error)))
 
     def write(self, env_step: int, row: Mapping[str, Any], episodes: Iterable[Episode]) -> None:
         """Writes one iteration: its row of metrics, and its finished episodes.

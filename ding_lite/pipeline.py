@@ -262,11 +262,11 @@ class SerialPipeline:
 
     def _fail(self, error: BaseException) -> None:
         """Notes how a run died; its last checkpoint stays the one from before."""
-        interrupted = isinstance(error, KeyboardInterrupt)
-        self.status = "interrupted" if interrupted else "failed"
+        self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
             self.checkpoints.dump(error)
             self.error = f"{type(error).__name__}: {error}"
+            self.logger.explain(error)
             self.logger.say(self.error)
             self._write_result()
         except (DingLiteError, OSError) as second:

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ding_lite.errors import RegistryError
+from ding_lite.errors import FOREIGN, RegistryError, told
 from ding_lite.schema import Schema, arguments_of, check
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -169,6 +169,8 @@ class Registry:
             raise RegistryError(
                 f"{self.noun} {path!r} cannot be imported: {error}. Is its folder on the Python path?"
             ) from error
+        except FOREIGN as error:  # of the module's own code
+            raise RegistryError(f"{self.noun} {path!r} cannot be imported: {told(error)}") from error
         return target
 
 

@@ -5,6 +5,7 @@ They live in a light module of their own, since worker processes import it.
 
 import os
 import random
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -56,6 +57,14 @@ class WholeBoxAction(Sound):
     action_space = spaces.Box(0, 5, (2,), np.int64)
 
 
+class EmptyBoxAction(Sound):
+    action_space = spaces.Box(-1, 1, (0,), np.float32)
+
+
+class NoSpace(Sound):
+    observation_space = None
+
+
 # ---- the old API, and exceptions
 
 
@@ -75,6 +84,11 @@ class OldStep(Sound):
         return obs, reward, terminated or truncated, info
 
 
+class ThreeValues(Sound):
+    def step(self, action):
+        return super().step(action)[:3]
+
+
 class NoInfo(Sound):
     def step(self, action):
         return (*super().step(action)[:4], None)
@@ -86,6 +100,11 @@ class Raises(Sound):
     def step(self, action):
         self.taken += 1
         return super().step(action) if self.taken < 20 else {}["key"]
+
+
+class Exits(Raises):
+    def step(self, action):
+        return super().step(action) if self.taken < 19 else sys.exit(0)
 
 
 # ---- observations

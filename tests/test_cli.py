@@ -607,6 +607,11 @@ BAD_INPUT = {
     "missing file": (["-c", "nope.py"], 2, ["config file nope.py does not exist", "looked in"]),
     "file without config": (["-c", "empty.py"], 2, ["config file empty.py has no dict named `config`"]),
     "syntax error": (["-c", "syntax.py"], 2, ["config file syntax.py, line 2: "]),
+    "config that ends the program": (
+        ["-c", "exit.py"],
+        2,
+        ["config file exit.py cannot be read: SystemExit: 0"],
+    ),
     "folder that cannot be made": (
         ["-c", "tiny.py", "--exp-name", "tiny.py/run"],
         2,
@@ -684,6 +689,7 @@ def test_bad_input_is_a_readable_paragraph_and_leaves_nothing_behind(tmp_path, n
     (tmp_path / "tiny.py").write_text(TINY)
     (tmp_path / "bad.py").write_text(BAD_CONFIG)
     (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "exit.py").write_text("import sys\n\nsys.exit(0)\n")
     (tmp_path / "ale_py.py").write_text(NOT_INSTALLED)
     (tmp_path / "syntax.py").write_text("seed = 3\nconfig = dict(seed=seed\n")
     before = contents(tmp_path)

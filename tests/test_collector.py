@@ -1,7 +1,9 @@
 """The collector: a rollout's fields, its episode borders, and values that are refused before any learning."""
 
 import contextlib
+from functools import partial
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from worlds import (
     SeededBox,
     SeededEnv,
     SpoiledEnv,
+    StuckEnv,
     digest,
     policy_for,
     vector_of,
@@ -19,6 +22,7 @@ from worlds import (
 
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.subprocess import SubprocessVectorEnv
 from ding_lite.errors import EnvContractError
@@ -294,37 +298,128 @@ def test_bad_value_in_the_last_row_of_a_rollout_is_refused():
         collector.collect()
 
 
-class Stuck(LengthEnv):
-    """Has no legal action after so many steps."""
+class Indexed(CountingEnv):
+    """Shows its step, which a third one brings out of its range, and two indices that begin elsewhere."""
 
-    observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
+    observation_space = SPACES.Dict(at=SPACES.Discrete(3), two=SPACES.MultiDiscrete([2, 4], start=[-1, 0]))
 
-    def __init__(self, after=3):
-        super().__init__()
-        self.after = after
+    def __init__(self, shown=(), end="terminated"):
+        super().__init__(((3, end),))
+        self.shown = dict(shown)
 
-    def reset(self, **kwargs):
-        obs, info = super().reset(**kwargs)
-        return {"at": obs, "action_mask": np.ones(2, np.int8)}, info
+    def obs(self):
+        sound = {"at": min(self.count, 2), "two": np.array([-1, self.count])}
+        return sound | self.shown if self.count == 3 else sound
 
-    def step(self, action):
-        obs, *rest = super().step(action)
-        return ({"at": obs, "action_mask": np.full(2, self.count < self.after, np.int8)}, *rest)
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ({"at": 7}, r"\['at'\] = 7, which is not in Discrete\(3\)"),
+        ({"at": -1}, r"\['at'\] = -1, which is not in Discrete\(3\)"),
+        ({"two": np.array([-1, 4])}, r"\['two'\]\[1\] = 4, which is not in MultiDiscrete"),
+        ({"two": np.array([-2, 0])}, r"\['two'\]\[0\] = -2, which is not in MultiDiscrete"),
+        ({}, ""),
+    ],
+)
+def test_index_outside_of_its_range_is_refused_where_it_is_valued(end, shown, said):
+    """The last observation of a terminated episode is not: nobody looks anything up by it."""
+    collector = collector_of(lambda index: Indexed(shown if index else {}, end))
+    if not said or end == "terminated":
+        assert collector.collect().valid.all()
+        return
+    last = "last observation of the episode before, "
+    with pytest.raises(EnvContractError, match=rf"env 1 \(seed \d+, episode 1, step 0\): {last}{said}"):
+        collector.collect()
+
+
+@pytest.mark.parametrize("backend", ["base", "subprocess", "vector"])
+def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(backend):
+    make = partial(Indexed, {"at": 7})
+    if backend == "base":
+        envs = vector_of(lambda index: make(), 2, autoreset="next_step")
+    elif backend == "subprocess":
+        options = dict(num_workers=1, autoreset="next_step")
+        envs = SubprocessVectorEnv(lambda index: EpisodeRecorder(make()), 2, **options)
+    else:
+        envs = NativeVectorEnv(gym.vector.SyncVectorEnv([make, make]))
+    with contextlib.closing(envs):
+        collector = Collector(envs, policy_for(envs).collect_mode, 40)
+        with pytest.raises(
+            EnvContractError, match=r"env 0 .*observation\['at'\] = 7, which is not in Disc"
+        ) as told:
+            collector.collect()
+    assert ("episode 0, step 3)" in str(told.value)) == (backend != "vector")
 
 
 def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
     with pytest.raises(EnvContractError, match=r"env 0 .*step 3\): action_mask leaves no legal action"):
-        collector_of(lambda index: Stuck()).collect()
+        collector_of(lambda index: StuckEnv()).collect()
 
 
 def test_mask_of_one_half_is_refused_by_the_number_in_the_vector():
     def make(index):
-        return EpisodeRecorder(Stuck(2 if index == 3 else 1000))
+        return EpisodeRecorder(StuckEnv(2 if index == 3 else 1000))
 
     with contextlib.closing(SubprocessVectorEnv(make, 4, num_workers=1, double_buffer=True)) as envs:
         collector = Collector(envs, policy_for(envs).collect_mode, 40)
         with pytest.raises(EnvContractError, match=r"env 3 .*step 2\): action_mask leaves no legal action"):
             collector.collect()
+
+
+@pytest.mark.parametrize("stuck_after", [4, 5])
+@pytest.mark.parametrize("autoreset", [*AUTORESET, "native"])
+def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stuck_after):
+    """Nothing is done after it: under NEXT_STEP it is shown, and the action thrown away."""
+    if autoreset == "native":
+        envs = NativeVectorEnv(gym.vector.SyncVectorEnv([partial(StuckEnv, stuck_after)] * 2))
+    else:
+        envs = vector_of(lambda index: StuckEnv(stuck_after), 2, autoreset=autoreset)
+    collector = Collector(envs, policy_for(envs).collect_mode, 40)
+    if stuck_after == 5:  # the length of its episodes
+        assert collector.collect().valid.sum() == (34 if envs.has_fillers else 40)
+        return
+    with pytest.raises(EnvContractError, match=r"env 0 .*step 4\): action_mask leaves no legal action"):
+        collector.collect()
+
+
+@pytest.mark.parametrize(
+    ("mask", "actions", "said"),
+    [
+        (SPACES.MultiBinary(4), SPACES.Discrete(3), r"Declare it as Box\(False, True, \(3,\), bool\)"),
+        (SPACES.MultiBinary((1, 3)), SPACES.Discrete(3), r"Declare it as Box\(False, True, \(3,\), bool\)"),
+        (SPACES.MultiBinary(2), SPACES.MultiDiscrete([2, 3]), r"Declare it as .*\(5,\), bool\)"),
+        (SPACES.MultiBinary(2), SPACES.Box(-1, 1, (2,)), "cannot be masked: give that key another name"),
+        (SPACES.MultiBinary(3), SPACES.Tuple([SPACES.Discrete(3)]), r"Declare it as Dict\('0': Box"),
+        (SPACES.MultiBinary(5), SPACES.MultiDiscrete([2, 3]), ""),
+        (SPACES.Tuple([SPACES.MultiBinary(2), SPACES.MultiBinary(3)]), SPACES.MultiDiscrete([2, 3]), ""),
+        (SPACES.Dict(a=SPACES.MultiBinary(3)), SPACES.Dict(a=SPACES.Discrete(3), b=SPACES.Discrete(2)), ""),
+    ],
+)
+def test_masks_of_another_size_than_the_actions_are_refused(mask, actions, said):
+    class Masked(gym.Env):
+        observation_space = SPACES.Dict(at=SPACES.Discrete(1), action_mask=mask)
+        action_space = actions
+
+        def reset(self, *, seed=None, options=None):
+            return {"at": 0, "action_mask": self._ones(mask)}, {}
+
+        def step(self, action):
+            return self.reset()[0], 0.0, False, False, {}
+
+        def _ones(self, space):
+            if isinstance(space, SPACES.MultiBinary):
+                return np.ones(space.shape, np.int8)
+            if isinstance(space, SPACES.Tuple):
+                return tuple(map(self._ones, space.spaces))
+            return {name: self._ones(child) for name, child in space.spaces.items()}
+
+    if not said:
+        assert collector_of(lambda index: Masked()).collect().valid.all()
+        return
+    with pytest.raises(EnvContractError, match=rf"obs\['action_mask'\] is .*, and the actions are .*{said}"):
+        collector_of(lambda index: Masked())
 
 
 @pytest.mark.parametrize("double_buffer", [False, True])

@@ -70,15 +70,25 @@ FAULTS = [
     # making and spaces
     ("CartPol-v1", "make", FAIL, r"CartPol.* Did you mean: `CartPole`", "Correct the id"),
     (broken.NeedsMinAtar, "make", FAIL, "No module named 'minatar'", r'pip install "ding_lite\[minatar\]"'),
+    (broken.NoSpace, "make", FAIL, r"NoSpace\.observation_space: there is none\. Define it", "^$"),
     (broken.TextLeaf, "spaces", FAIL, r"observation\['name'\]: .*Text", "wrapper"),
     (broken.SequenceAction, "spaces", FAIL, r"action\[1\]: .*Sequence", "wrapper"),
     (broken.WholeBoxAction, "spaces", FAIL, r"action: .*whole numbers", "wrapper"),
+    (broken.EmptyBoxAction, "spaces", FAIL, r"action: .*nothing in it to choose", "wrapper"),
     # the old API, and exceptions
     (broken.OldReset, "reset", FAIL, "reset returned one ndarray", "old gym API.*pip install shimmy"),
     (broken.SeedlessReset, "reset", FAIL, "unexpected keyword argument 'seed'", "old gym API"),
     (broken.OldStep, "step", FAIL, "step returned 4 values, not 5", "old gym API.*pip install shimmy"),
     (limited(broken.OldStep, 5), "step", FAIL, "step returned 4 values, not 5", "old gym API"),
+    (
+        broken.ThreeValues,
+        "step",
+        FAIL,
+        "step returned 3 values, not 5",
+        r"^Let it return \(obs, reward, term",
+    ),
     (broken.NoInfo, "step", FAIL, "info is a NoneType", "dict"),
+    (broken.Exits, "step", FAIL, r"raised SystemExit: 0 \(at broken_worlds.py:\d+\) \(episode", "Exits"),
     (
         broken.Raises,
         "step",
@@ -89,8 +99,8 @@ FAULTS = [
     # observations
     (broken.WrongShape, "observation", FAIL, r"shape \(3,\).*declares \(2,\)", "observation_space"),
     (functools.partial(broken.Shows, [[1.0], 2.0]), "observation", FAIL, "step 0: observation: ", "cast"),
-    (functools.partial(broken.Shows, "far"), "observation", FAIL, r"shape \(\)", "cast"),
-    (functools.partial(broken.Shows, None), "observation", FAIL, r"shape \(\)", "cast"),
+    (functools.partial(broken.Shows, "far"), "observation", FAIL, r"is 'far' \(str\)", "cast"),
+    (functools.partial(broken.Shows, None), "observation", FAIL, r"is None \(NoneType\)", "cast"),
     (broken.FloatImage, "observation", FAIL, "dtype float32.*declares uint8", "cast"),
     (broken.MissingKey, "observation", FAIL, r"step 0: the observation has no \['gone'\]", ""),
     (broken.Float64, "observation", OK, "float64 observations become float32", ""),

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from worlds import CountingEnv, HalveReward, LengthEnv, SeededEnv, digest, policy_for, vector_of
+from worlds import CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv, digest, policy_for, vector_of
 
 from ding_lite.config import compile_config
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.errors import EnvContractError
 from ding_lite.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.types import EvalMode, Evaluation
 
@@ -17,7 +18,7 @@ def passive(action=0):
     """A policy that does one thing."""
 
     def forward(obs):
-        return {"action": np.full(len(obs), action, np.int64)}
+        return {"action": np.full(len(obs["at"] if isinstance(obs, dict) else obs), action, np.int64)}
 
     return EvalMode(forward, lambda actions: actions, lambda: None)
 
@@ -67,6 +68,19 @@ def test_on_step_sees_every_observation_before_its_step():
         0, on_step=lambda obs: seen.append(obs[0].tolist())
     )
     assert seen == [[0, 0], [0, 1], [0, 2]]
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_mask_that_leaves_no_action_is_refused_where_one_is_needed(autoreset):
+    """Not in an episode's last observation, after which there is none."""
+    for stuck_after, played in ((4, False), (5, True)):
+        evaluator = evaluator_of(lambda i, after=stuck_after: StuckEnv(after), 2, 4, autoreset=autoreset)
+        if played:
+            assert evaluator.evaluate(0).lengths == (5,) * 4
+            continue
+        said = r"env 0 \(seed \d+, episode 0, step 4\): action_mask leaves no legal action, in an evaluation"
+        with pytest.raises(EnvContractError, match=said):
+            evaluator.evaluate(0)
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)

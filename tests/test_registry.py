@@ -139,6 +139,14 @@ def test_import_path_may_go_into_a_class(registry):
     assert registry.get("collections:OrderedDict.fromkeys")("ab") == {"a": None, "b": None}
 
 
+def test_module_that_ends_the_program_is_an_error_with_its_line(registry, tmp_path, monkeypatch):
+    (tmp_path / "ends_here.py").write_text("import sys\n\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "'ends_here:Thing' cannot be imported: SystemExit: 0 (at ends_here.py:3)" in message(
+        registry, "ends_here:Thing"
+    )
+
+
 @pytest.mark.parametrize("path", ["no_such_module_here:Thing", "collections:NoSuchThing"])
 def test_import_path_to_nothing_is_refused_with_the_path(registry, path):
     text = message(registry, path)

@@ -140,6 +140,24 @@ class LengthEnv(gym.Env):
         return np.array([self.count], np.float32), 1.0, self.count >= self.length, False, {}
 
 
+class StuckEnv(LengthEnv):
+    """Has no legal action after so many steps."""
+
+    observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
+
+    def __init__(self, after=3):
+        super().__init__()
+        self.after = after
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return {"at": obs, "action_mask": np.ones(2, np.int8)}, info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return ({"at": obs, "action_mask": np.full(2, self.count < self.after, np.int8)}, *rest)
+
+
 class RaisingEnv(LengthEnv):
     """Raises at its step number ``at``, counted over episodes."""
 

@@ -30,7 +30,7 @@ from ding_lite.env_check.seeds import (
 )
 from ding_lite.env_check.trees import draw_legal, extremes, space_leaves
 from ding_lite.envs.spaces import ObservationBuffer
-from ding_lite.errors import ConfigError, DingLiteError
+from ding_lite.errors import ConfigError, DingLiteError, EnvContractError
 from ding_lite.models.encoders import default_encoder
 from ding_lite.models.heads import ActionHead
 from ding_lite.seeding import numpy_generator
@@ -100,7 +100,7 @@ def findings(
         except DingLiteError as error:
             seen, _, install = str(error).partition(" Install what it needs: ")
             advice = install or "Correct the id, or what env.kwargs and env.wrappers give it."
-            yield Finding("make", FAIL, seen, advice)
+            yield Finding("make", FAIL, seen, "" if isinstance(error, EnvContractError) else advice)
             return
         yield Finding("make", OK, f"{type(env.unwrapped).__module__}.{type(env.unwrapped).__qualname__}")
         try:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from ding_lite.env_check.finding import FAIL, OK, WARN, Finding
 from ding_lite.env_check.playing import Call, Player, declared_limit, is_set, lengths_and_ends
 from ding_lite.env_check.trees import value_leaves
-from ding_lite.envs.masks import as_mask, mask_space, without_legal_action
+from ding_lite.envs.masks import as_mask, mask_fault, without_legal_action
 from ding_lite.envs.native import STATE_ADAPTERS
 from ding_lite.envs.spaces import ObservationBuffer, tree_map
 from ding_lite.errors import EnvContractError
@@ -248,10 +248,8 @@ def time_limit(env: gym.Env, calls: Sequence[Call]) -> Finding:
 
 def action_mask(env: gym.Env, calls: Sequence[Call]) -> Finding:
     """At least one legal action at every step."""
-    wanted, given = mask_space(env.action_space), env.observation_space[MASK_KEY]  # type: ignore[index]
-    if wanted is None or spaces.flatdim(given) != spaces.flatdim(wanted):
-        seen = f"obs[{MASK_KEY!r}] is {given}, and the actions are {env.action_space}"
-        return Finding("action mask", FAIL, seen, f"Declare it as {wanted}: True where an action is legal.")
+    if fault := mask_fault(env.observation_space[MASK_KEY], env.action_space):  # type: ignore[index]
+        return Finding("action mask", FAIL, fault[0], f"{fault[1]}.")
     for call in calls:
         try:
             mask = tree_map(lambda leaf: leaf[None], as_mask(call.obs[MASK_KEY], env.action_space))

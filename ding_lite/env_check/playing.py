@@ -14,14 +14,11 @@ import numpy as np
 from ding_lite.env_check.finding import FAIL, Fault, Finding
 from ding_lite.env_check.trees import draw_legal, value_leaves
 from ding_lite.envs.make import make_env
-from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.recorder import EpisodeRecorder, reset_fault, signature_fault, step_fault
+from ding_lite.errors import FOREIGN, told
 from ding_lite.seeding import integer_seed, numpy_generator
 
 KEPT = 3  # observations that are held on to, to see whether a later call overwrites them
-OLD_API = (
-    "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
-    "(obs, reward, terminated, truncated, info); or wrap the environment with `shimmy` (pip install shimmy)."
-)
 
 
 class Innermost(gym.Wrapper):
@@ -76,13 +73,12 @@ def reset_env(env: gym.Env, seed: int, where: str = "") -> tuple[Any, Mapping[st
     """
     try:
         result = env.reset(seed=seed)
-    except Exception as error:
-        text = f"reset(seed={seed}) raised {type(error).__name__}: {error}{where}"
-        old = isinstance(error, TypeError) and "unexpected keyword argument" in str(error)
-        raise Fault(Finding("reset", FAIL, text, OLD_API if old else _look(env))) from error
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-        shown = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
-        raise Fault(Finding("reset", FAIL, f"reset returned {shown}, not (obs, info){where}", OLD_API))
+    except FOREIGN as error:
+        text = f"reset(seed={seed}) raised {told(error)}"
+        old = signature_fault(error) if isinstance(error, TypeError) else None
+        raise _fault("reset", (text, old[1] if old else _look(env)), where) from error
+    if found := reset_fault(result):
+        raise _fault("reset", found, where)
     return result
 
 
@@ -94,21 +90,21 @@ def step_env(env: gym.Env, action: Any, where: str = "") -> tuple[Any, Any, Any,
     """
     try:
         result = env.step(action)
-    except Exception as error:
-        text = f"step({action!r:.80}) raised {type(error).__name__}: {error}{where}"
-        raise Fault(Finding("step", FAIL, text, _look(env))) from error
-    if not isinstance(result, tuple) or len(result) != 5:
-        count = len(result) if isinstance(result, tuple) else 1
-        raise Fault(Finding("step", FAIL, f"step returned {count} values, not 5{where}", OLD_API))
-    if not isinstance(result[4], Mapping):
-        text = f"step's info is a {type(result[4]).__name__}{where}"
-        raise Fault(Finding("step", FAIL, text, "Return a dict as info; an empty one will do."))
+    except FOREIGN as error:
+        text = f"step({action!r:.80}) raised {told(error)}"
+        raise _fault("step", (text, _look(env)), where) from error
+    if found := step_fault(result):
+        raise _fault("step", found, where)
     return result
+
+
+def _fault(check: str, found: tuple[str, str], where: str) -> Fault:
+    return Fault(Finding(check, FAIL, f"{found[0]}{where}", f"{found[1]}."))
 
 
 def _look(env: gym.Env) -> str:
     kind = type(env.unwrapped)
-    return f"Correct {kind.__module__}.{kind.__qualname__}; this call follows gymnasium's API."
+    return f"Correct {kind.__module__}.{kind.__qualname__}; this call follows gymnasium's API"
 
 
 def is_set(flag: Any) -> bool:

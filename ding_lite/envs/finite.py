@@ -12,12 +12,18 @@ from ding_lite.types import Transition, Tree
 
 # What an environment's ``on_bad_value`` may be; see docs/environments.md.
 RAISE, RESET_ENV, DROP = ON_BAD_VALUE = ("raise", "reset_env", "drop")
+LAST_OBSERVATION = "last observation of the episode before, "
 LARGEST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
 def bad_reward(reward: float) -> str:
     """Says what is wrong with a reward that float32 cannot hold; empty where nothing is."""
-    return "" if abs(reward) <= LARGEST else f"reward = {reward}, which is not finite"
+    if abs(reward) <= LARGEST:
+        return ""
+    beyond = (
+        math.isfinite(reward) and f"greater than float32 can hold, in which rewards are kept ({LARGEST:.3g})"
+    )
+    return f"reward = {reward}, which is {beyond or 'not finite'}"
 
 
 def bad_observation(obs: Tree, path: str = "observation") -> tuple[int, str] | None:
@@ -58,5 +64,5 @@ def bad_step(transition: Transition) -> tuple[int, str] | None:
         return found
     if transition.final_obs is None:
         return None
-    found = bad_observation(transition.final_obs, "last observation of the episode before, ")
+    found = bad_observation(transition.final_obs, LAST_OBSERVATION)
     return found and (int(transition.final_env[found[0]]), found[1])

@@ -62,7 +62,8 @@ class Group:
         action = tree_map(np.asarray, action)
         counts = {len(leaf) if leaf.ndim else 0 for leaf in tree_leaves(action)}
         if counts != {self.size}:
-            raise EnvError(f"step got {sorted(counts)} actions for {self.size} environments")
+            found = " and ".join(map(str, sorted(counts)))
+            raise EnvError(f"step got {found} actions for {self.size} environments")
         messages = {}
         for worker, (own, rows) in self.shares.items():
             actions = tree_map(lambda leaf, rows=rows: leaf[rows], action)

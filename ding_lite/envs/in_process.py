@@ -15,16 +15,17 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.finite import ON_BAD_VALUE, RAISE, bad_reward, bad_row, is_finite
-from ding_lite.envs.recorder import as_bool, as_float, find_recorder
-from ding_lite.envs.spaces import ObservationBuffer, action_splitter, tree_leaves, tree_map
-from ding_lite.envs.vector import ALL, NO_ENVS, VectorEnv
+from ding_lite.envs.recorder import as_bool, as_float, find_recorder, refuse, reset_fault
+from ding_lite.envs.spaces import ObservationBuffer, action_splitter, stacked_actions, tree_leaves, tree_map
+from ding_lite.envs.vector import ALL, CLOSED, NO_ENVS, VectorEnv
 from ding_lite.errors import (
+    FOREIGN,
     CheckpointError,
     DingLiteError,
-    EnvContractError,
     EnvError,
     NotFiniteError,
     NumericsError,
+    told,
 )
 from ding_lite.seeding import integer_seed
 from ding_lite.types import Episode, Transition, Tree
@@ -65,12 +66,12 @@ class InProcessVectorEnv(VectorEnv):
             raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
         self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
         self.final_of_terminated, self.index_offset = final_of_terminated, index_offset
-        self.on_bad_value = on_bad_value
+        self.on_bad_value, self.has_fillers = on_bad_value, autoreset == "next_step"
         self.backend = f"{num_envs} environments in this process"
         self.envs: list[gym.Env] = []
         try:
             for i in range(num_envs):
-                self.envs.append(make(index_offset + i))
+                self.envs.append(_made(make, index_offset + i))
             self._check_same_spaces()
         except BaseException:
             self.close()
@@ -110,11 +111,13 @@ class InProcessVectorEnv(VectorEnv):
 
     def begin(self, stream: tuple[str | int, ...], episodes: Sequence[int]) -> Tree:
         """Begins in each environment the episode of this number, and returns obs (B, ...)."""
-        self._stream = stream
+        self._check_open()
+        self._stream, self._sent = stream, None
         self._pending_reset[:] = False
         for i, episode in enumerate(episodes):
             self._begin_finite(i, episode, self._begin_anew)
             self._recorders[i].finished.clear()
+        self._lacking = ""
         return self._buffer.tree
 
     def _begin_finite(self, i: int, episode: int, begin: Callable[[int, int], None]) -> None:
@@ -143,14 +146,13 @@ class InProcessVectorEnv(VectorEnv):
         before = self._episode[i], self._actions[i]
         games = self._recorders[i].games
         self._episode[i], self._actions[i] = episode, []
-        with self._blame(i):
+        try:
             result = self.envs[i].reset(seed=self._episode_seed(i))
-            if not (isinstance(result, tuple) and len(result) == 2):
-                raise EnvContractError(
-                    "reset must return (obs, info); this is the old gym API. Wrap it with `shimmy`"
-                )
+            refuse(reset_fault(result))  # a wrapper's own, too
             self._buffer.write(i, result[0])
             self._check_row(i)
+        except FOREIGN as error:
+            raise self._blamed(i, error) from error
         if self._recorders[i].games > games:
             self._kept_on[i] = []
         else:
@@ -162,7 +164,10 @@ class InProcessVectorEnv(VectorEnv):
 
     def step(self, action: Tree, group: slice = ALL) -> Transition:
         """Steps the environments of ``group``, of which there is one action each."""
+        if self._lacking or self._sent is not None:
+            raise self._cannot_step()
         envs = range(self.num_envs)[group]
+        actions = self._actions_of(action, len(envs))
         reward = np.zeros(len(envs), np.float32)
         terminated, truncated = np.zeros(len(envs), bool), np.zeros(len(envs), bool)
         valid = ~self._pending_reset[group]
@@ -170,7 +175,7 @@ class InProcessVectorEnv(VectorEnv):
         spoiled: list[int] = []
         final_rows: list[Tree] = []
         episodes: list[Episode] = []
-        for row, (i, one) in enumerate(zip(envs, self._split(action), strict=True)):
+        for row, (i, one) in enumerate(zip(envs, actions, strict=True)):
             if valid[row]:
                 try:
                     reward[row], over, cut_here = self._step_one(i, one)
@@ -211,6 +216,17 @@ class InProcessVectorEnv(VectorEnv):
             spoiled=spoiled,
         )
 
+    def _actions_of(self, batch: Tree, count: int) -> list[Any]:
+        """Returns the single actions of a batch; what is none is refused before anything is stepped."""
+        try:
+            actions = self._split(batch)
+            if len(actions) == count:
+                return actions
+            found = f"{len(actions)} actions"
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            found = " ".join(f"{batch!r:.100}".split())
+        raise EnvError(f"step got {found} for {count} environments, of the action space {self.action_space}")
+
     def _leave_out(self, i: int, error: NotFiniteError) -> None:
         """Counts a value that is not finite; the episode that it was in is not reported."""
         self._count_bad([str(error)])
@@ -227,7 +243,7 @@ class InProcessVectorEnv(VectorEnv):
                 raise NotFiniteError(fault)
             self._check_row(i)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
-        except Exception as error:
+        except FOREIGN as error:
             raise self._blamed(i, error) from error
 
     def _check_row(self, i: int) -> None:
@@ -235,11 +251,9 @@ class InProcessVectorEnv(VectorEnv):
         if self.on_bad_value != RAISE and (fault := bad_row(self._buffer.tree, i)):
             raise NotFiniteError(fault)
 
-    def _blame(self, i: int) -> _Blame:
-        return _Blame(self, i)
-
-    def _blamed(self, i: int, error: Exception) -> DingLiteError:
-        said = str(error) if isinstance(error, DingLiteError) else f"{type(error).__name__}: {error}"
+    def _blamed(self, i: int, error: BaseException) -> DingLiteError:
+        """Returns the error that says in which environment, and when, ``error`` was raised."""
+        said = told(error)
         if not self._actions[i]:
             where = f"{self.describe(i)}, action 'none, at reset'"
         else:
@@ -265,17 +279,18 @@ class InProcessVectorEnv(VectorEnv):
             "pending_reset": self._pending_reset.copy(),
             "obs": tree_map(np.copy, self._buffer.tree),
             "envs": [
-                {"episode": episode, "actions": _stack(actions), "kept_on": list(kept_on)}
+                {"episode": episode, "actions": stacked_actions(actions), "kept_on": list(kept_on)}
                 for episode, actions, kept_on in zip(self._episode, self._actions, self._kept_on, strict=True)
             ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
+        self._check_open()
         if len(state["envs"]) != self.num_envs:
             raise CheckpointError(
                 f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
             )
-        self._stream = tuple(state["stream"])
+        self._stream, self._sent = tuple(state["stream"]), None
         self._pending_reset = np.array(state["pending_reset"], bool)
         for i, saved in enumerate(state["envs"]):
             self._play_again(i, saved)
@@ -287,6 +302,7 @@ class InProcessVectorEnv(VectorEnv):
                 "actions, the environments gave other observations. They are not deterministic, or not what "
                 "they were. With --override (override=True) the run goes on with new episodes"
             )
+        self._lacking = ""
         return self._buffer.tree
 
     def _play_again(self, i: int, saved: Mapping[str, Any]) -> None:
@@ -302,23 +318,20 @@ class InProcessVectorEnv(VectorEnv):
                 self._step_one(i, actions[step])
 
     def close(self) -> None:
+        self._closed = self._lacking = CLOSED
         for env in self.envs:
             env.close()
         self.envs = []
 
 
-class _Blame:
-    """Turns an exception of one environment into an EnvError that says which one, and when."""
-
-    def __init__(self, envs: InProcessVectorEnv, index: int) -> None:
-        self.envs, self.index = envs, index
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception):
-            raise self.envs._blamed(self.index, error) from error
+def _made(make: Callable[[int], gym.Env], index: int) -> gym.Env:
+    """Returns environment number ``index``; what its making raises says which one it was."""
+    try:
+        return make(index)
+    except DingLiteError:
+        raise
+    except FOREIGN as error:
+        raise EnvError(f"env {index} cannot be made: {told(error)}") from error
 
 
 def _kept(action: Any) -> Any:
@@ -326,14 +339,3 @@ def _kept(action: Any) -> Any:
     if type(action) is int:
         return action
     return action.copy() if type(action) is np.ndarray else copy.deepcopy(action)
-
-
-def _stack(actions: list[Any]) -> Tree:
-    """Returns single actions as one batch (n, ...); a tuple's branches are called "0", "1", ..."""
-    if not actions:
-        return None
-    if isinstance(actions[0], dict):
-        return {name: _stack([action[name] for action in actions]) for name in actions[0]}
-    if isinstance(actions[0], tuple):
-        return {str(k): _stack([a[k] for a in actions]) for k in range(len(actions[0]))}
-    return np.array(actions)

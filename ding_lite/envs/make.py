@@ -16,7 +16,7 @@ from ding_lite.envs.packages import mended, missing_extra, register_ids
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap, wrapper_faults
-from ding_lite.errors import ConfigError, DingLiteError, EnvError
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, told
 from ding_lite.registry import ENV_REGISTRY
 from ding_lite.schema import Key
 
@@ -122,15 +122,15 @@ def make_env(
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
         if env_cfg["action_mask"] == "info":
             env = MaskFromInfo(env)
-    except (DingLiteError, KeyboardInterrupt):
+    except DingLiteError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         raise EnvError(f"env {shown!r} cannot be made: {_told(error)}") from error
     return env
 
 
-def _told(error: Exception) -> str:
-    said = f"{type(error).__name__}: {error}".rstrip()
+def _told(error: BaseException) -> str:
+    said = told(error).rstrip()
     return f"{said}{'' if said[-1] in '.?!' else '.'}{missing_extra(error)}"
 
 
@@ -252,7 +252,7 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> Native
             env = ENV_REGISTRY.get(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
     except DingLiteError:
         raise
-    except Exception as error:
+    except FOREIGN as error:
         raise EnvError(f"vector env {shown!r} cannot be made: {_told(error)}") from error
     return NativeVectorEnv(
         env,

@@ -38,6 +38,29 @@ def mask_space(action_space: gym.Space) -> gym.Space | None:
     return gym.spaces.Box(np.zeros(shape, np.bool_), np.ones(shape, np.bool_), dtype=np.bool_)
 
 
+def mask_fault(given: gym.Space, action_space: gym.Space) -> tuple[str, str] | None:
+    """Returns what is wrong with a space of masks, and what to do; None if it is one for these actions."""
+    if _fits(given, action_space):
+        return None
+    seen = f"obs[{MASK_KEY!r}] is {given}, and the actions are {action_space}"
+    wanted = mask_space(action_space)
+    if wanted is None:
+        return seen, "They cannot be masked: give that key another name"
+    return seen, f"Declare it as {wanted}: True where an action is legal"
+
+
+def _fits(given: gym.Space, action_space: gym.Space) -> bool:
+    """Tells whether masks are such as the head of these actions takes; not every branch needs to have one."""
+    branches, parts = children(action_space), children(given)
+    if branches is not None:
+        known = parts is not None and parts.keys() <= branches.keys()
+        return known and all(_fits(part, branches[name]) for name, part in (parts or {}).items())
+    if parts is not None and isinstance(action_space, gym.spaces.MultiDiscrete):  # one mask a part
+        return [part.shape for part in parts.values()] == [(n,) for n in action_space.nvec.ravel()]
+    wanted = mask_space(action_space)
+    return wanted is not None and given.shape == wanted.shape
+
+
 def as_mask(mask: Any, action_space: gym.Space) -> Tree:
     """Returns a mask as environments give it (gymnasium's ``sample(mask)``: int8, tuples) as bools."""
     branches = children(action_space)

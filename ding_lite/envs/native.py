@@ -15,9 +15,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.masks import OBSERVATION, as_mask, mask_space, with_mask_space
+from ding_lite.envs.recorder import check_spaces
 from ding_lite.envs.spaces import ObservationBuffer, children, tree_map
-from ding_lite.envs.vector import NO_ENVS, VectorEnv
-from ding_lite.errors import CheckpointError, EnvContractError
+from ding_lite.envs.vector import CLOSED, NO_ENVS, VectorEnv
+from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, told
 from ding_lite.seeding import integer_seed
 from ding_lite.types import MASK_KEY, Episode, Transition, Tree
 
@@ -62,6 +63,9 @@ class NativeVectorEnv(VectorEnv):
         entry_point: of the environment, to find its state adapter.
         info_keys: of an ended episode's info, recorded with it.
         mask_from_info: put ``info["action_mask"]`` into the observation.
+
+    Raises:
+        EnvContractError: if the environment does not declare its spaces, or its autoreset mode.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class NativeVectorEnv(VectorEnv):
         mask_from_info: bool = False,
     ) -> None:
         self.env, self.seed, self.info_keys, self.mask_from_info = env, seed, info_keys, mask_from_info
+        check_spaces(env, "single_")
         self.num_envs = env.num_envs
         self._own_obs_space, self.action_space = env.single_observation_space, env.single_action_space
         self.obs_space = self._own_obs_space
@@ -81,7 +86,8 @@ class NativeVectorEnv(VectorEnv):
         self._branched_actions = children(self.action_space) is not None
         if mask_from_info:
             self.obs_space = with_mask_space(self._own_obs_space, self.action_space)
-        self.mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.mode = _mode_of(env)
+        self.has_fillers = self.mode is AutoresetMode.NEXT_STEP
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self.adapter = STATE_ADAPTERS.get(entry_point)
         self.restorable = self.adapter is not None
@@ -94,13 +100,18 @@ class NativeVectorEnv(VectorEnv):
         self._final = ObservationBuffer(self._own_obs_space, self.num_envs)
 
     def reset(self, *stream: str | int) -> Tree:
+        self._check_open()
+        self._lacking, self._sent = "", None
         self.episode_returns[:] = 0
         self.episode_lengths[:] = 0
         self._pending_reset[:] = self._resets = False
         return self._reset_env(integer_seed(self.seed, *stream))
 
     def _reset_env(self, seed: int) -> Tree:
-        obs, info = self.env.reset(seed=seed)
+        try:
+            obs, info = self.env.reset(seed=seed)
+        except FOREIGN as error:
+            raise self._blamed("reset", error) from error
         return self._with_mask(as_tree(obs, self._own_obs_space), info)
 
     def _with_mask(self, obs: Tree, info: Mapping[str, Any]) -> Tree:
@@ -120,9 +131,14 @@ class NativeVectorEnv(VectorEnv):
         return reward
 
     def step(self, action: Tree) -> Transition:
+        if self._lacking or self._sent is not None:
+            raise self._cannot_step()
         if self._branched_actions:
             action = _as_space(action, self.action_space)
-        obs, reward, terminated, truncated, info = self.env.step(action)
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+        except FOREIGN as error:
+            raise self._blamed("step", error) from error
         if self._branched_obs or obs.dtype == np.float64:
             obs = as_tree(obs, self._own_obs_space)
         reward = np.asarray(reward, np.float32)
@@ -148,6 +164,9 @@ class NativeVectorEnv(VectorEnv):
                 obs = as_tree(obs, self._own_obs_space)
         obs = self._with_mask(obs, info)
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
+
+    def _blamed(self, call: str, error: BaseException) -> EnvError:
+        return EnvError(f"{self.backend}: {call} raised {told(error)}")
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
         if self.mode is not AutoresetMode.SAME_STEP:
@@ -194,8 +213,10 @@ class NativeVectorEnv(VectorEnv):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
+        self._check_open()
         if self.adapter is None or state["native"] is None:
             raise CheckpointError(f"{self.backend}: its open episodes cannot be brought back")
+        self._lacking, self._sent = "", None
         self.env.reset(seed=0)  # makes the generator and the arrays that the adapter fills
         self.adapter.write(self.env.unwrapped, state["native"])
         self._pending_reset = np.array(state["pending_reset"], bool)
@@ -205,7 +226,22 @@ class NativeVectorEnv(VectorEnv):
         return self.adapter.observe(self.env.unwrapped)
 
     def close(self) -> None:
+        self._closed = self._lacking = CLOSED
         self.env.close()
+
+
+def _mode_of(env: GymnasiumVectorEnv) -> AutoresetMode:
+    """Returns what a vector environment declares; a guess would be trained on, right or wrong."""
+    declared = env.metadata.get("autoreset_mode")
+    try:
+        return AutoresetMode(declared)
+    except ValueError as error:
+        raise EnvContractError(
+            f"{type(env.unwrapped).__name__}.metadata['autoreset_mode'] is {declared!r}: nobody can tell "
+            "what the row after an episode's end is. Declare what the environment does, NEXT_STEP, "
+            "SAME_STEP or DISABLED: "
+            'metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}'
+        ) from error
 
 
 def _stacked_mask(mask: Any, action_space: gym.Space) -> Tree:

@@ -63,7 +63,7 @@ def missing_extra(error: BaseException) -> str:
     if "moved to the gymnasium-robotics" in str(error):  # v2 and v3 of MuJoCo's
         return " gymnasium itself has the newer versions: let env_id end in -v5"
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
-    words = re.findall(r"\w+", str(error).lower())
+    words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")
     return f' Install what it needs: pip install "ding_lite[{extra}]"' if extra else ""
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.errors import EnvContractError
+from ding_lite.errors import EnvContractError, told
+
+OLD_API = (
+    "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
+    "(obs, reward, terminated, truncated, info); or wrap the environment with `shimmy` (pip install shimmy)"
+)
+Fault = tuple[str, str]  # what was seen, and what to do
 
 
 class EpisodeRecorder(gym.Wrapper):
@@ -17,10 +24,15 @@ class EpisodeRecorder(gym.Wrapper):
     Attributes:
         decisions: steps of the outermost wrapper in this game, counted by who steps it.
         games: how often a reset has reached the environment.
+
+    Raises:
+        EnvContractError: if the environment has no spaces; from ``reset`` and ``step``, if it does not follow
+            gymnasium's API.
     """
 
     def __init__(self, env: gym.Env, info_keys: tuple[str, ...] = ()) -> None:
         super().__init__(env)
+        check_spaces(env)
         self.info_keys = info_keys
         self.episode_return, self.steps, self.decisions, self.ended = 0.0, 0, 0, False
         self.games = 0
@@ -36,15 +48,19 @@ class EpisodeRecorder(gym.Wrapper):
             self.finished.append((self.episode_return, self.length, {}, True))
         self.episode_return, self.steps, self.decisions, self.ended = 0.0, 0, 0, False
         self.games += 1
-        return self.env.reset(**kwargs)
+        try:
+            result = self.env.reset(**kwargs)
+        except TypeError as error:
+            if fault := signature_fault(error):
+                raise EnvContractError(". ".join(fault)) from error
+            raise
+        refuse(reset_fault(result))
+        return result
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        if len(result) != 5:
-            raise EnvContractError(
-                f"step returned {len(result)} values: this is the old gym API; gymnasium's returns "
-                "(obs, reward, terminated, truncated, info). Wrap it with `shimmy` (pip install shimmy)"
-            )
+        if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # hardly ever
+            refuse(step_fault(result))
         _, reward, terminated, truncated, info = result
         self.episode_return += as_float(reward)
         self.steps += 1
@@ -53,6 +69,59 @@ class EpisodeRecorder(gym.Wrapper):
             chosen = {k: float(info[k]) for k in self.info_keys if k in info}
             self.finished.append((self.episode_return, self.length, chosen, False))
         return result
+
+
+def refuse(fault: Fault | None) -> None:
+    """Raises an EnvContractError, if there is a fault."""
+    if fault:
+        raise EnvContractError(". ".join(fault))
+
+
+def check_spaces(env: Any, prefix: str = "") -> None:
+    """Refuses an environment without spaces; ``prefix`` is "single_" for a vector of them."""
+    for name in (f"{prefix}observation_space", f"{prefix}action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gym.Space):
+            found = "there is none" if space is None else f"it is {space!r:.60} ({type(space).__name__})"
+            raise EnvContractError(
+                f"{type(env.unwrapped).__name__}.{name}: {found}. Define it in the class or in __init__, as "
+                "one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
+            )
+
+
+def signature_fault(error: TypeError) -> Fault | None:
+    """Returns what is wrong if ``reset`` was called with what it does not take; None at any other error."""
+    said = told(error)
+    if "reset() got an unexpected keyword argument" not in said:
+        return None
+    return f"reset does not take what gymnasium calls it with: {said}", OLD_API
+
+
+def reset_fault(result: Any) -> Fault | None:
+    """Returns what is wrong with what ``reset`` returned; None if it is (obs, info)."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return _info_fault("reset", result[1])
+    shown = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
+    return f"reset returned {shown}, not (obs, info)", "Let it return both" if result is None else OLD_API
+
+
+def step_fault(result: Any) -> Fault | None:
+    """Returns what is wrong with what ``step`` returned; None if it is five values with an info."""
+    if not isinstance(result, (tuple, list)):
+        seen = f"step returned one {type(result).__name__}, not 5 values"
+    elif len(result) != 5:
+        seen = f"step returned {len(result)} values, not 5"
+    else:
+        return _info_fault("step", result[4])
+    if isinstance(result, tuple) and len(result) == 4:
+        return seen, OLD_API
+    return seen, "Let it return (obs, reward, terminated, truncated, info)"
+
+
+def _info_fault(call: str, info: Any) -> Fault | None:
+    if isinstance(info, Mapping):
+        return None
+    return f"{call}'s info is a {type(info).__name__}", "Return a dict as info; an empty one will do"
 
 
 def as_float(reward: Any) -> float:

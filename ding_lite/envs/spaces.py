@@ -71,6 +71,11 @@ class LeafBuffer:
             array = np.asarray(value)
         except ValueError as error:
             raise EnvContractError(f"{where}: {error}") from error
+        if array.dtype.kind not in "biufc":
+            raise EnvContractError(
+                f"{where} is {value!r:.60} ({type(value).__name__}), the space {self.space} declares "
+                f"numbers of the dtype {self.declared}"
+            )
         if array.shape != self.shape:
             raise EnvContractError(
                 f"{where} has the shape {array.shape}, the space {self.space} declares {self.shape}"
@@ -173,3 +178,14 @@ def action_splitter(space: gym.Space) -> Callable[[Tree], list[Any]]:
     if isinstance(space, gym.spaces.Discrete):
         return lambda batch: batch.tolist()  # Python ints: environments step faster with them
     return lambda batch: list(np.array(batch))  # rows of a copy: they outlive the caller's array
+
+
+def stacked_actions(actions: list[Any]) -> Tree:
+    """Returns single actions as one batch (n, ...); a tuple's branches are called "0", "1", ..."""
+    if not actions:
+        return None
+    if isinstance(actions[0], dict):
+        return {name: stacked_actions([action[name] for action in actions]) for name in actions[0]}
+    if isinstance(actions[0], tuple):
+        return {str(k): stacked_actions([a[k] for a in actions]) for k in range(len(actions[0]))}
+    return np.array(actions)

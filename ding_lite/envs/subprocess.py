@@ -38,7 +38,7 @@ from ding_lite.envs.finite import RAISE
 from ding_lite.envs.group import Group
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.spaces import tree_leaves, tree_map
-from ding_lite.envs.vector import ALL, VectorEnv
+from ding_lite.envs.vector import ALL, STEP_SENT, VectorEnv
 from ding_lite.envs.worker_pool import Exchange, RestartBudget, WorkerPool
 from ding_lite.envs.worker_process import WorkerProcess, default_workers
 from ding_lite.errors import CheckpointError, EnvError
@@ -96,7 +96,8 @@ class SubprocessVectorEnv(VectorEnv):
             raise ValueError(f"expected at least 1 environment and worker, got {num_envs} and {num_workers}")
         if not hasattr(socket, "send_fds"):
             raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
-        self.num_envs, self.seed, self.autoreset = num_envs, seed, autoreset
+        self.num_envs, self.seed = num_envs, seed
+        self.autoreset, self.has_fillers = autoreset, autoreset == "next_step"
         self.final_of_terminated, self.on_bad_value = final_of_terminated, on_bad_value
         self.step_timeout, self.reset_timeout, self.start_timeout = step_timeout, reset_timeout, start_timeout
         self.close_timeout = close_timeout
@@ -109,7 +110,6 @@ class SubprocessVectorEnv(VectorEnv):
             self.groups, self.busy_cores = (slice(0, None, 2), slice(1, None, 2)), num_workers
             self.backend += ", one half stepping while the other is acted on"
         self._stream: tuple[str | int, ...] = ()
-        self._lacking = "these environments have not been reset yet"  # why step cannot be called; or ""
         self._shared: wire.SharedArrays | None = None
         self._shown = np.zeros(num_envs, np.int64)  # steps of the open episodes that step() has returned
         self._lost = np.zeros(num_envs, bool)  # replaced with their worker, which step() has not said yet
@@ -172,13 +172,13 @@ class SubprocessVectorEnv(VectorEnv):
     def send(self, action: Tree, group: int = 0) -> None:
         shared = self._ready(step_sent=True)
         if any(sent is self._groups[group] for sent, _ in self._in_flight):
-            raise EnvError(f"group {group} has been sent a step already: receive({group}) must come first")
+            raise self._sent_already(group)
         self._begin_step(shared, self._groups[group], action)
 
     def receive(self, group: int = 0) -> Transition:
         self._ready(step_sent=True)
         if not self._in_flight or self._in_flight[0][0] is not self._groups[group]:
-            raise EnvError(f"group {group} has been sent no step, or is not the one that was sent one first")
+            raise self._sent_nothing(group)
         return self._end_step()
 
     def _begin_step(self, shared: wire.SharedArrays, group: Group, action: Tree) -> None:
@@ -272,9 +272,9 @@ class SubprocessVectorEnv(VectorEnv):
         """Returns the shared arrays; raises if nothing can be stepped, or, but for ``step_sent``, is now."""
         shared, lacking = self._open(), self._lacking
         if self._in_flight and (not step_sent or self._in_flight[0][0] is self._whole):
-            lacking = lacking or "a step that was sent has not been received"
+            lacking = lacking or STEP_SENT
         if lacking:
-            raise EnvError(f"{lacking}: reset() or load_state_dict() must be called first")
+            raise self._cannot_step(lacking)
         return shared
 
     def _request(
@@ -326,6 +326,7 @@ class SubprocessVectorEnv(VectorEnv):
                 f"{failure}. {worker.name} is replaced, and its open episodes are cut ({cut} steps). "
                 f"{self._pool.budget.left} of {self._pool.budget.most} restarts left"
             )
+            self.explain(failure.remote_traceback)
         jobs = {number: self._jobs[number] for number in failed}
         replies = self._pool.request(wire.START, jobs, self.start_timeout, "start_timeout")
         self._check_spaces(replies)

@@ -27,10 +27,15 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.finite import RAISE
+from ding_lite.errors import EnvError
 from ding_lite.types import Transition, Tree
 
 NO_ENVS = np.zeros(0, np.int64)
 ALL = slice(None)
+# Why nothing can be stepped, or called at all.
+NOT_RESET = "these environments have not been reset yet"
+STEP_SENT = "a step that was sent has not been received"
+CLOSED = "these environments have been closed; make them anew"
 
 
 def _warn(line: str) -> None:
@@ -47,12 +52,14 @@ class VectorEnv(ABC):
         backend: one line for people.
         groups: rows that are stepped together.
         busy_cores: how many cores the environments use while the policy acts.
+        has_fillers: whether the row after an episode's end is a reset, whose action is discarded.
         restorable: whether ``load_state_dict`` can bring open episodes back.
         restarts: how often a part of it was lost and replaced.
         cut_steps: how many steps the episodes had that were lost with it.
         on_bad_value: what a value that is not finite does: "raise", "reset_env" or "drop".
         bad_values: how often one has ended an episode, or was in the first observation of one.
         say: called with a line for people when any of this happens; by default a warning.
+        explain: called with the traceback of a worker that is replaced, if it left one; by default nothing.
     """
 
     num_envs: int
@@ -63,31 +70,69 @@ class VectorEnv(ABC):
     backend: str
     groups: tuple[slice, ...] = (ALL,)
     busy_cores: int = 0
+    has_fillers: bool = False
     restorable: bool = True
     restarts: int = 0
     cut_steps: int = 0
     on_bad_value: str = RAISE
     bad_values: int = 0
     say: Callable[[str], None] = staticmethod(_warn)
+    explain: Callable[[str], None] = staticmethod(lambda traceback: None)
+    _lacking: str = NOT_RESET  # why nothing can be stepped; empty if it can
+    _closed: str = ""  # why nothing can be called; empty if it can
+    _sent: Tree = None  # the action that receive() steps with
 
     @abstractmethod
     def reset(self, *stream: str | int) -> Tree:
-        """Begins every environment anew, seeded from the named stream, and returns obs (B, ...)."""
+        """Begins every environment anew, seeded from the named stream, and returns obs (B, ...).
+
+        Steps that were sent and not received are forgotten.
+        """
 
     @abstractmethod
     def step(self, action: Tree) -> Transition:
-        """Steps all environments with actions as they take them (B, ...)."""
+        """Steps all environments with actions as they take them (B, ...).
+
+        Raises:
+            EnvError: if they are closed, have not been reset, or were sent a step that is not received; or
+                if an environment raised.
+        """
 
     def send(self, action: Tree, group: int = 0) -> None:
         """Begins a step of the environments of one group; what is here steps when it is received.
 
         Groups are received in the order in which they were sent, and sent again when they have been.
         """
+        if self._lacking:
+            raise self._cannot_step()
+        if self._sent is not None:
+            raise self._sent_already(group)
         self._sent = action
 
     def receive(self, group: int = 0) -> Transition:
         """Ends the step that was sent last to this group."""
-        return self.step(self._sent)
+        if self._lacking:
+            raise self._cannot_step()
+        if self._sent is None:
+            raise self._sent_nothing(group)
+        action, self._sent = self._sent, None
+        return self.step(action)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EnvError(self._closed)
+
+    def _cannot_step(self, lacking: str = "") -> EnvError:
+        lacking = lacking or self._lacking or STEP_SENT
+        return EnvError(self._closed or f"{lacking}: reset() or load_state_dict() must be called first")
+
+    @staticmethod
+    def _sent_already(group: int) -> EnvError:
+        return EnvError(f"group {group} has been sent a step already: receive({group}) must come first")
+
+    @staticmethod
+    def _sent_nothing(group: int) -> EnvError:
+        return EnvError(f"group {group} has been sent no step, or is not the one that was sent one first")
 
     def describe(self, env: int) -> str:
         """Says which episode environment ``env`` is in, for messages."""

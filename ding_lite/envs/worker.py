@@ -45,7 +45,7 @@ from ding_lite.envs.wire import (
     Job,
     SharedArrays,
 )
-from ding_lite.errors import DingLiteError, EnvError
+from ding_lite.errors import told
 from ding_lite.types import Tree
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -211,7 +211,7 @@ def _start(channel: Channel, made: list[WorkerEnvs]) -> bool:
         nonlocal job
         job = cloudpickle.loads(request.payload)
         modes = (job.autoreset, job.final_of_terminated, job.rows.start, job.on_bad_value)
-        made.append(WorkerEnvs(_naming(job.make), len(job.rows), job.seed, *modes))
+        made.append(WorkerEnvs(job.make, len(job.rows), job.seed, *modes))
         return cloudpickle.dumps((made[0].obs_space, made[0].action_space))
 
     if not _answer(channel, request.seq, make_all) or job is None:
@@ -227,28 +227,13 @@ def _start(channel: Channel, made: list[WorkerEnvs]) -> bool:
     return True
 
 
-def _naming(make: Callable[[int], gym.Env]) -> Callable[[int], gym.Env]:
-    """Lets what ``make`` raises say which environment it was."""
-
-    def make_numbered(index: int) -> gym.Env:
-        try:
-            return make(index)
-        except DingLiteError:
-            raise
-        except Exception as error:
-            raise EnvError(f"env {index} cannot be made: {type(error).__name__}: {error}") from error
-
-    return make_numbered
-
-
 def _answer(channel: Channel, seq: int, work: Callable[[], bytes], envs: WorkerEnvs | None = None) -> bool:
     """Sends what ``work`` returns, or the error that it raises; tells whether there was none."""
     try:
         payload = work()
     except Exception as error:
-        said = str(error) if isinstance(error, DingLiteError) else f"{type(error).__name__}: {error}"
         busy = IDLE if envs is None else envs.busy
-        report = (type(error).__name__, said, traceback.format_exc(), busy)
+        report = (type(error).__name__, told(error), traceback.format_exc(), busy)
         channel.send(seq, ERROR, pickle.dumps(report))
         return False
     channel.send(seq, OK, payload)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from ding_lite import errors
 from ding_lite.envs import wire
+from ding_lite.envs.vector import CLOSED
 from ding_lite.envs.worker_process import WorkerProcess, shared_memory, shut_down
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorkerError
 
@@ -311,7 +312,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """Ends all workers in bounded time; never raises, and a second call does nothing."""
-        self.closed = self.closed or "these environments have been closed; make them anew"
+        self.closed = self.closed or CLOSED
         with contextlib.suppress(Exception):
             self._end()
 

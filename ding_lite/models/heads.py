@@ -125,6 +125,8 @@ class BoxHead(nn.Module):
             raise ConfigError(
                 f"the action space {space} is a Box of whole numbers; use Discrete or MultiDiscrete"
             )
+        if 0 in space.shape:
+            raise ConfigError(f"the action space {space} has nothing in it to choose")
         if np.any(space.low >= space.high):
             raise ConfigError(f"the action space {space} has a dimension with low >= high")
         width = space.high.astype(np.float64) - space.low

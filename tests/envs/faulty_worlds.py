@@ -93,7 +93,9 @@ class Faulty(gym.Env):
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "exit":
-            sys.exit(3)
+            os._exit(3)
+        if self.how == "sys.exit":
+            sys.exit(0)
         if self.how == "hang":
             time.sleep(1000)
         if self.how == "slow":

@@ -3,10 +3,12 @@
 import copy
 from contextlib import nullcontext
 from itertools import pairwise
+from types import MappingProxyType
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from broken_worlds import SeedlessReset
 from worlds import (
     AliasingEnv,
     CountingEnv,
@@ -24,7 +26,7 @@ from worlds import (
 
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.errors import CheckpointError, EnvContractError, EnvError
+from ding_lite.errors import CheckpointError, EnvContractError, EnvError, NotFiniteError
 from ding_lite.seeding import integer_seed
 
 SCRIPTS = (
@@ -235,6 +237,8 @@ def test_flag_that_is_no_bool_is_refused(flag):
         (np.array(["a", "b"]), "dtype"),
         (np.zeros(2, np.complex64), "dtype"),
         ([[1.0], [2.0, 3.0]], "observation"),
+        (None, r"observation is None \(NoneType\), the space Box.* declares numbers"),
+        ("hello", r"observation is 'hello' \(str\), the space Box.* declares numbers"),
     ],
 )
 def test_wrong_observation_says_what_came_and_what_was_declared(obs, message):
@@ -281,15 +285,92 @@ def test_exception_in_reset_names_the_env_and_its_seed():
         envs.reset("collect")
 
 
-def test_old_api_of_step_is_refused_with_a_way_out():
-    with pytest.raises(EnvContractError, match="4 values.*old gym API.*shimmy"):
-        stepped_with(lambda result: (*result[:3], {}))
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r: (*r[:3], {}), r"step returned 4 values, not 5\. This is the old gym API.*shimmy"),
+        (lambda r: r[:3], r"step returned 3 values, not 5\. Let it return \(obs, reward, terminated"),
+        (lambda r: None, r"step returned one NoneType, not 5 values\. Let it return \(obs"),
+        (lambda r: {"obs": 1}, r"step returned one dict, not 5 values\. Let it return \(obs"),
+        (lambda r: (*r[:4], None), r"step's info is a NoneType\. Return a dict"),
+    ],
+)
+def test_step_that_does_not_return_five_values_is_refused_with_a_way_out(spoil, message):
+    with pytest.raises(EnvContractError, match=rf"env 1 .*episode 0, step 2\).*: {message}"):
+        stepped_with(spoil)
 
 
-def test_old_api_of_reset_is_refused_with_a_way_out():
-    envs = vector_of(lambda index: SpoiledEnv(0, lambda result: result[0]), 1)
-    with pytest.raises(EnvContractError, match="old gym API.*shimmy"):
+@pytest.mark.parametrize("kind", [list, lambda values: (*values[:4], MappingProxyType({}))])
+def test_five_values_of_another_kind_are_taken(kind):
+    assert stepped_with(kind).reward[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r: r[0], r"reset returned one ndarray, not \(obs, info\)\. This is the old gym API.*shimmy"),
+        (lambda r: None, r"reset returned one NoneType, not \(obs, info\)\. Let it return both"),
+        (lambda r: (*r, 0), r"reset returned a tuple of 3, not \(obs, info\)"),
+        (lambda r: (r[0], None), r"reset's info is a NoneType\. Return a dict"),
+    ],
+)
+def test_reset_that_does_not_return_observation_and_info_is_refused_with_a_way_out(spoil, message):
+    envs = vector_of(lambda index: SpoiledEnv(0, spoil), 1)
+    with pytest.raises(EnvContractError, match=message):
         envs.reset("collect")
+
+
+def test_reset_that_takes_no_seed_is_refused_with_a_way_out():
+    envs = vector_of(lambda index: SeedlessReset(), 1)
+    with pytest.raises(EnvContractError, match=r"does not take.*argument 'seed'.*old gym API.*shimmy"):
+        envs.reset("collect")
+
+
+def test_type_error_in_a_reset_is_not_taken_for_the_old_api():
+    envs = vector_of(lambda index: SpoiledEnv(0, lambda result: int(nope=1)), 1)
+    with pytest.raises(EnvError, match=r"TypeError: .*nope.* \(at test_in_process.py:\d+\)$") as caught:
+        envs.reset("collect")
+    assert type(caught.value) is EnvError
+
+
+@pytest.mark.parametrize("found", [None, "Box", gym.spaces])
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_environment_without_a_space_is_told_what_to_define(name, found):
+    class Spaceless(CountingEnv):
+        pass
+
+    setattr(Spaceless, name, found)
+    with pytest.raises(
+        EnvContractError, match=rf"Spaceless\.{name}: .*Define it in the class or in __init__"
+    ):
+        vector_of(lambda index: Spaceless(), 1)
+
+
+def test_environment_that_has_never_heard_of_spaces_is_told_what_to_define():
+    with pytest.raises(EnvContractError, match=r"Env\.observation_space: there is none\. Define it"):
+        vector_of(lambda index: gym.Env(), 1)
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_exception_that_cannot_be_printed_is_told_by_its_name():
+    def explode(result):
+        raise Wordless
+
+    with pytest.raises(EnvError, match=r"Wordless: \(its __str__ raises RuntimeError\) \(at test_in_process"):
+        stepped_with(explode)
+
+
+@pytest.mark.parametrize(
+    ("reward", "said"),
+    [(1e300, r"reward = 1e\+300, which is greater than float32 can hold.*3\.4e\+38"), (np.inf, "not finite")],
+)
+def test_reward_beyond_float32_is_told_from_one_that_is_not_finite(reward, said):
+    with pytest.raises(NotFiniteError, match=said):
+        stepped_with(with_reward(reward))
 
 
 def test_environments_with_different_spaces_are_refused_by_number():

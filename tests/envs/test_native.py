@@ -1,6 +1,7 @@
 """Native vector environments: flags and observations checked against gymnasium's own single environments."""
 
 import copy
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -10,7 +11,7 @@ from worlds import CountingEnv, SeededEnv, copy_of, same_tree
 
 from ding_lite.envs.env_pool import EnvPoolVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
-from ding_lite.errors import CheckpointError, EnvContractError
+from ding_lite.errors import CheckpointError, EnvContractError, EnvError
 
 CARTPOLE = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
 NUM_ENVS, STEPS = 6, 1600
@@ -217,6 +218,33 @@ def test_cut_without_a_final_observation_is_refused_under_same_step():
     envs = NativeVectorEnv(Forgetful(inner))
     envs.reset("collect")
     with pytest.raises(EnvContractError, match=r"envs \[0\] were truncated.*no 'final_obs'"):
+        envs.step(np.zeros(1, np.int64))
+
+
+@pytest.mark.parametrize("declared", [{}, {"autoreset_mode": "sometimes"}])
+def test_vector_environment_that_does_not_declare_its_autoreset_mode_is_refused(declared):
+    env = SyncVectorEnv([CountingEnv])
+    env.metadata = declared
+    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.metadata\['autoreset_mode'\] is .*Declare"):
+        NativeVectorEnv(env)
+
+
+def test_vector_environment_without_a_space_is_told_what_to_define():
+    env = SyncVectorEnv([CountingEnv])
+    env.single_action_space = None
+    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.single_action_space: there is none"):
+        NativeVectorEnv(env)
+
+
+def test_exception_of_a_vector_environment_is_told_with_its_line():
+    class Exiting(CountingEnv):
+        def step(self, action):
+            sys.exit(0)
+
+    envs = NativeVectorEnv(SyncVectorEnv([Exiting]))
+    envs.reset("collect")
+    said = r"SyncVectorEnv, 1 environments in one call: step raised SystemExit: 0 \(at test_native.py:\d+\)"
+    with pytest.raises(EnvError, match=said):
         envs.step(np.zeros(1, np.int64))
 
 

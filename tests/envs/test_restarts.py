@@ -466,6 +466,7 @@ def test_a_run_whose_workers_die_trains_on_and_says_so(tmp_path):
     assert len(said) >= 3
     assert any("exit code -9" in line for line in said)
     assert any("a crash on purpose" in line for line in said)
+    assert re.search(r'faulty\.py", line \d+, in _fault', (tmp_path / "run" / "log.txt").read_text())
     header, *_, last = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     row = dict(zip(header.split(","), last.split(","), strict=True))
     assert float(row["collect/env_restarts"]) == len(said)
@@ -505,6 +506,10 @@ def test_a_fault_that_ends_a_run_is_one_paragraph_and_exit_code_3(
     assert re.search(r"env 1 \(seed \d+, episode 0, step 3\)[,:] ", said)
     assert words in said
     assert "Traceback" not in said
+    # What the environment's own code did, also where it was a worker's.
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert bool(re.search(r'faulty\.py", line \d+, in _fault', log)) == (fault == "crash")
+    assert log.index("Traceback") < log.rindex(words.removeprefix("action 0: "))
     assert not (tmp_path / "run" / "ckpt").exists()
 
 

@@ -15,12 +15,15 @@ import threading
 import time
 from pathlib import Path
 
+import broken_worlds
 import faulty_worlds as worlds
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from leaks import alive, no_leaks  # noqa: F401 (a fixture)
 
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.spaces import tree_map
 from ding_lite.envs.subprocess import SubprocessVectorEnv
@@ -266,8 +269,8 @@ def test_worker_that_ends_itself_is_noticed_at_once(where, how, words):
         assert "in env 1 (seed " in str(caught.value)
 
 
-def run_to_the_fault(make, **kwargs):
-    with pool(make, **kwargs) as envs:
+def run_to_the_fault(make, backend=pool, **kwargs):
+    with backend(make, **kwargs) as envs:
         envs.reset("x")
         for _ in range(3):
             envs.step(discrete())
@@ -287,15 +290,16 @@ def test_an_exception_says_which_environment_when_and_where_in_the_code(where):
         assert "episode 0, step 2), action 1:" in str(error)
 
 
-def test_a_message_is_the_same_as_in_one_process():
-    base = InProcessVectorEnv(faulty("step", "raise"), 4)
-    base.reset("x")
-    base.step(discrete())
-    with pytest.raises(EnvError) as here:
-        base.step(discrete())
-    with pytest.raises(EnvError) as there:
-        run_to_the_fault(faulty("step", "raise"))
-    assert str(here.value) == str(there.value)
+@pytest.mark.parametrize("where", ["init", "reset", "step"])
+@pytest.mark.parametrize("how", ["raise", "sys.exit"])
+def test_a_message_is_the_same_as_in_one_process(where, how):
+    """A call of sys.exit is a fault as any other: it must not end the run without a word."""
+    said = r"env 1 .*: (ValueError|SystemExit).*\(at faulty_worlds.py:\d+\)"
+    with pytest.raises(EnvError, match=said) as here:
+        run_to_the_fault(faulty(where, how), in_process)
+    with pytest.raises(EnvWorkerError) as there:
+        run_to_the_fault(faulty(where, how))
+    assert str(there.value).removeprefix("worker 0 (envs 0-1): ") == str(here.value)
 
 
 def test_an_error_of_the_library_keeps_its_kind():
@@ -305,6 +309,17 @@ def test_an_error_of_the_library_keeps_its_kind():
         pass
     with pytest.raises(EnvError, match="env 2 has the observation_space"), pool(worlds.uneven, num_workers=1):
         pass
+
+
+@pytest.mark.parametrize(
+    "env", [broken_worlds.ThreeValues, broken_worlds.NoInfo, broken_worlds.SeedlessReset]
+)
+def test_a_break_of_the_api_ends_the_pool_at_once(env):
+    """A new worker would do it again."""
+    with pool(lambda index: EpisodeRecorder(env()), 2, max_restarts=3) as envs:
+        with pytest.raises(EnvContractError, match=r"env [01] .*(step returned|step's info|does not take)"):
+            envs.reset("x"), envs.step(discrete(2))
+        assert envs.restarts == 0
 
 
 @pytest.mark.parametrize("where", ["init", "reset", "step"])
@@ -452,22 +467,73 @@ def test_a_step_of_all_that_was_interrupted_leaves_no_half_to_send(monkeypatch):
             envs.send(np.zeros(2, int), 0)
 
 
-def test_calls_out_of_order():
-    with pool(faulty("", "")) as envs:
-        with pytest.raises(EnvError, match="not been reset"):
-            envs.step(discrete())
+def in_process(make):
+    return contextlib.closing(InProcessVectorEnv(make, 4))
+
+
+def native(make):
+    return contextlib.closing(NativeVectorEnv(SyncVectorEnv([functools.partial(make, i) for i in range(4)])))
+
+
+@pytest.mark.parametrize("backend", [pool, in_process, native])
+def test_calls_out_of_order_are_refused_in_the_same_words(backend):
+    with backend(faulty("", "")) as envs:
+        for call in (lambda: envs.step(discrete()), lambda: envs.send(discrete()), envs.receive):
+            with pytest.raises(
+                EnvError, match=r"have not been reset yet: reset\(\) or load_state_dict\(\) must"
+            ):
+                call()
         envs.reset("x")
-        with pytest.raises(EnvError, match=r"\[3\] actions for 4 environments"):
-            envs.step(discrete(3))
-        envs.step(discrete())
+        with pytest.raises(EnvError, match="group 0 has been sent no step"):
+            envs.receive()
+        envs.send(discrete())
+        with pytest.raises(EnvError, match=r"group 0 has been sent a step already: receive\(0\) must"):
+            envs.send(discrete())
+        with pytest.raises(EnvError, match="a step that was sent has not been received: reset"):
+            envs.step(discrete())
+        assert envs.receive().obs[:, 0].tolist() == [1] * 4  # none of them has changed anything
+        with pytest.raises(EnvError, match="group 0 has been sent no step"):
+            envs.receive()
+        envs.send(discrete())
+        assert envs.reset("x")[:, 0].tolist() == [0] * 4  # the step on its way is nobody's any more
+        assert envs.step(discrete()).obs[:, 0].tolist() == [1] * 4
         envs.close()
         envs.close()
-        for call in (
-            lambda: envs.step(discrete()),
-            envs.reset,
-            envs.state_dict,
-            lambda: envs.episode_returns,
+        calls = (lambda: envs.step(discrete()), lambda: envs.send(discrete()), envs.receive, envs.reset)
+        for call in (*calls, lambda: envs.load_state_dict({"envs": []})):
+            with pytest.raises(EnvError, match="these environments have been closed; make them anew"):
+                call()
+
+
+@pytest.mark.parametrize("backend", [pool, in_process])
+def test_actions_of_another_number_than_the_environments_are_refused_before_any_steps(backend):
+    with backend(faulty("", "")) as envs:
+        envs.reset("x")
+        for count in (3, 5):
+            with pytest.raises(EnvError, match=f"step got {count} actions for 4 environments"):
+                envs.step(discrete(count))
+        assert envs.step(discrete()).obs[:, 0].tolist() == [1] * 4
+
+
+def test_what_is_no_batch_of_actions_is_refused_before_any_steps():
+    with in_process(functools.partial(worlds.counting, "dict")) as envs:
+        envs.reset("x")
+        for batch in (
+            None,
+            3,
+            {"a": np.zeros((4, 2), int)},
+            {"a": np.zeros((4, 2), int), "b": np.zeros(3, int)},
         ):
+            with pytest.raises(EnvError, match="step got .* for 4 environments, of the action space Dict"):
+                envs.step(batch)
+        assert not envs.episode_lengths.any()
+
+
+def test_closed_pool_has_nothing_to_tell():
+    with pool(faulty("", "")) as envs:
+        envs.reset("x")
+        envs.close()
+        for call in (envs.state_dict, lambda: envs.episode_returns):
             with pytest.raises(EnvError, match="have been closed"):
                 call()
         assert envs.describe(2) == "env 2"
@@ -481,7 +547,7 @@ def test_halves_out_of_turn():
         envs.reset("x")
         with pytest.raises(EnvError, match="group 0 has been sent no step"):
             envs.receive(0)
-        with pytest.raises(EnvError, match=r"\[4\] actions for 2 environments"):
+        with pytest.raises(EnvError, match="step got 4 actions for 2 environments"):
             envs.send(discrete(), 1)
         envs.send(pair, 0)
         envs.send(pair, 1)

@@ -327,6 +327,11 @@ def test_box_of_whole_numbers_is_refused():
         head_for(spaces.Box(0, 5, (2,), np.int64))
 
 
+def test_box_with_nothing_in_it_is_refused():
+    with pytest.raises(ConfigError, match="nothing in it to choose"):
+        head_for(spaces.Box(-1, 1, (0,)))
+
+
 def test_box_with_an_empty_dimension_is_refused():
     with pytest.raises(ConfigError, match="low >= high"):
         head_for(spaces.Box(np.zeros(2, np.float32), np.array([1, 0], np.float32)))
