@@ -58,8 +58,9 @@ def test_a_run_in_between_changes_nothing(tmp_path):
     assert run(WORLDS["native"], tmp_path / "b") == alone
 
 
-@pytest.mark.parametrize("config", WORLDS.values(), ids=WORLDS)
-def test_another_seed_gives_another_run(config, tmp_path):
+@pytest.mark.parametrize("world", ["native", "base", "next_step"])
+def test_another_seed_gives_another_run(world, tmp_path):
+    config = WORLDS[world]
     first, second = run(config, tmp_path / "a"), run(config, tmp_path / "b", seed=1)
     assert first[1] != second[1]
     assert first[0][0]["learn/total_loss"] != second[0][0]["learn/total_loss"]

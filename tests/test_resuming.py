@@ -262,9 +262,8 @@ def test_refused_change_is_taken_over_by_override_with_new_episodes(tmp_path):
     assert [progress.env_step for progress in pipeline] == [768, 1024, 1280, 1536]
 
 
-@pytest.mark.parametrize("manager", ["base", "subprocess"])
-def test_environments_that_are_not_deterministic_go_on_with_new_episodes_by_override(manager, tmp_path):
-    config = small_config(UnseededEnv, env={"manager": {"type": manager}})
+def test_environments_that_are_not_deterministic_go_on_with_new_episodes_by_override(tmp_path):
+    config = small_config(UnseededEnv)
     folder = train(tmp_path / "run", config, 2)
     with pytest.raises(CheckpointError, match="not deterministic.*--override"):
         SerialPipeline.resume(folder, trust=TRUST)

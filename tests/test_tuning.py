@@ -140,7 +140,7 @@ def test_backends_other_than_the_present_one_are_tried(manager, tried):
 
 
 @pytest.mark.parametrize(
-    "env", [dict(wrappers=["float32"]), dict(on_bad_value="drop"), dict(kwargs=dict(a=1))]
+    "env", [dict(wrappers=["step_counter"]), dict(on_bad_value="drop"), dict(kwargs=dict(a=1))]
 )
 def test_vector_environment_is_not_tried_where_it_would_be_another_one(env):
     config = config_of("base")
@@ -353,10 +353,10 @@ def test_command_repeats_what_was_typed_with_the_fastest_in_its_place(tmp_path, 
     mine = tmp_path / "mine_to_tune.py"
     mine.write_text("")
     world = World({("num_threads", 2): 1.5, ("env.manager.worker_num", 2): 2.0})
-    typed = ["-s", "3", "--import", str(mine), "seed=4", "num_threads=1", "env.manager=base"]
+    typed = ["-s", "3", "--import", str(mine), "env.stop_value=400", "num_threads=1", "env.manager=base"]
     told, commands = tuned(monkeypatch, capfd, world, *typed)
     named = ["-c", "cartpole_ppo", "-s", "3", "--import", str(mine)]
-    kept, found = ["seed=4", "env.manager=base"], [*TYPED_WORKERS, "num_threads=2"]
+    kept, found = ["env.stop_value=400", "env.manager=base"], [*TYPED_WORKERS, "num_threads=2"]
     program, command, *rest = shlex.split(told["command"])
     assert (program, command, rest[:6]) == ("ding-lite", "train", named)
     assert rest[6:8] == kept

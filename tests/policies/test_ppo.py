@@ -314,7 +314,9 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_reported():
     rollout = collector.collect()
     rollout.log_prob[:] = math.nan
     before, moments = parameters(policy), digest(policy.optimizer.state_dict())
-    with pytest.raises(NumericsError, match=r"step 0 of this phase.*'log_prob'.*policy_loss.*learning_rate"):
+    with pytest.raises(
+        NumericsError, match=r"step 0 of loss in iteration 1.*'log_prob'.*policy_loss.*learning_rate"
+    ):
         policy.learn_mode.forward(rollout)
     assert equal(before, parameters(policy))
     assert digest(policy.optimizer.state_dict()) == moments
@@ -341,7 +343,7 @@ def test_what_is_not_finite_in_a_step_is_named(spoil, words):
     rollout = collector.collect()
     spoil(policy, rollout)
     before = parameters(policy)
-    with pytest.raises(NumericsError, match=f"step 0 of this phase.*{words}"):
+    with pytest.raises(NumericsError, match=f"step 0 of loss in iteration 1.*{words}"):
         policy.learn_mode.forward(rollout)
     assert equal(*([p.nan_to_num() for p in some] for some in (before, parameters(policy))))
 
