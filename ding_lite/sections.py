@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ding_lite.checkpoint import CHECKPOINT_CONFIG
-from ding_lite.errors import RegistryError
+from ding_lite.errors import FOREIGN, RegistryError
 from ding_lite.logger import LOGGER_CONFIG, run_name_faults
 from ding_lite.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, modules_of
 from ding_lite.schema import Key, Schema, as_schema, merged_config
@@ -48,7 +48,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
 def _import_quietly(modules: Sequence[str]) -> None:
     """Imports the environment's module, which may register wrappers; its faults show when it is made."""
     for module in modules:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(*FOREIGN):
             importlib.import_module(module)
 
 

@@ -13,7 +13,8 @@ import pytest
 from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
 from ding_lite.config import as_config, compile_config, differences, foreign_modules, load_config, plain
 from ding_lite.config_files import find_config, parse_overrides, read_config, shipped_configs
-from ding_lite.errors import ConfigError, RegistryError
+from ding_lite.envs.make import make_env
+from ding_lite.errors import ConfigError, DingLiteError, RegistryError
 from ding_lite.models import ActorCritic
 from ding_lite.schema import Key, leaves, merged_config
 
@@ -963,3 +964,12 @@ def test_di_engine_keys_that_we_do_not_follow_are_these():
         "policy.multi_agent",
         "policy.multi_gpu",
     }
+
+
+def test_a_module_that_ends_the_program_is_told_when_the_environment_is_made(tmp_path, monkeypatch):
+    (tmp_path / "quits_at_once.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    env = {"type": "quits_at_once:Env", "wrappers": ["step_counter"]}
+    config = compile_config({"env": env})
+    with pytest.raises(DingLiteError, match="quits_at_once"):
+        make_env(config.values.env)

@@ -38,7 +38,7 @@ UNTIL_BUILT = "it is not built yet"
 
 @POLICY_REGISTRY.register("ppo")
 class PPOPolicy(ReplayPolicy):
-    """PPO with the options of "The 37 Implementation Details of PPO" but its LSTM, on-policy or off-policy.
+    """PPO with the options of "The 37 Implementation Details of PPO", but no LSTM and no several GPUs.
 
     A policy of your own overrides :meth:`policy_loss` or :meth:`value_loss`; both see a
     :class:`~ding_lite.rollout.Batch` whose ``dist`` and ``new_value`` are fresh, are pure, and return
