@@ -72,8 +72,9 @@ class Parts:
         self.policy: Policy = POLICY_REGISTRY.get(cfg.policy.type)(
             cfg.policy, self.envs.obs_space, self.envs.action_space, model=model, seed=seed
         )
+        collect = cfg.policy.collect
         self.collector = collector = Collector(
-            self.envs, self.policy.collect_mode, cfg.policy.collect.n_sample
+            self.envs, self.policy.collect_mode, collect.n_sample, collect.get("n_episode")
         )
         # So that a rollout for which there is no memory ends the run before it has a folder.
         collector.storage.write(0, "obs", collector.obs[0], self.envs.groups[0])
@@ -102,7 +103,9 @@ class Parts:
         if not self.envs.restorable:
             lines.append("open episodes of this backend cannot be saved: a resumed run begins new ones")
         wanted, taken = cfg.policy.collect.n_sample, collector.n_sample
-        if taken != wanted:
+        if collector.quota is not None:
+            lines.append(f"rollouts of {collector.quota.n_episode} whole episodes")
+        elif taken != wanted:
             lines.append(
                 f"n_sample={wanted} is rounded up to {taken}: {collector.steps} steps of "
                 f"{self.envs.num_envs} environments"

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.rollout import Rollout, as_rollout, map_tree, select_columns, side_by_side, to_device, to_dict
+from ding_lite.columns import first_rows, padded, select_columns, side_by_side, with_rows
+from ding_lite.rollout import Rollout, as_rollout, map_tree, to_device, to_dict
 
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
@@ -30,6 +31,7 @@ class Limits:
     max_staleness: int = 0  # iterations after its own in which a transition may be drawn
     capacity: float = math.inf  # in transitions; the oldest rollouts leave first
     steps: int | None = None  # optimiser steps an iteration; None: until nothing is left to draw
+    ragged: bool = False  # rollouts are whole episodes, of several lengths: shorter ones are padded
 
 
 class ReplayBuffer:
@@ -59,20 +61,26 @@ class ReplayBuffer:
         """Takes in the rollout (T, B) of this iteration; it is not copied while it is alone.
 
         Raises:
-            ValueError: if one rollout is more than the buffer holds, or is of another length.
+            ValueError: if one rollout is more than the buffer holds, or is of another length. Those of
+                whole episodes may be.
         """
         rows, columns = rollout.valid.shape
-        if rows * columns > self.limits.capacity:
+        if rows * columns > self.limits.capacity and not self.limits.ragged:
             raise ValueError(f"a rollout of {rows * columns} does not fit into {self.limits.capacity:g}")
         device = rollout.valid.device
         uses = torch.zeros(rows, columns, dtype=torch.int32, device=device)
         version = torch.full((columns,), self.iteration, device=device)
         priority = torch.ones(rows, columns, device=device) if priority is None else priority
-        if self.data is not None and len(self.uses) != rows:
+        if self.data is not None and len(self.uses) != rows and not self.limits.ragged:
             raise ValueError(f"rollouts of {len(self.uses)} and {rows} steps cannot lie side by side")
-        while self.data is not None and self.uses.numel() + uses.numel() > self.limits.capacity:
+        while self.data is not None and self._size_with(rows, columns) > self.limits.capacity:
             # Rollouts leave whole: a part of one would favour some environments.
             self._keep(self.version > self.version[0])
+        if self.data is not None and len(self.uses) != rows:
+            longest = max(len(self.uses), rows)
+            self.data, rollout = padded(self.data, longest), padded(rollout, longest)
+            self.uses, self.priority = (with_rows(x, longest) for x in (self.uses, self.priority))
+            uses, priority = (with_rows(x, longest) for x in (uses, priority))
         self._is_not_fresh()
         if self.data is None:
             self.is_fresh, self._draws_left = True, self.limits.max_use
@@ -82,6 +90,10 @@ class ReplayBuffer:
             version = torch.cat([self.version, version])
             priority = torch.cat([self.priority, priority], 1)
         self.data, self.uses, self.version, self.priority = rollout, uses, version, priority
+
+    def _size_with(self, rows: int, columns: int) -> int:
+        """Returns how many transitions there would be with a rollout of this size beside those here."""
+        return max(len(self.uses), rows) * (self.uses.shape[1] + columns)
 
     @property
     def age(self) -> Tensor:
@@ -137,6 +149,10 @@ class ReplayBuffer:
         self.data = select_columns(self.data, index)
         self.uses, self.priority = self.uses[:, index], self.priority[:, index]
         self.version = self.version[index]
+        if self.limits.ragged:  # the longest one may be gone
+            rows = int(self.data.valid.any(1).nonzero().max()) + 1
+            self.data = first_rows(self.data, rows)
+            self.uses, self.priority = self.uses[:rows], self.priority[:rows]
 
     def clear(self) -> None:
         """Forgets all rollouts."""

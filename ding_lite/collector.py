@@ -21,6 +21,7 @@ from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.watch import Watch
 from ding_lite.errors import NotFiniteError
 from ding_lite.machine import leaving_cores
+from ding_lite.quota import EpisodeQuota
 from ding_lite.rollout import Rollout, RolloutStorage
 from ding_lite.seeding import integer_seed
 from ding_lite.types import MASK_KEY, CollectMode, Episode, Transition, Tree
@@ -29,18 +30,23 @@ WINDOW = 100  # episodes that the running means are over
 
 
 class Collector:
-    """Collects rollouts of T = ceil(n_sample / B) steps from B environments.
+    """Collects rollouts of T = ceil(n_sample / B) steps from B environments, or of whole episodes.
 
     Args:
         envs: stepped by this collector alone.
         mode: of the policy that acts.
         n_sample: transitions in a rollout, rounded up to whole steps.
+        n_episode: makes it so many whole episodes in their place, an equal share for each environment.
+            Rows after an environment's share are not valid, and the next rollout begins all anew.
     """
 
-    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int) -> None:
+    def __init__(
+        self, envs: VectorEnv, mode: CollectMode, n_sample: int, n_episode: int | None = None
+    ) -> None:
         self.envs, self.mode = envs, mode
         self._watch = Watch(envs, "; nothing of this rollout was learned from")
         self.steps = math.ceil(n_sample / envs.num_envs)
+        self.quota = None if n_episode is None else EpisodeQuota(n_episode, envs.num_envs)
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._numbers = [np.arange(envs.num_envs)[rows] for rows in envs.groups]
         # Of the rollout that is being collected, at row t: ends with their observations, and spoiled steps.
@@ -54,7 +60,7 @@ class Collector:
 
     @property
     def n_sample(self) -> int:
-        """Rows in a rollout: T * B."""
+        """Rows in a rollout: T * B; of whole episodes, as far as is foreseen."""
         return self.steps * self.envs.num_envs
 
     def collect(self) -> Rollout:
@@ -66,37 +72,53 @@ class Collector:
             learned from such a rollout.
         """
         storage, envs = self.storage, self.envs
-        self.episodes, self._final_rows, self._spoiled = [], [], []
+        self._begin()
         bad_before = envs.bad_values
-        groups, last = range(len(envs.groups)), RolloutStorage(1, envs.num_envs)
-        for group in groups:
-            if self._sent[group] is not None:  # when the last rollout was broken off
-                self._receive(group)
-        storage.begin()
         with torch.inference_mode(), leaving_cores(envs.busy_cores), self.mode.acting(self.mode):
-            for t in range(self.steps):
-                for group in groups:
-                    if t:
-                        self._end_row(t - 1, group)
-                    self._begin_row(t, group)
-            for group in groups:
-                self._end_row(self.steps - 1, group)
-                last.write(0, "obs", self.obs[group], envs.groups[group])
+            last_obs = self._play()
+        steps = self.steps if self.quota is None else self.quota.steps
         self.bad_values = envs.bad_values - bad_before
         if self._spoiled and envs.on_bad_value == DROP:
             self._drop()
-        self._cut_lost()
-        if self.bad_values and not storage.array("valid").any():
+        self._cut_lost(steps)
+        if self.bad_values and not storage.array("valid")[:steps].any():
             raise NotFiniteError(
-                f"all {self.n_sample} steps of a rollout are lost to values that are not finite; "
+                f"all {steps * envs.num_envs} steps of a rollout are lost to values that are not finite; "
                 f"env.on_bad_value={envs.on_bad_value!r} is for those that are rare"
             )
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
-        others = {"last_obs": tree_map(lambda rows: rows[0], last.array("obs"))}
+        others = {"last_obs": last_obs}
         if self._final_rows:
             others["final"] = _final(self._final_rows)
-        return self.mode.get_train_sample(storage.rollout(**others))
+        return self.mode.get_train_sample(storage.rollout(steps, **others))
+
+    def _begin(self) -> None:
+        """Makes everything ready for a rollout."""
+        for group, sent in enumerate(self._sent):
+            if sent is not None:  # when the last rollout was broken off
+                self._receive(group)
+        if self.quota is not None:
+            self.quota.begin()
+            self._go_on_from(self._watch.reset("collect", "episodes", self.episode_count))
+        self.episodes, self._final_rows, self._spoiled = [], [], []
+        self.storage.begin()
+
+    def _play(self) -> Tree:
+        """Acts until the rollout is full, and returns the observations (B, ...) after its last row."""
+        groups, last, t = range(len(self.envs.groups)), RolloutStorage(1, self.envs.num_envs), 0
+        while t < self.steps if self.quota is None else not self.quota.is_met:
+            self.storage.reserve(t + 1)
+            for group in groups:
+                if t:
+                    self._end_row(t - 1, group)
+                self._begin_row(t, group)
+            t += 1
+        for group in groups:
+            self._end_row(t - 1, group)
+            last.write(0, "obs", self.obs[group], self.envs.groups[group])
+        obs: Tree = tree_map(lambda rows: rows[0], last.array("obs"))
+        return obs
 
     def _begin_row(self, t: int, group: int) -> None:
         """Acts on what a group of environments shows, and sends it the actions."""
@@ -108,8 +130,9 @@ class Collector:
 
     def _end_row(self, t: int, group: int) -> None:
         """Receives what came of it, and stores the rest of the row."""
-        (obs, output), transition = self._sent[group], self._receive(group)
+        (obs, output), shown = self._sent[group], self._receive(group)
         rows, numbers = self.envs.groups[group], self._numbers[group]
+        transition = shown if self.quota is None else self.quota.count(t, shown, numbers)
         for name, value in self.mode.process_transition(obs, output, transition).items():
             if name != "obs":
                 self.storage.write(t, name, value, rows)
@@ -117,7 +140,7 @@ class Collector:
             self._final_rows.append((t, numbers[transition.final_env], transition.final_obs))
         if transition.spoiled:
             self._spoiled.append((t, numbers[transition.spoiled]))
-        self._watch.look(transition, numbers)
+        self._watch.look(shown, numbers)
         if transition.episodes:
             self.episodes += [one._replace(env=int(numbers[one.env])) for one in transition.episodes]
 
@@ -132,14 +155,16 @@ class Collector:
         # Of each group obs and output of the row that is on its way.
         self._sent: list[Any] = [None] * len(self.obs)
 
-    def _cut_lost(self) -> None:
+    def _cut_lost(self, steps: int) -> None:
         """Ends the episodes that were lost with their worker at their last known observation.
 
         Only a lost one is open before a row that is not valid. That row was to be its next step: the
         action was chosen from the observation that is now its last. Where this is the first row of the
         rollout, there is nothing to do: the rollout before was cut there anyway.
         """
-        valid, terminated, truncated = map(self.storage.array, ("valid", "terminated", "truncated"))
+        valid, terminated, truncated = (
+            self.storage.array(name)[:steps] for name in ("valid", "terminated", "truncated")
+        )
         lost = valid[:-1] & ~terminated[:-1] & ~truncated[:-1] & ~valid[1:]
         for t in np.flatnonzero(lost.any(axis=1)).tolist():
             envs = np.flatnonzero(lost[t])

@@ -11,6 +11,7 @@ import numpy as np
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.watch import Watch
 from ding_lite.errors import NotFiniteError
+from ding_lite.quota import shares
 from ding_lite.types import Episode, EvalMode, Evaluation, Tree
 
 SPOILED_PER_EPISODE = 10  # an evaluation may lose so many to values that are not finite, for each it plays
@@ -18,9 +19,6 @@ SPOILED_PER_EPISODE = 10  # an evaluation may lose so many to values that are no
 
 class Evaluator:
     """Plays ``n_episode`` episodes on its own environments, an equal share on each.
-
-    Shares are fixed in advance and differ by at most one: taking the first ``n_episode`` to finish
-    would favour short ones.
 
     Args:
         envs: made for evaluation; episodes in them are at most ``max_steps`` long.
@@ -46,7 +44,7 @@ class Evaluator:
             EnvContractError: as a collector, of an observation, a reward or a mask.
             NotFiniteError: if env.on_bad_value lets episodes be played anew, and that is so of nearly all.
         """
-        left, self._bad_before = self._quota(), self.envs.bad_values
+        left, self._bad_before = shares(self.n_episode, self.envs.num_envs), self.envs.bad_values
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
         while left.any():
@@ -101,11 +99,6 @@ class Evaluator:
                 f"an evaluation of {self.n_episode} episodes has lost {spoiled} to values that are not "
                 f"finite; env.on_bad_value={self.envs.on_bad_value!r} is for those that are rare"
             )
-
-    def _quota(self) -> np.ndarray:
-        """Returns how many episodes each environment plays (B,)."""
-        base, more = divmod(self.n_episode, self.envs.num_envs)
-        return np.array([base + (i < more) for i in range(self.envs.num_envs)])
 
 
 class Scores:

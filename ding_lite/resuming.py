@@ -62,6 +62,8 @@ KINDS = {
     "policy.other.replay_buffer.value": REFUSED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
+    "policy.collect.n_episode": REFUSED,  # what the rollouts in a buffer are
+    "policy.collect.unroll_len": REFUSED,
     "policy.learn": WARNED,
     "policy.learn.value_norm": REFUSED,
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal or not: one optimiser or two

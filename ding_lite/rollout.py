@@ -99,51 +99,6 @@ def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
     return {name: map_tree(flat, field) for name, field in fields.items()}
 
 
-def side_by_side(left: Rollout, right: Rollout) -> Rollout:
-    """Returns two rollouts of the same length as one, the columns of ``right`` after those of ``left``.
-
-    Shapes:
-        (T, B) and (T, C) -> (T, B + C)
-    """
-    one, other = to_dict(left), to_dict(right)
-    joined = {
-        name: _joined(one[name], other[name], 0 if name == "last_obs" else 1)
-        for name in one
-        if name != "final"
-    }
-    columns = left.valid.shape[1]
-    finals = [tree["final"] for tree in (one, other) if "final" in tree]
-    if "final" in other:
-        finals[-1] = {**finals[-1], "env": finals[-1]["env"] + columns}
-    if finals:
-        joined["final"] = finals[0] if len(finals) == 1 else _joined(finals[0], finals[1], 0)
-    return as_rollout(joined)
-
-
-def select_columns(rollout: Rollout, index: Tensor) -> Rollout:
-    """Returns a copy of the columns ``index`` (C,) of a rollout (T, B), which ascend, as (T, C)."""
-    fields = to_dict(rollout)
-    final = fields.pop("final", None)
-    kept = {
-        name: map_tree(lambda x, dim=0 if name == "last_obs" else 1: x.index_select(dim, index), field)
-        for name, field in fields.items()
-    }
-    if final is not None:
-        new_place = torch.full((rollout.valid.shape[1],), -1, device=index.device)
-        new_place[index] = torch.arange(len(index), device=index.device)
-        stays = new_place[final["env"]] >= 0
-        if bool(stays.any()):
-            kept["final"] = map_tree(lambda x: x[stays], final)
-            kept["final"]["env"] = new_place[kept["final"]["env"]]
-    return as_rollout(kept)
-
-
-def _joined(left: Any, right: Any, dim: int) -> Any:
-    if isinstance(left, dict):
-        return {name: _joined(left[name], right[name], dim) for name in left}
-    return torch.cat([left, right], dim)
-
-
 def minibatch_sizes(n: int, batch_size: int) -> list[int]:
     """Splits ``n`` samples: a short last minibatch is kept, one sample alone joins the one before."""
     sizes = [batch_size] * (n // batch_size)
@@ -287,6 +242,16 @@ class RolloutStorage:
         """Begins a rollout: what is not written from now on will not be in it."""
         self._written.clear()
 
+    def reserve(self, steps: int) -> None:
+        """Makes room for so many rows at least; those that are there stay."""
+        if steps <= self.steps:
+            return
+        more, self.steps = max(steps, 2 * self.steps) - self.steps, max(steps, 2 * self.steps)
+        self._rows = {}
+        self._arrays = map_tree(
+            lambda leaf: np.concatenate([leaf, np.zeros((more, *leaf.shape[1:]), leaf.dtype)]), self._arrays
+        )
+
     def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
         """Copies the environments ``envs`` of one row of the field ``name`` in.
 
@@ -315,10 +280,14 @@ class RolloutStorage:
         """Returns the array (T, B, ...) of one field."""
         return self._arrays[name]
 
-    def rollout(self, **others: Any) -> Rollout:
-        """Returns all fields as one tree of tensors that share the storage, and ``others`` with them."""
+    def rollout(self, steps: int | None = None, **others: Any) -> Rollout:
+        """Returns all fields as one tree of tensors that share the storage, and ``others`` with them.
+
+        Args:
+            steps: of the first so many rows; None is all.
+        """
         written = {name: array for name, array in self._arrays.items() if name in self._written}
-        fields = map_tree(torch.from_numpy, written)
+        fields = map_tree(lambda leaf: torch.from_numpy(leaf[:steps]), written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})
 

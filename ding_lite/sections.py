@@ -81,10 +81,23 @@ def cross_checks(values: Mapping[str, Any]) -> list[str]:
     """Returns the faults that only show between keys."""
     env, policy = values["env"], values["policy"]
     faults = ENV_REGISTRY.section_faults(env)
-    n_sample, batch_size = policy["collect"].get("n_sample"), policy["learn"].get("batch_size")
-    if isinstance(n_sample, int) and isinstance(batch_size, int) and batch_size > n_sample:
-        rows = -(-n_sample // env["collector_env_num"]) * env["collector_env_num"]
-        if batch_size > rows:
+    collect, env_num = policy["collect"], env["collector_env_num"]
+    n_sample, batch_size = collect.get("n_sample"), policy["learn"].get("batch_size")
+    n_episode, length = collect.get("n_episode"), collect.get("unroll_len") or 0
+    if n_episode is not None and n_episode < env_num:
+        faults.append(
+            f"policy.collect.n_episode: {n_episode} episodes, of which each of {env_num} environments plays "
+            "its share; take more of them, or a smaller env.collector_env_num"
+        )
+    if isinstance(n_sample, int):
+        steps = -(-n_sample // env_num)
+        if length > 1 and n_episode is None and steps % length:
+            faults.append(
+                f"policy.collect.unroll_len: the {steps} steps of a rollout cannot be cut into segments of "
+                f"{length}; n_sample={-(-steps // length) * length * env_num} could"
+            )
+        rows = steps * env_num
+        if isinstance(batch_size, int) and batch_size > rows:
             faults.append(
                 f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
             )

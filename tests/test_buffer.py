@@ -10,7 +10,8 @@ from ding_lite import buffer as buffer_module
 from ding_lite.buffer import Limits, ReplayBuffer, SampleMemory, host_memory
 from ding_lite.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.collector import Collector
-from ding_lite.rollout import as_rollout, map_tree, select_columns, side_by_side, to_dict
+from ding_lite.columns import select_columns, side_by_side
+from ding_lite.rollout import as_rollout, map_tree, to_dict
 
 ROWS, COLUMNS = 3, 2
 
@@ -217,6 +218,35 @@ def test_rollout_of_another_length_is_refused_and_costs_nothing():
     with pytest.raises(ValueError, match="of 3 and 4 steps cannot lie side by side"):
         buffer.push(rollout(1, rows=4, columns=3))
     assert tags(buffer) == [0]
+
+
+def test_whole_episodes_longer_than_the_buffer_stay_alone_and_leave_no_rows_behind():
+    buffer = ReplayBuffer(Limits(9, 99, 12, ragged=True))
+    for tag, rows, there in ((1, 3, [1]), (2, 9, [2]), (3, 2, [3]), (4, 3, [3, 4])):
+        buffer.push(rollout(tag, rows=rows, cuts=((1, 0), (1, 1))))
+        assert sorted(set((buffer.data.reward[buffer.data.valid].long() // 100).tolist())) == there
+        assert len(buffer.data.valid) == len(buffer.uses) == max(rows, 2)
+        buffer.end_iteration()
+
+
+@pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (3, 5, 4)])
+def test_rollouts_of_several_lengths_lie_side_by_side_with_rows_that_nobody_draws(lengths):
+    buffer = ReplayBuffer(Limits(9, 99, ragged=True))
+    for tag, rows in enumerate(lengths):
+        buffer.push(rollout(tag, rows=rows), torch.full((rows, COLUMNS), 1.0 + tag))
+        buffer.use(all_of(buffer)[buffer.data.valid.flatten()])
+        buffer.end_iteration()
+    for tag, rows in enumerate(lengths):
+        mine = slice(tag * COLUMNS, (tag + 1) * COLUMNS)
+        assert torch.equal(buffer.data.reward[:rows, mine], rollout(tag, rows=rows).reward)
+        assert buffer.data.valid[:, mine].sum(0).tolist() == [rows] * COLUMNS
+        assert (buffer.uses[:rows, mine] == len(lengths) - tag).all()
+        assert (buffer.priority[:rows, mine] == 1.0 + tag).all()
+    assert len(buffer.live_rows()) == sum(lengths) * COLUMNS
+    state = buffer.state_dict()
+    again = ReplayBuffer(buffer.limits)
+    again.load_state_dict(state)
+    assert same_tree(again.state_dict(), state)
 
 
 # ------------------------------------------------------------------ what stands in it

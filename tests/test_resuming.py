@@ -170,6 +170,7 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         k for k, kind in kinds.items() if kind == REFUSED and not k.startswith(("env.", "policy.model."))
     } == {
         *("exp_name", "seed", "policy.type", "policy.action_space", "policy.on_policy"),
+        *("policy.collect.n_episode", "policy.collect.unroll_len"),
         *(f"policy.learn.{who}_epoch_per_collect" for who in ("actor", "critic")),
         *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
         *(f"policy.other.replay_buffer.{name}.{key}" for name in ("policy", "value") for key in BUFFER),

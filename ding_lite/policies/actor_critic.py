@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.columns import in_segments, put_together
 from ding_lite.errors import ConfigError
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.fast_acting import MAX_WEIGHTS, FastActor, fast_actor
@@ -63,8 +64,10 @@ class ActorCriticPolicy(Policy):
         ),
         collect=dict(
             n_sample=Key(2048, low=2),  # transitions in a rollout, over all environments
-            n_episode=Key(None, fixed_because="rollouts of whole episodes are not built yet; set n_sample"),
-            unroll_len=Key(1, choices=(0, 1)),
+            # In their place so many whole episodes; n_sample is then about how many transitions those are.
+            n_episode=Key(None, (int,), low=1, optional=True),
+            # Steps of a segment, beyond which no advantage looks; 0 and 1: those of the rollout.
+            unroll_len=Key(1, low=0),
             discount_factor=Key(0.99, low=0, high=1),
             gae_lambda=Key(0.95, low=0, high=1),
         ),
@@ -184,10 +187,18 @@ class ActorCriticPolicy(Policy):
             assert self._fast_actor is not None  # it acted
             obs, action = map_tree(view, rollout.obs), view(rollout.action)
             rollout.log_prob = self._fast_actor.log_prob(view(output), obs, action)
-        credit = self._credit(rollout) if value is None else self._credit(rollout, value=value)
+        if value is not None:
+            rollout.value = value
+        segments = self._segments(rollout)
+        credit = self._credit(segments) if value is None else self._credit(segments, value=segments.value)
         for name, field in credit.items():
-            setattr(rollout, name, field)
+            setattr(rollout, name, field if segments is rollout else put_together(field, rollout))
         return rollout
+
+    def _segments(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout as it is learned from: cut into segments where ``unroll_len`` says so."""
+        collect = self.cfg.collect
+        return in_segments(rollout, collect.unroll_len, whole_episodes=collect.n_episode is not None)
 
     @torch.no_grad()
     def _credit(
@@ -227,10 +238,8 @@ class ActorCriticPolicy(Policy):
             ignore_done=ignore_done,
         )
         if self.cfg.nstep_return:
-            nstep = self.cfg.nstep
-            target = nstep_return(
-                reward, next_value, *ends, gamma=gamma, nstep=nstep, ignore_done=ignore_done
-            )
+            options = dict(gamma=gamma, nstep=self.cfg.nstep, ignore_done=ignore_done)
+            target = nstep_return(reward, next_value, *ends, **options)
         return {"value": value, "advantage": advantage, "value_target": target}
 
     @torch.no_grad()

@@ -52,12 +52,14 @@ class CompiledFunction:
     Args:
         function: pure, so that it can be called again where its compiled form raised an error.
         any_size: make the graph for every length of the leaves in its arguments' lists of trees.
+        cuda_graph: record what it launches on a GPU and launch it at once from then on. A call's results
+            are good until the next one, which writes over them.
     """
 
     _numbers = itertools.count()
 
-    def __init__(self, function: Callable[..., Any], *, any_size: bool) -> None:
-        self.function, self.any_size = function, any_size
+    def __init__(self, function: Callable[..., Any], *, any_size: bool, cuda_graph: bool = False) -> None:
+        self.function, self.any_size, self.cuda_graph = function, any_size, cuda_graph
         self._compiled: Callable[..., Any] | None = None
         self._failed = False
 
@@ -94,8 +96,10 @@ class CompiledFunction:
         code = code.replace(co_name=f"{code.co_name}_{next(self._numbers)}")
         own = types.FunctionType(code, self.function.__globals__)
         options: dict[str, Any] = {
-            "cpp_wrapper": True,  # one C++ function: torch's Python around the kernels costs a tenth more
+            # One C++ function: torch's Python around the kernels costs a tenth more, on the host.
+            "cpp_wrapper": not self.cuda_graph,
             "cpp.use_decompose_tanh": True,  # by exp, in half the time and within 2e-7
+            "triton.cudagraphs": self.cuda_graph,  # torch goes without where it cannot
         }
         compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
         return compiled

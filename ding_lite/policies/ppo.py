@@ -248,9 +248,9 @@ class PPOPolicy(ReplayPolicy):
             self.value_norm.update_heads(targets, self.model.value_heads)
         self._apply_learning_rate()
         self._apply_shares()
-        self._push(data)
+        self._push(segments := self._segments(data))
         metrics |= self._policy_phase()
-        metrics |= self._auxiliary_phase(data)
+        metrics |= self._auxiliary_phase(segments)
         for buffer in self.buffers.values():
             buffer.end_iteration()
         metrics["skipped_steps"] = float(self.bad_steps.count)

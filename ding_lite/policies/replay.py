@@ -160,13 +160,15 @@ class ReplayPolicy(ActorCriticPolicy):
         if steps is None:
             steps = math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
         size = kept.replay_buffer_size or ROLLOUTS_KEPT * self.cfg.collect.n_sample
-        return Limits(kept.max_use, kept.max_staleness, size, steps)
+        ragged = self.cfg.collect.n_episode is not None
+        return Limits(kept.max_use, kept.max_staleness, size, steps, ragged)
 
     def _push(self, rollout: Rollout) -> None:
         """Takes in a fresh rollout; pi_prox is the policy as it is now, whatever is trained first."""
         priority = self._priority(rollout.advantage) if self.prioritized else None
         for name, buffer in self.buffers.items():
-            if buffer.data is not None and len(buffer.data.valid) != len(rollout.valid):
+            other = buffer.data is not None and len(buffer.data.valid) != len(rollout.valid)
+            if other and not buffer.limits.ragged:
                 buffer.clear()  # a resumed run that was given another n_sample
             buffer.push(rollout, priority)
             self.proximal[name] = self._proximal(buffer)

@@ -92,6 +92,20 @@ def clipped_gradient(
     return Gradient(values, norm, bad, metrics, new_value)
 
 
+def _lasting(gradient: Gradient) -> Gradient:
+    """Returns it with copies of all that is looked at after its step, in one call of the device.
+
+    A CUDA graph writes its results where it wrote those of the step before.
+    """
+    norm, *metrics = stacked([gradient.norm, *gradient.metrics.values()]).unbind()
+    return gradient._replace(
+        norm=norm,
+        bad=torch.as_tensor(gradient.bad).clone(),
+        metrics=dict(zip(gradient.metrics, metrics, strict=True)),
+        new_value=None if gradient.new_value is None else gradient.new_value.clone(),
+    )
+
+
 # (minibatch, clip_type, clip_value) -> what clipped_gradient does
 KnownGradient = Callable[[Batch, str | None, float], Gradient]
 
@@ -139,13 +153,13 @@ class Updater:
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         self.bad_steps = bad_steps or BadSteps()
         self.closed_form, self.compiled_size = closed_form, compiled_size
-        self._of_full, self._of_others = (
-            CompiledFunction(clipped_gradient, any_size=x) for x in (False, True)
-        )
+        device = self._counts.device.type
+        self.on_host = device == "cpu"  # where a number costs nothing to look at; a device is not waited for
+        # A CUDA graph is one of one size: the short last minibatches, of any, do without.
+        self._of_full = CompiledFunction(clipped_gradient, any_size=False, cuda_graph=device == "cuda")
+        self._of_others = CompiledFunction(clipped_gradient, any_size=True)
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
         self._known: dict[Loss, KnownGradient | None] | None = None  # within a phase
-        # Where a number costs nothing to look at; a device is not waited for.
-        self.on_host = self._counts.device.type == "cpu"
         # Of the steps since first_bad_step(): 1 for each that was not taken, and how many those are.
         self._flags: list[Number] = []
         self._not_taken: Number = 0.0
@@ -181,12 +195,13 @@ class Updater:
             known = self._look_up(loss, self.closed_form)
             if known is not None:
                 return known(parts[0], self.clip_type, self.clip_value)
-        function: Callable[..., Gradient] = clipped_gradient
-        if self.compiled_size is not None:
-            size = sum(leading_size(part.obs) for part in parts)
-            function = self._of_full if size == self.compiled_size else self._of_others
         given = [part.fields() for part in parts]
-        return function(loss, self.parameters, given, self.clip_type, self.clip_value)
+        if self.compiled_size is None:
+            return clipped_gradient(loss, self.parameters, given, self.clip_type, self.clip_value)
+        size = sum(leading_size(part.obs) for part in parts)
+        compiled = self._of_full if size == self.compiled_size else self._of_others
+        gradient = compiled(loss, self.parameters, given, self.clip_type, self.clip_value)
+        return gradient if self.on_host else _lasting(gradient)
 
     def _look_up(self, loss: Loss, closed_form: KnownGradients) -> KnownGradient | None:
         if self._known is None:

@@ -105,6 +105,43 @@ def test_encoders_in_bfloat16_are_compiled_to_c(differences, compilations):
     assert 0 < max(differences) < 0.02
 
 
+class Overwriting:
+    """Puts the results of all calls where those of the first one lie, as a CUDA graph does."""
+
+    def __init__(self):
+        self.results = None
+
+    def __call__(self, *args):
+        new = clipped_gradient(*args)
+        if self.results is None:
+            self.results = new
+        pairs = [*zip(self.results.values, new.values, strict=True)]
+        pairs += [(self.results.metrics[name], new.metrics[name]) for name in new.metrics]
+        pairs += [(self.results.norm, new.norm), (self.results.bad, new.bad)]
+        pairs += [(self.results.new_value, new.new_value)]
+        for old, value in pairs:
+            old.copy_(value)
+        return self.results
+
+
+@pytest.mark.parametrize("graph", ["kept", "lost"])
+def test_results_that_the_next_step_writes_over_are_kept(graph, monkeypatch):
+    learn = {"compile": True, "epoch_per_collect": 2, "batch_size": 16, "skip_bad_steps": 1}
+    (plain, collector), (policy, _) = (
+        trainee("ppo", learn={**learn, "compile": compiled}, model={"activation": "gelu"})
+        for compiled in (False, True)
+    )
+    assert policy.optimizer._of_full.cuda_graph is False, "there is no GPU"
+    policy.optimizer._of_full = Overwriting()
+    plain.optimizer.on_host, policy.optimizer.on_host = False, graph == "lost"
+    rollout = collector.collect()
+    expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)
+    assert (told == pytest.approx(expected, rel=1e-5)) == (graph == "kept")
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.model.parameters(), policy.model.parameters(), strict=True)
+    )
+
+
 def test_minibatches_of_all_sizes_take_two_graphs(traced, differences):
     policy, collector = trainee("ppo", learn=dict(compile=True))
     rollout = collector.collect()

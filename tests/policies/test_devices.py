@@ -172,3 +172,18 @@ def test_a_gpu_learns_what_the_host_does(compiled):
     expected, told = host.learn_mode.forward(rollout), gpu.learn_mode.forward(rollout)
     for name in ("total_loss", "policy_loss", "value_loss", "entropy_loss", "grad_norm", "updates"):
         assert told[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and there is none")
+def test_a_cuda_graph_takes_the_steps_that_torch_takes_without():
+    torch._dynamo.utils.counters.clear()
+    (plain, collector), (policy, _) = (
+        trainee("ppo", device="cuda", learn={"compile": compiled, "epoch_per_collect": 10, "batch_size": 16})
+        for compiled in (False, True)
+    )
+    for _ in range(3):
+        rollout = collector.collect()
+        expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)
+        assert told == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
+    assert policy.optimizer._of_full.cuda_graph
