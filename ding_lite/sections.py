@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ding_lite.checkpoint import CHECKPOINT_CONFIG
-from ding_lite.errors import FOREIGN, RegistryError
+from ding_lite.errors import FOREIGN, ConfigError, RegistryError
 from ding_lite.logger import LOGGER_CONFIG, run_name_faults
 from ding_lite.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, modules_of
 from ding_lite.schema import Key, Schema, as_schema, merged_config
@@ -32,16 +32,20 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
     schema["env"] = as_schema(ENV_REGISTRY.section)
     if env.get("wrappers"):
         _import_quietly(modules_of([env.get("type"), env.get("env_id")]))
-    schema["policy"], faults = _section(POLICY_REGISTRY, policy.get("type", "ppo"), "policy.type")
-    if isinstance(schema["policy"], Key):
+    kind = policy.get("type", "ppo")
+    policy_class, faults = _chosen(POLICY_REGISTRY, kind, "policy.type")
+    if policy_class is None:
+        schema["policy"] = Key({}, (dict,))
         return schema, faults
-    declared = schema["policy"].get("model", {})
-    default = declared["type"].default if "type" in declared else "vac"
-    kind = _mapping(policy.get("model")).get("type", default)
-    model, found = _section(MODEL_REGISTRY, kind, "policy.model.type")
-    if not isinstance(model, Key):
-        model = {**declared, **model, "type": Key(kind, (str, object))}
-    schema["policy"]["model"] = model
+    schema["policy"] = _keys(policy_class, kind)
+    declared, given = schema["policy"].get("model", {}), _mapping(policy.get("model"))
+    kind = given["type"] if "type" in given else _default_model(policy_class)
+    model_class, found = _chosen(MODEL_REGISTRY, kind, "policy.model.type")
+    schema["policy"]["model"] = (
+        Key({}, (dict,))
+        if model_class is None
+        else {**declared, **_keys(model_class, kind), "type": Key(kind, (str, object))}
+    )
     return schema, faults + found
 
 
@@ -52,13 +56,30 @@ def _import_quietly(modules: Sequence[str]) -> None:
             importlib.import_module(module)
 
 
+def _default_model(policy_class: Any) -> str:
+    """Returns the name of the model that a policy has where the config names none.
+
+    Raises:
+        ConfigError: if the class cannot say so.
+    """
+    try:
+        name, modules = policy_class.default_model()
+    except TypeError as error:
+        raise ConfigError(
+            f"policy.type: {policy_class.__name__}.default_model must be a classmethod that returns (name, "
+            f"modules to import): {error}"
+        ) from error
+    for module in modules:
+        importlib.import_module(module)
+    return str(name)
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _section(registry: Registry, kind: Any, path: str) -> tuple[Schema | Key, list[str]]:
-    """Returns the keys of the class that ``kind`` names, or else is likely to mean; any go without one."""
-    faults: list[str] = []
+def _chosen(registry: Registry, kind: Any, path: str) -> tuple[Any, list[str]]:
+    """Returns the class that ``kind`` names, or else is likely to mean, if any, and what is wrong with it."""
     try:
         cls = registry.get(kind)
         if not (isinstance(cls, type) and issubclass(cls, registry.base)):
@@ -67,14 +88,17 @@ def _section(registry: Registry, kind: Any, path: str) -> tuple[Schema | Key, li
                 f"subclass of {registry.base.__name__}, got {kind!r}"
             )
     except RegistryError as error:
-        faults, meant = [f"{path}: {error}"], registry.closest(kind)
-        if meant is None:
-            return Key({}, (dict,)), faults
-        cls = registry.get(meant)
+        meant = registry.closest(kind)
+        return None if meant is None else registry.get(meant), [f"{path}: {error}"]
+    return cls, []
+
+
+def _keys(cls: type, kind: Any) -> Schema:
+    """Returns the keys of a class, which was chosen by ``type=kind``."""
     schema = merged_config(cls)
     if "type" in schema:
         schema["type"] = Key(kind, (str, object))
-    return schema, faults
+    return schema
 
 
 def cross_checks(values: Mapping[str, Any]) -> list[str]:

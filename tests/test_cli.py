@@ -627,6 +627,11 @@ BAD_INPUT = {
         2,
         ["policy.device: 'cuda:99' was asked for", "cpu"],
     ),
+    "device that computes nothing": (
+        ["-c", "tiny.py", "policy.device=meta"],
+        2,
+        ["policy.device: 'meta' is not one of auto, cpu, cuda, cuda:N, mps"],
+    ),
     "argument that an encoder has not": (
         ["-c", "tiny.py", "policy.model.encoder={'type':'mlp','hidden_sizes':[64]}"],
         2,

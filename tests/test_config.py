@@ -972,3 +972,42 @@ def test_a_module_that_ends_the_program_is_told_when_the_environment_is_made(tmp
     config = compile_config({"env": env})
     with pytest.raises(DingLiteError, match="quits_at_once"):
         make_env(config.values.env)
+
+
+# ------------------------------------------------------------------ what DI-engine's policies have
+
+
+@pytest.mark.parametrize(("kind", "model"), [("ppo", "vac"), ("ppo_offpolicy", "vac"), ("ppg", "ppg")])
+def test_default_model_is_that_of_a_config_without_one(kind, model):
+    assert POLICY_REGISTRY.get(kind).default_model() == (model, [])
+    values = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": kind}}).values
+    assert values.policy.model.type == model
+
+
+def test_default_model_of_a_policy_of_ones_own_is_imported_and_chosen(tmp_path, monkeypatch):
+    (tmp_path / "a_net_of_mine.py").write_text(
+        "from ding_lite import MODEL_REGISTRY\nfrom ding_lite.models import VAC\n\n\n"
+        '@MODEL_REGISTRY.register("a_net_of_mine")\nclass Net(VAC):\n    """A model."""\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Mine(PPOPolicy):
+        @classmethod
+        def default_model(cls):
+            return "a_net_of_mine", ["a_net_of_mine"]
+
+    values = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": Mine}}).values
+    assert values.policy.model.type == "a_net_of_mine"
+    asked = {"type": Mine, "model": {"type": "vac"}}
+    assert (
+        compile_config({"env": {"env_id": "CartPole-v1"}, "policy": asked}).values.policy.model.type == "vac"
+    )
+
+
+def test_default_model_that_needs_an_instance_is_refused():
+    class Mine(PPOPolicy):
+        def default_model(self):
+            return "vac", []
+
+    with pytest.raises(ConfigError, match=r"Mine\.default_model must be a classmethod that returns \(name"):
+        compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": Mine}})

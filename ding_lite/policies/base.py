@@ -24,11 +24,12 @@ from torch import Tensor
 
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
+from ding_lite.machine import chosen_device
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rollout import Rollout, map_tree, to_device
-from ding_lite.schema import Key
+from ding_lite.schema import Key, merged_config
 from ding_lite.seeding import GeneratorState, integer_seed, torch_generator
 from ding_lite.types import MASK_KEY, CollectMode, EvalMode, LearnMode, Transition, Tree
 
@@ -81,7 +82,7 @@ class Policy:
     ) -> None:
         self.cfg = EasyDict(cfg)
         self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
-        self.device = _device(self.cfg.device, self.cfg.cuda)
+        self.device = chosen_device(self.cfg.device, self.cfg.cuda)
         self.generator = torch_generator(seed, "policy", "action", device=self.device)
         self.model: ActorCritic = self._make_model() if model is None else model  # type: ignore[assignment]
         # Convolutions run a fifth faster where the channels of a pixel lie together.
@@ -94,6 +95,11 @@ class Policy:
         self._init_shared()
         for field in self.fields:
             getattr(self, f"_init_{field}")()
+
+    @classmethod
+    def default_model(cls) -> tuple[str, list[str]]:
+        """Returns the name of the model of a config that has none, and the modules to import for it."""
+        return merged_config(cls)["model"]["type"].default, []
 
     def _make_model(self) -> ActorCritic:
         options = dict(self.cfg.model)
@@ -169,6 +175,11 @@ class Policy:
     def _monitor_vars_learn(self) -> list[str]:
         """Returns the names of the metrics that ``learn_mode.forward`` gives."""
         return []
+
+    def _get_batch_size(self) -> int | dict[str, int]:
+        """Returns the samples of a minibatch, of each buffer where there are several."""
+        size: int = self.cfg.learn.batch_size
+        return size
 
     @property
     def learn_mode(self) -> LearnMode:
@@ -300,26 +311,6 @@ def action_kind(space: gym.Space) -> str:
     if isinstance(space, gym.spaces.Box):
         return "continuous"
     return "hybrid" if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else "discrete"
-
-
-def _device(name: str, cuda: bool | None) -> torch.device:
-    if cuda and name == "auto":
-        name = "cuda"
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() and cuda is not False else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"policy.device: {name!r} is not one of auto, cpu, cuda, cuda:N, mps") from error
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise ConfigError(
-            f"policy.device: {name!r} was asked for, and torch sees {count} CUDA devices; "
-            "use device='auto' or 'cpu'"
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("policy.device: 'mps' was asked for, and torch has none here; use 'cpu'")
-    return device
 
 
 def named_obs(obs: Any, space: gym.Space) -> Tree:

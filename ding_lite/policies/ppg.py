@@ -141,6 +141,9 @@ class PPGPolicy(PPOPolicy):
         steps = learn["update_per_collect"] or sum(epochs) * n_sample / learn["batch_size"]
         return float(steps + learn["aux_train_epoch"] * n_sample / size)
 
+    def _get_batch_size(self) -> dict[str, int]:
+        return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
+
     def _limits(self) -> dict[str, Limits]:
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect

@@ -83,7 +83,7 @@ def learn_there(monkeypatch, kind, world=SeededEnv, iterations=2, **options):
         monkeypatch.setattr(f"ding_lite.policies.{module}.torch_generator", generator, raising=False)
     order = lambda n, generator: torch.randperm(n, device=META)  # noqa: E731
     monkeypatch.setattr("ding_lite.policies.replay.permutation", order)
-    monkeypatch.setattr("ding_lite.policies.base._device", lambda *said: META)
+    monkeypatch.setattr("ding_lite.policies.base.chosen_device", lambda *said: META)
     options = merged({"learn": {"compile": False}}, options)
     with MetaDevice() as mode:
         policy, collector = trainee(kind, world=world, **options)

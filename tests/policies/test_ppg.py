@@ -717,3 +717,8 @@ def test_a_run_says_that_it_draws_nothing_old():
 def test_check_policy_finds_a_model_whose_gradients_go_astray(model, what):
     with pytest.raises(ContractError, match=what):
         check_policy("ppg", dict(model=dict(type=model)), learns=False)
+
+
+def test_batch_size_is_told_of_every_buffer():
+    assert trainee("ppg")[0]._get_batch_size() == {"policy": 16, "value": 16}
+    assert trainee("ppo")[0]._get_batch_size() == 16
