@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from worlds import LengthEnv
+from small_worlds import LengthEnv
 
 
 class SlowEnv(LengthEnv):

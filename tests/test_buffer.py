@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from worlds import SeededBox, SeededEnv, digest, policy_for, same_tree, vector_of
+from small_worlds import SeededBox, SeededEnv
+from worlds import digest, policy_for, same_tree, vector_of
 
 from ding_lite import buffer as buffer_module
 from ding_lite.buffer import Limits, ReplayBuffer, SampleMemory, host_memory

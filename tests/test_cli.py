@@ -405,8 +405,8 @@ def test_config_as_json_is_one_that_can_be_given_back(home):
     ("name", "section"),
     [
         ("CartPole-v1", {"type": "gymnasium", "env_id": "CartPole-v1"}),
-        ("worlds:LengthEnv", {"type": "worlds:LengthEnv", "env_id": ""}),
-        ("worlds:Length-v0", {"type": "gymnasium", "env_id": "worlds:Length-v0"}),
+        ("small_worlds:LengthEnv", {"type": "small_worlds:LengthEnv", "env_id": ""}),
+        ("small_worlds:Length-v0", {"type": "gymnasium", "env_id": "small_worlds:Length-v0"}),
     ],
 )
 def test_env_takes_an_id_or_a_class(name, section):

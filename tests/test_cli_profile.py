@@ -7,7 +7,8 @@ import re
 import time
 
 import pytest
-from worlds import SeededEnv, digest
+from small_worlds import SeededEnv
+from worlds import digest
 
 from ding_lite import SerialPipeline, compile_config
 from ding_lite.cli import build_parser, main

@@ -7,7 +7,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from worlds import (
+from small_worlds import (
+    SCRIPTS,
     SPACES,
     CountingEnv,
     LengthEnv,
@@ -15,10 +16,9 @@ from worlds import (
     SeededEnv,
     SpoiledEnv,
     StuckEnv,
-    digest,
-    policy_for,
-    vector_of,
+    scripted,
 )
+from worlds import digest, policy_for, vector_of
 
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
@@ -27,8 +27,6 @@ from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.subprocess import SubprocessVectorEnv
 from ding_lite.errors import EnvContractError
 from ding_lite.rollout import to_dict
-
-SCRIPTS = (((2, "terminated"), (3, "truncated")), ((3, "both"), (1, "truncated"), (1, "terminated")))
 
 
 def collector_of(make, num_envs=2, n_sample=16, autoreset="same_step", **policy):
@@ -114,10 +112,6 @@ def marked_action(obs):
     """An action for each observation, whoever else is acted on with it."""
     action = torch.as_tensor(obs[:, 0] + 2 * obs[:, 1]).long() % 3
     return {"action": action, "log_prob": -torch.ones(len(obs))}
-
-
-def scripted(index):
-    return EpisodeRecorder(CountingEnv(SCRIPTS[index % 2]))
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from worlds import SeededEnv, digest, policy_for, same_tree, trainee, vector_of
+from small_worlds import SeededEnv
+from worlds import digest, policy_for, same_tree, trainee, vector_of
 
 from ding_lite.collector import Collector
 from ding_lite.columns import in_segments, padded, put_together

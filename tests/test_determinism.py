@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 import torch
-from worlds import SeededBox, SeededEnv, digest, merged, small_config
+from small_worlds import SeededBox, SeededEnv
+from worlds import digest, merged, small_config
 
 from ding_lite import SerialPipeline
 

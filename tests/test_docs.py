@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ding_lite.cli import main
 from ding_lite.config import compile_config
 from ding_lite.errors import ConfigError
 from ding_lite.registry import MODEL_REGISTRY, POLICY_REGISTRY
@@ -55,12 +56,13 @@ def test_python_blocks_about_environments_run(text, tmp_path):
     run([sys.executable, "block.py"], tmp_path)
 
 
-def test_commands_of_the_readme_run_in_their_order(tmp_path):
+def test_commands_of_the_readme_run_in_their_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     lines = [line[2:] for text in blocks("console") for line in text.splitlines() if line.startswith("$ ")]
     commands = [shlex.split(line) for line in lines if line.startswith("ding-lite ")]
     assert len(commands) >= 8
     for command in commands:
-        run([sys.executable, "-m", "ding_lite", *command[1:]], tmp_path)
+        assert main(command[1:]) == 0, command
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 

@@ -11,7 +11,7 @@ import broken_worlds as broken
 import gymnasium as gym
 import numpy as np
 import pytest
-import worlds
+import small_worlds
 
 from ding_lite.env_check import FAIL, OK, WARN, Finding, check_env, random_rollout, section_of, tree_lines
 from ding_lite.env_check.backends import Comparison, reference
@@ -128,12 +128,12 @@ FAULTS = [
     (broken.BothFlags, "both flags", WARN, r"both True \(\d+ times\)", "termination wins"),
     # memory
     (broken.OneArray, "aliasing", WARN, "was overwritten.*step 1", r"obs\.copy\(\)"),
-    (worlds.AliasingEnv, "aliasing", WARN, "was overwritten", r"obs\.copy\(\)"),
+    (small_worlds.AliasingEnv, "aliasing", WARN, "was overwritten", r"obs\.copy\(\)"),
     (broken.TwoArrays, "aliasing", WARN, "was overwritten.*step 2", ""),
     (broken.SharedView, "aliasing", WARN, r"observation\['b'\] shares its memory", ""),
     # randomness
     (broken.NoSeed, "same seed", FAIL, r"two environments.*step 0, obs\[0\]: got", "self.np_random.*resumed"),
-    (worlds.UnseededEnv, "same seed", FAIL, "two environments", "self.np_random"),
+    (small_worlds.UnseededEnv, "same seed", FAIL, "two environments", "self.np_random"),
     (
         broken.Remembers,
         "same seed",
@@ -141,7 +141,7 @@ FAULTS = [
         r"after other episodes.*step 0, obs\[0\]: got",
         "begin every episode",
     ),
-    (worlds.CountingEnv, "same seed", FAIL, "after other episodes", ""),
+    (small_worlds.CountingEnv, "same seed", FAIL, "after other episodes", ""),
     (broken.AlwaysTheSame, "other seeds", WARN, "one and the same trajectory", "self.np_random"),
     *(
         (
@@ -339,7 +339,7 @@ def test_vector_environment_of_ones_own_is_checked_as_it_is():
 
 
 def test_wrappers_of_the_config_are_checked_too():
-    halved = {"type": broken.Sound, "wrappers": ["worlds:HalveReward"]}
+    halved = {"type": broken.Sound, "wrappers": ["small_worlds:HalveReward"]}
     assert troubles(check_env(halved, steps=100, backends=("base",))) == []
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from worlds import CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv, digest, policy_for, vector_of
+from small_worlds import CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv
+from worlds import digest, policy_for, vector_of
 
 from ding_lite.config import compile_config
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from worlds import SeededBox, SeededEnv, digest, policy_for, vector_of
+from small_worlds import SeededBox, SeededEnv
+from worlds import digest, policy_for, vector_of
 
 from ding_lite.collector import Collector
 from ding_lite.rollout import as_rollout, map_tree, to_dict

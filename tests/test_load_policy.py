@@ -5,18 +5,8 @@ import sys
 import numpy as np
 import pytest
 from broken_worlds import Masked
-from worlds import (
-    CountingEnv,
-    MatchBox,
-    MatchTree,
-    MatchUnsorted,
-    SeededEnv,
-    ShownTwice,
-    merged,
-    same_tree,
-    small_config,
-    trainee,
-)
+from small_worlds import CountingEnv, SeededEnv
+from worlds import MatchBox, MatchTree, MatchUnsorted, ShownTwice, merged, same_tree, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.checkpoint import load_checkpoint, save_checkpoint

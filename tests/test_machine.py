@@ -92,7 +92,7 @@ def faults(keep):
 def test_memory_that_is_freed_is_not_zeroed_anew():
     pages = 10 * 2**26 // 4096
     assert faults(keep=False) > pages / 4  # huge pages may spare some of them
-    assert faults(keep=True) < pages / 100
+    assert faults(keep=True) < pages / 5  # glibc may let go of one of the ten blocks
 
 
 def idle_seconds(**environment):

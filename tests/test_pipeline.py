@@ -6,17 +6,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from worlds import (
-    LengthEnv,
-    RaisingEnv,
-    SeededBox,
-    SeededEnv,
-    SpoiledEnv,
-    digest,
-    merged,
-    small_config,
-    vector_of,
-)
+from small_worlds import LengthEnv, RaisingEnv, SeededBox, SeededEnv, SpoiledEnv
+from worlds import digest, merged, small_config, vector_of
 
 from ding_lite import SerialPipeline, compile_config, serial_pipeline, serial_pipeline_onpolicy
 from ding_lite.checkpoint import load_checkpoint

@@ -8,7 +8,8 @@ import sys
 import textwrap
 
 import pytest
-from worlds import SeededEnv, digest, merged, small_config
+from small_worlds import SeededEnv
+from worlds import digest, merged, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.checkpoint import load_checkpoint, save_checkpoint
@@ -57,8 +58,8 @@ for kind, learn in OTHERS.items():
         world = merged(WORLDS[name], {"policy": {"type": kind, "learn": learn}})
         del world["policy"]["learn"]["epoch_per_collect"]
         WORLDS[f"{name}, {kind}"] = world
-# Compiling takes most of a minute a world: here two of them, all with DING_LITE_COMPILED=1.
-COMPILED = ["native CartPole", "native CartPole, ppg"]
+# Compiling takes most of a minute a world: here one of them, all with DING_LITE_COMPILED=1.
+COMPILED = ["native CartPole"]
 for name in list(WORLDS) if os.environ.get("DING_LITE_COMPILED") else COMPILED:
     WORLDS[f"{name}, compiled"] = merged(WORLDS[name], {"policy": {"learn": {"compile": True}}})
 WORLDS["native CartPole, evaluated"] = small_config(policy={"eval": {"eval_freq": 256}})
@@ -341,5 +342,5 @@ def test_environments_of_ones_own_are_resumed_through_env_setting(tmp_path):
         return folder
 
     straight, halves = half(tmp_path / "straight", 4), half(tmp_path / "halves", 2)
-    resumed(halves, 4, env_setting=setting, trust=["worlds"])
+    resumed(halves, 4, env_setting=setting, trust=["small_worlds"])
     assert digest(state_of(straight)) == digest(state_of(halves))

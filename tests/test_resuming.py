@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from worlds import LengthEnv, UnseededEnv, digest, merged, small_config
+from small_worlds import LengthEnv, UnseededEnv
+from worlds import digest, merged, small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.checkpoint import TENSORS, checkpoints_of, load_checkpoint, save_checkpoint

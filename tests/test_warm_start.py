@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
-from worlds import MatchBox, SeededEnv, digest, merged, small_config
+from small_worlds import SeededEnv
+from worlds import MatchBox, digest, merged, small_config
 
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.checkpoint import load_checkpoint, save_checkpoint

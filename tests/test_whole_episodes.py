@@ -6,25 +6,15 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
+import small_worlds
 import torch
-from worlds import (
-    CountingEnv,
-    LengthEnv,
-    SeededEnv,
-    SpoiledEnv,
-    StuckEnv,
-    digest,
-    policy_for,
-    same_tree,
-    trainee,
-    vector_of,
-)
+from small_worlds import CountingEnv, LengthEnv, SeededEnv, SpoiledEnv, StuckEnv
+from worlds import digest, policy_for, same_tree, trainee, vector_of
 
 from ding_lite import ConfigError, SerialPipeline, compile_config
 from ding_lite.collector import Collector
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.native import NativeVectorEnv
-from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.subprocess import SubprocessVectorEnv
 from ding_lite.errors import EnvError
 from ding_lite.quota import shares
@@ -39,8 +29,7 @@ SCRIPTS = (
 )
 
 
-def scripted(index):
-    return EpisodeRecorder(CountingEnv(SCRIPTS[index % 3]))
+scripted = partial(small_worlds.scripted, scripts=SCRIPTS)
 
 
 def collector_of(envs, n_episode, n_sample=6, **policy):
@@ -248,7 +237,7 @@ def test_a_run_goes_on_after_a_break_as_if_there_had_been_none(tmp_path):
                 break
         pipeline.close()
         if breaks:
-            pipeline = SerialPipeline.resume(run, trust=["worlds"])
+            pipeline = SerialPipeline.resume(run, trust=["small_worlds"])
             for _ in pipeline:
                 pass
         return pipeline

@@ -1,4 +1,4 @@
-"""Small environments with known answers, and a few helpers to run and compare what is trained on them."""
+"""Helpers to train on small environments and to compare what comes of it, and some that need torch."""
 
 import copy
 import hashlib
@@ -6,6 +6,7 @@ import hashlib
 import gymnasium as gym
 import numpy as np
 import torch
+from small_worlds import SPACES, CountingEnv, SeededEnv
 
 from ding_lite.collector import Collector
 from ding_lite.config import compile_config
@@ -14,162 +15,6 @@ from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
 from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.testing import MatchEnv
-
-SPACES = gym.spaces
-
-
-class CountingEnv(gym.Env):
-    """Shows (episode, step) and pays 10 * episode + step; ends as ``script`` says, over and over.
-
-    ``script`` holds (length, end) for each episode, where end is "terminated", "truncated" or "both".
-    """
-
-    observation_space = SPACES.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = SPACES.Discrete(3)
-
-    def __init__(self, script=((3, "terminated"),)):
-        self.script = script
-        self.episode, self.count, self.seeds = -1, 0, []
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.seeds.append(seed)
-        self.episode, self.count = self.episode + 1, 0
-        return self.obs(), {}
-
-    def step(self, action):
-        self.count += 1
-        length, end = self.script[self.episode % len(self.script)]
-        over = self.count >= length
-        terminated, truncated = over and end != "truncated", over and end != "terminated"
-        return self.obs(), float(10 * self.episode + self.count), terminated, truncated, {}
-
-    def obs(self):
-        return np.array([self.episode, self.count], np.float32)
-
-
-class SpoiledEnv(CountingEnv):
-    """A CountingEnv whose call number ``at`` (0 is the first reset) returns ``spoil(result)``."""
-
-    def __init__(self, at, spoil, script=((3, "terminated"),)):
-        super().__init__(script)
-        self.at, self.spoil, self.calls = at, spoil, -1
-
-    def _maybe(self, result):
-        self.calls += 1
-        return self.spoil(result) if self.calls == self.at else result
-
-    def reset(self, *, seed=None, options=None):
-        return self._maybe(super().reset(seed=seed))
-
-    def step(self, action):
-        return self._maybe(super().step(action))
-
-
-class AliasingEnv(CountingEnv):
-    """Returns the same array every time, and overwrites it."""
-
-    def __init__(self, script=((3, "truncated"),)):
-        super().__init__(script)
-        self.shown = np.zeros(2, np.float32)
-
-    def obs(self):
-        self.shown[:] = self.episode, self.count
-        return self.shown
-
-
-class SeededEnv(gym.Env):
-    """All of an episode follows from its seed and its actions; it ends in each of the three ways."""
-
-    observation_space = SPACES.Box(-np.inf, np.inf, (3,), np.float64)
-    action_space = SPACES.Discrete(3)
-    longest = 9
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.length = int(self.np_random.integers(1, self.longest + 1))
-        self.end = int(self.np_random.integers(3))
-        self.count, self.total = 0, 0.0
-        return self.obs(), {}
-
-    def step(self, action):
-        self.count += 1
-        flat = np.asarray(SPACES.flatten(self.action_space, action), np.float64)
-        self.total += float(flat @ np.arange(1, len(flat) + 1))
-        over = self.count >= self.length
-        reward = self.total + float(self.np_random.random())
-        return self.obs(), reward, over and self.end != 0, over and self.end != 1, {}
-
-    def obs(self):
-        return np.array([self.count, self.total, self.np_random.random()])
-
-
-class SeededBox(SeededEnv):
-    action_space = SPACES.Box(-1.0, 1.0, (2,), np.float32)
-
-
-class SeededTree(SeededEnv):
-    action_space = SPACES.Dict(
-        move=SPACES.Discrete(3), push=SPACES.Tuple([SPACES.MultiBinary(2), SPACES.Box(-1.0, 1.0, (1,))])
-    )
-
-
-class UnseededEnv(SeededEnv):
-    """Not deterministic: it draws from a generator that no seed reaches."""
-
-    def obs(self):
-        return np.random.default_rng().random(3)
-
-
-class LengthEnv(gym.Env):
-    """Every episode is ``length`` steps long and pays 1 a step."""
-
-    observation_space = SPACES.Box(-np.inf, np.inf, (1,), np.float32)
-    action_space = SPACES.Discrete(2)
-
-    def __init__(self, length=5):
-        self.length = length
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.count = 0
-        return np.array([self.np_random.random()], np.float32), {}
-
-    def step(self, action):
-        self.count += 1
-        return np.array([self.count], np.float32), 1.0, self.count >= self.length, False, {}
-
-
-class StuckEnv(LengthEnv):
-    """Has no legal action after so many steps."""
-
-    observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
-
-    def __init__(self, after=3):
-        super().__init__()
-        self.after = after
-
-    def reset(self, **kwargs):
-        obs, info = super().reset(**kwargs)
-        return {"at": obs, "action_mask": np.ones(2, np.int8)}, info
-
-    def step(self, action):
-        obs, *rest = super().step(action)
-        return ({"at": obs, "action_mask": np.full(2, self.count < self.after, np.int8)}, *rest)
-
-
-class RaisingEnv(LengthEnv):
-    """Raises at its step number ``at``, counted over episodes."""
-
-    def __init__(self, at=40):
-        super().__init__()
-        self.at, self.steps = at, 0
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == self.at:
-            raise ZeroDivisionError("the world has ended")
-        return super().step(action)
 
 
 class MatchBox(MatchEnv):
@@ -181,15 +26,6 @@ class MatchTree(MatchEnv):
     def __init__(self):
         force = SPACES.Box(-1.0, 1.0, (1,), np.float32)
         super().__init__(SPACES.Dict(force=force, move=SPACES.Discrete(3, start=-1)))
-
-
-class HalveReward(gym.RewardWrapper):
-    def __init__(self, env, share=0.5):
-        super().__init__(env)
-        self.share = share
-
-    def reward(self, reward):
-        return reward * self.share
 
 
 def vector_of(make, num_envs, **options):

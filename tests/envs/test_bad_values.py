@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from chains import check_chain
-from worlds import LengthEnv, SeededEnv, digest, policy_for, small_config, trainee, vector_of
+from small_worlds import LengthEnv, SeededEnv
+from worlds import digest, policy_for, small_config, trainee, vector_of
 
 from ding_lite.cli import main
 from ding_lite.collector import Collector

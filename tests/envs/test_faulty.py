@@ -8,7 +8,7 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
-from worlds import SeededEnv, SeededTree
+from small_worlds import SeededEnv, SeededTree
 
 from ding_lite import testing
 from ding_lite.config import compile_config

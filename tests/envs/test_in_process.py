@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from broken_worlds import SeedlessReset
-from worlds import (
+from small_worlds import (
     AliasingEnv,
     CountingEnv,
     HalveReward,
@@ -18,11 +18,8 @@ from worlds import (
     SeededTree,
     SpoiledEnv,
     UnseededEnv,
-    copy_of,
-    random_actions,
-    same_tree,
-    vector_of,
 )
+from worlds import copy_of, random_actions, same_tree, vector_of
 
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder

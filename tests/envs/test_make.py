@@ -3,7 +3,7 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-from worlds import CountingEnv, HalveReward, LengthEnv
+from small_worlds import CountingEnv, HalveReward, LengthEnv
 
 from ding_lite.config import compile_config
 from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
@@ -40,7 +40,7 @@ def test_environment_is_made_by_its_gymnasium_id():
         (make_length, 4),
         (lambda: LengthEnv(7), 7),
         ("test_make_length", 4),
-        ("worlds:LengthEnv", 5),
+        ("small_worlds:LengthEnv", 5),
     ],
     ids=["class", "function", "lambda", "registered name", "module:Class"],
 )
@@ -49,7 +49,7 @@ def test_environment_of_ones_own_is_made_however_it_is_named(kind, expected):
     assert env.unwrapped.length == expected
 
 
-@pytest.mark.parametrize("kind", [LengthEnv, "worlds:LengthEnv"], ids=["class", "module:Class"])
+@pytest.mark.parametrize("kind", [LengthEnv, "small_worlds:LengthEnv"], ids=["class", "module:Class"])
 def test_config_takes_an_environment_of_ones_own(kind):
     assert made(type=kind).unwrapped.length == 5
 
@@ -68,14 +68,17 @@ def test_kwargs_reach_gymnasium_make():
 def test_wrappers_lie_outside_the_recorder_and_the_last_is_outermost():
     env = made(
         type=LengthEnv,
-        wrappers=["worlds:HalveReward", {"type": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 2}],
+        wrappers=[
+            "small_worlds:HalveReward",
+            {"type": "gymnasium.wrappers:TimeLimit", "max_episode_steps": 2},
+        ],
     )
     kinds = [type(env), type(env.env), type(env.env.env)]
     assert kinds == [gym.wrappers.TimeLimit, HalveReward, EpisodeRecorder]
 
 
 def test_wrapper_gets_its_arguments():
-    env = made(type=LengthEnv, wrappers=[{"type": "worlds:HalveReward", "share": 0.25}])
+    env = made(type=LengthEnv, wrappers=[{"type": "small_worlds:HalveReward", "share": 0.25}])
     env.reset(seed=0)
     assert env.step(0)[1] == 0.25
 
@@ -91,8 +94,8 @@ def test_what_names_no_wrapper_is_refused_with_how_to_write_it(wrapper):
 
 
 def test_missing_wrapper_is_named():
-    with pytest.raises(RegistryError, match="worlds:NoSuchWrapper"):
-        made(type=LengthEnv, wrappers=["worlds:NoSuchWrapper"])
+    with pytest.raises(RegistryError, match="small_worlds:NoSuchWrapper"):
+        made(type=LengthEnv, wrappers=["small_worlds:NoSuchWrapper"])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +152,7 @@ def test_what_is_no_environment_is_refused():
         ({"env_id": "CartPole-v1", "manager": {"type": "base"}}, False),
         ({"env_id": "CartPole-v1", "manager": {"type": "vector"}}, True),
         ({"env_id": "CartPole-v1", "kwargs": {"render_mode": None}}, False),
-        ({"env_id": "CartPole-v1", "wrappers": ["worlds:HalveReward"]}, False),
+        ({"env_id": "CartPole-v1", "wrappers": ["small_worlds:HalveReward"]}, False),
         ({"env_id": "Pendulum-v1"}, False),
         ({"type": LengthEnv}, False),
     ],
@@ -163,7 +166,7 @@ def test_auto_takes_a_native_vector_only_where_its_episodes_can_be_saved(env, na
 
 
 def test_wrappers_and_a_native_vector_exclude_each_other():
-    cfg = section(env_id="CartPole-v1", wrappers=["worlds:HalveReward"], manager={"type": "vector"})
+    cfg = section(env_id="CartPole-v1", wrappers=["small_worlds:HalveReward"], manager={"type": "vector"})
     with pytest.raises(ConfigError, match=r"env\.wrappers.*'base'"):
         make_vector_env(cfg, 2, seed=0)
 

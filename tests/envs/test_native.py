@@ -7,7 +7,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from worlds import CountingEnv, SeededEnv, copy_of, same_tree
+from small_worlds import CountingEnv, SeededEnv
+from worlds import copy_of, same_tree
 
 from ding_lite.envs.env_pool import EnvPoolVectorEnv
 from ding_lite.envs.native import NativeVectorEnv

@@ -10,7 +10,8 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
-from worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv, copy_of, same_tree
+from small_worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv
+from worlds import copy_of, same_tree
 
 from ding_lite.cli import main
 from ding_lite.config import compile_config

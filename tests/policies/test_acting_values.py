@@ -6,7 +6,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from worlds import SeededBox, SeededEnv, merged, trainee
+from small_worlds import SeededBox, SeededEnv
+from worlds import merged, trainee
 
 from ding_lite.models.actor_critic import VAC
 from ding_lite.policies import PPOPolicy

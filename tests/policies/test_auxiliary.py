@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 from anything import Anything
-from worlds import LengthEnv, MatchBox, SeededBox, SeededEnv, digest, trainee
+from small_worlds import LengthEnv, SeededBox, SeededEnv
+from worlds import MatchBox, digest, trainee
 
 from ding_lite import NumericsError, SerialPipeline
 from ding_lite.rollout import map_tree, to_dict

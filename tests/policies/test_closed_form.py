@@ -9,8 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from small_worlds import SeededBox
 from torch import nn
-from worlds import SeededBox, trainee
+from worlds import trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.models import VAC

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
-from worlds import LengthEnv, SeededEnv, merged, trainee
+from small_worlds import LengthEnv, SeededEnv
+from worlds import merged, trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.policies.compiling import COMPILE_FROM, CompiledFunction, is_mostly_calls

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
+from small_worlds import SeededEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from worlds import SeededEnv, merged, trainee
+from worlds import merged, trainee
 
 from ding_lite import PPOPolicy
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from broken_worlds import Masked, Sound
+from small_worlds import SeededBox, SeededEnv
 from torch import nn
-from worlds import SeededBox, SeededEnv, trainee
+from worlds import trainee
 
 from ding_lite import ActionHead, ActorCritic, PPOPolicy, compile_config
 from ding_lite.models import VAC

@@ -33,7 +33,7 @@ PPO = dict(epoch_per_collect=8, batch_size=128)
 PPG = dict(actor_epoch_per_collect=8, critic_epoch_per_collect=8, batch_size=128, aux_train_epoch=3)
 
 
-def share_of_the_best(env, tmp_path, steps=20_000, kind="ppo", learn=PPO, **kwargs):
+def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwargs):
     config = dict(
         max_env_step=steps,
         env=dict(type=env, kwargs=kwargs),
@@ -54,13 +54,14 @@ def share_of_the_best(env, tmp_path, steps=20_000, kind="ppo", learn=PPO, **kwar
 
 @pytest.mark.parametrize("title", ACTION_SPACES)
 def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
-    assert share_of_the_best(MatchEnv, tmp_path, action_space=ACTION_SPACES[title]) > 0.95
+    steps = 20_000 if title in ("Box", "Dict") else 8_000  # those have numbers to find
+    assert share_of_the_best(MatchEnv, tmp_path, steps, action_space=ACTION_SPACES[title]) > 0.95
 
 
 @pytest.mark.parametrize("title", ["MultiDiscrete", "MultiBinary", "Dict"])  # of a Discrete and a Box
 def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
     space = ACTION_SPACES[title]
-    assert share_of_the_best(MatchEnv, tmp_path, 10_000, "ppg", PPG, action_space=space) > 0.9
+    assert share_of_the_best(MatchEnv, tmp_path, 6_000, "ppg", PPG, action_space=space) > 0.9
 
 
 def test_the_clue_is_found_in_a_nested_observation(tmp_path):

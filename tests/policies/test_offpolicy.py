@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 from anything import Anything
-from worlds import SeededBox, SeededEnv, SeededTree, digest, merged, small_config, vector_of
+from small_worlds import SeededBox, SeededEnv, SeededTree
+from worlds import digest, merged, small_config, vector_of
 
 from ding_lite import POLICY_REGISTRY, ConfigError, PPOPolicy, SerialPipeline, compile_config
 from ding_lite.checkpoint import load_checkpoint, save_checkpoint
@@ -857,7 +858,7 @@ def test_half_and_half_with_old_data_in_the_buffer_equal_straight_through(priori
     straight, _ = state_after(SerialPipeline(config, folder=tmp_path / "straight"), 6)
     half, _ = state_after(SerialPipeline(config, folder=tmp_path / "half"), cut)
     assert len(np.unique(half["policy"]["policy_buffer"]["version"])) == cut
-    whole, _ = state_after(SerialPipeline.resume(tmp_path / "half", trust=["worlds"]), 6)
+    whole, _ = state_after(SerialPipeline.resume(tmp_path / "half", trust=["small_worlds"]), 6)
     assert {k: digest(v) for k, v in whole.items()} == {k: digest(v) for k, v in straight.items()}
 
 
@@ -877,7 +878,7 @@ def cut(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     state_after(SerialPipeline(RUN, folder=folder), 3)
     copied = shutil.copytree(folder, folder.with_name("whole"))
-    whole, _ = state_after(SerialPipeline.resume(copied, trust=["worlds"]), 5)
+    whole, _ = state_after(SerialPipeline.resume(copied, trust=["small_worlds"]), 5)
     return folder, digest(whole["policy"]["model"])
 
 
@@ -887,7 +888,7 @@ def test_negative_control_resuming_with_another_buffer_ends_elsewhere(name, cut,
     state, config = load_checkpoint(run / "ckpt" / "last")
     CHANGES[name](state["policy"]["policy_buffer"])
     save_checkpoint(run / "ckpt" / "last", state, config)
-    found, _ = state_after(SerialPipeline.resume(run, trust=["worlds"]), 5)
+    found, _ = state_after(SerialPipeline.resume(run, trust=["small_worlds"]), 5)
     assert (digest(found["policy"]["model"]) == expected) == (name == "nothing")
 
 

@@ -8,7 +8,8 @@ import math
 import pytest
 import torch
 from anything import OBSERVATIONS, Anything
-from worlds import SeededBox, SeededEnv, SeededTree, digest, merged, small_config, trainee
+from small_worlds import SeededBox, SeededEnv, SeededTree
+from worlds import digest, merged, small_config, trainee
 
 from ding_lite import ConfigError, SerialPipeline, check_policy
 from ding_lite.checkpoint import load_checkpoint, save_checkpoint
@@ -590,7 +591,7 @@ def test_every_cut_of_a_phase_resumes_exactly(policy, tmp_path):
     for cut in range(2, 6):  # before, at and after the phases at the ends of iterations 3 and 6
         run_until(SerialPipeline(config, folder=tmp_path / f"{cut}"), cut)
         assert (
-            digest(run_until(SerialPipeline.resume(tmp_path / f"{cut}", trust=["worlds"]), ITERATIONS))
+            digest(run_until(SerialPipeline.resume(tmp_path / f"{cut}", trust=["small_worlds"]), ITERATIONS))
             == straight
         ), cut
 
@@ -620,7 +621,7 @@ def test_what_a_checkpoint_forgets_of_the_phase_is_missed(forget, tmp_path):
     state, saved = load_checkpoint(tmp_path / "run" / "ckpt" / "last")
     forget(state["policy"]["auxiliary"])
     save_checkpoint(tmp_path / "run" / "ckpt" / "last", state, saved)
-    ended = run_until(SerialPipeline.resume(tmp_path / "run", trust=["worlds"]), ITERATIONS)
+    ended = run_until(SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"]), ITERATIONS)
     same = digest(ended["policy"]["model"]) == digest(straight["policy"]["model"])
     assert same == (forget is nothing)
 

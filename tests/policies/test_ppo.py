@@ -8,8 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from small_worlds import SeededEnv
 from torch import nn
-from worlds import SeededEnv, digest, trainee
+from worlds import digest, trainee
 
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
 from ding_lite.collector import Collector
