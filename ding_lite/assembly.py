@@ -100,7 +100,7 @@ class Parts:
             f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
         ]
         lines += policy.describe()
-        if not self.envs.restorable:
+        if not self.envs.restorable and collector.quota is None:
             lines.append("open episodes of this backend cannot be saved: a resumed run begins new ones")
         wanted, taken = cfg.policy.collect.n_sample, collector.n_sample
         if collector.quota is not None:

@@ -30,8 +30,19 @@ class Limits:
     max_use: int  # draws of one transition
     max_staleness: int = 0  # iterations after its own in which a transition may be drawn
     capacity: float = math.inf  # in transitions; the oldest rollouts leave first
-    steps: int | None = None  # optimiser steps an iteration; None: until nothing is left to draw
-    ragged: bool = False  # rollouts are whole episodes, of several lengths: shorter ones are padded
+    steps: int | None = None  # optimiser steps an iteration
+    # In their place: uses of each fresh transition, in minibatches; None: until nothing is left to draw.
+    reuse: float | None = None
+    batch_size: int = 1
+    whole_episodes: bool = False  # rollouts end with an episode in each column, and are of several lengths
+    segment: int = (
+        0  # steps of the segments that they are cut into, each as long as the others; 0: they are not
+    )
+
+    @property
+    def ragged(self) -> bool:
+        """Whether some rollouts are longer than others: these are padded."""
+        return self.whole_episodes and self.segment <= 1
 
 
 class ReplayBuffer:
@@ -65,7 +76,7 @@ class ReplayBuffer:
                 whole episodes may be.
         """
         rows, columns = rollout.valid.shape
-        if rows * columns > self.limits.capacity and not self.limits.ragged:
+        if rows * columns > self.limits.capacity and not self.limits.whole_episodes:
             raise ValueError(f"a rollout of {rows * columns} does not fit into {self.limits.capacity:g}")
         device = rollout.valid.device
         uses = torch.zeros(rows, columns, dtype=torch.int32, device=device)
@@ -73,7 +84,9 @@ class ReplayBuffer:
         priority = torch.ones(rows, columns, device=device) if priority is None else priority
         if self.data is not None and len(self.uses) != rows and not self.limits.ragged:
             raise ValueError(f"rollouts of {len(self.uses)} and {rows} steps cannot lie side by side")
-        while self.data is not None and self._size_with(rows, columns) > self.limits.capacity:
+        while (
+            self.data is not None and self._size_of(self.data) + self._size_of(rollout) > self.limits.capacity
+        ):
             # Rollouts leave whole: a part of one would favour some environments.
             self._keep(self.version > self.version[0])
         if self.data is not None and len(self.uses) != rows:
@@ -91,9 +104,17 @@ class ReplayBuffer:
             priority = torch.cat([self.priority, priority], 1)
         self.data, self.uses, self.version, self.priority = rollout, uses, version, priority
 
-    def _size_with(self, rows: int, columns: int) -> int:
-        """Returns how many transitions there would be with a rollout of this size beside those here."""
-        return max(len(self.uses), rows) * (self.uses.shape[1] + columns)
+    def _size_of(self, rollout: Rollout) -> int:
+        """Returns how many transitions there are: of whole episodes, without what follows their last ones."""
+        return int(rollout.valid.sum()) if self.limits.whole_episodes else rollout.valid.numel()
+
+    def planned_steps(self) -> float:
+        """Returns how many optimiser steps this iteration takes; inf: until nothing is left to draw."""
+        limits = self.limits
+        if limits.steps is not None or limits.reuse is None:
+            return math.inf if limits.steps is None else limits.steps
+        fresh = int(self.data.valid[:, self.age == 0].sum())
+        return math.ceil(limits.reuse * fresh / limits.batch_size)
 
     @property
     def age(self) -> Tensor:
@@ -154,6 +175,11 @@ class ReplayBuffer:
             self.data = first_rows(self.data, rows)
             self.uses, self.priority = self.uses[:rows], self.priority[:rows]
 
+    @property
+    def _layout(self) -> list[Any]:
+        """What a column is."""
+        return [self.limits.whole_episodes, self.limits.segment]
+
     def clear(self) -> None:
         """Forgets all rollouts."""
         self.data = None
@@ -167,12 +193,15 @@ class ReplayBuffer:
         """Returns the counter, and what is kept; ``data`` is None where that is nothing."""
         return {
             **{name: getattr(self, name) for name in ("iteration", "uses", "version", "priority")},
+            "layout": self._layout,
             "data": None if self.data is None else to_dict(self.data),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
         self.iteration, data = int(state["iteration"]), state["data"]
+        if list(state.get("layout", [False, 0])) != self._layout:
+            return  # of a run that was told to go on with columns of another kind
         self.data = None if data is None else as_rollout(to_device(data, self.device))
         for name in ("uses", "version", "priority"):
             setattr(self, name, torch.as_tensor(state[name], device=self.device))
@@ -196,7 +225,7 @@ class SampleMemory:
         if capacity <= self.capacity:
             return
         kept, self.capacity = self.all(), capacity
-        if kept:  # a resumed run that was given longer rollouts
+        if kept:  # rollouts have become longer
             self._fields = map_tree(self._room_for, kept)
             _write(self._fields, 0, kept)
 

@@ -11,10 +11,8 @@ import numpy as np
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.watch import Watch
 from ding_lite.errors import NotFiniteError
-from ding_lite.quota import shares
+from ding_lite.quota import SPOILED_PER_EPISODE, shares
 from ding_lite.types import Episode, EvalMode, Evaluation, Tree
-
-SPOILED_PER_EPISODE = 10  # an evaluation may lose so many to values that are not finite, for each it plays
 
 
 class Evaluator:

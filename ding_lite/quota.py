@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from ding_lite.envs.spaces import tree_map
-from ding_lite.errors import EnvError
+from ding_lite.errors import EnvError, NotFiniteError
 from ding_lite.types import Transition
 
 ENDLESS = 100_000  # steps of one episode, after which a rollout of whole ones is given up
+SPOILED_PER_EPISODE = 10  # for each that is to be played so many may be lost to values that are not finite
 
 
 def shares(n_episode: int, num_envs: int) -> np.ndarray:
@@ -34,6 +35,7 @@ class EpisodeQuota:
     def begin(self) -> None:
         """Begins a rollout: every environment has its whole share to play."""
         self.steps, self._left, self._open = 0, self._shares.copy(), np.zeros_like(self._shares)
+        self._spoiled = 0
 
     @property
     def is_met(self) -> bool:
@@ -45,6 +47,7 @@ class EpisodeQuota:
 
         Raises:
             EnvError: if an episode does not end.
+            NotFiniteError: if nearly all are lost to values that are not finite.
         """
         counts = self._left[numbers] > 0
         if not counts.any():
@@ -56,7 +59,14 @@ class EpisodeQuota:
         if self._open.max() >= ENDLESS:
             raise EnvError(
                 f"policy.collect.n_episode: an episode of environment {self._open.argmax()} has not ended in "
-                f"{ENDLESS:,} steps; set env.max_episode_steps, or collect n_sample transitions"
+                f"{ENDLESS:,} steps; set env.max_episode_steps below that, or collect n_sample transitions"
+            )
+        spoiled = [env for env in transition.spoiled if counts[env]]
+        self._spoiled += len(spoiled)
+        if self._spoiled > SPOILED_PER_EPISODE * self.n_episode:
+            raise NotFiniteError(
+                f"a rollout of {self.n_episode} episodes has lost {self._spoiled} to values that are not "
+                "finite; env.on_bad_value is for those that are rare"
             )
         final_obs, final_env = transition.final_obs, transition.final_env
         if final_obs is not None:
@@ -68,5 +78,5 @@ class EpisodeQuota:
             final_obs=final_obs,
             final_env=final_env,
             episodes=[one for one in transition.episodes if counts[one.env]],
-            spoiled=[env for env in transition.spoiled if counts[env]],
+            spoiled=spoiled,
         )

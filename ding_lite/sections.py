@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ding_lite.checkpoint import CHECKPOINT_CONFIG
-from ding_lite.errors import FOREIGN, ConfigError, RegistryError
+from ding_lite.errors import FOREIGN, ConfigError, RegistryError, told
 from ding_lite.logger import LOGGER_CONFIG, run_name_faults
 from ding_lite.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, modules_of
 from ding_lite.schema import Key, Schema, as_schema, merged_config
@@ -39,7 +39,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
         return schema, faults
     schema["policy"] = _keys(policy_class, kind)
     declared, given = schema["policy"].get("model", {}), _mapping(policy.get("model"))
-    kind = given["type"] if "type" in given else _default_model(policy_class)
+    kind = given.get("type", _default_model(policy_class))
     model_class, found = _chosen(MODEL_REGISTRY, kind, "policy.model.type")
     schema["policy"]["model"] = (
         Key({}, (dict,))
@@ -56,22 +56,22 @@ def _import_quietly(modules: Sequence[str]) -> None:
             importlib.import_module(module)
 
 
-def _default_model(policy_class: Any) -> str:
-    """Returns the name of the model that a policy has where the config names none.
+def _default_model(policy_class: Any) -> Any:
+    """Returns the name of the model that a policy has where the config names none; its modules are imported.
 
     Raises:
         ConfigError: if the class cannot say so.
     """
     try:
         name, modules = policy_class.default_model()
-    except TypeError as error:
+        for module in modules:
+            importlib.import_module(module)
+    except FOREIGN as error:
         raise ConfigError(
             f"policy.type: {policy_class.__name__}.default_model must be a classmethod that returns (name, "
-            f"modules to import): {error}"
+            f"modules to import): {told(error)}"
         ) from error
-    for module in modules:
-        importlib.import_module(module)
-    return str(name)
+    return name
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -121,7 +121,7 @@ def cross_checks(values: Mapping[str, Any]) -> list[str]:
                 f"{length}; n_sample={-(-steps // length) * length * env_num} could"
             )
         rows = steps * env_num
-        if isinstance(batch_size, int) and batch_size > rows:
+        if isinstance(batch_size, int) and batch_size > rows and n_episode is None:
             faults.append(
                 f"policy.learn.batch_size: {batch_size} samples in a minibatch, and a rollout has only {rows}"
             )

@@ -222,7 +222,7 @@ def test_rollout_of_another_length_is_refused_and_costs_nothing():
 
 
 def test_whole_episodes_longer_than_the_buffer_stay_alone_and_leave_no_rows_behind():
-    buffer = ReplayBuffer(Limits(9, 99, 12, ragged=True))
+    buffer = ReplayBuffer(Limits(9, 99, 12, whole_episodes=True))
     for tag, rows, there in ((1, 3, [1]), (2, 9, [2]), (3, 2, [3]), (4, 3, [3, 4])):
         buffer.push(rollout(tag, rows=rows, cuts=((1, 0), (1, 1))))
         assert sorted(set((buffer.data.reward[buffer.data.valid].long() // 100).tolist())) == there
@@ -232,7 +232,7 @@ def test_whole_episodes_longer_than_the_buffer_stay_alone_and_leave_no_rows_behi
 
 @pytest.mark.parametrize("lengths", [(3, 5), (5, 3), (3, 5, 4)])
 def test_rollouts_of_several_lengths_lie_side_by_side_with_rows_that_nobody_draws(lengths):
-    buffer = ReplayBuffer(Limits(9, 99, ragged=True))
+    buffer = ReplayBuffer(Limits(9, 99, whole_episodes=True))
     for tag, rows in enumerate(lengths):
         buffer.push(rollout(tag, rows=rows), torch.full((rows, COLUMNS), 1.0 + tag))
         buffer.use(all_of(buffer)[buffer.data.valid.flatten()])

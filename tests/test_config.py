@@ -996,6 +996,8 @@ def test_default_model_of_a_policy_of_ones_own_is_imported_and_chosen(tmp_path, 
         def default_model(cls):
             return "a_net_of_mine", ["a_net_of_mine"]
 
+    named = {"type": Mine, "model": {"type": "a_net_of_mine"}}  # as the config that a run saves does
+    compile_config({"env": {"env_id": "CartPole-v1"}, "policy": named})
     values = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": Mine}}).values
     assert values.policy.model.type == "a_net_of_mine"
     asked = {"type": Mine, "model": {"type": "vac"}}
@@ -1004,10 +1006,16 @@ def test_default_model_of_a_policy_of_ones_own_is_imported_and_chosen(tmp_path, 
     )
 
 
-def test_default_model_that_needs_an_instance_is_refused():
-    class Mine(PPOPolicy):
-        def default_model(self):
-            return "vac", []
-
+@pytest.mark.parametrize(
+    "default_model",
+    [
+        lambda self: ("vac", []),
+        classmethod(lambda cls: "vac"),
+        classmethod(lambda cls: ("vac", ["no_such_module"])),
+    ],
+    ids=["of an instance", "no pair", "of no module"],
+)
+def test_default_model_that_cannot_be_told_is_refused(default_model):
+    Mine = type("Mine", (PPOPolicy,), {"default_model": default_model})
     with pytest.raises(ConfigError, match=r"Mine\.default_model must be a classmethod that returns \(name"):
         compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": Mine}})

@@ -16,7 +16,7 @@ from ding_lite.collector import Collector
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.subprocess import SubprocessVectorEnv
-from ding_lite.errors import EnvError
+from ding_lite.errors import EnvError, NotFiniteError
 from ding_lite.quota import shares
 from ding_lite.rl.returns import gae
 from ding_lite.rollout import to_dict
@@ -180,6 +180,21 @@ def test_an_episode_that_is_lost_is_played_anew(on_bad_value):
     assert ended.sum() >= 8
 
 
+@pytest.mark.parametrize("on_bad_value", ["reset_env", "drop"])
+def test_a_rollout_all_of_whose_episodes_are_lost_is_given_up(on_bad_value):
+    class Spoiled(CountingEnv):
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return (obs * np.nan if self.count == 2 else obs, *rest)
+
+    envs = vector_of(lambda index: Spoiled(), 2, on_bad_value=on_bad_value)
+    with (
+        pytest.warns(RuntimeWarning, match="which is not finite"),
+        pytest.raises(NotFiniteError, match=r"a rollout of 4 episodes has lost 4[12] to values"),
+    ):
+        collector_of(envs, 4).collect()
+
+
 def test_masks_after_a_share_is_played_are_no_matter():
     """Its environment shows last observations that leave no action, which nobody acts on."""
     for autoreset in AUTORESET:
@@ -214,6 +229,43 @@ def test_every_policy_learns_from_them(kind, unroll_len):
     assert len(lengths) > 1, "rollouts of one length show nothing"
     assert phases == (2 if "ppg" in kind else 0)
     assert digest(policy.model.state_dict()) != before
+
+
+def test_reuse_is_of_what_was_collected_not_of_what_was_foreseen():
+    policy, collector = trainee("ppo_offpolicy", n_sample=16, collect={"n_episode": 12}, learn={"reuse": 2})
+    for _ in range(3):
+        rollout = collector.collect()
+        expected = -(-2 * int(rollout.valid.sum()) // 16)
+        assert policy.learn_mode.forward(rollout)["updates"] == expected > 3
+
+
+def test_rows_that_follow_a_share_take_no_room_in_a_buffer():
+    """Of four environments three end at once: their columns are mostly empty."""
+    kept = {"max_staleness": 9, "max_use": 99, "replay_buffer_size": 400}
+    options = {"collect": {"n_episode": 4}, "other": {"replay_buffer": kept}}
+    policy, _ = trainee("ppo_offpolicy", LengthEnv, learn={"update_per_collect": 1}, **options)
+    envs = vector_of(lambda index: LengthEnv(90 if index == 0 else 2), 4)
+    collector = Collector(envs, policy.collect_mode, 4, 4)
+    samples = [policy.learn_mode.forward(collector.collect())["buffer_samples"] for _ in range(6)]
+    assert samples == [96, 192, 288, 384, 384, 384]
+
+
+@pytest.mark.parametrize("changed", [{"n_episode": None}, {"unroll_len": 3}, {}])
+def test_what_is_kept_is_forgotten_where_columns_become_others(changed):
+    collect = {"n_episode": 6, "n_sample": 60}
+    policy, collector = trainee("ppo_offpolicy", collect=collect, learn={"update_per_collect": 1})
+    policy.learn_mode.forward(collector.collect())
+    assert len(policy.buffers["policy"].live_rows())
+    other, collector = trainee("ppo_offpolicy", collect=collect | changed)
+    other.load_state_dict(policy.state_dict())
+    assert (other.buffers["policy"].data is None) == bool(changed)
+    other.learn_mode.forward(collector.collect())
+
+
+def test_minibatches_may_be_larger_than_what_is_foreseen():
+    user = config(n_sample=30)
+    user["policy"]["learn"]["batch_size"] = 64
+    assert compile_config(user).values.policy.learn.batch_size == 64
 
 
 def config(**collect):

@@ -67,7 +67,7 @@ class ActorCriticPolicy(Policy):
             # In their place so many whole episodes; n_sample is then about how many transitions those are.
             n_episode=Key(None, (int,), low=1, optional=True),
             # Steps of a segment, beyond which no advantage looks; 0 and 1: those of the rollout.
-            unroll_len=Key(1, low=0),
+            unroll_len=Key(1, low=0, high=10_000),
             discount_factor=Key(0.99, low=0, high=1),
             gae_lambda=Key(0.95, low=0, high=1),
         ),

@@ -49,7 +49,9 @@ class AuxiliaryPhase:
         """Keeps the valid samples of this iteration's rollout (T, B), on the host, observations raw."""
         rows = rollout.valid.flatten().nonzero().squeeze(-1)
         flat = flatten_rows({"obs": rollout.obs, "value_target": rollout.value_target}, rows)
-        self.memory.reserve(max(self.learn.aux_freq * rollout.valid.numel(), self.memory.size + len(rows)))
+        whole = self.policy.cfg.collect.n_episode is not None  # and longer ones may come
+        planned = self.learn.aux_freq * (len(rows) if whole else rollout.valid.numel())
+        self.memory.reserve(max(planned, self.memory.size + len(rows)))
         self.memory.append(iteration, map_tree(Tensor.cpu, flat))
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:

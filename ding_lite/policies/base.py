@@ -99,7 +99,8 @@ class Policy:
     @classmethod
     def default_model(cls) -> tuple[str, list[str]]:
         """Returns the name of the model of a config that has none, and the modules to import for it."""
-        return merged_config(cls)["model"]["type"].default, []
+        declared = merged_config(cls).get("model", {})
+        return declared["type"].default if "type" in declared else "vac", []
 
     def _make_model(self) -> ActorCritic:
         options = dict(self.cfg.model)
@@ -177,7 +178,7 @@ class Policy:
         return []
 
     def _get_batch_size(self) -> int | dict[str, int]:
-        """Returns the samples of a minibatch, of each buffer where there are several."""
+        """Returns the samples of a minibatch, of each buffer where there are two; nothing here asks it."""
         size: int = self.cfg.learn.batch_size
         return size
 

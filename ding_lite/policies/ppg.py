@@ -111,7 +111,7 @@ class PPGPolicy(PPOPolicy):
             )
         batch_size = learn["aux_batch_size"] or learn["batch_size"]
         samples = learn["aux_freq"] * policy["collect"]["n_sample"]
-        if batch_size > samples:
+        if batch_size > samples and policy["collect"]["n_episode"] is None:
             faults.append(
                 f"policy.learn.aux_batch_size: {batch_size} samples in a minibatch, and the auxiliary memory "
                 f"has only aux_freq n_sample = {samples}"
@@ -239,10 +239,11 @@ class PPGPolicy(PPOPolicy):
         if "learn" in self.fields and self.auxiliary is not None:
             iterations = self.cfg.learn.aux_freq
             samples = iterations * self.cfg.collect.n_sample
+            about = "" if self.cfg.collect.n_episode is None else "about "
             size = self._memory_bytes() / 2**20
             lines.append(
-                f"auxiliary phase: every {iterations} iterations; its memory of {samples:,} samples takes "
-                f"{size:,.1f} MiB when full"
+                f"auxiliary phase: every {iterations} iterations; its memory of {about}{samples:,} samples "
+                f"takes {size:,.1f} MiB when full"
             )
         return lines
 

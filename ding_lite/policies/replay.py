@@ -94,7 +94,7 @@ class ReplayPolicy(ActorCriticPolicy):
             for path in dead
             if path in default and given.get(path, default[path]) != default[path]
         ]
-        if not policy["on_policy"]:
+        if not policy["on_policy"] and policy["collect"]["n_episode"] is None:
             rows = -(-policy["collect"]["n_sample"] // values["env"]["collector_env_num"])
             rows *= values["env"]["collector_env_num"]
             for path in (path for path in default if path.endswith("replay_buffer_size")):
@@ -104,6 +104,7 @@ class ReplayPolicy(ActorCriticPolicy):
                         f"policy.{path}: {size} transitions, and a rollout alone has {rows}; "
                         "a buffer holds at least one"
                     )
+        if not policy["on_policy"]:
             faults += cls._reuse_faults(policy)
         if policy.get("priority_IS_weight") and not policy["priority"]:
             faults.append(
@@ -153,15 +154,15 @@ class ReplayPolicy(ActorCriticPolicy):
 
     def _limits_of(self, epochs: int, reuse: float, kept: Any) -> Limits:
         """Returns the limits of a buffer: on-policy from ``epochs``, else from ``reuse`` and ``kept``."""
+        learn, collect = self.cfg.learn, self.cfg.collect
+        whole, segment = collect.n_episode is not None, collect.unroll_len if collect.unroll_len > 1 else 0
         if self.cfg.on_policy:
-            return Limits(max_use=epochs)
-        learn = self.cfg.learn
+            return Limits(max_use=epochs, whole_episodes=whole, segment=segment)
         steps = learn.update_per_collect
-        if steps is None:
-            steps = math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
-        size = kept.replay_buffer_size or ROLLOUTS_KEPT * self.cfg.collect.n_sample
-        ragged = self.cfg.collect.n_episode is not None
-        return Limits(kept.max_use, kept.max_staleness, size, steps, ragged)
+        if steps is None and not whole:
+            steps = math.ceil(reuse * collect.n_sample / learn.batch_size)
+        size = kept.replay_buffer_size or ROLLOUTS_KEPT * collect.n_sample
+        return Limits(kept.max_use, kept.max_staleness, size, steps, reuse, learn.batch_size, whole, segment)
 
     def _push(self, rollout: Rollout) -> None:
         """Takes in a fresh rollout; pi_prox is the policy as it is now, whatever is trained first."""
@@ -200,7 +201,7 @@ class ReplayPolicy(ActorCriticPolicy):
             told |= {f"{self._prefix(name)}_{what}": number for what, number in watched.items()}
         if ratio is not None and learn.proximal == "decoupled":
             extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
-        steps = math.inf if buffer.limits.steps is None else buffer.limits.steps
+        steps = buffer.planned_steps()
         credit, flat, of_rows = data, None, None
         while steps > 0:
             rows = buffer.live_rows()
@@ -217,7 +218,7 @@ class ReplayPolicy(ActorCriticPolicy):
             draw = self._prioritized_minibatches if self.prioritized else self._permuted_minibatches
             yield draw(flat, buffer, rows, planned)
             steps -= planned
-        if buffer.limits.steps is not None:
+        if math.isfinite(steps):
             told[f"{self._prefix(name)}_missing_updates"] = float(steps)
 
     @torch.no_grad()
