@@ -1,6 +1,10 @@
 """One-thread torch, and this folder on the path, so that tests can ``from worlds import ...``."""
 
+import os
 import signal
+
+# NumPy's threads spin on the core of the other of two test processes: the whole suite took twice as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 import torch

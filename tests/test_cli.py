@@ -689,7 +689,7 @@ BAD_INPUT = {
 
 
 @pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_is_a_readable_paragraph_and_leaves_nothing_behind(tmp_path, name):
+def test_bad_input_is_a_readable_paragraph_and_leaves_nothing_behind(warm, tmp_path, name):
     arguments, code, told = BAD_INPUT[name]
     (tmp_path / "tiny.py").write_text(TINY)
     (tmp_path / "bad.py").write_text(BAD_CONFIG)
@@ -698,13 +698,13 @@ def test_bad_input_is_a_readable_paragraph_and_leaves_nothing_behind(tmp_path, n
     (tmp_path / "ale_py.py").write_text(NOT_INSTALLED)
     (tmp_path / "syntax.py").write_text("seed = 3\nconfig = dict(seed=seed\n")
     before = contents(tmp_path)
-    done = run("train", *arguments, cwd=tmp_path)
+    job = warm.start("train", *arguments, cwd=tmp_path)
+    assert (job.wait(), job.output) == (code, "")
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-    assert "Traceback" not in done.stderr
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith("ding-lite")
+    assert "Traceback" not in job.errors
+    assert job.errors.startswith("ding-lite")
     for text in told:
-        assert text in done.stderr
+        assert text in job.errors
     assert contents(tmp_path) == before
 
 
