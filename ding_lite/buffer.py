@@ -35,9 +35,7 @@ class Limits:
     reuse: float | None = None
     batch_size: int = 1
     whole_episodes: bool = False  # rollouts end with an episode in each column, and are of several lengths
-    segment: int = (
-        0  # steps of the segments that they are cut into, each as long as the others; 0: they are not
-    )
+    segment: int = 0  # steps of each segment that they are cut into; 0: they are not
 
     @property
     def ragged(self) -> bool:

@@ -165,6 +165,22 @@ def test_native_environments_play_their_shares():
         assert [e.length for e in sorted(collector.episodes, key=lambda e: e.env)] == [2, 2, 5, 5, 3, 3]
 
 
+def test_a_backend_that_cannot_save_open_episodes_goes_on_to_the_same_rollouts():
+    def collector():
+        envs = NativeVectorEnv(gym.vector.SyncVectorEnv([partial(LengthEnv, n) for n in (2, 5, 3)]))
+        assert not envs.restorable
+        return collector_of(envs, 6)
+
+    straight, resumed = collector(), collector()
+    for _ in range(2):
+        straight.collect()
+    resumed.load_state_dict(straight.state_dict())
+    policies = [one.mode.state_dict for one in (straight, resumed)]
+    resumed.mode.load_state_dict(policies[0]())
+    expected, found = (digest(to_dict(one.collect())) for one in (straight, resumed))
+    assert expected == found
+
+
 @pytest.mark.parametrize("on_bad_value", ["reset_env", "drop"])
 def test_an_episode_that_is_lost_is_played_anew(on_bad_value):
     def bad(result):

@@ -56,7 +56,9 @@ class Policy:
         cuda=Key(None, (bool,), optional=True),  # DI-engine's: True is device="cuda"
         multi_gpu=Key(False, fixed_because="training on several GPUs is not built yet"),
         bp_update_sync=Key(True, fixed_because="it belongs to multi_gpu, which is not built yet"),
-        traj_len_inf=Key(False, fixed_because="rollouts have a fixed length; see collect.n_sample"),
+        traj_len_inf=Key(
+            False, fixed_because="whole episodes are collect.n_episode, else rollouts have a fixed length"
+        ),
         multi_agent=Key(False, fixed_because="multi-agent training is not built yet"),
         model=dict(
             type=Key("vac", (str, object)),

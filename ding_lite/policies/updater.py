@@ -93,7 +93,7 @@ def clipped_gradient(
 
 
 def _lasting(gradient: Gradient) -> Gradient:
-    """Returns it with copies of all that is looked at after its step, in one call of the device.
+    """Returns it with copies of all that is looked at after its step.
 
     A CUDA graph writes its results where it wrote those of the step before.
     """
