@@ -49,7 +49,11 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         MORE_ENVS,
     ),
     "act": (MORE_ENVS, DOUBLE_BUFFER, *DEVICE),
-    "store": (MORE_ENVS, ("policy.collect.n_sample", "more: longer rollouts")),
+    "store": (
+        MORE_ENVS,
+        ("policy.collect.n_sample", "more: longer rollouts"),
+        ("policy.collect.n_episode", "more: longer rollouts"),
+    ),
     "advantages": (("policy.recompute_adv", "False: once an iteration"), *DEVICE),
     "updates": (
         ("policy.learn.batch_size", "larger: fewer updates"),
@@ -127,14 +131,15 @@ def words_for(group: str) -> str:
 
 def advice(group: str, config: Config) -> list[tuple[str, Any, str]]:
     """Returns what to try where ``group`` is the largest: (key, its value now, in which direction)."""
-    found = []
-    phasic = "actor_epoch_per_collect" in config.values.policy.learn
+    found, policy = [], config.values.policy
+    idle = {"policy.collect.n_sample" if policy.collect.get("n_episode") else "policy.collect.n_episode"}
+    if "actor_epoch_per_collect" in policy.learn:  # PPG has two of its own
+        idle.add("policy.learn.epoch_per_collect")
     for key, hint in ADVICE[group]:
         value: Any = config.values
         for name in key.split("."):
             value = value.get(name, _MISSING) if value is not _MISSING else value
-        fixed = phasic and key == "policy.learn.epoch_per_collect"  # PPG has two of its own
-        if value is not _MISSING and value is not SETTLED.get(key, _MISSING) and not fixed:
+        if value is not _MISSING and value is not SETTLED.get(key, _MISSING) and key not in idle:
             found.append((key, value, hint))
     return found
 

@@ -188,6 +188,15 @@ def test_what_is_as_advised_is_not_advised(group, key, settled, open_value):
         assert (key in [row[0] for row in advice(group, config)]) == told
 
 
+@pytest.mark.parametrize(
+    ("collect", "key"), [({}, "n_sample"), ({"policy.collect.n_episode": 16}, "n_episode")]
+)
+def test_longer_rollouts_are_advised_by_the_key_that_sets_their_length(collect, key):
+    config = compile_config(read_config(find_config("cartpole_ppo")), overrides=collect)
+    keys = [row[0] for row in advice("store", config)]
+    assert [k for k in keys if k.startswith("policy.collect.")] == [f"policy.collect.{key}"]
+
+
 def test_every_group_has_advice():
     assert set(ADVICE) == set(PHASES.values()) - {"other"}
 

@@ -2,7 +2,7 @@
 
 Every episode has a seed of its own, from (run seed, stream, env, episode). An open episode is thus
 saved as its number and its actions, and brought back by playing them again. A reset that a wrapper keeps
-from the environment (see ``wrappers.EpisodicLife``) begins no new one: it is noted among the actions.
+from the environment (see ``atari.EpisodicLife``) begins no new one: it is noted among the actions.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class PPOPolicy(ReplayPolicy):
             ppo_param_init=Key(True, fixed_because="write policy.model.init='torch' for torch's own"),
             kl_type=Key("k1", fixed_because=f"it belongs to kl_beta, and {UNTIL_BUILT}"),
             kl_beta=Key(0.0, fixed_because=UNTIL_BUILT),
-            pretrained_model_path=Key(None, fixed_because=UNTIL_BUILT),
+            pretrained_model_path=Key(None, fixed_because="kl_beta's; to begin with weights: --init-from"),
         ),
     )
 
