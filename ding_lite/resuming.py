@@ -209,10 +209,10 @@ def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence
     try:
         return compile_config({"config": saved["config"], "source": saved["source"]})
     except Exception as error:  # a forged one can fail in any way
-        raise CheckpointError(
-            f"the config of {folder} cannot be used: {error}. If it names a class of your own, import the "
-            "module that registers it: --import MODULE"
-        ) from error
+        said = str(error).rstrip(".")
+        if "--import" not in said:
+            said += ". If it names a class of your own, import the module that registers it: --import MODULE"
+        raise CheckpointError(f"the config of {folder} cannot be used: {said}") from error
 
 
 def _changed(own: Config, wishes: Wishes, folder: Path) -> tuple[Config, list[str], list[str]]:

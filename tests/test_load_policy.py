@@ -137,6 +137,15 @@ def test_unregistered_policy_is_refused_with_the_line_to_type(tmp_path):
         load_policy(tmp_path / "run")
 
 
+def test_name_that_is_not_registered_here_is_told_once_with_what_to_do(forged):
+    with pytest.raises(CheckpointError, match="no policy named 'somebodys'") as caught:
+        SerialPipeline.resume(
+            forged({"config": {"policy": {"type": "somebodys"}}}), trust=["ding_lite.testing"]
+        )
+    assert str(caught.value).endswith("(--import MODULE)")
+    assert str(caught.value).count("--import") == 1
+
+
 def test_folder_of_nothing_is_a_checkpoint_error(tmp_path):
     with pytest.raises(CheckpointError, match="neither a run nor a checkpoint"):
         load_policy(tmp_path)
