@@ -9,11 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.wrappers import AtariPreprocessing
+from gymnasium.wrappers import AtariPreprocessing, OrderEnforcing, TimeLimit
 
+from ding_lite.envs.packages import AtariReset
+from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.wrappers import frame_stack, reward_clip
 from ding_lite.errors import ConfigError, EnvContractError
 from ding_lite.registry import WRAPPER_REGISTRY
+
+BLIND = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  # wrappers that look at no observation
 
 
 @WRAPPER_REGISTRY.register("episodic_life")
@@ -128,11 +132,20 @@ def atari_preprocessing(
     made = AtariPreprocessing(
         env, noop_max, frame_skip, screen_size=screen_size, grayscale_obs=grayscale_obs, scale_obs=False
     )
-    if getattr(env.unwrapped, "_obs_type", None) in ("rgb", "grayscale"):
+    if not _has_reader(env) and getattr(env.unwrapped, "_obs_type", None) in ("rgb", "grayscale"):
         # It asks the emulator itself for the frames that it shows. Those that the raw environment returns,
         # four a step, nobody reads: 128 bytes of RAM in their place save a sixth of the time.
         vars(env.unwrapped)["_obs_type"] = "ram"
     return made
+
+
+def _has_reader(env: gym.Env) -> bool:
+    """Returns whether a wrapper may look at what the raw environment shows."""
+    while isinstance(env, gym.Wrapper):
+        if type(env) not in BLIND:
+            return True
+        env = env.env
+    return False
 
 
 @WRAPPER_REGISTRY.register("atari")

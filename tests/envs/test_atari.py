@@ -1,5 +1,6 @@
 """Atari's frames; what becomes of lives and FIRE is in test_wrappers.py."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -42,5 +43,17 @@ def test_raw_frames_that_nobody_reads_are_not_made_and_nothing_else_changes(wrap
     assert env.render().shape == (210, 160, 3), "what is filmed is the screen"
 
 
+class PaysForColour(gym.RewardWrapper):
+    """Looks at the raw frames, and is no wrapper that is known not to."""
+
+    def step(self, action):
+        obs, _, *rest = self.env.step(action)
+        assert obs.shape == (210, 160, 3)
+        return obs, float(obs[..., 0].mean()), *rest
+
+
 def test_raw_frames_are_whole_where_they_are_read():
     assert game("fire_reset").reset(seed=0)[0].shape == (210, 160, 3)
+    env = game(f"{__name__}:PaysForColour", "atari_preprocessing")
+    env.reset(seed=0)
+    assert env.step(0)[1] > 1
