@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import re
@@ -50,10 +51,15 @@ def register_ids(env_id: str) -> None:
     if not module and is_old_atari:
         module = "ale_py"
     if module:
-        loaded: Any = importlib.import_module(module)
-        if module == "ale_py":  # it greets on stderr, once in every process
-            loaded.ALEInterface.setLoggerMode(loaded.LoggerMode.Error)
-        gym.register_envs(loaded) if function is None else getattr(loaded, function)()
+        _register(module, function)
+
+
+@functools.cache  # a second time, such as for a misspelt id, gymnasium would warn of each one
+def _register(module: str, function: str | None) -> None:
+    loaded: Any = importlib.import_module(module)
+    if module == "ale_py":  # it greets on stderr, once in every process
+        loaded.ALEInterface.setLoggerMode(loaded.LoggerMode.Error)
+    gym.register_envs(loaded) if function is None else getattr(loaded, function)()
 
 
 def missing_extra(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from worlds import copy_of, same_tree
 
 from ding_lite.config import compile_config, load_config
 from ding_lite.envs.make import make_env, make_vector_env
+from ding_lite.envs.packages import register_ids
 from ding_lite.errors import ConfigError
 from ding_lite.models.encoders import NatureCNN
 
@@ -138,6 +139,13 @@ def test_every_kind_of_atari_id_is_known(env_id):
     env = make_env(section(env_id=env_id))
     assert env.unwrapped.spec.id == env_id
     env.close()
+
+
+def test_ids_of_a_package_are_registered_once_also_where_one_is_misspelt(recwarn):
+    for env_id in ("MinAtar/Breakout-v1", "MinAtar/Breakot-v1", "MinAtar/Asterx-v1"):
+        register_ids(env_id)
+    assert "MinAtar/Breakout-v1" in gym.registry
+    assert not recwarn.list
 
 
 def memory_of(game, env, seed, frames=120):
