@@ -12,6 +12,7 @@ from torch import nn
 from work import Done, Work, cores
 
 from ding_lite.machine import keep_freed_memory
+from ding_lite.models.layout import lay_out
 from systems.single_file_ppg import Network, PoolEnvs
 
 
@@ -91,13 +92,13 @@ def nature_cnn(work: Work, steps: int) -> Done:
         *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(True), nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(True)),
     )
     network = nn.Sequential(body, nn.Linear(512, 4 + 1))  # both heads as one layer
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    lay_out(network)
     adam = torch.optim.Adam(network.parameters(), lr=work.learning_rate)
     images = _images(work, 4, 84)
     for _ in range(work.iterations(steps)):
         with torch.inference_mode():
             for start in range(0, work.samples, work.envs):
-                network(images[start : start + work.envs] / 255)
+                network(_scaled(images[start : start + work.envs]))
         _learn(network, adam, images, work.epochs, work.batch)
     return Done(work.iterations(steps) * work.samples)
 
@@ -105,7 +106,8 @@ def nature_cnn(work: Work, steps: int) -> Done:
 def impala_cnn(work: Work, steps: int) -> Done:
     """As :func:`nature_cnn`, with PPG's auxiliary phase."""
     keep_freed_memory()
-    network = Network(15).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = Network(15)
+    lay_out(network)
     adam = torch.optim.Adam(network.parameters(), lr=work.learning_rate)
     images = _images(work, 3, 64)
 
@@ -116,9 +118,9 @@ def impala_cnn(work: Work, steps: int) -> Done:
     for _ in range(work.iterations(steps)):
         with torch.inference_mode():
             for start in range(0, work.samples, work.envs):
-                heads(images[start : start + work.envs] / 255)
+                heads(_scaled(images[start : start + work.envs]))
             for start in range(0, work.samples, work.aux_batch):  # the old policy
-                heads(images[start : start + work.aux_batch] / 255)
+                heads(_scaled(images[start : start + work.aux_batch]))
         for epochs, batch in ((work.epochs, work.batch), (work.aux_epochs, work.aux_batch)):
             _learn(heads, adam, images, epochs, batch)
     return Done(work.iterations(steps) * work.samples)
@@ -129,6 +131,10 @@ def _images(work: Work, channels: int, side: int) -> torch.Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
+def _scaled(images: torch.Tensor) -> torch.Tensor:
+    return images.to(torch.float32).mul_(1 / 255)  # bytes divided by a number take longer
+
+
 def _learn(
     network: object, adam: torch.optim.Optimizer, images: torch.Tensor, epochs: int, batch: int
 ) -> None:
@@ -136,5 +142,5 @@ def _learn(
     for _ in range(epochs):
         for start in range(0, len(images), batch):
             adam.zero_grad()
-            network(images[start : start + batch] / 255).square().mean().backward()
+            network(_scaled(images[start : start + batch])).square().mean().backward()
             adam.step()

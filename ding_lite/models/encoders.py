@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import ConfigError
+from ding_lite.models.layout import channels_side_by_side
 from ding_lite.registry import ENCODER_REGISTRY
 from ding_lite.schema import Key
 from ding_lite.types import MASK_KEY
@@ -156,7 +157,7 @@ class ImageEncoder(nn.Module):
             x = x.unsqueeze(-1)
         if self.channels_last:
             x = x.movedim(-1, 1)
-        x = x.contiguous(memory_format=torch.channels_last)  # while it is small
+        x = channels_side_by_side(x)  # while it is small
         if x.dtype == torch.float32:
             return x if self.scale == 1.0 else x * self.scale
         x = x.to(torch.float32)  # a copy of our own; a product of bytes with a float takes longer

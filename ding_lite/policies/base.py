@@ -26,6 +26,7 @@ from ding_lite.envs.masks import without_legal_action
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.machine import chosen_device
 from ding_lite.models.actor_critic import ActorCritic
+from ding_lite.models.layout import lay_out
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rollout import Rollout, map_tree, to_device
@@ -87,8 +88,8 @@ class Policy:
         self.device = chosen_device(self.cfg.device, self.cfg.cuda)
         self.generator = torch_generator(seed, "policy", "action", device=self.device)
         self.model: ActorCritic = self._make_model() if model is None else model  # type: ignore[assignment]
-        # Convolutions run a fifth faster where the channels of a pixel lie together.
-        self.model.to(device=self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model.to(device=self.device)
+        lay_out(self.model)
         self._leaf_shapes = _leaf_shapes(obs_space)
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         unknown = set(enable_field or ()) - set(FIELDS)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from ding_lite.models.layout import laid_out_as
 from ding_lite.policies.compiling import CompiledFunction
 from ding_lite.rollout import Batch, leading_size
 
@@ -80,7 +81,7 @@ def clipped_gradient(
             new_value = batch.new_value.detach() if batch.new_value is not None else None
     with torch.no_grad():
         found = [value for value in values if value is not None]
-        norm = torch.cat([value.flatten() for value in found]).square().sum().sqrt()
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in found]))
         if clip_type == "clip_norm":
             scale = (clip_value / (norm + 1e-6)).clamp(max=1.0)  # as nn.utils.clip_grad_norm_
             found = list(torch._foreach_mul(found, scale))
@@ -90,6 +91,11 @@ def clipped_gradient(
         values = [None if value is None else next(rest) for value in values]
         bad = (~torch.isfinite(norm + total)).to(norm.dtype)
     return Gradient(values, norm, bad, metrics, new_value)
+
+
+def _flat(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns views (numel,) in the order of memory: Adam's kernel copies what is not contiguous."""
+    return [tensor.detach().as_strided((tensor.numel(),), (1,)) for tensor in tensors]
 
 
 def _lasting(gradient: Gradient) -> Gradient:
@@ -168,6 +174,7 @@ class Updater:
     def phase(self) -> Iterator[None]:
         """Some steps between which nobody changes the policy: its closed forms are looked up only once."""
         self._known = {}
+        self._lay_out()
         try:
             yield
         finally:
@@ -220,6 +227,12 @@ class Updater:
         if reached not in self._reached:
             self._reached[reached] = self._part(reached)
         parameters, means, squares, counts, own = self._reached[reached]
+        if self._known is None:
+            self._lay_out()
+        gradients = [value for value in gradient.values if value is not None]
+        gradients = [laid_out_as(p, value) for p, value in zip(parameters, gradients, strict=True)]
+        if not all(parameter.is_contiguous() for parameter in parameters):
+            parameters, gradients, means, squares = map(_flat, (parameters, gradients, means, squares))
         if isinstance(bad, Tensor):
             self._counts.addcmul_(own, 1 - bad)
         elif bad:
@@ -228,7 +241,7 @@ class Updater:
             self._counts.add_(own)
         torch._fused_adam_(
             parameters,
-            [value for value in gradient.values if value is not None],
+            gradients,
             means,
             squares,
             [],
@@ -254,6 +267,18 @@ class Updater:
             return max(float(bad), float(over))
         bad = torch.as_tensor(bad)
         return bad.maximum(over) if isinstance(over, Tensor) else bad
+
+    @torch.no_grad()
+    def _lay_out(self) -> None:
+        """Lays the moments out as their parameters are now, which somebody may have given other memory.
+
+        Adam's kernel goes through the memory of all of them side by side, and asks for no strides.
+        """
+        for parameter, *moments in zip(self.parameters, self._means, self._squares, strict=True):
+            if torch.empty_like(parameter).stride() != parameter.stride():  # with gaps, as a slice has
+                parameter.data = parameter.clone(memory_format=torch.contiguous_format)
+            for moment in moments:
+                moment.data = laid_out_as(parameter, moment)
 
     def _part(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
         """Returns the parameters that are ``reached``, their moments and counts, and 1.0 for each of them."""

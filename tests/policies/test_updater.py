@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import subprocess
@@ -160,3 +161,77 @@ def test_a_state_of_another_shape_is_refused_even_where_it_would_spread(place):
     (state if place == "counts" else state["moments"][1])[place] = torch.zeros(1)
     with pytest.raises(ValueError, match=rf"{place}.*expected \(\d,\), got \(1,\)"):
         updater.load_state_dict(state)
+
+
+class Laid:
+    """A parameter of 3 x 4 numbers that lie in memory as ``stored`` has them."""
+
+    def __init__(self, stored, **options):
+        numbers = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+        self.parameter = nn.Parameter(stored(numbers))
+        assert torch.equal(self.parameter, numbers)
+        options = dict(learning_rate=RATE, eps=EPS, grad_clip_value=BOUND) | options
+        self.updater = Updater([self.parameter], **options)
+
+    def step(self, gradient):
+        """Takes a step along ``gradient(weight)``, which is what a loss with this gradient gives."""
+
+        class Given(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, parameter):
+                return parameter.sum()
+
+            @staticmethod
+            def backward(ctx, of_loss):
+                return gradient
+
+        self.updater.step(lambda batch: (Given.apply(self.parameter), {}), Batch(obs=torch.zeros(1, 1)))
+        return self.parameter.detach().clone()
+
+
+STORED = {
+    "as torch does": lambda x: x.clone(),
+    "turned": lambda x: x.t().contiguous().t(),
+    "a slice": lambda x: nn.functional.pad(x, (0, 3))[:, :4],
+    "turned, a slice": lambda x: nn.functional.pad(x.t(), (0, 3))[:, :3].t(),
+}
+WEIGHT = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(3))
+GRADIENTS = {
+    "as torch does": lambda step: WEIGHT[step],
+    "turned": lambda step: WEIGHT[step].t().contiguous().t(),
+    "a slice": lambda step: nn.functional.pad(WEIGHT[step], (0, 3))[:, :4],
+    "one number, shown as twelve": lambda step: torch.tensor(0.5 + step).expand(3, 4),
+    "a row, shown as three": lambda step: WEIGHT[step, 0].expand(3, 4),
+}
+
+
+@pytest.mark.parametrize("clip", [None, "clip_norm", "clip_value"])
+@pytest.mark.parametrize("of_gradient", GRADIENTS)
+@pytest.mark.parametrize("stored", STORED)
+def test_steps_are_those_of_torch_however_parameter_and_gradient_lie_in_memory(stored, of_gradient, clip):
+    # Adam's kernel goes through the memory of both side by side, and does not ask for their strides.
+    laid = Laid(STORED[stored], grad_clip_type=clip)
+    plain = nn.Parameter(laid.parameter.detach().clone(memory_format=torch.contiguous_format))
+    adam = torch.optim.Adam([plain], lr=RATE, eps=EPS, foreach=False, fused=False)
+    for step in range(2):
+        found = laid.step(GRADIENTS[of_gradient](step))
+        plain.grad = GRADIENTS[of_gradient](step).contiguous().clone()
+        if clip == "clip_norm":
+            nn.utils.clip_grad_norm_([plain], BOUND)
+        elif clip == "clip_value":
+            nn.utils.clip_grad_value_([plain], BOUND)
+        adam.step()
+        torch.testing.assert_close(found, plain.detach(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("in_phase", [False, True])
+def test_moments_follow_a_parameter_that_is_given_other_memory_between_two_steps(in_phase):
+    results = []
+    for moved in (False, True):
+        laid = Laid(STORED["as torch does"], grad_clip_type=None)
+        laid.step(WEIGHT[0])
+        if moved:
+            laid.parameter.data = laid.parameter.data.t().contiguous().t()
+        with laid.updater.phase() if in_phase else contextlib.nullcontext():
+            results.append(laid.step(WEIGHT[1]))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=0)
