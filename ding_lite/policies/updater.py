@@ -80,6 +80,7 @@ def clipped_gradient(
             metrics = {k: v.detach() + metrics[k] if k in metrics else v.detach() for k, v in told.items()}
             new_value = batch.new_value.detach() if batch.new_value is not None else None
     with torch.no_grad():
+        values = [v if v is None else laid_out_as(p, v) for p, v in zip(parameters, values, strict=True)]
         found = [value for value in values if value is not None]
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in found]))
         if clip_type == "clip_norm":
@@ -198,6 +199,8 @@ class Updater:
 
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
         """Returns the clipped gradient: in closed form, compiled, or by torch as it is."""
+        if self._known is None:
+            self._lay_out()
         if self.closed_form is not None and len(parts) == 1:
             known = self._look_up(loss, self.closed_form)
             if known is not None:
@@ -227,11 +230,9 @@ class Updater:
         if reached not in self._reached:
             self._reached[reached] = self._part(reached)
         parameters, means, squares, counts, own = self._reached[reached]
-        if self._known is None:
-            self._lay_out()
         gradients = [value for value in gradient.values if value is not None]
-        gradients = [laid_out_as(p, value) for p, value in zip(parameters, gradients, strict=True)]
-        if not all(parameter.is_contiguous() for parameter in parameters):
+        if not all([parameter.is_contiguous() for parameter in parameters]):  # noqa: C419 - half the time
+            gradients = [laid_out_as(p, value) for p, value in zip(parameters, gradients, strict=True)]
             parameters, gradients, means, squares = map(_flat, (parameters, gradients, means, squares))
         if isinstance(bad, Tensor):
             self._counts.addcmul_(own, 1 - bad)
