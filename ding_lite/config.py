@@ -153,8 +153,7 @@ def _resolve(values: dict[str, Any], source: dict[str, str]) -> None:
 
 
 def _planned_compile(values: Mapping[str, Any]) -> Any:  # what "auto" comes to
-    kind = POLICY_REGISTRY.get(values["policy"]["type"])
-    return "small" if kind.long_enough_to_compile(values) else False
+    return POLICY_REGISTRY.get(values["policy"]["type"]).planned_compile(values)
 
 
 def _name_of(kind: Any) -> str:

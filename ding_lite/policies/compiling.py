@@ -1,8 +1,10 @@
 """torch.compile for the gradient step: when it pays, and what happens where it fails.
 
 A small network's step is mostly calls: forward, backward and clipping are some hundred of them. Compiled
-they are one, in well under half the time. That costs ten seconds the first time on a machine and two or
-three from torch's cache on disk, so it must be asked for, or be a long run.
+they are one, in well under half the time. One on images is mostly convolutions, which stay torch's own; what
+lies between them is memory that is read and written less often, a tenth of the time. It costs ten seconds or
+twenty the first time on a machine and two or three from torch's cache on disk, so it must be asked for, or be
+a long run.
 """
 
 from __future__ import annotations
@@ -15,22 +17,14 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import gymnasium as gym
 import torch
 
-from ding_lite.models.encoders import is_image, observation_leaves
 from ding_lite.rollout import map_tree, to_dict
 
 # Gradient steps that a run must plan: at half a millisecond saved a step, a cold compilation twice over.
 # Those with a closed form (policies.closed_form) are nearly as fast, and left as they are.
 COMPILE_FROM = 100_000
-LARGE_IMAGE = 32  # pixels a side; beyond, a step is arithmetic, and torch's own convolutions are as fast
-
-
-def is_mostly_calls(obs_space: gym.Space) -> bool:
-    """Returns whether a network for these observations is small enough for calls to outweigh arithmetic."""
-    images = [leaf for _, leaf in observation_leaves(obs_space) if is_image(leaf)]
-    return all(max(leaf.shape or ()) <= LARGE_IMAGE for leaf in images)
+WITHOUT_CLOSED_FORM = "no_closed_form"  # what learn.compile="auto" comes to in a long run
 
 
 def has_compiler() -> bool:
@@ -38,9 +32,10 @@ def has_compiler() -> bool:
     return any(shutil.which(name) for name in (os.environ.get("CXX") or "g++", "clang++"))
 
 
-def may_compile(wish: Any, obs_space: gym.Space) -> bool:
+def may_compile(wish: Any, device: torch.device) -> bool:
     """Returns whether gradient steps may be compiled, by ``learn.compile`` of a complete config."""
-    return bool(is_mostly_calls(obs_space) and has_compiler() if wish == "small" else wish is True)
+    # Unasked on the CPU alone: what a GPU would run has never been run on one.
+    return bool(device.type == "cpu" and has_compiler() if wish == WITHOUT_CLOSED_FORM else wish is True)
 
 
 class CompiledFunction:

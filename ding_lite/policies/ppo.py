@@ -22,7 +22,7 @@ from torch import Tensor
 from ding_lite.envs.spaces import has_box
 from ding_lite.errors import NumericsError
 from ding_lite.policies.closed_form import ClosedForm, closed_form
-from ding_lite.policies.compiling import COMPILE_FROM, may_compile
+from ding_lite.policies.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
 from ding_lite.policies.diagnosis import describe_rollout
 from ding_lite.policies.postmortem import Taken, raise_non_finite
 from ding_lite.policies.replay import ReplayPolicy
@@ -64,9 +64,9 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for gradient steps. "small": where there is no closed form, and no images of more
-            # than 32 pixels a side; "auto": that, if 100,000 steps are planned; True: for all.
-            compile=Key("auto", choices=("auto", "small", True, False)),
+            # torch.compile for gradient steps: True for all; "no_closed_form" for those, on the CPU; "auto" is
+            # that in runs that plan 100,000 steps.
+            compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
             lr_final=Key(0.0, low=0),
@@ -96,11 +96,11 @@ class PPOPolicy(ReplayPolicy):
         return faults
 
     @classmethod
-    def long_enough_to_compile(cls, values: Mapping[str, Any]) -> bool:
-        """Returns whether a run of this complete config plans enough gradient steps to compile them first."""
+    def planned_compile(cls, values: Mapping[str, Any]) -> str | bool:
+        """Returns what ``learn.compile="auto"`` comes to, by how many steps a complete config plans."""
         policy = values["policy"]
-        iterations = values["max_env_step"] / policy["collect"]["n_sample"]
-        return bool(iterations * cls._planned_updates(policy) >= COMPILE_FROM)
+        updates = cls._planned_updates(policy) * values["max_env_step"] / policy["collect"]["n_sample"]
+        return WITHOUT_CLOSED_FORM if updates >= COMPILE_FROM else False
 
     @classmethod
     def _planned_updates(cls, policy: Mapping[str, Any]) -> float:
@@ -142,7 +142,7 @@ class PPOPolicy(ReplayPolicy):
 
     @property
     def _may_compile(self) -> bool:
-        return may_compile(self.cfg.learn.compile, self.obs_space)
+        return may_compile(self.cfg.learn.compile, self.device)
 
     @property
     def _compiles(self) -> bool:

@@ -29,6 +29,7 @@ HOW_STORED = {
     "channels at the end": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
     "a window of larger ones": lambda x: nn.functional.pad(x, (1, 1, 2, 2))[:, :, 2:-2, 1:-1],
     "turned": lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
+    "all but the first": lambda x: x[1:],
     "none": lambda x: x[:0],
     "one": lambda x: x[:1],
     "one channel": lambda x: x[:, :1],

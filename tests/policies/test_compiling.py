@@ -9,12 +9,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
+from anything import ACTIONS, VARIANTS, Anything
 from small_worlds import LengthEnv, SeededEnv
 from worlds import merged, trainee
 
 from ding_lite import PPOPolicy, compile_config
-from ding_lite.policies.compiling import COMPILE_FROM, CompiledFunction, is_mostly_calls
+from ding_lite.policies.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, CompiledFunction, may_compile
 from ding_lite.policies.updater import Updater, clipped_gradient
 from ding_lite.profiling import profile
 
@@ -86,10 +86,28 @@ def test_every_loss_on_every_space_is_one_graph_with_the_same_gradient(
     assert max(differences) == 0
 
 
-@pytest.mark.parametrize("kind", ["ppo", "ppg"])
-def test_compiled_to_c_it_agrees_to_the_rounding(kind, differences, compilations):
+class Frames(gym.Env):
+    """Random pictures, large enough for a Nature CNN."""
+
+    observation_space, action_space = gym.spaces.Box(0, 255, (4, 36, 36), np.uint8), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.look(), {}
+
+    def look(self):
+        return self.np_random.integers(256, size=(4, 36, 36), dtype=np.uint8)
+
+    def step(self, action):
+        self.t += 1
+        return self.look(), float(action), False, self.t == 16, {}
+
+
+@pytest.mark.parametrize(("kind", "world"), [("ppo", SeededEnv), ("ppg", SeededEnv), ("ppo", Frames)])
+def test_compiled_to_c_it_agrees_to_the_rounding(kind, world, differences, compilations):
     learn = {"compile": True, **(PHASIC if kind == "ppg" else {})}
-    policy, collector = trainee(kind, SeededEnv, learn=learn)
+    policy, collector = trainee(kind, world, learn=learn)
     for _ in range(2):
         policy.learn_mode.forward(collector.collect())
     assert len(compilations) > 8
@@ -239,14 +257,17 @@ def resolved(max_env_step, **policy):
 def test_length_decides_and_what_is_asked_for_stands():
     # 100 steps an iteration of 640.
     long = 640 * COMPILE_FROM // 100
-    assert (resolved(long), resolved(long - 640)) == ("small", False)
+    assert (resolved(long), resolved(long - 640)) == (WITHOUT_CLOSED_FORM, False)
     assert resolved(1000, learn={"compile": True}) is True
     assert resolved(10**9, learn={"compile": False}) is False
     phases = {"aux_train_epoch": 6}
     # PPG: 1 epoch of both losses and 6 of the auxiliary phase, of 10 minibatches.
     of_ppg = {"type": "ppg", "learn": phases}
     config = {"env": {"type": LengthEnv}, "policy": merged(of_ppg, {"collect": {"n_sample": 640}})}
-    for steps, wish in ((640 * COMPILE_FROM // 70 + 640, "small"), (640 * COMPILE_FROM // 70 - 640, False)):
+    for steps, wish in (
+        (640 * COMPILE_FROM // 70 + 640, WITHOUT_CLOSED_FORM),
+        (640 * COMPILE_FROM // 70 - 640, False),
+    ):
         values = compile_config({**config, "max_env_step": steps}).values
         assert values.policy.learn.compile == wish
 
@@ -260,17 +281,17 @@ def test_steps_that_are_asked_for_outright_are_the_planned_ones(kind):
         config = {"env": {"type": LengthEnv}, "max_env_step": 640 * COMPILE_FROM // 100, "policy": own}
         return compile_config(config).values.policy.learn.compile
 
-    assert (planned(99), planned(100)) == (False, "small")
+    assert (planned(99), planned(100)) == (False, WITHOUT_CLOSED_FORM)
     assert planned(None) is False  # 3 uses at most
 
 
 def test_the_limit_of_the_command_line_counts_and_a_resumed_run_stays_what_it_was():
     config = compile_config({"env": {"type": LengthEnv}, "max_env_step": 10**9})
-    assert config.values.policy.learn.compile == "small"
+    assert config.values.policy.learn.compile == WITHOUT_CLOSED_FORM
     short = config.replaced(max_env_step=1000)
     assert short.values.policy.learn.compile is False
-    assert short.replaced(max_env_step=10**9).values.policy.learn.compile == "small"
-    assert config.replaced(seed=3).values.policy.learn.compile == "small"
+    assert short.replaced(max_env_step=10**9).values.policy.learn.compile == WITHOUT_CLOSED_FORM
+    assert config.replaced(seed=3).values.policy.learn.compile == WITHOUT_CLOSED_FORM
     again = compile_config(short.as_json(), {"max_env_step": 10**9})  # as --resume does
     assert again.values.policy.learn.compile is False
 
@@ -290,8 +311,12 @@ def test_a_profile_is_of_what_the_run_would_be(planned, activation, traced):
     assert found.compiled == (planned == 10**9 and activation == "gelu")
 
 
-def test_large_images_are_left_to_torchs_own_convolutions():
-    image = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)
-    assert not is_mostly_calls(gym.spaces.Dict(eye=image, joints=OBSERVATIONS["box"]))
-    assert is_mostly_calls(OBSERVATIONS["bool-grid"])
-    assert is_mostly_calls(OBSERVATIONS["discrete"])
+def test_unasked_only_the_cpu_compiles_and_only_where_there_is_a_compiler(monkeypatch):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert may_compile(WITHOUT_CLOSED_FORM, cpu)
+    assert not may_compile(WITHOUT_CLOSED_FORM, gpu)
+    assert may_compile(True, gpu)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    assert not may_compile(WITHOUT_CLOSED_FORM, cpu)
+    assert may_compile(True, cpu)  # as asked; that there is none is said where it fails
