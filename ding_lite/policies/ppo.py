@@ -64,7 +64,7 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for gradient steps: True for all; "no_closed_form" for those, on the CPU; "auto" is
+            # torch.compile for gradient steps: True for all; "no_closed_form" for those, on the CPU; "auto":
             # that in runs that plan 100,000 steps.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
