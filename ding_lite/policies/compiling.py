@@ -58,6 +58,9 @@ class CompiledFunction:
         self._compiled: Callable[..., Any] | None = None
         self._failed = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_compiled": None}  # which no process can hand to another
+
     def __call__(self, *args: Any) -> Any:
         if self._failed:
             return self.function(*args)

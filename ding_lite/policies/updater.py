@@ -171,6 +171,9 @@ class Updater:
         self._flags: list[Number] = []
         self._not_taken: Number = 0.0
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_reached": {}}  # of a copy its counts would be views no more
+
     @contextlib.contextmanager
     def phase(self) -> Iterator[None]:
         """Some steps between which nobody changes the policy: its closed forms are looked up only once."""
@@ -231,6 +234,7 @@ class Updater:
             self._reached[reached] = self._part(reached)
         parameters, means, squares, counts, own = self._reached[reached]
         gradients = [value for value in gradient.values if value is not None]
+        # Gradients come laid out as their parameters are, those in closed form contiguous.
         if not all([parameter.is_contiguous() for parameter in parameters]):  # noqa: C419 - half the time
             gradients = [laid_out_as(p, value) for p, value in zip(parameters, gradients, strict=True)]
             parameters, gradients, means, squares = map(_flat, (parameters, gradients, means, squares))
@@ -273,7 +277,8 @@ class Updater:
     def _lay_out(self) -> None:
         """Lays the moments out as their parameters are now, which somebody may have given other memory.
 
-        Adam's kernel goes through the memory of all of them side by side, and asks for no strides.
+        Adam's kernel goes through the memory of all of them side by side, and asks for no strides. Where a
+        parameter has gaps in its memory, as a slice has, it is given memory of its own.
         """
         for parameter, *moments in zip(self.parameters, self._means, self._squares, strict=True):
             if torch.empty_like(parameter).stride() != parameter.stride():  # with gaps, as a slice has

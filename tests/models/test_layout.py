@@ -37,7 +37,9 @@ HOW_STORED = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bool, torch.uint16, torch.bfloat16, torch.float32, torch.float64]
+)
 @pytest.mark.parametrize("stored", HOW_STORED)
 def test_channels_are_laid_side_by_side_and_no_number_changes_its_place(stored, dtype):
     given = HOW_STORED[stored](images(dtype=dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from functools import partial
 
@@ -112,6 +113,20 @@ def test_compiled_to_c_it_agrees_to_the_rounding(kind, world, differences, compi
         policy.learn_mode.forward(collector.collect())
     assert len(compilations) > 8
     assert 0 < max(differences) < 1e-5, "0: it was not compiled"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_policy_that_was_pickled_trains_on_as_the_one_it_was(compiled, traced):
+    policy, collector = trainee("ppo", learn={"compile": compiled}, model={"activation": "gelu"})
+    rollout = collector.collect()
+    policy.learn_mode.forward(rollout)
+    other = pickle.loads(pickle.dumps(policy))
+    before = [p.detach().clone() for p in other.model.parameters()]
+    for one in (policy, other):
+        one.learn_mode.forward(rollout)
+    pairs = zip(policy.model.parameters(), other.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not all(torch.equal(a, b) for a, b in zip(before, other.model.parameters(), strict=True))
 
 
 def test_encoders_in_bfloat16_are_compiled_to_c(differences, compilations):
