@@ -24,9 +24,7 @@ from ding_lite.machine import leaving_cores
 from ding_lite.quota import EpisodeQuota
 from ding_lite.rollout import Rollout, RolloutStorage
 from ding_lite.seeding import integer_seed
-from ding_lite.types import MASK_KEY, CollectMode, Episode, Transition, Tree
-
-WINDOW = 100  # episodes that the running means are over
+from ding_lite.types import MASK_KEY, RECENT_EPISODES, CollectMode, Episode, Transition, Tree
 
 
 class Collector:
@@ -53,7 +51,7 @@ class Collector:
         self._final_rows: list[tuple[int, np.ndarray, Tree]] = []
         self._spoiled: list[tuple[int, np.ndarray]] = []
         self._go_on_from(self._watch.reset("collect"))
-        self.finished: deque[tuple[float, int]] = deque(maxlen=WINDOW)
+        self.finished: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self.episodes: list[Episode] = []  # finished in the last rollout
         self.episode_count = 0
         self.bad_values = 0  # in the last rollout
@@ -141,8 +139,10 @@ class Collector:
         if transition.spoiled:
             self._spoiled.append((t, numbers[transition.spoiled]))
         self._watch.look(shown, numbers)
-        if transition.episodes:
-            self.episodes += [one._replace(env=int(numbers[one.env])) for one in transition.episodes]
+        episodes = transition.episodes
+        if len(self._numbers) > 1:  # a group's environments have other numbers than the vector's
+            episodes = [one._replace(env=int(numbers[one.env])) for one in episodes]
+        self.episodes += episodes
 
     def _receive(self, group: int) -> Transition:
         transition = self.envs.receive(group)
@@ -215,7 +215,7 @@ class Collector:
     )
 
     def metrics(self) -> dict[str, float]:
-        """Returns the means over the last 100 finished episodes, and the longest of them.
+        """Returns the means over the recent finished episodes, and the longest of them.
 
         ``env_restarts`` counts since this collector was made: a resumed run begins at 0. ``bad_values`` are
         those of the last rollout.
@@ -244,7 +244,7 @@ class Collector:
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
         """Goes on in the middle of the open episodes, or with ``new_episodes`` in their place."""
-        self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=WINDOW)
+        self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
         if self.envs.restorable and not new_episodes:
             self._go_on_from(self.envs.load_state_dict(state["envs"]))

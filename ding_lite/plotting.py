@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError
+from ding_lite.types import RECENT_EPISODES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,8 +45,8 @@ class Panel(NamedTuple):
 
 
 PANELS = (
-    Panel("collect/episode_return", "Training return"),
-    Panel("collect/episode_length_max", "Training episode length (max)"),
+    Panel("collect/episode_return", f"Training return (last {RECENT_EPISODES} episodes)"),
+    Panel("collect/episode_length_max", f"Training episode length (max of {RECENT_EPISODES})"),
     Panel("eval/episode_return_mean", "Evaluation return", "eval/episode_return_std"),
     Panel("eval/episode_length_max", "Evaluation episode length (max)"),
 )

@@ -18,6 +18,9 @@ Tree = Any
 # The observation that says which actions are legal; no encoder looks at it.
 MASK_KEY = "action_mask"
 
+# Finished episodes that what is told of training is the mean, or the greatest, of.
+RECENT_EPISODES = 100
+
 
 class Episode(NamedTuple):
     """One finished episode of one environment, as it was below every wrapper."""

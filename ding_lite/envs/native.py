@@ -190,18 +190,14 @@ class NativeVectorEnv(VectorEnv):
 
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
         info = info.get("final_info", info)
-        episodes = [
-            Episode(
-                int(i),
-                float(self.episode_returns[i]),
-                int(self.episode_lengths[i]),
-                {key: float(info[key][i]) for key in self.info_keys if key in info},
-            )
-            for i in np.flatnonzero(done)
+        keys = [key for key in self.info_keys if key in info]
+        envs = np.flatnonzero(done)
+        returns, lengths = self.episode_returns[envs].tolist(), self.episode_lengths[envs].tolist()
+        self.episode_returns[envs] = self.episode_lengths[envs] = 0
+        return [
+            Episode(env, total, length, {key: float(info[key][env]) for key in keys})
+            for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
         ]
-        self.episode_returns[done] = 0
-        self.episode_lengths[done] = 0
-        return episodes
 
     def state_dict(self) -> dict[str, Any]:
         native = None if self.adapter is None else self.adapter.read(self.env.unwrapped)

@@ -26,7 +26,7 @@ from ding_lite.rollout import Batch, view
 
 # Weights in a layer: beyond, arithmetic outweighs calls, and torch is as fast where it may use more threads.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
-BLOCK = 2**12  # rows at a time: what comes of them stays in the processor's cache
+BLOCK = 2**10  # rows at a time: what comes of them stays in the processor's cache
 
 
 def find_tower(
