@@ -38,8 +38,9 @@ def bad_observation(obs: Tree, path: str = "observation") -> tuple[int, str] | N
 
 
 def _all_finite(numbers: np.ndarray) -> bool:
-    # Their square is, nearly always, and is had in half the time; that of large ones may not be.
-    return math.isfinite(np.vdot(numbers, numbers)) or bool(np.isfinite(numbers).all())
+    # Their square is, nearly always, and is had in a fifth of the time; that of large ones may not be.
+    flat = numbers.ravel("K")  # as they lie in memory: gymnasium's own CartPole gives its columns
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(numbers).all())
 
 
 def bad_row(obs: Tree, row: int) -> str:

@@ -91,8 +91,11 @@ def max_weights() -> int:
 
 
 def products_have_one_thread() -> bool:
-    """Returns whether NumPy's matrix products were told to be of one thread, as the command line does."""
-    return os.environ.get("OPENBLAS_NUM_THREADS") == "1"
+    """Returns whether NumPy's matrix products were told to be of one thread, as the command line does.
+
+    OpenBLAS reads its own variable, and OpenMP's where that is not set.
+    """
+    return (os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")) == "1"
 
 
 def owns(thing: Any, kind: type, *names: str) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -78,3 +82,37 @@ def test_values_of_ones_own_are_left_to_the_model(kind):
 @pytest.mark.parametrize(("arch", "known"), [("dual", True), ("shared", False), ("detach", False)])
 def test_only_an_encoder_of_its_own_makes_a_tower(arch, known):
     assert (find_critic(PPG(VECTOR, DISCRETE, arch=arch)) is not None) is known
+
+
+# OpenBLAS makes its threads when NumPy is imported.
+COUNTS_AND_SAYS = """
+import os
+import numpy
+threads = len(os.listdir("/proc/self/task"))
+from ding_lite.models.towers import products_have_one_thread
+print(threads == 1, products_have_one_thread())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")
+@pytest.mark.skipif(os.cpu_count() == 1, reason="on one core there is one thread whatever is told")
+@pytest.mark.parametrize(
+    ("told", "one"),
+    [
+        ({}, False),
+        ({"OPENBLAS_NUM_THREADS": "1"}, True),
+        ({"OMP_NUM_THREADS": "1"}, True),
+        ({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "2"}, False),
+        ({"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}, True),
+    ],
+)
+def test_it_is_known_whether_products_have_one_thread(told, one):
+    rest = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    found = subprocess.run(
+        [sys.executable, "-c", COUNTS_AND_SAYS],
+        env={**rest, **told},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    assert found.stdout.split() == [str(one)] * 2
