@@ -1,7 +1,7 @@
 """Networks of vectors in NumPy, on the parameters' own memory: forward, and the gradient backward.
 
-On few observations torch's calls cost far more than their arithmetic, and torch's float32 tanh on a CPU takes
-six times as long as NumPy's. :func:`find_tower` is the one place that says which networks have such a twin.
+On few observations torch's calls cost far more than their arithmetic. :func:`find_tower` is the one place
+that says which networks have such a twin.
 
 Shapes: N samples, F features, A outputs.
 """
