@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 SOURCE := ding_lite entry configs examples benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help train test check lint type learn results bench soak format clean
+.PHONY: help train test test-slow test-all check lint type learn results bench soak format clean
 
 help:           ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 # Made anew whenever what is installed could have changed.
 $(VENV)/ready: setup.py constraints.txt
@@ -31,8 +31,16 @@ train: $(VENV)/ready   ## install, and solve CartPole
 	$(BIN)/ding-lite train -c cartpole_ppo
 
 # A worker takes neighbouring tests, so that what those of one file share is set up once, not in both.
-test: $(VENV)/ready    ## install, and run the tests
-	$(BIN)/pytest -n 2 --dist worksteal
+PYTEST := $(BIN)/pytest -n 2 --dist worksteal
+
+test: $(VENV)/ready    ## install, and run the daily tests
+	$(PYTEST)
+
+test-slow: $(VENV)/ready  ## the tests that take long
+	$(PYTEST) -m slow
+
+test-all: $(VENV)/ready   ## both
+	$(PYTEST) -m ""
 
 lint: $(VENV)/ready    ## style and dead code
 	$(BIN)/ruff format --check $(SOURCE)

@@ -75,6 +75,18 @@ class ActorCritic(nn.Module):
         """Returns the action distribution with the parameters ``logit``."""
         return self.actor_head.distribution(logit, mask)
 
+    def bounded_parameters(self) -> list[tuple[Tensor, float, float]]:
+        """Returns ``(parameter, low, high)`` for each parameter that a gradient step must not leave outside.
+
+        A module names them in its ``parameter_ranges``: ``{"log_sigma": (-20.0, 2.0)}``.
+        """
+        return [
+            (parameter, low, high)
+            for module in self.modules()
+            for name, (low, high) in getattr(module, "parameter_ranges", {}).items()
+            if isinstance(parameter := getattr(module, name, None), nn.Parameter)
+        ]
+
 
 @MODEL_REGISTRY.register("vac")
 class VAC(ActorCritic):
@@ -195,11 +207,6 @@ def initialize(
         for layer in value_layers:
             init.orthogonal(layer, gain.get("value", 1.0))
         return
-    # The authors' scales: linear layers 1.4, convolutions 1 / sqrt(3) a residual stage, heads 0.1.
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            init.normed(layer, 1.4)
-        elif isinstance(layer, nn.Conv2d):
-            init.normed(layer, 0.638)
+    init.normed_hidden_layers(module)
     for head in (*([policy_layers] if policy_layers is not None else []), *value_layers):
         init.normed(head, 0.1)

@@ -211,8 +211,16 @@ class MinAtarCNN(ImageEncoder):
 
 
 class _Residual(nn.Module):
-    def __init__(self, width: int) -> None:
+    """x + two convolutions of x.
+
+    Args:
+        width: channels.
+        normed_scale: norm of each row of the convolutions with ``init="normed"``.
+    """
+
+    def __init__(self, width: int, normed_scale: float) -> None:
         super().__init__()
+        self.normed_scale = normed_scale
         self.layers = nn.Sequential(
             nn.ReLU(), nn.Conv2d(width, width, 3, padding=1),
             nn.ReLU(inplace=True), nn.Conv2d(width, width, 3, padding=1),
@@ -239,10 +247,13 @@ class ImpalaCNN(ImageEncoder):
     ) -> None:
         super().__init__(space, channels)
         stages: list[nn.Module] = []
+        # The PPG authors share 1 out among the S stages and the two blocks of each, as a product of the two
+        # convolutions of a block: sqrt(1 / sqrt(S) / sqrt(2)), 0.639 for three stages.
+        scale = (2 * len(widths)) ** -0.25
         before = self.in_shape[0]
         for width in widths:
             stages += [nn.Conv2d(before, width, 3, padding=1), nn.MaxPool2d(3, 2, padding=1)]
-            stages += [_Residual(width), _Residual(width)]
+            stages += [_Residual(width, scale), _Residual(width, scale)]
             before = width
         self.layers = nn.Sequential(*stages, nn.ReLU(inplace=True))
         self.out_features = self.features_of(self.layers)

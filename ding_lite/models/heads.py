@@ -88,7 +88,12 @@ class BoxHead(nn.Module):
     ``sigma_type`` is ``"independent"`` (a free parameter, log sigma 0 at first), ``"conditioned"`` (a
     softplus of the features: 1 at 0, at least 1e-4) or ``"fixed"``. ``bound_type`` bounds the mean:
     ``"tanh"`` to -1 .. 1, ``"soft"`` to 5 tanh(m / 5).
+
+    A free log sigma is held in its range after each gradient step. A clamp in ``forward`` would have no
+    gradient outside of the range, so a log sigma that got there could not return.
     """
+
+    parameter_ranges = {"log_sigma": LOG_SIGMA_RANGE}
 
     def __init__(
         self,
@@ -146,8 +151,7 @@ class BoxHead(nn.Module):
             sigma = F.softplus(raw + math.log(math.e - 1)).clamp_min(1e-4)
         else:
             mu = out
-            free = self.sigma_type == "independent"
-            sigma = self.log_sigma.clamp(*LOG_SIGMA_RANGE).exp() if free else self.sigma
+            sigma = self.log_sigma.exp() if self.sigma_type == "independent" else self.sigma
             sigma = sigma.expand_as(mu)
         if self.bound_type == "tanh":
             mu = torch.tanh(mu)

@@ -29,6 +29,21 @@ def normed(module: nn.Module, scale: float) -> None:
             _zero_bias(layer)
 
 
+def normed_hidden_layers(module: nn.Module) -> None:
+    """Gives the layers of ``module`` the PPG authors' norms.
+
+    A linear layer has 1.4, a convolution 1. Where a module has a number ``normed_scale``, as residual blocks
+    do, the layers inside it have that number.
+    """
+    for layer in module.modules():
+        if isinstance(layer, LAYERS):
+            normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
+    for block in module.modules():
+        scale = getattr(block, "normed_scale", None)
+        if isinstance(scale, float):
+            normed(block, scale)
+
+
 def _zero_bias(layer: nn.Module) -> None:
     bias = getattr(layer, "bias", None)
     if bias is not None:

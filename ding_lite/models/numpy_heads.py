@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.models.heads import LOG_SIGMA_RANGE, SOFT_BOUND, BoxHead
+from ding_lite.models.heads import SOFT_BOUND, BoxHead
 from ding_lite.rl.distributions import LOG_2PI
 from ding_lite.rollout import view
 from ding_lite.types import MASK_KEY
@@ -119,9 +119,7 @@ class NumpyNormal:
         """Returns sigma and its logarithm, both (A,)."""
         if self.log_sigma is None:
             return self._number, np.log(self._number)
-        low, high = LOG_SIGMA_RANGE
-        log_sigma = np.minimum(np.maximum(self._number, low), high)
-        return np.exp(log_sigma), log_sigma
+        return np.exp(self._number), self._number
 
     def mode(self, output: np.ndarray, mask: Any) -> np.ndarray:
         if self.out.bound_type == "tanh":
@@ -136,9 +134,7 @@ class NumpyNormal:
 
         def backward(of_log_prob: np.ndarray, of_entropy: float, of_log_sigma: Any) -> np.ndarray:
             if of_log_sigma is not None:
-                low, high = LOG_SIGMA_RANGE
-                inside = (self._number >= low) & (self._number <= high)
-                of_log_sigma[:] = inside * (of_log_prob @ (z * z - 1) + of_entropy)
+                of_log_sigma[:] = of_log_prob @ (z * z - 1) + of_entropy
             slope = of_log_prob[:, None] * z / sigma
             if self.out.bound_type == "tanh":
                 slope *= 1 - mu * mu

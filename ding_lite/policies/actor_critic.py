@@ -1,7 +1,7 @@
 """What every actor-critic policy shares: acting, credit assignment, and scales.
 
-Rewards and values are stored raw and scaled where they are used, by statistics that stay fixed from an
-iteration's first action to its last gradient step.
+Rewards and values are stored raw and scaled where they are used; ``rl.running_stats`` says when each scale
+is updated.
 
 Shapes: T steps, B envs, N samples.
 """
@@ -60,6 +60,8 @@ class ActorCriticPolicy(Policy):
         learn=dict(
             learning_rate=Key(3e-4, above=0),
             value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
+            # Weight that value_norm leaves to earlier targets at each iteration; 1: it forgets nothing.
+            value_norm_decay=Key(0.99, low=0, high=1),
             ignore_done=False,  # take every termination for a truncation
         ),
         collect=dict(
@@ -72,12 +74,14 @@ class ActorCriticPolicy(Policy):
             gae_lambda=Key(0.95, low=0, high=1),
         ),
         normalize=dict(
-            # Observations to mean 0 and std 1: running (True), or as found in obs_samples random steps
-            # before training and fixed from then on ("initial").
+            # Observations to mean 0 and std 1, as found in obs_samples random steps before training: running
+            # on from there (True), or fixed ("initial").
             obs=Key(False, choices=(False, True, "initial")),
             obs_samples=Key(1000, low=2),
             obs_clip=Key(10.0, above=0),
             reward=False,  # rewards by the std of the discounted return
+            # Discount of that return; None: collect.discount_factor.
+            reward_discount=Key(None, (float,), low=0, high=1, optional=True),
             reward_clip=Key(None, (float,), above=0, optional=True),  # after the scaling, for training
         ),
     )
@@ -87,8 +91,9 @@ class ActorCriticPolicy(Policy):
         check_declared(self.obs_space, self.action_space, {"action_space": cfg.action_space})
         norm = cfg.normalize
         self.obs_norm = ObservationNorm(self.obs_space, norm.obs_clip, self.device) if norm.obs else None
-        self.reward_scale = RewardScale(cfg.collect.discount_factor) if norm.reward else None
-        self.value_norm = ValueNorm() if cfg.learn.value_norm else None
+        discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
+        self.reward_scale = RewardScale(discount) if norm.reward else None
+        self.value_norm = ValueNorm(cfg.learn.value_norm_decay) if cfg.learn.value_norm else None
         if self.value_norm is not None and not self.model.value_heads:
             raise ConfigError(
                 f"policy.learn.value_norm: {type(self.model).__name__} names no value_heads, and PopArt "
@@ -189,6 +194,9 @@ class ActorCriticPolicy(Policy):
             rollout.log_prob = self._fast_actor.log_prob(view(output), obs, action)
         if value is not None:
             rollout.value = value
+        if self.reward_scale is not None:  # before the advantages: they are of scaled rewards
+            done = (rollout.terminated | rollout.truncated).cpu().numpy()
+            self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())
         segments = self._segments(rollout)
         credit = self._credit(segments) if value is None else self._credit(segments, value=segments.value)
         for name, field in credit.items():
@@ -306,8 +314,9 @@ class ActorCriticPolicy(Policy):
 
     @property
     def warm_up_steps(self) -> int:
-        """Random steps that must be shown to :meth:`warm_up` before training; 0 where there is no need."""
-        return self.cfg.normalize.obs_samples if self.cfg.normalize.obs == "initial" else 0
+        """Random steps that must be shown to :meth:`warm_up` before training; 0 if no observation is scaled."""
+        scaled = self.obs_norm is not None and self.obs_norm.stats
+        return int(self.cfg.normalize.obs_samples) if scaled else 0
 
     def warm_up(self, obs: Tree) -> None:
         """Takes the scale of observations (N, ...) from random steps."""
@@ -315,12 +324,9 @@ class ActorCriticPolicy(Policy):
             obs = self._on_device(obs)
             self.obs_norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
 
-    def _update_normalizers(self, data: Rollout) -> None:
+    def _update_obs_norm(self, data: Rollout) -> None:
         if self.obs_norm is not None and self.cfg.normalize.obs is True:
             self.obs_norm.update(data.obs, data.valid)
-        if self.reward_scale is not None:
-            done = (data.terminated | data.truncated).cpu().numpy()
-            self.reward_scale.update_from(data.reward.cpu().numpy(), done, data.valid.cpu().numpy())
 
     @property
     def learning_rate(self) -> float:

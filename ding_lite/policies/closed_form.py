@@ -193,16 +193,13 @@ class ClosedForm:
         log_ratio, advantage = found.log_prob - batch.array("log_prob"), batch.array("advantage")
 
         excess = np.expm1(log_ratio)
-        ratio = np.exp(log_ratio)
-        plain = ratio * advantage
-        clipped = np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * advantage
-        moves = plain <= clipped  # where the objective is the plain one, which alone has a gradient
-        objective = np.minimum(plain, clipped)
+        # rl.losses.clipped_surrogate says which bound of log r holds where.
+        loses = np.maximum(log_ratio, math.log1p(-clip) if clip < 1 else -math.inf)
         if options.dual_clip is not None:
-            bound = options.dual_clip * advantage
-            held = (advantage < 0) & (bound > objective)
-            objective, moves = np.where(held, bound, objective), moves & ~held
-        slope = np.where(moves, plain, np.float32(0)) / -len(plain)  # a product of inf and 0 would be nan
+            loses = np.minimum(loses, math.log(options.dual_clip))
+        bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(clip)), loses)
+        objective = np.exp(bounded) * advantage
+        slope = np.where(bounded == log_ratio, objective, np.float32(0)) / -len(objective)
         if batch.policy_weight is not None:
             weight = batch.array("policy_weight")
             objective, slope = objective * weight, slope * weight

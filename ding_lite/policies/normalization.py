@@ -1,7 +1,8 @@
-"""Observations and rewards brought to unit scale, as part of a policy and of its checkpoint.
+"""Observations brought to unit scale, as part of a policy and of its checkpoint.
 
-Statistics stay as they are from an iteration's first action to its last gradient step: the ratio of
-the first minibatch is 1, and the values of a whole rollout can be computed in one pass.
+The statistics begin with random steps before training (``ActorCriticPolicy.warm_up``). They stay as they are
+from an iteration's first action to its last gradient step: the ratio of the first minibatch is 1, and the
+values of a whole rollout can be computed in one pass.
 """
 
 from __future__ import annotations

@@ -138,6 +138,7 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_value=learn.grad_clip_value,
             bad_steps=self.bad_steps,
             compiled_size=(batch_size or learn.batch_size) if self._may_compile else None,
+            bounded=self.model.bounded_parameters(),
         )
 
     @property
@@ -255,7 +256,7 @@ class PPOPolicy(ReplayPolicy):
             buffer.end_iteration()
         metrics["skipped_steps"] = float(self.bad_steps.count)
         metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
-        self._update_normalizers(data)
+        self._update_obs_norm(data)
         self.progress.env_step += int(data.valid.sum())
         return metrics
 

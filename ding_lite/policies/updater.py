@@ -138,6 +138,8 @@ class Updater:
         closed_form: is asked first for a gradient.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
             other sizes, such as that of a short last one. None: it is not.
+        bounded: ``(parameter, low, high)`` of parameters that are brought back into their range after each
+            step (``ActorCritic.bounded_parameters``).
     """
 
     def __init__(
@@ -151,8 +153,11 @@ class Updater:
         bad_steps: BadSteps | None = None,
         closed_form: KnownGradients | None = None,
         compiled_size: int | None = None,
+        bounded: Sequence[tuple[Tensor, float, float]] = (),
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
+        own = {id(p) for p in self.parameters}
+        self.bounded = [each for each in bounded if id(each[0]) in own]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
         self.learning_rate, self.eps = learning_rate, eps
         # Not held by a torch.optim.Adam: making one imports torch's compiler, a second of every start.
@@ -261,6 +266,8 @@ class Updater:
             amsgrad=False,
             maximize=False,
         )
+        for parameter, low, high in self.bounded:
+            parameter.clamp_(low, high)
 
     def _flag(self, bad: Number) -> Number:
         """Returns 1 where a step is not to be taken: a float on the host, else a tensor.

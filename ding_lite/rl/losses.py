@@ -6,6 +6,7 @@ http://joschu.net/blog/kl-approx.html (k3).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -20,18 +21,19 @@ def clipped_surrogate(
 
     With ``dual_clip`` c > 1 the objective is bounded from below by c A, only where A < 0.
 
+    The minimum bounds the ratio on one side, by the sign of A: r <= 1 + eps where A >= 0; r >= 1 - eps, and
+    r <= c with ``dual_clip``, where A < 0. The bound is applied to log r, before the exponential. So the
+    gradient is exactly 0 where a bound holds, also where exp(log r) overflows (0 times inf is nan).
+
     Shapes:
         log_ratio = log pi - log pi_old, advantage: (N,) -> (N,)
     """
-    ratio = torch.exp(log_ratio)
-    objective = ratio * advantage
-    # Inside of the clip both are the same; outside, the clipped one has no gradient. torch.min would not
-    # know, and look for the smaller again in a backward pass of twenty more calls.
-    clipped = _clamped(ratio.detach(), 1 - clip_ratio, 1 + clip_ratio) * advantage
-    objective = torch.where(clipped < objective, clipped, objective)
-    if dual_clip is not None:
-        objective = torch.where(advantage < 0, torch.max(objective, dual_clip * advantage), objective)
-    return objective
+    clip = torch.as_tensor(clip_ratio, dtype=log_ratio.dtype, device=log_ratio.device)
+    above = math.inf if dual_clip is None else math.log(dual_clip)
+    gains = advantage >= 0
+    low = torch.where(gains, -math.inf, torch.log1p(-clip.clamp(max=1.0)))
+    high = torch.where(gains, torch.log1p(clip), above)
+    return torch.exp(torch.clamp(log_ratio, low, high)) * advantage
 
 
 def value_error(

@@ -1,7 +1,11 @@
-"""Mean and variance of a stream, and what is normalised by them.
+"""Mean and variance of a stream, and the scales of values and rewards.
 
-All are updated once an iteration, from valid rows, and stay as they are in between: whatever was
-computed under them while collecting is reproduced exactly while learning.
+Each is updated once an iteration, from valid rows:
+
+    rewards        take in a rollout before its advantages are computed
+    values         take in the value targets of a rollout before the first epoch
+    observations   take in a rollout after the last gradient step, so that the policy that acted on them is
+                   the policy that learns (see ``policies.normalization``)
 """
 
 from __future__ import annotations
@@ -62,9 +66,26 @@ class RunningMeanStd:
 class ValueNorm(RunningMeanStd):
     """The scale of the value targets: heads predict (V - mean) / std (PopArt, arXiv:1602.07714).
 
+    Before each update the weight of all earlier targets is multiplied by ``decay``. With rollouts of equal
+    size this is the exponential mean of E[R] and E[R^2] with the correction for its start (as Adam's, arXiv:
+    1412.6980, section 3): the targets of an untrained policy do not set the scale of a trained one.
+
     When the statistics move, every head is corrected so that its prediction in raw units stays
     (eq. 9): w <- w std / std', b <- (std b + mean - mean') / std'.
+
+    Args:
+        decay: 0 keeps the newest targets only, 1 forgets nothing.
     """
+
+    def __init__(self, decay: float = 1.0) -> None:
+        super().__init__()
+        self.decay = decay
+
+    def update(self, samples: np.ndarray) -> None:
+        """Takes in ``samples`` (N,); none at all changes nothing."""
+        if len(samples):
+            self.count *= self.decay
+            super().update(samples)
 
     def update_heads(self, targets: np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
         """Takes in raw ``targets`` (N,) and corrects the last linear layer of each head."""
@@ -85,6 +106,9 @@ class ValueNorm(RunningMeanStd):
 
 class RewardScale(RunningMeanStd):
     """Divides rewards by the std of the running discounted return of each environment.
+
+    The statistics take in rollout k before the advantages of rollout k are computed, as the PPG authors'
+    ``RewardNormalizer`` does, so that no gradient step sees an unscaled reward.
 
     Shapes: rewards are (T, B); the running return (B,) goes on over rollouts and restarts at 0 where
     an episode ends, and at a row that is not valid, before which an episode may have been lost.

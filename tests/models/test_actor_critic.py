@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from ding_lite.models import VAC, ActorCritic
-from ding_lite.models.encoders import VectorEncoder
+from ding_lite.models.encoders import VectorEncoder, _Residual
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.schema import check, default_values, merged_config
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,))
 IMAGE = spaces.Box(0, 255, (10, 10, 3), np.uint8)
+LARGE_IMAGE = spaces.Box(0, 255, (64, 64, 3), np.uint8)
 TREE = spaces.Dict(board=VECTOR, index=spaces.Discrete(3))
 DISCRETE = spaces.Discrete(3)
 BOX = spaces.Box(-1, 1, (2,))
@@ -224,9 +225,8 @@ def test_policy_is_almost_uniform_at_first():
 
 def test_normed_init_gives_every_row_its_norm():
     model = model_for(IMAGE, DISCRETE, init="normed")
-    conv = model.actor_encoder.leaves[0].layers[0]
     norms = {
-        conv: 0.638,
+        model.actor_encoder.leaves[0].layers[0]: 1.0,
         model.actor_encoder.trunk[0]: 1.4,
         model.actor_head.out.layer: 0.1,
         model.critic_head[-1]: 0.1,
@@ -235,6 +235,19 @@ def test_normed_init_gives_every_row_its_norm():
         rows = layer.weight.flatten(1).norm(dim=1)
         assert torch.allclose(rows, torch.full_like(rows, norm), rtol=1e-5)
         assert torch.count_nonzero(layer.bias) == 0
+
+
+def test_normed_init_makes_only_the_convolutions_of_residual_blocks_small():
+    """As the PPG authors' ImpalaCNN: a stage's convolution has 1, those of a block 6^(-1/4) = 0.639."""
+    model = model_for(LARGE_IMAGE, DISCRETE, init="normed", encoder={"type": "impala_cnn"})
+    inside = {m for block in model.modules() if isinstance(block, _Residual) for m in block.modules()}
+    norms = {True: [], False: []}
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            norms[layer in inside].append(layer.weight.flatten(1).norm(dim=1))
+    assert [len(norms[True]), len(norms[False])] == [12, 3]
+    assert torch.allclose(torch.cat(norms[True]), torch.tensor(0.6389), atol=1e-4)
+    assert torch.allclose(torch.cat(norms[False]), torch.tensor(1.0), atol=1e-5)
 
 
 def test_torch_init_leaves_the_layers_as_torch_made_them():

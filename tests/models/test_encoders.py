@@ -252,7 +252,7 @@ def test_two_dimensional_image_is_one_channel():
 
 def test_a_residual_block_adds_what_two_convolutions_make_of_relu():
     torch.manual_seed(0)
-    block, x = _Residual(4), torch.randn(2, 4, 5, 5)
+    block, x = _Residual(4, normed_scale=0.639), torch.randn(2, 4, 5, 5)
     first, second = block.layers[1], block.layers[3]
     y = F.conv2d(F.relu(x), first.weight, first.bias, padding=1)
     expected = x + F.conv2d(F.relu(y), second.weight, second.bias, padding=1)

@@ -235,12 +235,14 @@ def test_conditioned_sigma_depends_on_the_features_and_has_a_floor():
     assert logit["sigma"].max() > 1
 
 
-def test_independent_sigma_stays_finite_whatever_its_parameter_is():
+def test_independent_sigma_has_a_gradient_outside_of_its_range():
     head = head_for(spaces.Box(-1, 1, (2,)))
     with torch.no_grad():
-        head.out.log_sigma.copy_(torch.tensor([-1e6, 1e6]))
-    sigma = head(features(1))["sigma"][0].tolist()
-    assert sigma == pytest.approx([math.exp(-20), math.exp(2)])
+        head.out.log_sigma.copy_(torch.tensor([-21.0, 2.5]))
+    sigma = head(features(1))["sigma"][0]
+    sigma.log().sum().backward()
+    assert sigma.tolist() == pytest.approx([math.exp(-21), math.exp(2.5)], rel=1e-5)
+    assert head.out.log_sigma.grad.tolist() == [1.0, 1.0]
 
 
 def test_mean_is_not_bounded_by_default():

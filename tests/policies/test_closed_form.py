@@ -15,6 +15,7 @@ from worlds import trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.models import VAC
+from ding_lite.models.heads import BoxHead
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.updater import clipped_gradient
 from ding_lite.rollout import Batch
@@ -161,8 +162,9 @@ def test_every_option_has_the_gradient_that_torch_finds(option, action_space):
     assert (differ > 1e-4) == (option not in ("plain", "not clipped"))
 
 
-@pytest.mark.parametrize("beyond", [3.0, -30.0])
-def test_a_log_sigma_beyond_its_range_has_no_gradient(beyond):
+@pytest.mark.parametrize("beyond", [3.0, -2.5])
+def test_a_log_sigma_beyond_its_range_has_a_gradient_and_returns_in_one_step(beyond, monkeypatch):
+    monkeypatch.setattr(BoxHead, "parameter_ranges", {"log_sigma": (-2.0, 2.0)})
     policy = policy_for(action_space=BOX)
     log_sigma = policy.model.actor_head.out.log_sigma
     with torch.no_grad():
@@ -170,9 +172,11 @@ def test_a_log_sigma_beyond_its_range_has_no_gradient(beyond):
     batch = batch_for(policy)
     place = [p is log_sigma for p in policy.optimizer.parameters].index(True)
     gradient = policy.optimizer.gradient(policy.loss, [batch]).values[place]
-    assert gradient[0] == 0
-    assert gradient[1] != 0
-    assert by_torch(policy.optimizer, policy.loss, batch).values[place][0] == 0
+    assert gradient[0] != 0
+    torch.testing.assert_close(gradient, by_torch(policy.optimizer, policy.loss, batch).values[place])
+    policy.optimizer.step(policy.loss, batch)
+    assert log_sigma[0] == max(-2.0, min(2.0, beyond))
+    assert abs(log_sigma[1] - 0.1) < 0.01, "inside of the range a step is Adam's"
 
 
 def test_schedules_move_the_closed_form_along():

@@ -18,6 +18,7 @@ from ding_lite import PPOPolicy, compile_config
 from ding_lite.policies.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, CompiledFunction, may_compile
 from ding_lite.policies.updater import Updater, clipped_gradient
 from ding_lite.profiling import profile
+from ding_lite.rollout import Batch
 
 
 @pytest.fixture(autouse=True)
@@ -174,6 +175,58 @@ def test_results_that_the_next_step_writes_over_are_kept(graph, monkeypatch):
     assert all(
         torch.equal(a, b) for a, b in zip(plain.model.parameters(), policy.model.parameters(), strict=True)
     )
+
+
+def policy_by(path, **learn):
+    """Returns a small policy whose gradient is taken in one of the three ways."""
+    activation = "gelu" if path == "autograd" else "tanh"  # gelu has no closed form
+    learn = {"compile": path == "compiled", "entropy_weight": 0.0, "grad_clip_type": None, **learn}
+    policy, _ = trainee("ppo", SeededEnv, model={"activation": activation}, learn=learn)
+    updater = policy.optimizer
+    known = updater.closed_form is not None and updater.closed_form.of(policy.loss) is not None
+    assert known == (path == "closed form")
+    assert (updater.compiled_size is not None) == (path == "compiled")
+    return policy
+
+
+def batch_at_ratio(policy, log_ratio, advantage):
+    obs, action, zeros = torch.linspace(-1, 1, 48).view(16, 3), torch.arange(16) % 3, torch.zeros(16)
+    with torch.no_grad():
+        log_prob = policy._distribution(obs, policy.model.compute_actor(obs)).log_prob(action)
+    credit = dict(advantage=advantage, value=zeros, value_target=zeros)
+    return Batch(obs=obs, action=action, log_prob=log_prob - log_ratio, **credit)
+
+
+every_way = pytest.mark.parametrize("path", ["closed form", "autograd", "compiled"])
+
+
+@every_way
+def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(path):
+    """Half of the samples lie beyond a bound, by up to 500 nats, where exp overflows; the rest have r = 1."""
+    policy = policy_by(path, dual_clip=3.0)
+    advantage, beyond = torch.linspace(-1, 1, 16), torch.arange(16) % 2 == 0
+    falls = (advantage < 0) & (torch.arange(16) % 4 == 0)  # below 1 - eps; the others above 1 + eps or c
+
+    def gradient(far):
+        log_ratio = torch.where(beyond, torch.where(falls, -far, far), 0.0)
+        # A copy: a gradient in closed form is good until the next one.
+        found = policy.optimizer.gradient(policy.loss, [batch_at_ratio(policy, log_ratio, advantage)])
+        return [value.clone() for value in found.values], float(found.norm), float(found.bad)
+
+    near, norm, bad = gradient(2.0)
+    assert norm > 1e-3, "the other half has a gradient"
+    for far in (88.0, 89.0, 100.0, 500.0):
+        values, _, bad = gradient(far)
+        assert bad == 0.0
+        for a, b in zip(values, near, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+@every_way
+def test_where_no_bound_holds_a_ratio_that_overflows_is_a_bad_step(path):
+    policy = policy_by(path)
+    batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
+    assert float(policy.optimizer.gradient(policy.loss, [batch]).bad) == 1.0
 
 
 def test_minibatches_of_all_sizes_take_two_graphs(traced, differences):

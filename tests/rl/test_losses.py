@@ -24,9 +24,10 @@ def surrogate_gradient(ratio, advantage, **options):
     return gradient.item()
 
 
-def surrogate(ratio, advantage, **options):
+def surrogate(ratio, advantage, clip=0.2, **options):
     log_ratio = torch.tensor([ratio], dtype=torch.float64).log()
-    return clipped_surrogate(log_ratio, torch.tensor([advantage], dtype=torch.float64), 0.2, **options).item()
+    advantage = torch.tensor([advantage], dtype=torch.float64)
+    return clipped_surrogate(log_ratio, advantage, clip, **options).item()
 
 
 # ------------------------------------------------------------------ clipped surrogate
@@ -80,17 +81,48 @@ def test_gradient_at_ratio_one_is_the_policy_gradient():
     assert surrogate_gradient(1.0, -3.0) == -3.0
 
 
+@pytest.mark.parametrize("size", [1.0, 88.0, 89.0, 100.0, 500.0])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_gradient_is_zero_past_the_clip_at_any_ratio(size, sign):
+    """float32: exp(89) is inf, and inf times 0 is nan."""
+    log_ratio = torch.tensor([sign * size], requires_grad=True)
+    objective = clipped_surrogate(log_ratio, torch.tensor([sign * 2.0]), torch.tensor(0.2))
+    (gradient,) = torch.autograd.grad(objective.sum(), log_ratio)
+    assert gradient.item() == 0.0
+    assert objective.item() == pytest.approx(sign * 2.0 * (1 + sign * 0.2), rel=1e-6)
+
+
+def test_gradient_is_zero_without_an_advantage_at_any_ratio():
+    log_ratio = torch.tensor([-500.0, -1.0, 0.0, 1.0, 500.0], requires_grad=True)
+    objective = clipped_surrogate(log_ratio, torch.zeros(5), 0.2)
+    (gradient,) = torch.autograd.grad(objective.sum(), log_ratio)
+    assert objective.tolist() == gradient.tolist() == 5 * [0.0]
+
+
+def test_a_clip_ratio_above_one_bounds_no_ratio_from_below():
+    assert surrogate(0.01, -2.0, clip=1.5) == pytest.approx(-0.02)
+    assert surrogate(9.0, 2.0, clip=1.5) == pytest.approx(5.0)
+
+
 # ------------------------------------------------------------------ dual clip
 
 
 def test_dual_clip_bounds_the_objective_of_a_negative_advantage():
-    assert surrogate(10.0, -2.0, dual_clip=3.0) == -6.0
+    assert surrogate(10.0, -2.0, dual_clip=3.0) == pytest.approx(-6.0, rel=1e-12)
     assert surrogate(10.0, -2.0) == pytest.approx(-20.0)
 
 
 def test_dual_clip_stops_the_gradient_of_a_negative_advantage():
     assert surrogate_gradient(10.0, -2.0, dual_clip=3.0) == 0.0
     assert surrogate_gradient(10.0, -2.0) == pytest.approx(-20.0)
+
+
+@pytest.mark.parametrize("size", [89.0, 500.0])
+def test_dual_clip_stops_the_gradient_at_any_ratio(size):
+    log_ratio = torch.tensor([size], requires_grad=True)
+    objective = clipped_surrogate(log_ratio, torch.tensor([-2.0]), 0.2, dual_clip=3.0)
+    (gradient,) = torch.autograd.grad(objective.sum(), log_ratio)
+    assert [objective.item(), gradient.item()] == [pytest.approx(-6.0), 0.0]
 
 
 def test_dual_clip_below_its_bound_changes_nothing():

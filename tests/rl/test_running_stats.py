@@ -192,6 +192,43 @@ def test_denormalise_undoes_normalise_and_keeps_float32():
     assert norm.normalize(value).dtype == torch.float32
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.99])
+def test_value_norm_is_the_debiased_exponential_mean(decay):
+    norm, draw = ValueNorm(decay), np.random.default_rng(7)
+    first = second = weight = 0.0
+    for k in range(6):
+        targets = draw.normal(100 - 10 * k, 1 + k, 50)
+        norm.update(targets)
+        first = decay * first + (1 - decay) * targets.mean()
+        second = decay * second + (1 - decay) * (targets**2).mean()
+        weight = decay * weight + (1 - decay)  # 1 - decay^k, Adam's correction for the start
+        mean = first / weight
+        assert norm.mean == pytest.approx(mean, rel=1e-12)
+        assert norm.var == pytest.approx(second / weight - mean**2, rel=1e-9)
+
+
+def test_value_norm_without_a_decay_forgets_nothing():
+    norm, targets = ValueNorm(), np.random.default_rng(8).normal(3, 2, (5, 40))
+    for part in targets:
+        norm.update(part)
+    assert norm.std == pytest.approx(targets.std(), rel=1e-12)
+
+
+def test_value_norm_weighs_rollouts_by_their_samples():
+    """A rollout of one sample must not move the scale as one of a thousand does."""
+    norm = ValueNorm(decay=0.5)
+    norm.update(np.zeros(1000))
+    norm.update(np.ones(1))
+    assert norm.mean == pytest.approx(1 / 501)
+
+
+def test_nothing_to_take_in_lets_value_norm_forget_nothing():
+    norm = ValueNorm(decay=0.5)
+    norm.update(np.arange(4.0))
+    norm.update(np.zeros(0))
+    assert (norm.count, norm.mean) == (4.0, 1.5)
+
+
 def test_value_norm_state_round_trip():
     norm, other = ValueNorm(), ValueNorm()
     norm.update(np.array([10.0, 30.0, 70.0]))

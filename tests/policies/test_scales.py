@@ -1,0 +1,168 @@
+"""When each scale takes in a rollout: rewards before their advantages, values before the first epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import SeededBox, SeededEnv
+from worlds import merged, small_config, trainee
+
+from ding_lite import SerialPipeline
+from ding_lite.config import load_config
+
+GAMMA = 0.9
+SCALED = dict(normalize=dict(reward=True), collect=dict(discount_factor=GAMMA))
+
+
+def running_returns(rollouts, gamma):
+    """Returns the discounted return up to each valid row, and goes on where a rollout ends; a naive loop."""
+    seen = []
+    for env in range(rollouts[0].reward.shape[1]):
+        running = 0.0
+        for rollout in rollouts:
+            for t in range(len(rollout.reward)):
+                running = gamma * running + float(rollout.reward[t, env])
+                seen.append(running)
+                if rollout.terminated[t, env] or rollout.truncated[t, env]:
+                    running = 0.0
+    return np.array(seen)
+
+
+def copies(collector, count):
+    """Returns ``count`` rollouts; the collector writes each of them over the one before."""
+    found = []
+    for _ in range(count):
+        rollout = collector.collect()
+        found.append(type(rollout)({name: field.clone() for name, field in rollout.items()}))
+    return found
+
+
+def advantage_of(policy, rollout, std):
+    """Returns the advantages of a rollout whose rewards are divided by ``std``."""
+    scale, policy.reward_scale = policy.reward_scale, None
+    try:
+        scaled = type(rollout)({**dict(rollout.items()), "reward": rollout.reward / std})
+        return policy._credit(scaled)["advantage"]
+    finally:
+        policy.reward_scale = scale
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
+def test_rewards_are_scaled_by_a_scale_that_has_seen_them(kind):
+    policy, collector = trainee(kind, SeededEnv, **SCALED)
+    rollouts = copies(collector, 3)
+    for k, rollout in enumerate(rollouts):
+        std = running_returns(rollouts[: k + 1], GAMMA).std()
+        torch.testing.assert_close(
+            rollout.advantage, advantage_of(policy, rollout, std), rtol=1e-4, atol=1e-4
+        )
+    # The negative control: a scale that lags a rollout behind gives other numbers, most of all at first.
+    assert (rollouts[0].advantage - advantage_of(policy, rollouts[0], 1.0)).abs().max() > 1
+
+
+def test_a_rollout_is_taken_in_once_however_often_it_is_learned_from():
+    policy, collector = trainee("ppo", SeededEnv, **SCALED)
+    rollout = collector.collect()
+    count, std = policy.reward_scale.count, float(policy.reward_scale.std)
+    policy.learn_mode.forward(rollout)
+    assert (policy.reward_scale.count, float(policy.reward_scale.std)) == (count, std)
+    assert count == int(rollout.valid.sum())
+
+
+@pytest.mark.parametrize("given", [None, 0.5])
+def test_rewards_have_a_discount_of_their_own(given):
+    options = merged(SCALED, {"normalize": {"reward_discount": given}})
+    policy, collector = trainee("ppo", SeededEnv, **options)
+    (rollout,) = copies(collector, 1)
+    expected, other = (running_returns([rollout], gamma).std() for gamma in (given or GAMMA, 0.7))
+    assert float(policy.reward_scale.std) == pytest.approx(expected, rel=1e-6)
+    assert expected != pytest.approx(other, rel=0.01), "the discount matters in this world"
+
+
+def test_a_first_reward_after_a_rollout_without_any_is_of_unit_scale():
+    """The std of no reward at all is 1e-4; to divide the first reward by it gave thousands."""
+
+    class Late(SeededEnv):
+        def step(self, action):
+            obs, _, *rest = super().step(action)
+            self.steps = getattr(self, "steps", 0) + 1
+            return obs, float(self.steps > 16), *rest
+
+    _, collector = trainee("ppo", Late, n_sample=64, envs=4, **SCALED)
+    first, second = copies(collector, 2)
+    assert (first.reward == 0).all()
+    assert (second.reward == 1).all()
+    assert second.advantage.abs().max() < 50
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.6, 1.0])
+def test_values_forget_as_the_config_says(decay):
+    """A debiased exponential mean of R and R^2 over the rollouts (SeededEnv's have no filler rows)."""
+    policy, collector = trainee("ppo", SeededEnv, learn=dict(value_norm_decay=decay))
+    first = second = weight = 0.0
+    for _ in range(4):
+        rollout = collector.collect()
+        target = rollout.value_target.double()
+        first = decay * first + float(target.mean())
+        second = decay * second + float(target.square().mean())
+        weight = decay * weight + 1.0
+        policy.learn_mode.forward(rollout)
+        assert policy.value_norm.mean == pytest.approx(first / weight, rel=1e-9)
+        assert policy.value_norm.var == pytest.approx(second / weight - (first / weight) ** 2, rel=1e-7)
+
+
+def test_observations_begin_with_random_steps_and_go_on_from_there(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    (stats,) = pipeline.policy.obs_norm.stats.values()
+    assert (stats.count, pipeline.progress.env_step) == (100, 0), "random steps are counted apart"
+    assert stats.mean[0] > 0.5, "the first number counts the steps of an episode"
+    for progress in pipeline:
+        assert stats.count == 100 + progress.env_step
+    assert "100 random steps" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_resumed_run_takes_no_random_steps(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    for progress in pipeline:
+        if progress.iteration == 2:
+            break
+    pipeline.close()
+    resumed = SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])
+    (stats,) = resumed.policy.obs_norm.stats.values()
+    assert stats.count == 100 + resumed.progress.env_step
+    resumed.close()
+
+
+# ------------------------------------------------------------------ on Pendulum, where it was measured
+
+
+def first_iterations(folder, config, count, *overrides):
+    """Returns the metrics of the first iterations of a shipped config."""
+    quiet = ("policy.eval.eval_freq=0", "env.n_evaluator_episode=1", "env.evaluator_env_num=1")
+    pipeline, found = SerialPipeline(load_config(config, [*quiet, *overrides]), folder=folder), []
+    for progress in pipeline:
+        found.append(progress.metrics)
+        if progress.iteration == count:
+            break
+    pipeline.close()
+    return found
+
+
+def test_values_are_explained_early_where_rewards_and_values_both_have_a_scale(tmp_path):
+    """In the old order it was below 0 until iteration 3: targets of raw rewards had set the scale."""
+    found = first_iterations(tmp_path / "run", "pendulum_ppo", 3, "policy.normalize.reward=True")
+    assert found[2]["learn/explained_variance"] > 0.5
+
+
+def test_the_first_auxiliary_phase_is_of_unit_scale(tmp_path):
+    """In the old order its loss was 499: the targets of the first rollout were raw."""
+    found = first_iterations(
+        tmp_path / "run",
+        "pendulum_ppg",
+        8,
+        *("policy.normalize.reward=True", "policy.learn.value_norm=False"),
+    )
+    assert 0 < found[7]["learn/auxiliary_loss"] < 1
