@@ -186,6 +186,10 @@ class ActorCriticPolicy(Policy):
         return defined is not ActorCritic and "compute_actor_critic" in vars(defined)
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
+        """Adds value, advantage and value_target to a rollout; to be called once for each rollout.
+
+        The reward scale takes in the rollout.
+        """
         rollout = rollout.to(self.device)
         output, value = rollout.pop(ACTING_OUTPUT, None), rollout.pop(ACTING_VALUE, None)
         if output is not None:
@@ -194,9 +198,7 @@ class ActorCriticPolicy(Policy):
             rollout.log_prob = self._fast_actor.log_prob(view(output), obs, action)
         if value is not None:
             rollout.value = value
-        if self.reward_scale is not None:  # before the advantages: they are of scaled rewards
-            done = (rollout.terminated | rollout.truncated).cpu().numpy()
-            self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())
+        self._update_reward_scale(rollout)  # before the advantages, which are of scaled rewards
         segments = self._segments(rollout)
         credit = self._credit(segments) if value is None else self._credit(segments, value=segments.value)
         for name, field in credit.items():
@@ -314,7 +316,7 @@ class ActorCriticPolicy(Policy):
 
     @property
     def warm_up_steps(self) -> int:
-        """Random steps that must be shown to :meth:`warm_up` before training; 0 if no observation is scaled."""
+        """Random steps to show to :meth:`warm_up` before training; 0 if no observation is scaled."""
         scaled = self.obs_norm is not None and self.obs_norm.stats
         return int(self.cfg.normalize.obs_samples) if scaled else 0
 
@@ -323,6 +325,11 @@ class ActorCriticPolicy(Policy):
         if self.obs_norm is not None:
             obs = self._on_device(obs)
             self.obs_norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
+
+    def _update_reward_scale(self, rollout: Rollout) -> None:
+        if self.reward_scale is not None:
+            done = (rollout.terminated | rollout.truncated).cpu().numpy()
+            self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())
 
     def _update_obs_norm(self, data: Rollout) -> None:
         if self.obs_norm is not None and self.cfg.normalize.obs is True:

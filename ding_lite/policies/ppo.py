@@ -244,6 +244,8 @@ class PPOPolicy(ReplayPolicy):
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
+        if "collect" not in self.fields:  # another policy has collected, and its scale took in the rollout
+            self._update_reward_scale(data)
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)

@@ -70,6 +70,15 @@ def test_a_rollout_is_taken_in_once_however_often_it_is_learned_from():
     assert count == int(rollout.valid.sum())
 
 
+def test_a_policy_that_only_learns_has_the_scale_of_the_one_that_collects():
+    policy, collector = trainee("ppo", SeededEnv, **SCALED)
+    learner = type(policy)(policy.cfg, policy.obs_space, policy.action_space, enable_field=["learn"])
+    for _ in range(2):
+        learner.learn_mode.forward(collector.collect())
+    assert learner.reward_scale.count == policy.reward_scale.count == 128
+    assert learner.reward_scale.std == policy.reward_scale.std
+
+
 @pytest.mark.parametrize("given", [None, 0.5])
 def test_rewards_have_a_discount_of_their_own(given):
     options = merged(SCALED, {"normalize": {"reward_discount": given}})
