@@ -28,6 +28,10 @@ ROWS = {
     "inverted_double_pendulum_tuned_ppo": Row(
         "inverted_double_pendulum_tuned_ppo", mean=9200, worst=9200, seeds=3, checkpoint="best"
     ),
+    # The bars are CleanRL's results with the same settings.
+    "hopper_ppo": Row("hopper_ppo", mean=2110, seeds=3),
+    "halfcheetah_ppo": Row("halfcheetah_ppo", mean=1400, seeds=3),
+    "walker2d_ppo": Row("walker2d_ppo", mean=1720, seeds=3),
     "minatar_breakout_ppo": Row("minatar_breakout_ppo", mean=6),
     "cartpole_ppo_offpolicy": Row("cartpole_ppo_offpolicy", mean=475, worst=475),
     "cartpole_ppg": Row("cartpole_ppg", mean=475, worst=475),
@@ -95,7 +99,30 @@ REUSE_ARMS = {
     },
 }
 
+# Pendulum with the usual discount: the first returns are far from those of a trained policy.
+FAR_RETURNS = ("max_env_step=60000", "policy.collect.discount_factor=0.99", "policy.eval.eval_freq=0")
+REWARD = "policy.normalize.reward=True"
+SCALE_ARMS = {
+    "reward_and_value": (REWARD,),
+    "reward": (REWARD, "policy.learn.value_norm=False"),
+    "value": (),
+    "neither": ("policy.learn.value_norm=False",),
+    **{
+        f"reward_and_value_decay_{decay}": (REWARD, f"policy.learn.value_norm_decay={decay}")
+        for decay in (0.9, 0.99, 1)
+    },
+}
+
 COMPARISONS = {
+    "scales": Comparison(
+        {
+            f"pendulum.{arm}": Row("pendulum_ppo", overrides=(*FAR_RETURNS, *overrides))
+            for arm, overrides in SCALE_ARMS.items()
+        },
+        measure="mean",
+        unit="return",
+        baseline="value",
+    ),
     "ppg_against_ppo": Comparison(
         {
             f"{game}.{arm}": Row(f"minatar_{game}_ppg", overrides=overrides)

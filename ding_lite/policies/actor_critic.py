@@ -61,7 +61,7 @@ class ActorCriticPolicy(Policy):
             learning_rate=Key(3e-4, above=0),
             value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
             # Weight that value_norm leaves to earlier targets at each iteration; 1: it forgets nothing.
-            value_norm_decay=Key(0.99, low=0, high=1),
+            value_norm_decay=Key(0.95, low=0, high=1),
             ignore_done=False,  # take every termination for a truncation
         ),
         collect=dict(
