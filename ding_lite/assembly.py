@@ -135,7 +135,7 @@ class Parts:
         if not steps:
             return []
         self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed))
-        return [f"observations are scaled by the statistics of {steps:,} random steps"]
+        return [f"the statistics of observations are taken from {steps:,} random steps"]
 
     def import_option(self) -> str:
         """Returns the option that brings back classes of the user's own, for the command line."""

@@ -125,8 +125,9 @@ def _observations_clipped(seen: Glance) -> Finding | None:
     return Finding(
         "observations lie outside their scale",
         f"{seen['obs_clipped']:.1%} of the numbers are cut at policy.normalize.obs_clip",
-        'policy.normalize.obs="initial", or a higher policy.normalize.obs_clip: the running scale follows '
-        "what the policy sees often, not what it starts from",
+        'policy.normalize.obs="initial", a larger policy.normalize.obs_samples, or a higher '
+        "policy.normalize.obs_clip: a running scale follows what the policy sees often, not what it starts "
+        "from",
     )
 
 

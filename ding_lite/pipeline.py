@@ -70,8 +70,8 @@ class SerialPipeline:
         self._build(config, env_setting, model, display or Quiet())
         name = self.cfg.exp_name if folder is None else str(folder)
         try:
-            told = self.parts.warm_up()
-            told += warm_start(self.policy, init_from) if init_from else []
+            told = warm_start(self.policy, init_from) if init_from else []
+            told += self.parts.warm_up()  # where the weights brought no statistics of observations
             with new_run_folder(name, exact=folder is not None) as self.folder:
                 self._open(claim(self.folder), "new run", told)
         except BaseException:

@@ -75,18 +75,6 @@ class ActorCritic(nn.Module):
         """Returns the action distribution with the parameters ``logit``."""
         return self.actor_head.distribution(logit, mask)
 
-    def bounded_parameters(self) -> list[tuple[Tensor, float, float]]:
-        """Returns ``(parameter, low, high)`` for each parameter that a gradient step must not leave outside.
-
-        A module names them in its ``parameter_ranges``: ``{"log_sigma": (-20.0, 2.0)}``.
-        """
-        return [
-            (parameter, low, high)
-            for module in self.modules()
-            for name, (low, high) in getattr(module, "parameter_ranges", {}).items()
-            if isinstance(parameter := getattr(module, name, None), nn.Parameter)
-        ]
-
 
 @MODEL_REGISTRY.register("vac")
 class VAC(ActorCritic):

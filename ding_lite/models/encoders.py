@@ -247,8 +247,8 @@ class ImpalaCNN(ImageEncoder):
     ) -> None:
         super().__init__(space, channels)
         stages: list[nn.Module] = []
-        # The PPG authors share 1 out among the S stages and the two blocks of each, as a product of the two
-        # convolutions of a block: sqrt(1 / sqrt(S) / sqrt(2)), 0.639 for three stages.
+        # The PPG authors divide a scale of 1 by sqrt(S) for S stages and by sqrt(2) for the two blocks of a
+        # stage. Each of the two convolutions of a block has the square root: 0.639 for three stages.
         scale = (2 * len(widths)) ** -0.25
         before = self.in_shape[0]
         for width in widths:

@@ -15,12 +15,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, ContractError
 from ding_lite.models.encoders import mlp
 from ding_lite.rl import distributions as D
 
 LOG_SIGMA_RANGE = (-20.0, 2.0)
 SOFT_BOUND = 5.0
+
+
+def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]]:
+    """Returns ``(parameter, low, high)`` for each parameter of a model that has a range.
+
+    A module names its own in an attribute ``parameter_ranges``, such as ``{"log_sigma": (-20.0, 2.0)}``. The
+    range is applied after each gradient step, and when weights are loaded.
+
+    Raises:
+        ContractError: if a module names something that is not a parameter of it.
+    """
+    found = []
+    for module in model.modules():
+        for name, (low, high) in getattr(module, "parameter_ranges", {}).items():
+            parameter = getattr(module, name, None)
+            if not isinstance(parameter, nn.Parameter):
+                raise ContractError(
+                    f"{type(module).__name__}.parameter_ranges names {name!r}, which is no parameter of it; "
+                    f"it has {', '.join(own for own, _ in module.named_parameters(recurse=False))}"
+                )
+            found.append((parameter, low, high))
+    return found
+
+
+@torch.no_grad()
+def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
+    """Clamps each parameter to its range, in place."""
+    for parameter, low, high in ranges:
+        parameter.clamp_(low, high)
 
 
 class DiscreteHead(nn.Module):
@@ -89,11 +118,9 @@ class BoxHead(nn.Module):
     softplus of the features: 1 at 0, at least 1e-4) or ``"fixed"``. ``bound_type`` bounds the mean:
     ``"tanh"`` to -1 .. 1, ``"soft"`` to 5 tanh(m / 5).
 
-    A free log sigma is held in its range after each gradient step. A clamp in ``forward`` would have no
-    gradient outside of the range, so a log sigma that got there could not return.
+    A free log sigma is clamped to ``LOG_SIGMA_RANGE`` after each gradient step. A clamp in ``forward`` would
+    have no gradient outside of the range, so a log sigma that got there could not return.
     """
-
-    parameter_ranges = {"log_sigma": LOG_SIGMA_RANGE}
 
     def __init__(
         self,
@@ -121,6 +148,7 @@ class BoxHead(nn.Module):
             return
         if sigma_type == "independent":
             self.log_sigma = nn.Parameter(torch.zeros(size))
+            self.parameter_ranges = {"log_sigma": LOG_SIGMA_RANGE}
         elif sigma_type == "fixed":
             self.sigma: Tensor
             self.register_buffer("sigma", torch.full((size,), fixed_sigma_value), persistent=False)

@@ -40,7 +40,7 @@ def normed_hidden_layers(module: nn.Module) -> None:
             normed(layer, 1.4 if isinstance(layer, nn.Linear) else 1.0)
     for block in module.modules():
         scale = getattr(block, "normed_scale", None)
-        if isinstance(scale, float):
+        if isinstance(scale, (int, float)):
             normed(block, scale)
 
 

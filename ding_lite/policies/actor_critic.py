@@ -93,6 +93,7 @@ class ActorCriticPolicy(Policy):
         self.obs_norm = ObservationNorm(self.obs_space, norm.obs_clip, self.device) if norm.obs else None
         discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
         self.reward_scale = RewardScale(discount) if norm.reward else None
+        self._rewards_are_seen = False  # those of the rollout that is learned from next, by reward_scale
         self.value_norm = ValueNorm(cfg.learn.value_norm_decay) if cfg.learn.value_norm else None
         if self.value_norm is not None and not self.model.value_heads:
             raise ConfigError(
@@ -186,10 +187,6 @@ class ActorCriticPolicy(Policy):
         return defined is not ActorCritic and "compute_actor_critic" in vars(defined)
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
-        """Adds value, advantage and value_target to a rollout; to be called once for each rollout.
-
-        The reward scale takes in the rollout.
-        """
         rollout = rollout.to(self.device)
         output, value = rollout.pop(ACTING_OUTPUT, None), rollout.pop(ACTING_VALUE, None)
         if output is not None:
@@ -198,7 +195,6 @@ class ActorCriticPolicy(Policy):
             rollout.log_prob = self._fast_actor.log_prob(view(output), obs, action)
         if value is not None:
             rollout.value = value
-        self._update_reward_scale(rollout)  # before the advantages, which are of scaled rewards
         segments = self._segments(rollout)
         credit = self._credit(segments) if value is None else self._credit(segments, value=segments.value)
         for name, field in credit.items():
@@ -316,9 +312,10 @@ class ActorCriticPolicy(Policy):
 
     @property
     def warm_up_steps(self) -> int:
-        """Random steps to show to :meth:`warm_up` before training; 0 if no observation is scaled."""
-        scaled = self.obs_norm is not None and self.obs_norm.stats
-        return int(self.cfg.normalize.obs_samples) if scaled else 0
+        """Random steps to show to :meth:`warm_up` before training; 0 if no statistic waits for them."""
+        norm = self.obs_norm
+        begins = norm is not None and any(stats.count == 0 for stats in norm.stats.values())
+        return int(self.cfg.normalize.obs_samples) if begins else 0
 
     def warm_up(self, obs: Tree) -> None:
         """Takes the scale of observations (N, ...) from random steps."""
@@ -326,7 +323,9 @@ class ActorCriticPolicy(Policy):
             obs = self._on_device(obs)
             self.obs_norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
 
-    def _update_reward_scale(self, rollout: Rollout) -> None:
+    def _before_credit(self, rollout: Rollout) -> None:
+        """Updates the reward scale; to be called once for each rollout."""
+        self._rewards_are_seen = True
         if self.reward_scale is not None:
             done = (rollout.terminated | rollout.truncated).cpu().numpy()
             self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())

@@ -26,6 +26,7 @@ from ding_lite.envs.masks import without_legal_action
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.machine import chosen_device
 from ding_lite.models.actor_critic import ActorCritic
+from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.layout import lay_out
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.rl.distributions import Distribution
@@ -146,6 +147,13 @@ class Policy:
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         raise NotImplementedError(f"{type(self).__name__} must define _get_train_sample(rollout)")
 
+    def _train_sample(self, rollout: Rollout) -> Rollout:
+        self._before_credit(rollout)
+        return self._get_train_sample(rollout)
+
+    def _before_credit(self, rollout: Rollout) -> None:
+        """Updates the statistics that must have a rollout before its advantages are computed."""
+
     def _process_transition(
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
     ) -> dict[str, Any]:
@@ -197,7 +205,7 @@ class Policy:
             self._forward_collect,
             self._to_env,
             self._process_transition,
-            self._get_train_sample,
+            self._train_sample,
             self.state_dict,
             self.load_state_dict,
             self._acting,
@@ -288,6 +296,7 @@ class Policy:
                 part.load_state_dict(state[name])
             except (RuntimeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"the saved {name!r} does not fit this policy: {error}") from error
+        clamp_to_ranges(parameter_ranges(self.model))
 
 
 def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapping[str, Any]) -> None:

@@ -194,10 +194,10 @@ class ClosedForm:
 
         excess = np.expm1(log_ratio)
         # rl.losses.clipped_surrogate says which bound of log r holds where.
-        loses = np.maximum(log_ratio, math.log1p(-clip) if clip < 1 else -math.inf)
+        where_negative = np.maximum(log_ratio, math.log1p(-clip) if clip < 1 else -math.inf)
         if options.dual_clip is not None:
-            loses = np.minimum(loses, math.log(options.dual_clip))
-        bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(clip)), loses)
+            where_negative = np.minimum(where_negative, math.log(options.dual_clip))
+        bounded = np.where(advantage >= 0, np.minimum(log_ratio, math.log1p(clip)), where_negative)
         objective = np.exp(bounded) * advantage
         slope = np.where(bounded == log_ratio, objective, np.float32(0)) / -len(objective)
         if batch.policy_weight is not None:

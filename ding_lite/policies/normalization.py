@@ -19,6 +19,8 @@ from ding_lite.models.encoders import is_image, observation_leaves
 from ding_lite.rl.running_stats import RunningMeanStd
 from ding_lite.types import MASK_KEY
 
+CONSTANT = 1e-8  # a variance up to this is that of rounding
+
 
 class ObservationNorm:
     """(obs - mean) / std, clipped, for every leaf of floats; images, indices and masks pass as they are.
@@ -40,7 +42,9 @@ class ObservationNorm:
 
     def _refresh(self) -> None:
         for path, stats in self.stats.items():
-            mean, inverse = np.asarray(stats.mean, np.float32), np.asarray(1 / stats.std, np.float32)
+            # What was constant so far is centred and not scaled: the first other number may be of any size.
+            std = np.where(stats.var > CONSTANT, stats.std, 1.0)
+            mean, inverse = np.asarray(stats.mean, np.float32), np.asarray(1 / std, np.float32)
             self._arrays[path] = (mean, inverse)
             self._scale[path] = (
                 torch.tensor(mean, device=self.device),

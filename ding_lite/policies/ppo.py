@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ding_lite.envs.spaces import has_box
 from ding_lite.errors import NumericsError
+from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.closed_form import ClosedForm, closed_form
 from ding_lite.policies.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
 from ding_lite.policies.diagnosis import describe_rollout
@@ -138,7 +139,7 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_value=learn.grad_clip_value,
             bad_steps=self.bad_steps,
             compiled_size=(batch_size or learn.batch_size) if self._may_compile else None,
-            bounded=self.model.bounded_parameters(),
+            ranges=parameter_ranges(self.model),
         )
 
     @property
@@ -244,8 +245,9 @@ class PPOPolicy(ReplayPolicy):
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
-        if "collect" not in self.fields:  # another policy has collected, and its scale took in the rollout
-            self._update_reward_scale(data)
+        if not self._rewards_are_seen:  # another policy has collected, and updated a scale of its own
+            self._before_credit(data)
+        self._rewards_are_seen = False
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from ding_lite.models.heads import clamp_to_ranges
 from ding_lite.models.layout import laid_out_as
 from ding_lite.policies.compiling import CompiledFunction
 from ding_lite.rollout import Batch, leading_size
@@ -138,8 +139,8 @@ class Updater:
         closed_form: is asked first for a gradient.
         compiled_size: of full minibatches, where the gradient is compiled: once for those and once for all
             other sizes, such as that of a short last one. None: it is not.
-        bounded: ``(parameter, low, high)`` of parameters that are brought back into their range after each
-            step (``ActorCritic.bounded_parameters``).
+        ranges: ``(parameter, low, high)`` of parameters that are clamped after each step
+            (``models.heads.parameter_ranges``).
     """
 
     def __init__(
@@ -153,11 +154,11 @@ class Updater:
         bad_steps: BadSteps | None = None,
         closed_form: KnownGradients | None = None,
         compiled_size: int | None = None,
-        bounded: Sequence[tuple[Tensor, float, float]] = (),
+        ranges: Sequence[tuple[Tensor, float, float]] = (),
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         own = {id(p) for p in self.parameters}
-        self.bounded = [each for each in bounded if id(each[0]) in own]
+        self.ranges = [each for each in ranges if id(each[0]) in own]
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
         self.learning_rate, self.eps = learning_rate, eps
         # Not held by a torch.optim.Adam: making one imports torch's compiler, a second of every start.
@@ -266,8 +267,7 @@ class Updater:
             amsgrad=False,
             maximize=False,
         )
-        for parameter, low, high in self.bounded:
-            parameter.clamp_(low, high)
+        clamp_to_ranges(self.ranges)
 
     def _flag(self, bad: Number) -> Number:
         """Returns 1 where a step is not to be taken: a float on the host, else a tensor.

@@ -30,9 +30,9 @@ def clipped_surrogate(
     """
     clip = torch.as_tensor(clip_ratio, dtype=log_ratio.dtype, device=log_ratio.device)
     above = math.inf if dual_clip is None else math.log(dual_clip)
-    gains = advantage >= 0
-    low = torch.where(gains, -math.inf, torch.log1p(-clip.clamp(max=1.0)))
-    high = torch.where(gains, torch.log1p(clip), above)
+    is_positive = advantage >= 0
+    low = torch.where(is_positive, -math.inf, torch.log1p(-clip.clamp(max=1.0)))
+    high = torch.where(is_positive, torch.log1p(clip), above)
     return torch.exp(torch.clamp(log_ratio, low, high)) * advantage
 
 

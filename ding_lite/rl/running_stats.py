@@ -1,11 +1,11 @@
 """Mean and variance of a stream, and the scales of values and rewards.
 
-Each is updated once an iteration, from valid rows:
+The statistics of each are updated once an iteration, with the valid rows of its rollout:
 
-    rewards        take in a rollout before its advantages are computed
-    values         take in the value targets of a rollout before the first epoch
-    observations   take in a rollout after the last gradient step, so that the policy that acted on them is
-                   the policy that learns (see ``policies.normalization``)
+    rewards        before the advantages of the rollout are computed
+    values         before the first epoch, with the value targets
+    observations   after the last gradient step, so that the policy that acted on them is the policy that
+                   learns (see ``policies.normalization``)
 """
 
 from __future__ import annotations

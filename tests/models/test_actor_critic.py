@@ -9,6 +9,7 @@ import torch
 
 from ding_lite.models import VAC, ActorCritic
 from ding_lite.models.encoders import VectorEncoder, _Residual
+from ding_lite.models.init import normed_hidden_layers
 from ding_lite.registry import MODEL_REGISTRY
 from ding_lite.schema import check, default_values, merged_config
 
@@ -248,6 +249,17 @@ def test_normed_init_makes_only_the_convolutions_of_residual_blocks_small():
     assert [len(norms[True]), len(norms[False])] == [12, 3]
     assert torch.allclose(torch.cat(norms[True]), torch.tensor(0.6389), atol=1e-4)
     assert torch.allclose(torch.cat(norms[False]), torch.tensor(1.0), atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [2, 0.5])
+def test_normed_init_gives_layers_the_scale_of_the_module_around_them(scale):
+    block = torch.nn.Sequential(torch.nn.Linear(3, 4))
+    block.normed_scale = scale
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), block)
+    normed_hidden_layers(model)
+    norms = [layer.weight.norm(dim=1) for layer in (model[0], block[0])]
+    assert torch.allclose(norms[0], torch.tensor(1.4))
+    assert torch.allclose(norms[1], torch.tensor(float(scale)))
 
 
 def test_torch_init_leaves_the_layers_as_torch_made_them():

@@ -1,14 +1,17 @@
 """Action heads: parameters of distributions, and what the environment gets."""
 
+import copy
 import math
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from small_worlds import SeededBox, SeededTree
+from worlds import trainee
 
-from ding_lite.errors import ConfigError
-from ding_lite.models.heads import ActionHead
+from ding_lite.errors import ConfigError, ContractError
+from ding_lite.models.heads import ActionHead, parameter_ranges
 from ding_lite.rl import distributions as D
 
 spaces = gym.spaces
@@ -368,3 +371,48 @@ def test_gradient_of_log_prob_reaches_every_parameter_of_a_head(space, options):
     dist = head.distribution(head(features(20)))
     dist.log_prob(dist.sample(torch.Generator().manual_seed(0))).sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in head.parameters())
+
+
+# ------------------------------------------------------------------ parameters with a range
+
+
+@pytest.mark.parametrize("world", [SeededBox, SeededTree])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("ppo", {}),
+        ("ppo", {"model": {"activation": "gelu"}}),  # by autograd
+        ("ppg", {"learn": {"critic_epoch_per_collect": 2, "aux_freq": 1, "aux_batch_size": 16}}),
+    ],
+)
+def test_a_log_sigma_outside_of_its_range_is_back_after_an_iteration(world, kind, options):
+    policy, collector = trainee(kind, world, **options)
+    own = [p for name, p in policy.model.named_parameters() if name.endswith("log_sigma")]
+    assert len(own) == 1
+    with torch.no_grad():
+        own[0].fill_(2.05)
+    policy.learn_mode.forward(collector.collect())
+    assert own[0].max() <= 2.0
+    if kind == "ppg":
+        assert [p is own[0] for p, _, _ in policy.auxiliary.updater.ranges] == [True]
+        assert policy.value_optimizer.ranges == [], "the value's loss does not reach it"
+
+
+def test_loaded_weights_are_clamped_to_their_range():
+    policy, _ = trainee("ppo", SeededBox)
+    state = copy.deepcopy(policy.state_dict())
+    state["model"]["actor_head.out.log_sigma"].fill_(100.0)
+    policy.load_state_dict(state)
+    assert policy.model.actor_head.out.log_sigma.tolist() == [2.0, 2.0]
+
+
+def test_a_range_of_what_is_no_parameter_is_an_error():
+    class Misspelt(torch.nn.Module):
+        parameter_ranges = {"log_sgima": (-1.0, 1.0)}
+
+        def __init__(self):
+            super().__init__()
+            self.log_sigma = torch.nn.Parameter(torch.zeros(1))
+
+    with pytest.raises(ContractError, match="'log_sgima', which is no parameter of it; it has log_sigma"):
+        parameter_ranges(torch.nn.Sequential(Misspelt()))

@@ -15,7 +15,6 @@ from worlds import trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.models import VAC
-from ding_lite.models.heads import BoxHead
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.updater import clipped_gradient
 from ding_lite.rollout import Batch
@@ -164,7 +163,7 @@ def test_every_option_has_the_gradient_that_torch_finds(option, action_space):
 
 @pytest.mark.parametrize("beyond", [3.0, -2.5])
 def test_a_log_sigma_beyond_its_range_has_a_gradient_and_returns_in_one_step(beyond, monkeypatch):
-    monkeypatch.setattr(BoxHead, "parameter_ranges", {"log_sigma": (-2.0, 2.0)})
+    monkeypatch.setattr("ding_lite.models.heads.LOG_SIGMA_RANGE", (-2.0, 2.0))
     policy = policy_for(action_space=BOX)
     log_sigma = policy.model.actor_head.out.log_sigma
     with torch.no_grad():

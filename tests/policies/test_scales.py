@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
 from worlds import merged, small_config, trainee
 
-from ding_lite import SerialPipeline
+from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config import load_config
 
 GAMMA = 0.9
 SCALED = dict(normalize=dict(reward=True), collect=dict(discount_factor=GAMMA))
+
+
+class Pixels(SeededEnv):
+    observation_space = gym.spaces.Box(0, 255, (10, 10, 3), np.uint8)
+
+    def obs(self):
+        return np.zeros((10, 10, 3), np.uint8)
 
 
 def running_returns(rollouts, gamma):
@@ -70,22 +78,62 @@ def test_a_rollout_is_taken_in_once_however_often_it_is_learned_from():
     assert count == int(rollout.valid.sum())
 
 
-def test_a_policy_that_only_learns_has_the_scale_of_the_one_that_collects():
+@pytest.mark.parametrize("fields", [["learn"], None])
+def test_a_policy_that_learns_from_the_rollouts_of_another_has_the_same_scale(fields):
     policy, collector = trainee("ppo", SeededEnv, **SCALED)
-    learner = type(policy)(policy.cfg, policy.obs_space, policy.action_space, enable_field=["learn"])
+    learner = type(policy)(policy.cfg, policy.obs_space, policy.action_space, enable_field=fields)
     for _ in range(2):
         learner.learn_mode.forward(collector.collect())
     assert learner.reward_scale.count == policy.reward_scale.count == 128
     assert learner.reward_scale.std == policy.reward_scale.std
 
 
-@pytest.mark.parametrize("given", [None, 0.5])
+def test_a_policy_with_its_own_credit_has_a_reward_scale_in_time():
+    class OneStep(PPOPolicy):
+        def _get_train_sample(self, rollout):
+            rollout.value = torch.zeros_like(rollout.reward)
+            rollout.advantage = rollout.value_target = self._training_reward(rollout.reward)
+            return rollout
+
+    policy, collector = trainee("ppo", SeededEnv, cls=OneStep, **SCALED)
+    (rollout,) = copies(collector, 1)
+    std = running_returns([rollout], GAMMA).std()
+    torch.testing.assert_close(rollout.advantage, rollout.reward / std)
+    policy.learn_mode.forward(rollout)
+    assert policy.reward_scale.count == 64
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
+def test_rows_that_are_not_valid_and_segments_change_nothing_in_the_reward_scale(kind):
+    """Filler rows of NEXT_STEP are left out; segments of credit do not cut the returns."""
+    policy, collector = trainee(
+        kind, SeededEnv, autoreset="next_step", **merged(SCALED, {"collect": {"unroll_len": 4}})
+    )
+    (rollout,) = copies(collector, 1)
+    assert not rollout.valid.all()
+    seen = []
+    for env in range(4):
+        running = 0.0
+        for t in range(16):
+            if not rollout.valid[t, env]:
+                running = 0.0
+                continue
+            running = GAMMA * running + float(rollout.reward[t, env])
+            seen.append(running)
+            if rollout.terminated[t, env] or rollout.truncated[t, env]:
+                running = 0.0
+    assert policy.reward_scale.count == len(seen)
+    assert float(policy.reward_scale.std) == pytest.approx(np.std(seen), rel=1e-6)
+
+
+@pytest.mark.parametrize("given", [None, 0.0, 0.5])
 def test_rewards_have_a_discount_of_their_own(given):
     options = merged(SCALED, {"normalize": {"reward_discount": given}})
     policy, collector = trainee("ppo", SeededEnv, **options)
     (rollout,) = copies(collector, 1)
-    expected, other = (running_returns([rollout], gamma).std() for gamma in (given or GAMMA, 0.7))
+    expected = running_returns([rollout], GAMMA if given is None else given).std()
     assert float(policy.reward_scale.std) == pytest.approx(expected, rel=1e-6)
+    other = running_returns([rollout], 0.7).std()
     assert expected != pytest.approx(other, rel=0.01), "the discount matters in this world"
 
 
@@ -130,6 +178,32 @@ def test_observations_begin_with_random_steps_and_go_on_from_there(tmp_path):
     for progress in pipeline:
         assert stats.count == 100 + progress.env_step
     assert "100 random steps" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_weights_that_bring_their_statistics_take_no_random_steps(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
+    for _ in SerialPipeline(config, folder=tmp_path / "first"):
+        pass
+    pipeline = SerialPipeline(config, folder=tmp_path / "second", init_from=tmp_path / "first")
+    (stats,) = pipeline.policy.obs_norm.stats.values()
+    assert stats.count == 100 + 1536
+    assert "random steps" not in (tmp_path / "second" / "log.txt").read_text()
+    pipeline.close()
+
+
+def test_a_number_that_was_constant_in_the_random_steps_is_not_divided_by_nothing():
+    policy, _ = trainee("ppo", SeededEnv, normalize=dict(obs=True))
+    obs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    obs[:, 1] = 7.0
+    policy.warm_up(obs)
+    scaled = policy._inputs(torch.tensor([[0.0, 8.0, 0.0]]))
+    assert scaled[0, 1] == pytest.approx(1.0), "centred, and no more: a std of 1e-4 would give the clip, 10"
+
+
+@pytest.mark.parametrize(("world", "steps"), [(SeededEnv, 1000), (Pixels, 0)])
+def test_random_steps_are_for_observations_that_are_scaled(world, steps):
+    policy, _ = trainee("ppo", world, normalize=dict(obs=True))
+    assert policy.warm_up_steps == steps
 
 
 def test_a_resumed_run_takes_no_random_steps(tmp_path):
