@@ -1,7 +1,7 @@
 """Compares what two commits train, bit for bit: the proof of value of a refactor.
 
-    python tests/frozen/frozen.py COMMIT              COMMIT against the working tree, every case
-    python tests/frozen/frozen.py COMMIT -k cartpole  the cases whose name has "cartpole" in it
+    python tests/frozen/two_commits.py COMMIT              COMMIT against the working tree, every case
+    python tests/frozen/two_commits.py COMMIT -k cartpole  the cases whose name has "cartpole" in it
 
 Each case is trained by the command line of both trees, on this machine, one after the other. What must be
 equal is metrics.csv without the columns under ``time/``, episodes.csv, and the state in ``ckpt/last`` without
