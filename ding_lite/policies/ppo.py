@@ -192,11 +192,13 @@ class PPOPolicy(ReplayPolicy):
             objective = losses.clipped_surrogate(
                 log_ratio, batch.advantage, self.clip_ratio, self.cfg.learn.dual_clip
             )
+            policy_loss = -losses.weighted_mean(objective, batch.policy_weight)
         else:
+            # The weight of a stale sample is for its gain (arXiv:2110.00641); its KL has that of its draw.
             kl = self._distribution(batch.obs, batch.old_logit).kl(batch.dist)
-            objective = torch.exp(log_ratio) * batch.advantage - self.cfg.learn.kl_penalty * kl
+            gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
+            policy_loss = self.cfg.learn.kl_penalty * losses.weighted_mean(kl, batch.value_weight) - gain
             metrics["kl"] = kl.mean()
-        policy_loss = -losses.weighted_mean(objective, batch.policy_weight)
         entropy = batch.dist.entropy().mean()
         return policy_loss - self.entropy_weight * entropy, metrics | {
             "policy_loss": policy_loss,

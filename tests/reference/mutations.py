@@ -1,0 +1,263 @@
+"""Faults that the sweep must find: each is one text of the library, and what it is replaced by.
+
+A text stands once in the whole package, whatever file that is in. Where the library is rewritten, the list is
+to be rewritten with it; a test says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """A fault of the library, planted by replacing one text."""
+
+    name: str
+    text: str
+    replacement: str
+
+
+FAULTS = (
+    # Credit.
+    Fault(
+        "no gamma in delta",
+        "delta = reward + gamma * bootstrap * next_value - value",
+        "delta = reward + bootstrap * next_value - value",
+    ),
+    Fault(
+        "the trace goes on after a truncation",
+        "* (~done).to(reward.dtype)",
+        "* (~terminated).to(reward.dtype)",
+    ),
+    Fault(
+        "a termination has a future",
+        "next_value.masked_fill(~valid | (rollout.terminated & (not ignore_done)), 0.0)",
+        "next_value.masked_fill(~valid, 0.0)\n        ignore_done = True",
+    ),
+    Fault(
+        "a truncated step looks at the next episode",
+        "next_value[final.t, final.env] = self._values(final.obs, lead=1)",
+        "pass",
+    ),
+    Fault(
+        "the last row of a segment looks at another one",
+        'firsts = map_tree(lambda leaf: leaf[length::length].flatten(0, 1), fields["obs"])',
+        'firsts = map_tree(lambda leaf: leaf[length - 1 : -1 : length].flatten(0, 1), fields["obs"])',
+    ),
+    Fault("V-trace has a step's own weight in its advantage", "carry[:-1] *= weight[1:]", "carry *= weight"),
+    Fault(
+        "no weight in the targets of V-trace",
+        "own = advantage if weight is None else weight * advantage",
+        "own = advantage",
+    ),
+    Fault("V-trace is not bounded at 1", "TRACE_BOUND = 1.0", "TRACE_BOUND = 9.0"),
+    Fault(
+        "targets of n steps run on after a truncation",
+        "goes_on = ~(terminated | truncated)",
+        "goes_on = ~terminated",
+    ),
+    Fault(
+        "values that have moved are not looked at",
+        "if stale or values_moved or flat is not None:",
+        "if stale or flat is not None:",
+    ),
+    Fault(
+        "old advantages in every epoch",
+        "if not self.cfg.recompute_adv:\n            credit |=",
+        "if True:\n            credit |=",
+    ),
+    # Scales.
+    Fault(
+        "rows that are not valid in the normalisation of advantages",
+        '        fields = flatten_rows(fields, rows)\n        if self.cfg.learn.adv_norm == "batch":\n',
+        '        whole = fields["advantage"]\n        fields = flatten_rows(fields, rows)\n'
+        '        if self.cfg.learn.adv_norm == "batch":\n'
+        "            std, mean = torch.std_mean(whole, correction=0)\n"
+        '            fields["advantage"] = (fields["advantage"] - mean) / (std + 1e-8)\n'
+        '        elif self.cfg.learn.adv_norm == "never":\n',
+    ),
+    Fault(
+        "the std of a sample in the normalisation of advantages",
+        "torch.std_mean(advantage, -1, correction=0, keepdim=True)",
+        "torch.std_mean(advantage, -1, correction=1, keepdim=True)",
+    ),
+    Fault(
+        "PopArt leaves the bias",
+        "head.bias.mul_(old_std).add_(old_mean - mean).div_(std)",
+        "head.bias.mul_(old_std).div_(std)",
+    ),
+    Fault(
+        "rewards are scaled by the rollouts before their own",
+        "        self._before_credit(rollout)\n        return self._get_train_sample(rollout)",
+        "        sample = self._get_train_sample(rollout)\n        self._before_credit(rollout)\n"
+        "        return sample",
+    ),
+    Fault(
+        "a rollout is twice in the reward's scale",
+        "if not self._rewards_are_seen:",
+        "if True:",
+    ),
+    Fault("value_norm forgets nothing", "self.count *= self.decay", "self.count *= 1.0"),
+    Fault(
+        "the running return outlives its episode",
+        "running = np.where(done[t], 0.0, running)",
+        "running = np.where(done[t], running, running)",
+    ),
+    Fault("fillers in the reward's scale", "self.update(returns[valid])", "self.update(returns.flatten())"),
+    Fault(
+        "fillers in the observations' scale",
+        "stats.update(leaf[valid].cpu().numpy())",
+        "stats.update(leaf[valid | True].cpu().numpy())",
+    ),
+    # Losses.
+    Fault("the bounds of the ratio are swapped", "= advantage >= 0\n", "= advantage <= 0\n"),
+    Fault(
+        "the bounds of the ratio are swapped, in closed form",
+        "np.where(advantage >= 0, np.minimum(log_ratio",
+        "np.where(advantage <= 0, np.minimum(log_ratio",
+    ),
+    Fault(
+        "the dual clip holds where A > 0",
+        "torch.log1p(clip), above)",
+        "above, above)",
+    ),
+    Fault(
+        "no dual clip, in closed form",
+        "math.log(options.dual_clip)",
+        "math.inf",
+    ),
+    Fault(
+        "the value clip is around the new value",
+        "near = old_value + _clamped(value - old_value, -value_clip, value_clip)",
+        "near = value + _clamped(old_value - value, -value_clip, value_clip)",
+    ),
+    Fault(
+        "the value clip stops all that is outside of it, in closed form",
+        "slope = np.where((far_error > error) & (np.abs(shift) > clip), np.float32(0), slope)",
+        "slope = np.where(np.abs(shift) > clip, np.float32(0), slope)",
+    ),
+    Fault(
+        "no weight of stale samples",
+        'extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}',
+        'extra |= {"log_prob": proximal}',
+    ),
+    Fault(
+        "no bound of the weight of stale samples",
+        '"policy_weight": ratio.clamp(max=learn.weight_bound)',
+        '"policy_weight": ratio',
+    ),
+    Fault(
+        "the policy's gradient in closed form without the weight",
+        "objective, slope = objective * weight, slope * weight",
+        "objective = objective * weight",
+    ),
+    Fault(
+        "the entropy bonus is a malus",
+        "return policy_loss - self.entropy_weight * entropy, metrics | {",
+        "return policy_loss + self.entropy_weight * entropy, metrics | {",
+    ),
+    Fault(
+        "the entropy bonus is a malus, in closed form",
+        "found.backward(slope, -entropy_weight, place.log_sigma)",
+        "found.backward(slope, entropy_weight, place.log_sigma)",
+    ),
+    Fault(
+        "no mask in the loss",
+        "batch.dist = self._distribution(batch.obs, logit)\n",
+        "batch.dist = self.model.distribution(logit)\n",
+    ),
+    Fault(
+        "no mask in the loss, in closed form",
+        'self.actor.head.evaluate(outputs[-1], batch.array("obs", MASK_KEY), batch.array("action"))',
+        'self.actor.head.evaluate(outputs[-1], None, batch.array("action"))',
+    ),
+    Fault(
+        "the straight part of smooth L1 is a parabola, in closed form",
+        "return error, np.minimum(np.maximum(difference, -1), 1)",
+        "return error, difference",
+    ),
+    Fault(
+        "the squash has no density",
+        "return super().log_prob(action) - self._log_det(action)",
+        "return super().log_prob(action)",
+    ),
+    # Steps.
+    Fault("Adam's eps inside of the root", "            eps=self.eps,\n", "            eps=self.eps**0.5,\n"),
+    Fault(
+        "a gradient below the clip is blown up",
+        "scale = (clip_value / (norm + 1e-6)).clamp(max=1.0)",
+        "scale = clip_value / (norm + 1e-6)",
+    ),
+    Fault("log sigma leaves its range", "parameter.clamp_(low, high)", "pass"),
+    Fault(
+        "target_kl without its factor",
+        "stopped = float(stacked(kls).mean()) > 1.5 * target_kl",
+        "stopped = float(stacked(kls).mean()) > target_kl",
+    ),
+    Fault(
+        "a linear schedule goes to 0",
+        "return 1.0 + (final - 1.0) * progress",
+        "return 1.0 - progress",
+    ),
+    # Replay.
+    Fault(
+        "samples leave one iteration too early",
+        "fresh_enough = self.age <= self.limits.max_staleness",
+        "fresh_enough = self.age <= max(self.limits.max_staleness - 1, 0)",
+    ),
+    Fault(
+        "a sample is drawn once more",
+        "(self.uses < self.limits.max_use)",
+        "(self.uses <= self.limits.max_use)",
+    ),
+    Fault("a sample alone is a minibatch", "if rest == 1 and sizes:", "if rest == -1 and sizes:"),
+    Fault("importance weights upside down", ".clamp_min(1e-12) ** -beta", ".clamp_min(1e-12) ** beta"),
+    Fault(
+        "priorities are not renewed",
+        "buffer.priority.view(-1)[rows[index]] = self._priority(error)",
+        "self._priority(error)",
+    ),
+    # The auxiliary phase.
+    Fault("the KL is reversed", "old.kl(new).mean()", "new.kl(old).mean()"),
+    Fault(
+        "the old policy is looked at after the first steps",
+        "        for _ in range(learn.aux_train_epoch):\n",
+        "        for _ in range(learn.aux_train_epoch):\n"
+        '            old_logit = self.policy._logits(memory.all()["obs"], lead=1)\n',
+    ),
+    Fault(
+        "no mask in the KL",
+        "old, new = (self._distribution(batch.obs, each) for each in (batch.old_logit, logit))",
+        "old, new = (self.model.distribution(each) for each in (batch.old_logit, logit))",
+    ),
+    Fault(
+        "the auxiliary phase learns old targets",
+        "            self.auxiliary.renew_targets(",
+        "            (lambda buffer: None)(",
+    ),
+    Fault(
+        "the value's gradient reaches a detached encoder",
+        'return actor_features.detach() if self.arch == "detach" else actor_features',
+        "return actor_features",
+    ),
+    Fault(
+        "the auxiliary head is left at its old scale, and the value head corrected twice",
+        "*self.value_heads, last)",
+        "*self.value_heads, self.critic_head[-1])",
+    ),
+)
+
+
+def files_with(library: Path, text: str) -> list[Path]:
+    """Returns the files of a package that have a text, each as often as it stands there."""
+    return [path for path in sorted(library.rglob("*.py")) for _ in range(path.read_text().count(text))]
+
+
+def plant(fault: Fault, library: Path, folder: Path) -> None:
+    """Copies the package ``library`` into ``folder``, with a fault."""
+    copy = folder / library.name
+    shutil.copytree(library, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (path,) = files_with(copy, fault.text)
+    path.write_text(path.read_text().replace(fault.text, fault.replacement))

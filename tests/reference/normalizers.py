@@ -1,0 +1,108 @@
+"""The scales of observations, rewards and value targets. Each keeps all that it has seen.
+
+std = sqrt(max(var, 1e-8)), and var is the population's: what is constant has a std of 1e-4, not 0. An
+observation that is constant so far has a std of 1: the first other number may be of any size.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from reference.recording import Step
+
+LEAST_VARIANCE = 1e-8
+
+
+class ObservationScale:
+    """(obs - mean) / std, clipped, of the observations of random steps and of all rollouts before this one.
+
+    Args:
+        clip: how far from 0 the result may be.
+        running: whether rollouts are taken in, or the random steps alone.
+    """
+
+    def __init__(self, clip: float, running: bool) -> None:
+        self.clip, self.running = clip, running
+        self.seen: list[np.ndarray] = []
+
+    def take_in(self, vectors: list[np.ndarray]) -> None:
+        self.seen += vectors
+        self.mean = np.mean(self.seen, axis=0)
+        var = np.var(self.seen, axis=0)
+        self.std = np.where(var > LEAST_VARIANCE, np.sqrt(var), 1.0)
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        return np.clip((vectors - self.mean) / self.std, -self.clip, self.clip)
+
+
+class RewardScale:
+    """r / std of the running discounted return G_t = gamma G_{t-1} + r_t of each environment.
+
+    G is 0 before an episode's first step, and after a row that is not valid.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = gamma
+        self.returns: list[float] = []
+        self.running: dict[int, float] = {}
+
+    def take_in(self, columns: list[list[Step]]) -> None:
+        """Takes in one rollout: a column of rows for each environment."""
+        for env, column in enumerate(columns):
+            for step in column:
+                if not step.valid:
+                    self.running[env] = 0.0
+                    continue
+                self.running[env] = self.gamma * self.running.get(env, 0.0) + step.reward
+                self.returns.append(self.running[env])
+                if step.done:
+                    self.running[env] = 0.0
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(max(float(np.var(self.returns)), LEAST_VARIANCE))
+
+
+class ValueScale:
+    """The mean and std of value targets; the heads predict (V - mean) / std (PopArt, arXiv:1602.07714).
+
+    Batch k of K has n_k targets with the weight w_k = decay^(K - k) each:
+
+        mean = sum w_k sum R / sum w_k n_k,     var = sum w_k sum (R - mean)^2 / sum w_k n_k
+
+    Before the first batch they are 0 and 1.
+    """
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.batches: list[np.ndarray] = []
+        self.mean, self.std = 0.0, 1.0
+
+    def _weighted_mean(self, numbers: list[np.ndarray]) -> float:
+        weights = [self.decay ** (len(numbers) - 1 - k) for k in range(len(numbers))]
+        total = sum(w * float(x.sum()) for w, x in zip(weights, numbers, strict=True))
+        return total / sum(w * len(x) for w, x in zip(weights, numbers, strict=True))
+
+    def take_in(self, targets: list[float], heads: list[torch.nn.Linear]) -> None:
+        """Takes in raw targets, and corrects the heads so that V in raw units stays (eq. 9).
+
+        w <- w s / s',   b <- (s b + m - m') / s'
+        """
+        mean, std = self.mean, self.std
+        self.batches.append(np.array(targets))
+        self.mean = self._weighted_mean(self.batches)
+        variance = self._weighted_mean([(batch - self.mean) ** 2 for batch in self.batches])
+        self.std = math.sqrt(max(variance, LEAST_VARIANCE))
+        with torch.no_grad():
+            for head in heads:
+                head.weight.copy_(head.weight * std / self.std)
+                head.bias.copy_((std * head.bias + mean - self.mean) / self.std)
+
+    def normalize(self, value: float) -> float:
+        return (value - self.mean) / self.std
+
+    def denormalize(self, value: float) -> float:
+        return value * self.std + self.mean

@@ -1,0 +1,530 @@
+"""Random configurations, and the comparison of the library with the reference on each.
+
+python -m reference.sweep 0 400        compares these seeds; prints those that differ
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from reference import taps
+from reference.algorithm import Reference
+from reference.credit import Credit
+from reference.distributions import handed_to_env
+from reference.networks import Networks
+from reference.recording import (
+    ACTION_SPACES,
+    Mismatch,
+    Reader,
+    RecordingEnv,
+    Step,
+    World,
+    map_tree,
+    mask_shapes,
+)
+
+# Tolerances. The library computes in float32: a number is off by some 1e-7 of what it is made of, and then by
+# what the parameters are off by, which grows from step to step.
+OF_RESULTS = 1e-4  # of the largest number among those compared: log-probs, values, advantages, targets
+OF_STATISTICS = 1e-5
+OF_A_STEP = 0.01  # parameters: of the learning rate, which is about the length of one step of Adam
+OF_PARAMETERS = 1e-5  # and of the largest number in the tensor, which PopArt multiplies
+OF_METRICS = 5e-4
+OF_TANH_ENTROPY = 1e-3  # nats: the library's quadrature promises 2e-4 a dimension
+# A sample this near to a corner of its loss may be on one side in float32 and on the other in float64. A case
+# that differs after that is not counted as a disagreement.
+TIE = 1e-5
+KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
+DISAGREES = 3  # exit status
+METRICS = (
+    *("cur_lr", "clip_ratio", "epochs", "updates", "policy_loss", "value_loss", "total_loss", "approx_kl"),
+    *("clipfrac", "kl", "grad_norm", "value_grad_norm", "buffer_missing_updates", "entropy_loss"),
+    *("policy_buffer_missing_updates", "value_buffer_missing_updates", "aux_updates", "aux_grad_norm"),
+    *("auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss"),
+)
+KLS = ("approx_kl", "kl", "behavioral_cloning_loss")
+
+
+@dataclass
+class Case:
+    """One configuration; ``chosen`` names the value of each option that was drawn from a few."""
+
+    seed: int
+    world: World
+    envs: int
+    iterations: int
+    policy: dict[str, Any]
+    cfg: Any
+    closed_form: bool  # whether gradients in closed form are allowed
+    log_sigma: float  # at the start
+    chosen: dict[str, Any]
+
+
+class Chooser:
+    """Draws options, and notes those that are drawn from a few values."""
+
+    offered: dict[str, set[str]] = {}  # by all of them: each option's values
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.rng, self.chosen = rng, {}
+
+    def one(self, name: str, *values: Any) -> Any:
+        """Returns one of ``values``, of which each may stand there several times."""
+        self.chosen[name] = value = values[int(self.rng.integers(len(values)))]
+        self.offered.setdefault(name, set()).update(map(str, values))
+        return value
+
+    def number(self, low: float, high: float) -> float:
+        """Returns a number whose logarithm is uniform."""
+        return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
+
+    def number_or_none(self, name: str, low: float, high: float) -> float | None:
+        """Returns a number, or None in two cases of three."""
+        number = self.number(low, high)
+        return number if self.one(name, None, None, "a number") else None
+
+    def whole(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+
+def random_case(seed: int) -> Case:
+    """Returns the configuration number ``seed``: the first that the library does not refuse."""
+    rng = np.random.default_rng([20_240_917, seed])
+    while True:
+        choose = Chooser(rng)
+        case = _draw_case(seed, choose)
+        case.cfg = taps.compiled_config(_env_type(case.world), case.envs, case.policy)
+        if case.cfg is not None:
+            return case
+
+
+def _env_type(world: World) -> type:
+    return type("OneEnv", (RecordingEnv,), {"__init__": lambda self: RecordingEnv.__init__(self, world)})
+
+
+def _draw_case(seed: int, choose: Chooser) -> Case:
+    kind = choose.one("type", KINDS[seed % len(KINDS)])
+    action = choose.one("action", *ACTION_SPACES, *["discrete", "box"] * 3)
+    world = World(
+        action=action,
+        masked=choose.one("masked", False, True) if mask_shapes(ACTION_SPACES[action]) else False,
+        tree=choose.one("tree", *[False] * 6, True),
+        ends=choose.one("ends", (0.12, 0.12), (0.3, 0.05), (0.03, 0.3), (0.0, 0.15), (0.15, 0.0)),
+        reward_scale=choose.number(0.5, 3.0),
+        reward_shift=choose.one("reward_shift", 0.0, 0.5, -1.0),
+        autoreset=choose.one("autoreset", "same_step", "next_step", "disabled"),
+    )
+    envs, rows = choose.whole(3, 5), choose.whole(6, 12)
+    n_sample = max(20, envs * rows - choose.one("rounded_up", 0, 0, 1))
+    rows = -(-n_sample // envs)
+    iterations = 3
+    policy: dict[str, Any] = {"type": kind}
+    policy["nstep_return"] = choose.one("nstep_return", False, False, True)
+    policy["nstep"] = choose.one("nstep", 1, 2, 3, 5)
+    policy["recompute_adv"] = choose.one("recompute_adv", True, True, False)
+    policy["collect"] = {
+        "n_sample": n_sample,
+        "unroll_len": choose.one("unroll_len", 1, 1, *[n for n in (2, 3, 4, 5) if rows % n == 0]),
+        "discount_factor": choose.one("discount_factor", 0.7, 0.9, 0.99),
+        "gae_lambda": choose.one("gae_lambda", 0.0, 0.5, 0.95, 1.0),
+    }
+    policy["normalize"] = {
+        "obs": choose.one("normalize.obs", False, True, "initial"),
+        "obs_samples": choose.whole(20, 50),
+        "obs_clip": choose.one("obs_clip", 10.0, 1.0),
+        "reward": choose.one("normalize.reward", False, True),
+        "reward_discount": choose.one("reward_discount", None, 0.5, 0.99),
+        "reward_clip": choose.one("reward_clip", None, None, 0.7),
+    }
+    policy["model"] = _draw_model(kind, action, choose)
+    policy["learn"] = _draw_learn(kind, choose, n_sample)
+    if policy["model"].get("box_distribution") == "tanh_normal":
+        policy["learn"]["entropy_weight"] = (
+            0.0  # the library's is a quadrature, good to 2e-4 nats a dimension
+        )
+    if kind.startswith("ppg"):
+        frequency = choose.one("aux_freq", 1, 2)
+        iterations = 4 if frequency == 2 else 3
+        policy["learn"] |= _draw_ppg(choose, frequency, kind == "ppg_offpolicy")
+    elif kind == "ppo":
+        policy["learn"]["epoch_per_collect"] = choose.one("epoch_per_collect", 1, 2, 3)
+    if kind.endswith("offpolicy"):
+        iterations = 4
+        _draw_replay(policy, choose, envs * rows)
+    return Case(
+        seed,
+        world,
+        envs,
+        iterations,
+        policy,
+        cfg=None,
+        closed_form=choose.one("closed_form", *[True] * 5, False),
+        log_sigma=choose.one("log_sigma", 0.0, -0.5, 1.9995, 1.9995),
+        chosen=choose.chosen,
+    )
+
+
+def _draw_model(kind: str, action: str, choose: Chooser) -> dict[str, Any]:
+    model: dict[str, Any] = {
+        "encoder_hidden_size_list": choose.one("widths", [6], [5, 4], [8]),
+        "activation": choose.one("activation", "tanh", "tanh", "tanh", "relu"),
+        "actor_head_hidden_size_list": choose.one("actor_head", [], [], [4]),
+        "critic_head_hidden_size_list": choose.one("critic_head", [], [], [4]),
+        "init": choose.one("init", "torch", "orthogonal", "normed"),
+        "init_gain": {"policy": choose.one("policy_gain", 0.5, 1.0)},
+    }
+    if kind.startswith("ppg"):
+        model["arch"] = choose.one("arch", "dual", "dual", "shared", "detach")
+    else:
+        model["share_encoder"] = choose.one("share_encoder", False, False, False, True)
+    if action in ("box", "dict"):
+        model["box_distribution"] = choose.one("box_distribution", *["normal"] * 3, "tanh_normal", "beta")
+        if model["box_distribution"] != "beta":
+            model["sigma_type"] = choose.one(
+                "sigma_type", "independent", "independent", "conditioned", "fixed"
+            )
+            model["fixed_sigma_value"] = 0.7
+            model["bound_type"] = choose.one("bound_type", None, None, "tanh", "soft")
+    return model
+
+
+def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
+    # A penalty of 10 makes float32's rounding grow from step to step beyond what is tolerated.
+    kl_penalty = choose.one("kl_penalty", *[None] * 8, 1.0, 3.0)
+    # Where a phase begins the gradient of a KL is 0, and in float32 1e-7. Adam divides it by eps.
+    with_kl = kind.startswith("ppg") or kl_penalty is not None
+    return {
+        "compile": False,
+        "learning_rate": choose.number(1e-3, 6e-3),
+        "batch_size": choose.whole(5, 20),
+        "adam_eps": 1e-3 if with_kl else choose.one("adam_eps", 1e-5, 1e-3),
+        "value_weight": choose.one("value_weight", 0.5, 1.0),
+        "entropy_weight": choose.one("entropy_weight", 0.0, 0.02, 0.2),
+        "clip_ratio": choose.one("clip_ratio", 0.02, 0.05, 0.2),
+        "dual_clip": choose.one("dual_clip", None, None, 1.03, 1.3),
+        "value_clip": choose.one("value_clip", None, None, 0.01, 0.1),
+        "value_loss": choose.one("value_loss", "mse", "mse", "smooth_l1"),
+        "kl_penalty": kl_penalty,
+        "target_kl": choose.number_or_none("target_kl", 3e-5, 1e-3),
+        "grad_clip_type": choose.one("grad_clip_type", "clip_norm", "clip_value", None),
+        "grad_clip_value": choose.number(0.02, 1.0),
+        "adv_norm": choose.one("adv_norm", "minibatch", "batch", True, False),
+        "value_norm": choose.one("value_norm", True, True, False),
+        "value_norm_decay": choose.one("value_norm_decay", 0.0, 0.5, 0.99, 1.0),
+        "ignore_done": choose.one("ignore_done", False, False, True),
+        "schedule_env_step": 4 * n_sample + choose.whole(0, 2 * n_sample),
+        **{
+            f"{name}_schedule": choose.one(f"{name}_schedule", "constant", "linear", "cosine")
+            for name in ("lr", "clip", "entropy")
+        },
+        **{f"{name}_final": choose.one(f"{name}_final", 0.2, 0.6) for name in ("lr", "clip", "entropy")},
+    }
+
+
+def _draw_ppg(choose: Chooser, frequency: int, off_policy: bool) -> dict[str, Any]:
+    actor, critic = choose.one("epochs", (1, 1), (2, 2), (1, 3), (2, 1))
+    return {
+        "actor_epoch_per_collect": actor,
+        "critic_epoch_per_collect": critic,
+        "aux_freq": frequency,
+        "aux_train_epoch": choose.one("aux_train_epoch", 0, 1, 2, 2, 3),
+        "aux_bc_weight": choose.one("aux_bc_weight", 0.0, 1.0, 3.0),
+        "aux_value_weight": choose.one("aux_value_weight", 0.0, 1.0, 0.5),
+        "aux_learning_rate": choose.one("aux_learning_rate", None, 2e-3),
+        "aux_batch_size": choose.one("aux_batch_size", None, 7, 16),
+        "aux_grad_accum": choose.one("aux_grad_accum", 1, 1, 2, 3),
+        "allow_raw_values": True,
+    }
+
+
+def _draw_replay(policy: dict[str, Any], choose: Chooser, rows: int) -> None:
+    learn, is_ppg = policy["learn"], policy["type"].startswith("ppg")
+    learn["proximal"] = choose.one("proximal", "decoupled", "decoupled", "behaviour")
+    learn["weight_bound"] = choose.one("weight_bound", 1.0, 1.01, 2.0)
+    if choose.one("update_per_collect", False, False, True):
+        learn["update_per_collect"] = choose.whole(2, 10)
+    elif not is_ppg:
+        learn["reuse"] = choose.one("reuse", 0.7, 1.0, 2.0, 3.0)
+
+    def kept(name: str) -> dict[str, Any]:
+        return {
+            "replay_buffer_size": choose.one(f"{name}.size", 4, 2, 1) * rows + choose.whole(0, 9),
+            "max_use": choose.one(f"{name}.max_use", 1, 3, 5, 5),
+            "max_staleness": choose.one(f"{name}.max_staleness", 0, 2, 3, 3),
+        }
+
+    if is_ppg:
+        own = kept("policy")
+        other = own if choose.one("same_buffers", True, False) else kept("value")
+        policy["other"] = {"replay_buffer": {"policy": own, "value": dict(other)}}
+        return
+    policy["priority"] = choose.one("priority", False, True)
+    policy["other"] = {"replay_buffer": kept("buffer")}
+    if policy["priority"]:
+        policy["priority_IS_weight"] = choose.one("priority_IS_weight", False, True)
+        for name in ("alpha", "beta"):
+            policy["other"]["replay_buffer"][name] = choose.one(name, 0.3, 0.6, 1.0)
+
+
+@dataclass
+class Outcome:
+    """What the comparison of a case came to.
+
+    Attributes:
+        difference: what differs first, None where nothing does.
+        tie: the corner of a loss that the run came so near to that float32 may have gone another way.
+        errors: for each kind of number the largest error, as a share of what is tolerated.
+        closed_form: whether gradients in closed form were at work.
+    """
+
+    seed: int
+    difference: str | None = None
+    tie: str | None = None
+    errors: dict[str, float] = field(default_factory=dict)
+    closed_form: bool = False
+    nearest: float = math.inf  # to a corner
+    seen: set[str] = field(default_factory=set)  # what happened in the run
+
+    @property
+    def disagrees(self) -> bool:
+        return self.difference is not None and self.tie is None
+
+
+class Comparison:
+    """One case, run by the library and by the reference side by side."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.cfg, world = case, case.cfg, case.world
+        envs: list[RecordingEnv] = []
+
+        def make(index: int) -> RecordingEnv:
+            envs.append(RecordingEnv(world))
+            return envs[-1]
+
+        self.product = taps.Product(
+            self.cfg, make, case.envs, world.autoreset, case.seed, closed_form=case.closed_form
+        )
+        self.product.set_log_sigma(case.log_sigma)
+        self.readers = [Reader(env.log, world.autoreset) for env in envs]
+        networks = Networks(self.product.layers(), world.action_space, self.product.arch, self.cfg.model)
+        self.reference = Reference(self.cfg, networks, self.product.entropy_weight)
+        self.outcome = Outcome(case.seed, closed_form=self.product.uses_closed_form())
+
+    def run(self) -> Outcome:
+        try:
+            self._warm_up()
+            for iteration in range(self.case.iterations):
+                columns, rollout = self._collect(iteration)
+                collected = self.reference.collect(columns)
+                self._compare_credit(rollout, collected)
+                metrics, draws = self.product.learn()
+                self.reference.learn(collected, draws)
+                self._compare_learning(metrics)
+        except Mismatch as error:
+            self.outcome.difference = f"iteration {self.reference.iteration}: {error}"
+            watch = self.reference.watch
+            if watch.nearest < TIE:
+                self.outcome.tie = f"{watch.corner}, by {watch.nearest:.1e}"
+        self.outcome.seen |= self.reference.watch.seen
+        self.outcome.nearest = self.reference.watch.nearest
+        return self.outcome
+
+    def _warm_up(self) -> None:
+        for reader in self.readers:
+            reader.begin()
+        shown = self.product.warm_up()
+        if not shown:
+            return
+        for reader in self.readers:
+            reader.begin()
+        rows = -(-shown // self.case.envs)
+        steps = [reader.row(-1, env, t) for t in range(rows) for env, reader in enumerate(self.readers)]
+        self.reference.warm_up([step.obs for step in steps][:shown])
+        for reader in self.readers:
+            reader.begin()
+
+    # The rollout.
+
+    def _collect(self, iteration: int) -> tuple[list[list[Step]], dict[str, Any]]:
+        """Returns the rollout as the records have it, and as the library has it; they must be the same."""
+        rollout = self.product.collect()
+        rows = -(-self.cfg.collect.n_sample // self.case.envs)
+        if rollout["valid"].shape != (rows, self.case.envs):
+            raise Mismatch(f"the rollout is {rollout['valid'].shape}, not {(rows, self.case.envs)}")
+        columns = [
+            [reader.row(iteration, env, t) for t in range(rows)] for env, reader in enumerate(self.readers)
+        ]
+        finals = {}
+        for env, column in enumerate(columns):
+            self.readers[env].finish()
+            for t, step in enumerate(column):
+                step.action = map_tree(lambda leaf, t=t, env=env: leaf[t, env], rollout["action"])
+                self._check_row(rollout, t, env, step)
+                if step.truncated or (step.terminated and self.cfg.learn.ignore_done):
+                    finals[(t, env)] = step.next_obs
+            last = map_tree(lambda leaf, env=env: leaf[env], rollout["last_obs"])
+            self._same("the observation after the last row", last, self.readers[env].obs, (env,))
+        self._check_finals(rollout.get("final"), finals)
+        return columns, rollout
+
+    def _check_row(self, rollout: dict[str, Any], t: int, env: int, step: Step) -> None:
+        shown = map_tree(lambda leaf: leaf[t, env], rollout["obs"])
+        self._same("the observation", shown, step.obs, (t, env))
+        for name in ("valid", "terminated", "truncated"):
+            self._same(name, rollout[name][t, env], getattr(step, name), (t, env))
+        self._same("the reward", rollout["reward"][t, env], np.float32(step.reward), (t, env))
+        self.outcome.seen |= {name for name in ("terminated", "truncated") if getattr(step, name)}
+        if not step.valid:
+            self.outcome.seen |= {"filler", *(["filler in row 0"] if t == 0 else [])}
+            return
+        space, box = self.case.world.action_space, self.cfg.model.box_distribution
+        expected, handed = handed_to_env(space, box, step.action), step.handed
+        if isinstance(handed, tuple):
+            handed = {str(i): part for i, part in enumerate(handed)}
+        near = map_tree(lambda a, b: bool(np.allclose(a, b, rtol=0, atol=1e-5)), expected, handed)
+        if not all(_leaves(near)):
+            raise Mismatch(f"row {t}, environment {env}: the action {step.action} is given as {handed}")
+
+    def _check_finals(self, found: Any, expected: dict[tuple[int, int], Any]) -> None:
+        places = [] if found is None else list(zip(found["t"].tolist(), found["env"].tolist(), strict=True))
+        if sorted(places) != sorted(expected):
+            raise Mismatch(f"final observations are at {sorted(places)}, not at {sorted(expected)}")
+        for k, place in enumerate(places):
+            shown = map_tree(lambda leaf, k=k: leaf[k], found["obs"])
+            self._same("the final observation", shown, expected[place], place)
+
+    @staticmethod
+    def _same(what: str, found: Any, expected: Any, place: tuple[int, ...]) -> None:
+        if not all(_leaves(map_tree(lambda a, b: bool(np.array_equal(a, b)), found, expected))):
+            raise Mismatch(f"{what} at {place} is {found}, and the environment's own is {expected}")
+
+    # Numbers.
+
+    def _near(
+        self, what: str, found: Any, expected: Any, tolerance: float, scale: float | None = None
+    ) -> None:
+        """Compares numbers; they may be off by ``tolerance`` times the largest, or times ``scale``."""
+        found, expected = np.asarray(found, float), np.asarray(expected, float)
+        if found.shape != expected.shape:
+            raise Mismatch(f"{what}: the shape is {found.shape}, not {expected.shape}")
+        scale = float(np.abs(expected).max(initial=0.0)) + 1e-3 if scale is None else scale
+        off = np.abs(found - expected)
+        worst = float(off.max(initial=0.0)) / (tolerance * scale) if np.isfinite(off).all() else math.inf
+        kind = what.split(":")[0]
+        self.outcome.errors[kind] = max(self.outcome.errors.get(kind, 0.0), worst)
+        if worst > 1:
+            k = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
+            raise Mismatch(
+                f"{what} is {found.flat[k]:.8g}, and the reference says {expected.flat[k]:.8g}: "
+                f"{worst:.1f} times what is tolerated"
+            )
+
+    def _compare_credit(self, rollout: dict[str, Any], collected: dict[Any, Credit]) -> None:
+        self._compare_statistics(("obs_mean", "obs_std", "reward_std", "value_mean", "value_std"))
+        steps = self.reference.steps
+        places = tuple(np.array([step.key[1:] for step in steps]).T[::-1])
+        self._near("log_prob", rollout["log_prob"][places], [s.log_prob for s in steps], OF_RESULTS)
+        mine = [collected[step.key] for step in steps]
+        scale = max(max(abs(c.value), abs(c.target), abs(c.advantage)) for c in mine)
+        for name, numbers in (
+            ("value", [c.value for c in mine]),
+            ("advantage", [c.advantage for c in mine]),
+            ("value_target", [c.target for c in mine]),
+        ):
+            self._near(name, rollout[name][places], numbers, OF_RESULTS, scale)
+
+    def _compare_statistics(self, names: Iterable[str]) -> None:
+        reference, found = self.reference, self.product.statistics()
+        expected: dict[str, Any] = {}
+        if reference.obs_scale is not None:
+            expected |= {"obs_mean": reference.obs_scale.mean, "obs_std": reference.obs_scale.std}
+        if reference.reward_scale is not None:
+            expected["reward_std"] = reference.reward_scale.std
+        if reference.value_scale is not None:
+            expected |= {"value_mean": reference.value_scale.mean, "value_std": reference.value_scale.std}
+        if found.keys() != expected.keys():
+            raise Mismatch(f"the library has the scales {sorted(found)}, and not {sorted(expected)}")
+        for name in expected.keys() & set(names):
+            scale = None if name != "value_mean" else abs(expected[name]) + expected["value_std"]
+            self._near(name, found[name], expected[name], OF_STATISTICS, scale)
+
+    def _compare_learning(self, metrics: dict[str, float]) -> None:
+        self._compare_statistics(("obs_mean", "obs_std", "value_mean", "value_std"))
+        self._compare_metrics(metrics)
+        for name, buffer in self.reference.buffers.items():
+            found = self.product.kept(name)
+            expected = {key: (entry.uses, entry.priority) for key, entry in buffer.entries.items()}
+            if found.keys() != expected.keys():
+                raise Mismatch(f"the {name} buffer keeps {len(found)} steps, not {len(expected)}")
+            if wrong := [key for key in found if found[key][0] != expected[key][0]]:
+                raise Mismatch(f"the {name} buffer counts other uses of {wrong[:3]}")
+            priorities = [[each[key][1] for key in expected] for each in (found, expected)]
+            self._near("priority", *priorities, OF_METRICS)
+        rates = [optimizer.learning_rate for optimizer in self.reference.optimizers.values()]
+        found = self.product.parameters()
+        for name, parameter in self.reference.networks.layers.parameters.items():
+            expected = parameter.detach().numpy()
+            allowed = OF_A_STEP * max(rates) + OF_PARAMETERS * float(np.abs(expected).max())
+            self._near(f"parameter: {name}", found[name], expected, 1.0, allowed)
+
+    def _compare_metrics(self, metrics: dict[str, float]) -> None:
+        expected = self.reference.metrics
+        tanh = self.cfg.model.box_distribution == "tanh_normal"
+        for name in METRICS:
+            if (name in metrics) != (name in expected):
+                where = "library" if name in metrics else "reference"
+                raise Mismatch(f"only the {where} has the metric {name}")
+            if name not in metrics:
+                continue
+            if name in ("entropy_loss", "total_loss") and tanh:
+                self._near(f"metric {name} of tanh", metrics[name], expected[name], OF_TANH_ENTROPY, 1.0)
+                continue
+            # A KL of 1e-4 is a difference of numbers near 1.
+            floor = 1e-6 / OF_METRICS if name in KLS else 0.01
+            scale = abs(expected[name]) + floor
+            self._near(f"metric {name}", metrics[name], expected[name], OF_METRICS, scale)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        return [leaf for part in tree.values() for leaf in _leaves(part)]
+    return [tree]
+
+
+def compare(seed: int) -> Outcome:
+    """Returns what comes of the case number ``seed``."""
+    return Comparison(random_case(seed)).run()
+
+
+def main(arguments: list[str]) -> int:
+    """Compares the seeds from the first to before the second argument; stops at the first disagreement.
+
+    With a third argument, ``all``, it goes on after a disagreement.
+    """
+    torch.set_num_threads(1)
+    first, last, *rest = arguments
+    print(json.dumps({"library": taps.LIBRARY}), flush=True)
+    status = 0
+    for seed in range(int(first), int(last)):
+        outcome = compare(seed)
+        if outcome.difference is not None:
+            print(
+                json.dumps({"seed": seed, "difference": outcome.difference, "tie": outcome.tie}), flush=True
+            )
+        if outcome.disagrees:
+            status = DISAGREES
+            if not rest:
+                break
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
