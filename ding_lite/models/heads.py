@@ -26,7 +26,7 @@ SOFT_BOUND = 5.0
 def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]]:
     """Returns ``(parameter, low, high)`` for each parameter of a model that has a range.
 
-    A module names its own in an attribute ``parameter_ranges``, such as ``{"log_sigma": (-20.0, 2.0)}``. The
+    A module names such parameters in an attribute ``parameter_ranges``: ``{"log_sigma": (-20.0, 2.0)}``. The
     range is applied after each gradient step, and when weights are loaded.
 
     Raises:

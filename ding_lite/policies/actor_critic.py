@@ -93,7 +93,7 @@ class ActorCriticPolicy(Policy):
         self.obs_norm = ObservationNorm(self.obs_space, norm.obs_clip, self.device) if norm.obs else None
         discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
         self.reward_scale = RewardScale(discount) if norm.reward else None
-        self._rewards_are_seen = False  # those of the rollout that is learned from next, by reward_scale
+        self._rewards_are_seen = False  # whether reward_scale includes the rollout that is learned from next
         self.value_norm = ValueNorm(cfg.learn.value_norm_decay) if cfg.learn.value_norm else None
         if self.value_norm is not None and not self.model.value_heads:
             raise ConfigError(

@@ -107,8 +107,8 @@ class ValueNorm(RunningMeanStd):
 class RewardScale(RunningMeanStd):
     """Divides rewards by the std of the running discounted return of each environment.
 
-    The statistics take in rollout k before the advantages of rollout k are computed, as the PPG authors'
-    ``RewardNormalizer`` does, so that no gradient step sees an unscaled reward.
+    The statistics include rollout k when the advantages of rollout k are computed, as those of the PPG
+    authors' ``RewardNormalizer`` do: no gradient step sees an unscaled reward.
 
     Shapes: rewards are (T, B); the running return (B,) goes on over rollouts and restarts at 0 where
     an episode ends, and at a row that is not valid, before which an episode may have been lost.
