@@ -1,4 +1,4 @@
-# Everything a contributor types. Each target makes the virtual environment it needs.
+# The commands of a contributor. Each target makes the virtual environment it needs.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,10 +7,10 @@ SOURCE := ding_lite entry configs examples benchmarks tests setup.py
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all check lint type learn results bench soak format clean
 
-help:           ## what can be made
+help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
-# Made anew whenever what is installed could have changed.
+# Built again when the requirements have changed.
 $(VENV)/ready: setup.py constraints.txt
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
@@ -18,7 +18,8 @@ $(VENV)/ready: setup.py constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@
 
-# Tianshou asks for an older pandas than the constraints have, DI-engine for NumPy 1 and more; both run on theirs.
+# Tianshou requires an older pandas than the constraints, DI-engine NumPy 1 and more; both run with the
+# constraints' versions.
 DI_ENGINE_NEEDS = einops flask hickle mpire pynng pyyaml redis requests tabulate URLObject
 $(VENV)/peers: $(VENV)/ready
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
@@ -30,43 +31,48 @@ $(VENV)/peers: $(VENV)/ready
 train: $(VENV)/ready   ## install, and solve CartPole
 	$(BIN)/ding-lite train -c cartpole_ppo
 
-# A worker takes neighbouring tests, so that what those of one file share is set up once, not in both.
+# Each worker takes neighbouring tests, so that the fixtures of a file are set up once and not by both.
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 
 test: $(VENV)/ready    ## install, and run the daily tests
 	$(PYTEST)
 
-test-slow: $(VENV)/ready  ## the tests that take long
+# EnvPool's tests are slow ones; contributors who run only the daily tests need not install it.
+$(VENV)/envpool: $(VENV)/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool]"
+	touch $@
+
+test-slow: $(VENV)/envpool  ## run the slow tests
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/ready   ## both
+test-all: $(VENV)/envpool   ## run the daily and the slow tests
 	$(PYTEST) -m ""
 
-lint: $(VENV)/ready    ## style and dead code
+lint: $(VENV)/ready    ## check style and dead code
 	$(BIN)/ruff format --check $(SOURCE)
 	$(BIN)/ruff check $(SOURCE)
 
-type: $(VENV)/ready    ## types
+type: $(VENV)/ready    ## check types
 	$(BIN)/mypy
 
-check: lint type test  ## all that must hold before a commit
+check: lint type test  ## run lint, type and test: required before a commit
 
-learn: $(VENV)/ready   ## every shipped config reaches its score (an hour or two; restartable)
+learn: $(VENV)/ready   ## measure the learning results against their bars (an hour or two; restartable)
 	$(BIN)/python benchmarks/learning.py --check
 
-results: $(VENV)/ready ## one row of that table: make results ROW=cartpole_ppo
+results: $(VENV)/ready ## measure one row of learning results: make results ROW=cartpole_ppo
 	$(BIN)/python benchmarks/learning.py $(ROW)
 
-bench: $(VENV)/peers   ## speed beside other libraries (an hour or two; restartable): make bench ROW=cartpole
+bench: $(VENV)/peers   ## measure speed beside other libraries (an hour or two; restartable): make bench ROW=cartpole
 	$(BIN)/python benchmarks/throughput.py $(ROW)
 
-soak: $(VENV)/ready    ## half an hour of training while workers die: make soak MINUTES=3
+soak: $(VENV)/ready    ## train for half an hour while workers die: make soak MINUTES=3
 	$(BIN)/python benchmarks/soak.py $(MINUTES)
 
 format: $(VENV)/ready  ## rewrite layout and imports
 	$(BIN)/ruff check --select I --fix $(SOURCE)
 	$(BIN)/ruff format $(SOURCE)
 
-clean:                 ## remove what was made
+clean:                 ## remove all generated files
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,7 +13,7 @@ Seeds = dict[str, list[dict[str, Any]]]
 
 
 def interquartile_mean(values: np.ndarray) -> np.ndarray:
-    """Returns the mean of the middle half along the last dim; what lies on its edge counts in part.
+    """Returns the mean of the middle half along the last dim; values on its edges count in part.
 
     Shapes:
         (..., n) -> (...)
@@ -33,7 +33,7 @@ def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float
 
 
 def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
-    """Returns the table: a line an arm of each group, and over all groups where there are several."""
+    """Returns the table: one line per arm of each group, and over all groups if there are several."""
     rng = np.random.default_rng(0)
     lines = [
         f"| group | arm | seeds | {comparison.unit}, interquartile mean | 95 % interval | each seed "
@@ -69,7 +69,7 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
 
 
 def draw_curves(comparison: Comparison, seeds_of: Seeds, file: Path) -> None:
-    """Draws the evaluations of each arm on the way, a panel a group, with the range of the seeds."""
+    """Draws the evaluations of each arm during training, one panel per group, with the range of the seeds."""
     if not comparison.curves:
         return
     import matplotlib.pyplot as plt

@@ -1,13 +1,13 @@
 """Learning results of the shipped configs: train by the command line, evaluate, write RESULTS.md.
 
-    python benchmarks/learning.py                 every row with a bar that is not there yet
-    python benchmarks/learning.py ROW ...         these rows only; a comparison's name is all of its arms
+    python benchmarks/learning.py                 every row with a bar that is not measured yet
+    python benchmarks/learning.py ROW ...         only these rows; a comparison is all of its arms
     python benchmarks/learning.py --check         exit 1 if a row misses its bar
 
-Each seed is a process of its own; two run at a time. What is measured is the final checkpoint on 100
-greedy episodes with start states that training never used. Stopped, it goes on where it was: seeds that
-are done are in learning/ROW.json (remove it to measure anew), an open one is resumed. The rows and the
-comparisons are in rows.py.
+Each seed is a process of its own; two run at a time. The final checkpoint plays 100 greedy episodes from
+start states that training never used. A stopped measurement continues: finished seeds are in
+learning/ROW.json (remove the file to measure again), and an unfinished seed is resumed. rows.py has the rows
+and the comparisons.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in 
 
 
 def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
-    """Trains and evaluates one seed; returns what is stored of it."""
+    """Trains and evaluates one seed; returns the results to store."""
     folder = RUNS / f"{name}_{seed}"
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    new = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
-    goes_on = ["--resume", str(folder)]
+    start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
+    resume = ["--resume", str(folder)]
     subprocess.run(
-        [*cli, "train", "-q", *(goes_on if (folder / "ckpt").is_dir() else new)], check=True, env=one_thread
+        [*cli, "train", "-q", *(resume if (folder / "ckpt").is_dir() else start)], check=True, env=one_thread
     )
     command = [
         *cli,
@@ -54,8 +54,8 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
         str(1000 + seed),
         "--json",
     ]
-    told = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
-    evaluation, result = json.loads(told.stdout), json.loads((folder / "result.json").read_text())
+    process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
+    evaluation, result = json.loads(process.stdout), json.loads((folder / "result.json").read_text())
     return {
         "seed": seed,
         "mean": evaluation["mean"],
@@ -76,24 +76,24 @@ def evaluations(folder: Path) -> list[list[float]]:
 
 
 def run_row(name: str) -> None:
-    """Runs the seeds of a row that are missing and stores them one by one."""
+    """Runs the missing seeds of a row and stores each when it ends."""
     row, file = EVERY_ROW[name], STORE / f"{name}.json"
     stored = json.loads(file.read_text()) if file.exists() else {"seeds": []}
-    done = {one["seed"] for one in stored["seeds"]}
+    done = {result["seed"] for result in stored["seeds"]}
     with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(run_seed, name, row, seed) for seed in range(row.seeds) if seed not in done]
         for job in jobs:
-            one = job.result()
-            stored["seeds"] = sorted([*stored["seeds"], one], key=lambda s: s["seed"])
+            result = job.result()
+            stored["seeds"] = sorted([*stored["seeds"], result], key=lambda s: s["seed"])
             report.store(file, stored)
-            print(f"{name} seed {one['seed']}: {one['mean']:.1f} ± {one['std']:.1f}", flush=True)
+            print(f"{name} seed {result['seed']}: {result['mean']:.1f} ± {result['std']:.1f}", flush=True)
     write_table()
 
 
 def misses(name: str) -> str:
-    """Returns what a stored row misses of its bar, or nothing."""
+    """Returns why a stored row misses its bar, or an empty text."""
     row, seeds = ROWS[name], json.loads((STORE / f"{name}.json").read_text())["seeds"]
-    means = [one["mean"] for one in seeds]
+    means = [seed["mean"] for seed in seeds]
     if len(means) < row.seeds:
         return f"{name}: {len(means)} of {row.seeds} seeds"
     if fmean(means) < row.mean or min(means) < row.worst:
@@ -102,7 +102,7 @@ def misses(name: str) -> str:
 
 
 def write_table() -> None:
-    """Writes the stored rows between the markers of RESULTS.md."""
+    """Writes the stored results between the markers of RESULTS.md."""
     lines = [
         "| config | seeds | env steps | return of each seed | mean | bar | s a run | commit |",
         "|---|---|---|---|---|---|---|---|",
@@ -113,10 +113,10 @@ def write_table() -> None:
             continue
         stored = json.loads(file.read_text())
         seeds = stored["seeds"]
-        each = ", ".join(f"{one['mean']:.1f}" for one in seeds)
+        each = ", ".join(f"{seed['mean']:.1f}" for seed in seeds)
         steps = f"{min(s['env_step'] for s in seeds):,} to {max(s['env_step'] for s in seeds):,}"
         title = name if row.checkpoint == "last" else f"{name} ({row.checkpoint} checkpoint)"
-        mean, took = (fmean(one[key] for one in seeds) for key in ("mean", "wall_time_s"))
+        mean, took = (fmean(seed[key] for seed in seeds) for key in ("mean", "wall_time_s"))
         lines.append(
             f"| {title} | {len(seeds)} | {steps} | {each} | **{mean:.1f}** | {row.mean:g} | {took:.0f} | "
             f"{stored['commit']} |"
@@ -136,7 +136,7 @@ def _stored(name: str) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Runs rows, or checks them."""
+    """Measures rows; with --check compares them with their bars."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -154,7 +154,7 @@ def main() -> int:
         if args.check
         else []
     )
-    print("\n".join(missed) or "every row is there" + (" and reaches its bar" if args.check else ""))
+    print("\n".join(missed) or "every row is measured" + (" and reaches its bar" if args.check else ""))
     return 1 if missed else 0
 
 

@@ -1,4 +1,4 @@
-"""Where results go: RESULTS.md between its markers, and what stands beside every number."""
+"""Writes results: into RESULTS.md between its markers, with commit, machine and date."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RESULTS = HERE / "RESULTS.md"
 
 
 def put(section: str, lines: list[str], document: Path = RESULTS) -> None:
-    """Writes lines between the markers of a section.
+    """Replaces the lines between the markers of a section.
 
     Raises:
-        ValueError: if the document has no such markers, or has them twice.
+        ValueError: if the document does not have each marker exactly once.
     """
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     text = document.read_text()
@@ -29,18 +29,18 @@ def put(section: str, lines: list[str], document: Path = RESULTS) -> None:
 
 
 def store(file: Path, measured: dict[str, Any]) -> None:
-    """Writes what is measured so far, with the commit, the machine and the day beside it."""
+    """Writes the measurements so far, with the commit, the machine and the date."""
     measured |= {"commit": commit(), "machine": machine(), "date": time.strftime("%Y-%m-%d")}
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(measured, indent=1) + "\n")
 
 
 def commit() -> str:
-    """Returns the short name of the commit that is measured."""
+    """Returns the short hash of the measured commit."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, cwd=HERE).stdout.strip()
 
 
 def machine() -> str:
-    """Returns what the numbers were measured on."""
+    """Returns a description of the machine."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"

@@ -1,4 +1,4 @@
-"""What is measured: rows with a bar to reach, and comparisons between arms."""
+"""The learning measurements: rows with a bar to reach, and comparisons between arms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """A config, what is set over it, and what its mean and its worst seed must reach."""
+    """A config with its overrides, and the bars for the mean and the worst of its seeds."""
 
     config: str
     mean: float = float("-inf")
@@ -44,14 +44,14 @@ ROWS = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Arms that differ in what is compared, and in nothing else.
+    """Arms that differ only in the compared settings.
 
     Args:
         arms: rows by name; a row's name is "group.arm".
-        measure: of a seed, such as "mean" or "env_step".
-        unit: of the measure, for people.
-        baseline: the arm that the others are divided by.
-        curves: whether the way there is drawn too.
+        measure: key of a seed's result, such as "mean" or "env_step".
+        unit: of the measure, as the table shows it.
+        baseline: the arm whose mean divides the others.
+        curves: whether to draw the learning curves.
     """
 
     arms: dict[str, Row]
@@ -62,10 +62,10 @@ class Comparison:
 
 
 def _epochs(count: int) -> tuple[str, ...]:
-    return tuple(f"policy.learn.{who}_epoch_per_collect={count}" for who in ("actor", "critic"))
+    return tuple(f"policy.learn.{network}_epoch_per_collect={count}" for network in ("actor", "critic"))
 
 
-FAST = ("policy.learn.compile=True",)  # the same within rounding, in half the time
+FAST = ("policy.learn.compile=True",)  # equal to rounding, in half the time
 # The authors' PPO: three epochs of both losses, and no auxiliary phase.
 PPO = (*FAST, *_epochs(3), "policy.learn.aux_train_epoch=0")
 PHASIC_ARMS = {
@@ -76,8 +76,8 @@ PHASIC_ARMS = {
 }
 GAMES = ("space_invaders", "asterix", "seaquest")
 
-# One setting, of which only the reuse of samples changes: the rollouts of ppo are those of the others.
-FRESH = (  # the replay keys of the config as they were: they belong to the other arms
+# Only the reuse of samples differs: the rollouts of ppo are like those of the others.
+FRESH = (  # the defaults of the replay keys, which only the other arms use
     "policy.type=ppo",
     "policy.learn.reuse=3",
     *(
@@ -99,7 +99,7 @@ REUSE_ARMS = {
     },
 }
 
-# Pendulum with the usual discount: the first returns are far from those of a trained policy.
+# Pendulum with the usual discount: the first returns are far below those of a trained policy.
 FAR_RETURNS = ("max_env_step=60000", "policy.collect.discount_factor=0.99", "policy.eval.eval_freq=0")
 REWARD = "policy.normalize.reward=True"
 SCALE_ARMS = {

@@ -1,4 +1,4 @@
-"""Runs one system once, in this process: ``run_system.py ROW SYSTEM STEPS``; prints what it did as JSON."""
+"""Runs one system once, in this process: ``run_system.py ROW SYSTEM STEPS``; prints its work as JSON."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from work import Skipped
 
 
 def main() -> None:
-    """Runs it; the last line of the output is ``Done``, or why there is none."""
+    """Runs it; the last line of the output is ``Done`` as JSON, or the reason for skipping it."""
     row, name, steps = sys.argv[1:]
     system = sb3_system(int(name)) if row == "solve" else SPEED_ROWS[row].systems[name]
     module, function = system.function.split(":")
     try:
         run = getattr(importlib.import_module(f"systems.{module}"), function)
-        told = asdict(run(system.work, int(steps), **system.options))
+        output = asdict(run(system.work, int(steps), **system.options))
     except Skipped as reason:
-        told = {"skipped": str(reason)}
+        output = {"skipped": str(reason)}
     except ModuleNotFoundError as error:
-        told = {"skipped": f"not installed: {error.name}"}
+        output = {"skipped": f"not installed: {error.name}"}
     except Exception as error:
         if type(error).__name__ != "DependencyNotInstalled":  # gymnasium's
             raise
-        told = {"skipped": str(error)}
-    print(json.dumps(told))
+        output = {"skipped": str(error)}
+    print(json.dumps(output))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
     python benchmarks/soak.py 3         3 minutes
 
 CartPole in worker processes, with environments that crash, hang and kill their process, in training and in
-evaluations; besides, workers are killed and stopped from outside. Exit code 1 if a check fails. Needs /proc.
+evaluations. Workers are also killed and stopped from outside. Exit code 1 if a check fails. Needs /proc.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ CONFIG: dict[str, Any] = dict(
     ),
 )
 EVERY = 10.0  # seconds between two lines, and between two kills from outside
-GROWTH = 1.05  # of the memory, from the second quarter to the last, beside MARGIN
+GROWTH = 1.05  # allowed factor of memory, from the second quarter to the last, plus MARGIN
 MARGIN = 16.0  # MB
-LEARNED = 100.0  # steps that the pole stands; a random policy's stands 22
+LEARNED = 100.0  # return to reach; a random policy has 22
 
 
 @dataclass
 class Sample:
-    """What was seen at one moment."""
+    """Observations at one moment."""
 
     env_step: int
     restarts: int
@@ -64,7 +64,7 @@ class Sample:
 
 
 def stat_of(pid: int) -> list[str]:
-    """Returns the fields of /proc/PID/stat from the state on; ["X"] of a process that is gone."""
+    """Returns the fields of /proc/PID/stat from the state on; ["X", "0"] if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -72,7 +72,7 @@ def stat_of(pid: int) -> list[str]:
 
 
 def children() -> list[int]:
-    """Returns the processes that this one has started."""
+    """Returns the ids of this process's children."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())
     return [pid for pid in pids if stat_of(pid)[1] == str(os.getpid())]
 
@@ -86,7 +86,7 @@ def megabytes_of(pid: int) -> float:
 
 
 def left_behind() -> dict[str, Any]:
-    """Returns what must be after the run as it was before."""
+    """Returns the values that must be equal before and after the run."""
     return {
         "child processes": len(children()),
         "file descriptors": len(os.listdir("/proc/self/fd")),
@@ -95,22 +95,22 @@ def left_behind() -> dict[str, Any]:
 
 
 class Soak:
-    """One run and what was seen of it.
+    """One run and its samples.
 
     Args:
-        minutes: how long it trains.
+        minutes: duration of the training.
         folder: of the run.
     """
 
     def __init__(self, minutes: float, folder: Path) -> None:
         self.minutes, self.folder = minutes, folder
         self.samples: list[Sample] = []
-        self.workers: set[int] = set()  # all that were seen
+        self.workers: set[int] = set()  # ids of all workers so far
         self.episodes = self.episode_steps = 0
         self.accounts: tuple[int, int] = (0, 0)
 
     def run(self) -> None:
-        """Trains, kills, and takes samples."""
+        """Trains, kills workers, and takes samples."""
         pipeline = SerialPipeline(CONFIG, folder=self.folder)
         began = spoken = time.monotonic()
         for progress in pipeline:
@@ -118,8 +118,8 @@ class Soak:
             self.episode_steps += sum(episode.length for episode in pipeline.collector.episodes)
             # At the end of an iteration every worker is idle, and all steps are accounted for.
             envs = pipeline.collector.envs
-            known = self.episode_steps + int(envs.episode_lengths.sum()) + envs.cut_steps
-            self.accounts = (progress.env_step, known)
+            counted = self.episode_steps + int(envs.episode_lengths.sum()) + envs.cut_steps
+            self.accounts = (progress.env_step, counted)
             now = time.monotonic()
             if now - spoken >= EVERY:
                 spoken = now
@@ -147,11 +147,11 @@ class Soak:
         )
 
     def _strike(self) -> None:
-        """Kills an idle worker of any kind, or stops it, which looks like a hang."""
+        """Kills a random idle worker, or stops it, which looks like a hang."""
         os.kill(random.choice(children()), random.choice([signal.SIGKILL, signal.SIGSTOP]))
 
     def checks(self, before: dict[str, Any], after: dict[str, Any]) -> dict[str, bool]:
-        """Returns what was to hold, and whether it did."""
+        """Returns each check, as text, with its result."""
         seen = self.samples
         quarter = len(seen) // 4
         early, late = (
@@ -168,7 +168,7 @@ class Soak:
                 a < b for a, b in zip(steps, steps[1:], strict=False)
             ),
             f"it learned: return {seen[-1].episode_return:.0f}": seen[-1].episode_return >= LEARNED,
-            f"workers died all the while: {log.count(' is replaced, ')} restarts": all(
+            f"workers died throughout: {log.count(' is replaced, ')} restarts": all(
                 a.restarts < b.restarts for a, b in zip(seen[::3], seen[3::3], strict=False)
             ),
             f"memory is flat: {early:.0f} MB, then {late:.0f} MB": late <= GROWTH * early + MARGIN,
@@ -181,25 +181,25 @@ class Soak:
             f"episodes.csv has all {self.episodes:,} episodes, {self.episode_steps:,} steps": (
                 (len(recorded), sum(recorded)) == (self.episodes, self.episode_steps)
             ),
-            f"none of the {len(self.workers)} workers that were seen is left": not alive,
+            f"none of the {len(self.workers)} workers is left": not alive,
             **{
-                f"{what}: {before[what]} before, {after[what]} after": before[what] == after[what]
-                for what in before
+                f"{name}: {before[name]} before, {after[name]} after": before[name] == after[name]
+                for name in before
             },
         }
 
 
 def is_worker(pid: int) -> bool:
-    """Returns whether a process is alive, and a worker: numbers are used again."""
+    """Returns whether a process is a live worker: the system reuses process ids."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return stat_of(pid)[0] not in "XZ" and b"ding_lite.envs.worker" in command
+    return stat_of(pid)[0] not in "XZ" and b"ding_lite.envs.workers.worker" in command
 
 
 def main() -> int:
-    """Runs the soak and prints the verdict."""
+    """Runs the soak and prints the checks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("minutes", nargs="?", type=float, default=30.0)
     minutes = parser.parse_args().minutes

@@ -20,14 +20,14 @@ OURS, SB3 = "ding_lite", "Stable-Baselines3"
 
 
 def sb3_system(seed: int) -> System:
-    """Returns Stable-Baselines3 with one seed, and with the rule that the config has."""
+    """Returns Stable-Baselines3 with one seed and the config's rule for solved."""
     options = dict(seed=seed, every=EVERY, episodes=EPISODES, value=VALUE)
     return System("sb3:solve", ZOO, (MAX_ENV_STEP, MAX_ENV_STEP), options)
 
 
 @dataclass(frozen=True)
 class SolveRow:
-    """Seconds and env steps to the same evaluation result; a round is a seed."""
+    """Seconds and env steps to the same evaluation result; each round is a seed."""
 
     name: str = "solve"
     arms: tuple[str, ...] = (OURS, SB3)
@@ -40,7 +40,7 @@ class SolveRow:
         process, done = run_system(self.name, str(number), MAX_ENV_STEP, ZOO.threads)
         if done is None:
             return {"skipped": process.skipped}
-        return _told(process.seconds, done.env_steps, done.env_steps < MAX_ENV_STEP, process.peak_mib)
+        return _measurement(process.seconds, done.env_steps, done.env_steps < MAX_ENV_STEP, process.peak_mib)
 
     def _ours(self, seed: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as parent:
@@ -48,12 +48,12 @@ class SolveRow:
             command = [sys.executable, "-m", "ding_lite", "train", "-c", str(CONFIG)]
             process = run([*command, "-s", str(seed), "--exp-name", str(folder)])
             result = json.loads((folder / "result.json").read_text())
-        return _told(process.seconds, result["env_step"], result["solved"], process.peak_mib)
+        return _measurement(process.seconds, result["env_step"], result["solved"], process.peak_mib)
 
-    def say(self, found: dict[str, Any]) -> str:
-        """Returns one measurement in words."""
-        solved = "solved" if found["solved"] else "not solved"
-        return f"{solved} after {found['seconds']:.1f} s, {found['env_steps']:,} env steps"
+    def say(self, result: dict[str, Any]) -> str:
+        """Returns one measurement as text."""
+        solved = "solved" if result["solved"] else "not solved"
+        return f"{solved} after {result['seconds']:.1f} s, {result['env_steps']:,} env steps"
 
     def lines(self, stored: dict[str, list[dict[str, Any]]], skipped: dict[str, str]) -> list[str]:
         """Returns the table."""
@@ -62,19 +62,20 @@ class SolveRow:
             "|---|---|---|---|---|---|---|",
         ]
         for arm in self.arms:
-            found = stored.get(arm)
-            if not found:
+            results = stored.get(arm)
+            if not results:
                 lines.append(f"| {arm} | | {skipped.get(arm, 'not measured')} | | | | |")
                 continue
-            seconds = [one["seconds"] for one in found]
+            seconds = [result["seconds"] for result in results]
             lines.append(
-                f"| {arm} | {len(found)} | {sum(one['solved'] for one in found)} | **{median(seconds):.1f}** "
+                f"| {arm} | {len(results)} | {sum(result['solved'] for result in results)} "
+                f"| **{median(seconds):.1f}** "
                 f"| {', '.join(f'{s:.1f}' for s in seconds)} "
-                f"| {median(one['env_steps'] for one in found):,.0f} "
-                f"| {max(one['peak_mib'] for one in found):,.0f} |"
+                f"| {median(result['env_steps'] for result in results):,.0f} "
+                f"| {max(result['peak_mib'] for result in results):,.0f} |"
             )
         return lines
 
 
-def _told(seconds: float, env_steps: int, solved: bool, peak_mib: float) -> dict[str, Any]:
+def _measurement(seconds: float, env_steps: int, solved: bool, peak_mib: float) -> dict[str, Any]:
     return {"seconds": seconds, "env_steps": env_steps, "solved": solved, "peak_mib": peak_mib}

@@ -1,6 +1,6 @@
-"""The rows of long-run speed: what is done, by which systems, and the table that is made of it.
+"""The rows of long-run speed: the work, the systems that do it, and their table.
 
-A row's speed is (N2 - N1) / (t2 - t1) of two whole processes timed from outside, so that starting,
+The speed of a row is (N2 - N1) / (t2 - t1) of two whole processes timed from outside, so that starting,
 importing and compiling cancel; N are valid transitions.
 """
 
@@ -24,10 +24,10 @@ class SpeedRow:
 
     Args:
         name: of the row.
-        systems: by the name that the table shows.
-        base: that the others are divided by; "" shows the cost of a step in its place.
-        limit: systems which are parts of the task: one after the other they are its limit.
-        rounds: how often each is measured, where the command line does not say.
+        systems: by their name in the table.
+        base: the system whose speed divides the others; with "" the table shows the cost of a step.
+        limit: systems that are parts of the task; run one after the other they are its limit.
+        rounds: default number of measurements of each system.
     """
 
     name: str
@@ -45,11 +45,11 @@ class SpeedRow:
         """Returns speed and memory of one system, or ``{"skipped": reason}``.
 
         Raises:
-            RuntimeError: if it fails, or did other work than it was asked to.
+            RuntimeError: if it fails, or does other work than asked for.
         """
-        system, told = self.systems[arm], []
-        # One that is not counted: both lengths are to find all files that they read in memory, and what is
-        # compiled in torch's cache on disk.
+        system, runs = self.systems[arm], []
+        # This run is not counted: after it both lengths find their files in memory, and compiled code in
+        # torch's cache on disk.
         before = system.lengths[0] if arm == COMPILED and number == 0 else system.work.samples
         process, done = run_system(self.name, arm, before, system.work.threads)
         if done is None:
@@ -60,8 +60,8 @@ class SpeedRow:
             wrong = faults(system.work, steps, done)
             if wrong:
                 raise RuntimeError(f"{self.name}: {arm}: {'; '.join(wrong)}")
-            told.append((process, done))
-        (short, first), (long, second) = told
+            runs.append((process, done))
+        (short, first), (long, second) = runs
         if long.seconds <= short.seconds:
             raise RuntimeError(f"{self.name}: {arm}: the longer run took no longer; is the machine busy?")
         return {
@@ -73,9 +73,9 @@ class SpeedRow:
             "parameters": second.parameters,
         }
 
-    def say(self, found: dict[str, Any]) -> str:
-        """Returns one measurement in words."""
-        return f"{found['speed']:,.0f} steps/s, {found['peak_mib']:,.0f} MiB"
+    def say(self, result: dict[str, Any]) -> str:
+        """Returns one measurement as text."""
+        return f"{result['speed']:,.0f} steps/s, {result['peak_mib']:,.0f} MiB"
 
     def lines(self, stored: Stored, skipped: dict[str, str]) -> list[str]:
         """Returns the table."""
@@ -84,14 +84,14 @@ class SpeedRow:
             f"| system | steps/s, median of {self._rounds(stored)} | spread | {last} | peak memory, MiB |",
             "|---|---|---|---|---|",
         ]
-        medians = {arm: median(one["speed"] for one in found) for arm, found in stored.items() if found}
+        medians = {arm: median(r["speed"] for r in results) for arm, results in stored.items() if results}
         for arm in self.systems:
             if arm not in medians:
                 lines.append(f"| {arm} | {skipped.get(arm, 'not measured')} | | | |")
                 continue
-            speeds = [one["speed"] for one in stored[arm]]
+            speeds = [result["speed"] for result in stored[arm]]
             spread = f"{min(speeds):,.0f} to {max(speeds):,.0f}"
-            peak = median(one["peak_mib"] for one in stored[arm])
+            peak = median(result["peak_mib"] for result in stored[arm])
             lines.append(
                 f"| {arm} | **{medians[arm]:,.0f}** | {spread} | {self._last(medians[arm], medians)} "
                 f"| {peak:,.0f} |"
@@ -104,7 +104,7 @@ class SpeedRow:
         return lines
 
     def _rounds(self, stored: Stored) -> str:
-        counts = sorted({len(found) for found in stored.values() if found} or {0})
+        counts = sorted({len(results) for results in stored.values() if results} or {0})
         return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
     def _last(self, speed: float, medians: dict[str, float]) -> str:
@@ -128,13 +128,13 @@ COLLECT = Work("collect", "CartPole-v1", 256, 32)
 def _systems(
     work: Work, lengths: tuple[int, int], functions: dict[str, tuple[str, dict[str, Any]]]
 ) -> dict[str, System]:
-    # To load what is compiled takes two seconds or three, and the fastest are done in as many: four times
-    # the steps outweigh how much one start differs from another.
+    # Loading compiled code takes two or three seconds, as long as the fastest runs: with four times the
+    # steps, differences between two starts matter less.
     longer = (lengths[0], 4 * lengths[1])
     few = [COMPILED] if work.all_cores else OURS
     return {
-        name: System(what, work, longer if name in few else lengths, options)
-        for name, (what, options) in functions.items()
+        name: System(function, work, longer if name in few else lengths, options)
+        for name, (function, options) in functions.items()
     }
 
 
@@ -150,7 +150,7 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _costs() -> dict[str, System]:
-    """Returns ding_lite's collecting over environments, rollout lengths and network widths."""
+    """Returns collecting by ding_lite, over environments, rollout lengths and network widths."""
     works = {
         f"{envs:,} env{'s' * (envs > 1)}": replace(COLLECT, envs=envs) for envs in (1, 4, 16, 64, 256, 1024)
     }
@@ -163,9 +163,9 @@ def _costs() -> dict[str, System]:
 
 
 def _seconds(work: Work, seconds: float) -> int:
-    """Returns about how many env steps are collected in so many seconds, in whole rollouts."""
-    a_turn = 60e-6 + work.envs * (0.6e-6 + 2e-11 * sum(work.hidden) ** 2)
-    return work.samples * max(1, round(seconds / (a_turn * work.rollout)))
+    """Returns about the number of env steps that ``seconds`` suffice for, in whole rollouts."""
+    seconds_per_step = 60e-6 + work.envs * (0.6e-6 + 2e-11 * sum(work.hidden) ** 2)
+    return work.samples * max(1, round(seconds / (seconds_per_step * work.rollout)))
 
 
 SPEED_ROWS = {
@@ -211,7 +211,7 @@ SPEED_ROWS = {
             "procgen_ppg",
             _systems(
                 PROCGEN,
-                (7_000, 15_000),  # one phase and two, at least: rows that are resets are no steps
+                (7_000, 15_000),  # at least one phase and two: rows that are resets do not count as steps
                 {
                     "ding_lite": ("ours:train", {}),
                     "single file, CleanRL's manner": ("single_file_ppg:train", {}),

@@ -1,4 +1,4 @@
-"""The row ``start``: how long the command line takes to answer, and the import, beside that of torch."""
+"""The row ``start``: seconds until the command line answers, and of imports, beside torch's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StartRow:
     rounds: int = 9
 
     def measure(self, arm: str, number: int) -> dict[str, Any]:
-        """Returns seconds and memory; the first of all, which reads files from disk, is not counted."""
+        """Returns seconds and memory; the first process, which reads files from disk, is not counted."""
         command = [sys.executable, *COMMANDS[arm]]
         try:
             if number == 0:
@@ -40,9 +40,9 @@ class StartRow:
             raise
         return {"seconds": process.seconds, "peak_mib": process.peak_mib}
 
-    def say(self, found: dict[str, Any]) -> str:
-        """Returns one measurement in words."""
-        return f"{found['seconds']:.2f} s"
+    def say(self, result: dict[str, Any]) -> str:
+        """Returns one measurement as text."""
+        return f"{result['seconds']:.2f} s"
 
     def lines(self, stored: dict[str, list[dict[str, Any]]], skipped: dict[str, str]) -> list[str]:
         """Returns the table."""
@@ -50,18 +50,18 @@ class StartRow:
             "| command | s, median | spread | less import torch | peak memory, MiB |",
             "|---|---|---|---|---|",
         ]
-        torch = median(one["seconds"] for one in stored[TORCH]) if stored.get(TORCH) else None
+        torch = median(result["seconds"] for result in stored[TORCH]) if stored.get(TORCH) else None
         for arm in self.arms:
-            found = stored.get(arm)
-            if not found:
+            results = stored.get(arm)
+            if not results:
                 lines.append(f"| `{arm}` | {skipped.get(arm, 'not measured')} | | | |")
                 continue
-            seconds = [one["seconds"] for one in found]
+            seconds = [result["seconds"] for result in results]
             less = ""
             if torch is not None and arm != TORCH:
                 less = f"{median(seconds) - torch:.2f}" if median(seconds) > torch else "torch is not loaded"
             lines.append(
                 f"| `{arm}` | **{median(seconds):.2f}** | {min(seconds):.2f} to {max(seconds):.2f} | {less} "
-                f"| {max(one['peak_mib'] for one in found):,.0f} |"
+                f"| {max(result['peak_mib'] for result in results):,.0f} |"
             )
         return lines

@@ -1,17 +1,17 @@
 """Speed, beside other libraries on the same work: whole processes, timed from outside, in interleaved rounds.
 
-    python benchmarks/throughput.py                 every row that is not there yet
-    python benchmarks/throughput.py ROW ...         these rows only
-    python benchmarks/throughput.py --rounds 1      so many rounds of each (by default 2 to 9, by the row)
+    python benchmarks/throughput.py                 every row that is not measured yet
+    python benchmarks/throughput.py ROW ...         only these rows
+    python benchmarks/throughput.py --rounds 1      number of rounds (by default 2 to 9, depending on the row)
 
     cartpole, halfcheetah, breakout, procgen_ppg    long-run env steps per second of training
     collect, collect_costs                          collecting alone
     solve                                           from the command line until CartPole-v1 is solved
     start                                           importing, and the command line's first answer
 
-Each measurement is a process of its own. Stopped, it goes on where it was: what is measured is in
-throughput/ROW.json (remove it to measure anew). Systems whose library is not installed are named so.
-RESULTS.md is rewritten between its markers. The systems are in systems/, the rows in speed_rows.py.
+Each measurement is a process of its own. A stopped benchmark continues: measurements are in
+throughput/ROW.json (remove the file to measure again). The table names systems whose library is not
+installed. RESULTS.md is rewritten between its markers. systems/ has the systems, speed_rows.py the rows.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ ROWS: dict[str, Row] = {**SPEED_ROWS, "solve": SolveRow(), "start": StartRow()}
 
 
 def measure(row: Row, rounds: int, store: Path = STORE, document: Path = report.RESULTS) -> int:
-    """Runs the rounds of a row that are missing, stores each, and writes the table.
+    """Runs the missing rounds of a row, stores each, and writes the table.
 
     Returns:
-        how many systems failed; the others go on without them.
+        The number of systems that failed; the others continue.
     """
     file = store / f"{row.name}.json"
     stored: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"arms": {}}
-    stored["skipped"], failed = {}, 0  # what was missing may be installed by now
+    stored["skipped"], failed = {}, 0  # a missing library may be installed by now
     for number in range(rounds):
         for arm in row.arms:
             done = stored["arms"].setdefault(arm, [])
             if len(done) > number or arm in stored["skipped"]:
                 continue
             try:
-                found = row.measure(arm, number)
+                result = row.measure(arm, number)
             except RuntimeError as error:
                 print(error, file=sys.stderr, flush=True)
                 failed += 1
-                found = {"skipped": f"failed: {str(error).strip().splitlines()[-1]}"}
-            if "skipped" in found:
-                stored["skipped"][arm] = found["skipped"]
-                print(f"{row.name}  {arm}: {found['skipped']}", flush=True)
+                result = {"skipped": f"failed: {str(error).strip().splitlines()[-1]}"}
+            if "skipped" in result:
+                stored["skipped"][arm] = result["skipped"]
+                print(f"{row.name}  {arm}: {result['skipped']}", flush=True)
                 continue
-            done.append(found)
+            done.append(result)
             report.store(file, stored)
-            print(f"{row.name}  round {number + 1}  {arm}: {row.say(found)}", flush=True)
+            print(f"{row.name}  round {number + 1}  {arm}: {row.say(result)}", flush=True)
     write_table(row, stored, document)
     return failed
 
 
 def write_table(row: Row, stored: dict[str, Any], document: Path) -> None:
-    """Writes what is stored of a row between its markers."""
+    """Writes the table of a row between its markers."""
     lines = row.lines(stored["arms"], stored["skipped"])
     if "commit" in stored:
         lines += ["", f"Commit {stored['commit']}, {stored['date']}, {stored['machine']}."]

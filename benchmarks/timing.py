@@ -1,4 +1,4 @@
-"""Whole processes, timed from outside, with the memory of the largest of their tree."""
+"""Runs whole processes, timed from outside, with the memory of the largest process of their tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Process:
-    """How a process went; ``output`` is what it printed."""
+    """Result of a process. ``output`` is its standard output; ``skipped`` is the reason if it did not run."""
 
     seconds: float
     peak_mib: float
@@ -28,10 +28,10 @@ class Process:
 
 
 def run(command: Sequence[str], threads: int = 1) -> Process:
-    """Runs a command to its end.
+    """Runs a command and waits for its end.
 
     Raises:
-        RuntimeError: if it fails, with the end of what it said.
+        RuntimeError: if it fails, with the end of its standard error.
     """
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -40,17 +40,17 @@ def run(command: Sequence[str], threads: int = 1) -> Process:
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - began
         process.returncode = os.waitstatus_to_exitcode(status)
-        told = [file.read() for file in (output, errors) if not file.seek(0)]
+        output_text, error_text = (file.read() for file in (output, errors) if not file.seek(0))
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{told[1][-4000:]}")
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{error_text[-4000:]}")
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    return Process(seconds, usage.ru_maxrss / unit, told[0])
+    return Process(seconds, usage.ru_maxrss / unit, output_text)
 
 
 def run_system(row: str, name: str, steps: int, threads: int) -> tuple[Process, Done | None]:
-    """Runs a system of a row; without ``Done`` it was skipped, and the process says why."""
+    """Runs a system of a row; returns None for ``Done`` if it was skipped, with the reason in the process."""
     process = run([sys.executable, str(HERE / "run_system.py"), row, name, str(steps)], threads)
-    told = json.loads(process.output.splitlines()[-1])
-    if "skipped" in told:
-        return Process(process.seconds, process.peak_mib, process.output, told["skipped"]), None
-    return process, Done(**told)
+    answer = json.loads(process.output.splitlines()[-1])
+    if "skipped" in answer:
+        return Process(process.seconds, process.peak_mib, process.output, answer["skipped"]), None
+    return process, Done(**answer)

@@ -1,4 +1,4 @@
-"""What a system is asked to do, and what it says that it did. Imported by the measured processes too."""
+"""The work that a system is asked for, and the work it reports. The measured processes import this too."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Work:
-    """One task, the same for all systems.
+    """One task, equal for all systems.
 
     Args:
-        name: of the task; systems keep what is their own by it.
-        env_id: of gymnasium, or of EnvPool.
-        envs, rollout: environments, and steps of each between two updates.
-        epochs, batch: passes over a rollout, and samples in a minibatch; 0: nothing is learned.
+        name: of the task; systems look up their own settings by it.
+        env_id: id of gymnasium or EnvPool.
+        envs, rollout: number of environments, and steps of each between two updates.
+        epochs, batch: passes over a rollout, and samples per minibatch; 0: no learning.
         learning_rate: of Adam.
-        parameters: that a system must have; None: it is not looked at.
-        hidden: widths of the layers of policy and value network, where observations are vectors.
+        parameters: required number of parameters; None: not checked.
+        hidden: layer widths of policy and value network, for vector observations.
         aux_freq, aux_epochs, aux_batch: PPG's auxiliary phase.
-        all_cores: give torch every core, or one.
+        all_cores: whether torch uses all cores or one.
     """
 
     name: str
@@ -52,18 +52,18 @@ class Work:
         return cores() if self.all_cores else 1
 
     def iterations(self, steps: int) -> int:
-        """Returns how many whole rollouts ``steps`` are."""
+        """Returns the number of whole rollouts that cover ``steps``."""
         return -(-steps // self.samples)
 
     def updates(self, env_steps: int) -> float:
-        """Returns how many optimiser steps belong to so many env steps."""
+        """Returns the number of optimiser steps for a number of env steps."""
         policy = self.epochs * env_steps / self.batch if self.epochs else 0.0
         return policy + (self.aux_epochs * env_steps / self.aux_batch if self.aux_epochs else 0.0)
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a process did: valid transitions, optimiser steps, and the parameters it trained."""
+    """The work of a process: valid transitions, optimiser steps, and number of trained parameters."""
 
     env_steps: int
     updates: int = 0
@@ -72,7 +72,7 @@ class Done:
 
 @dataclass(frozen=True)
 class System:
-    """A function ``module:function(work, steps, **options) -> Done``, and two lengths to run it at."""
+    """A function ``module:function(work, steps, **options) -> Done``, and the two lengths of its runs."""
 
     function: str
     work: Work
@@ -81,18 +81,18 @@ class System:
 
 
 def cores() -> int:
-    """Returns how many cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def faults(work: Work, steps: int, done: Done) -> list[str]:
-    """Returns in what a system did other work than it was asked to."""
-    found = []
+    """Returns the differences between the work that was asked for and the work that was done."""
+    differences = []
     if work.parameters is not None and done.parameters not in (None, work.parameters):
-        found.append(f"{done.parameters:,} parameters, expected {work.parameters:,}")
+        differences.append(f"{done.parameters:,} parameters, expected {work.parameters:,}")
     if not steps * 0.99 - work.samples <= done.env_steps <= steps * 1.05 + work.samples:
-        found.append(f"{done.env_steps:,} env steps, expected {steps:,}")
+        differences.append(f"{done.env_steps:,} env steps, expected {steps:,}")
     expected = work.updates(done.env_steps)
     if done.parameters is not None and not 0.9 <= done.updates / max(expected, 1) <= 1.1:
-        found.append(f"{done.updates:,} updates, expected {expected:,.0f}")
-    return found
+        differences.append(f"{done.updates:,} updates, expected {expected:,.0f}")
+    return differences

@@ -1,4 +1,4 @@
-"""Blackjack-v1: a Tuple observation of three indices, each with an embedding; about -0.05, the optimum.
+"""Blackjack-v1: a Tuple of three indices, each with an embedding. Reaches about -0.05, the optimum.
 
 ding-lite train -c blackjack_ppo
 """

@@ -1,9 +1,9 @@
-"""Breakout on Atari (extra atari) with PPG: one encoder, the value's gradient kept from it (arch detach).
+"""Breakout on Atari (extra atari) with PPG: one encoder without gradients of the value loss (arch=detach).
 
     pip install "ding_lite[atari]"
     ding-lite train -c breakout_ppg
 
-The auxiliary memory keeps 32 iterations of stacked frames as uint8: 0.9 GB.
+The auxiliary memory holds the stacked frames of 32 iterations as uint8: 0.9 GB.
 """
 
 config = dict(

@@ -1,11 +1,11 @@
-"""Breakout on Atari (extra atari): the PPO of labml, 10,000 updates of 8 environments x 128 steps.
+"""Breakout on Atari (extra atari): labml's PPO, 10,000 updates of 8 environments x 128 steps.
 
     pip install "ding_lite[atari]"
     ding-lite train -c breakout_ppo
 
-One half of the environments steps in worker processes while the policy acts on the other half; stacks
-of four 84 x 84 frames stay uint8 until the shared convolutions scale them by 1/255; learning rate, clip
-range and value clip range fall to 0 together.
+One half of the environments steps in worker processes while the policy acts for the other half. Stacks of
+four 84 x 84 frames are stored as uint8; the shared convolutions scale them by 1/255. Learning rate, clip
+range and value clip range all decay linearly to 0.
 """
 
 config = dict(
@@ -38,7 +38,7 @@ config = dict(
             adam_eps=1e-8,
             clip_ratio=0.1,
             value_clip=0.1,
-            clip_schedule="linear",  # of both
+            clip_schedule="linear",  # of clip_ratio and value_clip
             value_weight=0.5,
             value_norm=False,
             entropy_weight=0.01,

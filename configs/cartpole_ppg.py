@@ -1,4 +1,4 @@
-"""CartPole-v1 with PPG: an auxiliary phase after every eight iterations.
+"""CartPole-v1 with PPG: an auxiliary phase after every 8 iterations.
 
 ding-lite train -c cartpole_ppg
 """

@@ -1,4 +1,4 @@
-"""CartPole-v1 with off-policy PPG: policy and value data come from buffers of their own.
+"""CartPole-v1 with off-policy PPG: policy and value each have a replay buffer.
 
 ding-lite train -c cartpole_ppg_offpolicy
 """

@@ -1,4 +1,4 @@
-"""CartPole-v1, solved (475) in a few seconds: the first config to try.
+"""CartPole-v1, the first config to try. Solved (return 475) in a few seconds.
 
 ding-lite train -c cartpole_ppo
 """
@@ -16,7 +16,7 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,  # four epochs are too few for the values to move much
+        recompute_adv=False,  # in four epochs the values change little
         model=dict(encoder_hidden_size_list=[64, 64], activation="tanh"),
         learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.01),
         collect=dict(n_sample=1024, discount_factor=0.99, gae_lambda=0.95),

@@ -1,4 +1,4 @@
-"""CartPole-v1 with off-policy PPO, which draws each transition again in later iterations.
+"""CartPole-v1 with off-policy PPO: a transition is used in several iterations.
 
 ding-lite train -c cartpole_ppo_offpolicy
 """

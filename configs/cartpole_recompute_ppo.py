@@ -1,8 +1,8 @@
-"""The course example of PPO x Family: advantages computed again at every epoch, on 127 samples.
+"""The example of the PPO x Family course on CartPole-v1: advantages recomputed at every epoch.
 
-Ten epochs over 127 transitions in minibatches of 16, the last one of 15: nothing dropped, nothing
-repeated. Its published code regresses V on V + advantage with the gradient cancelling, so that the
-critic never learns; here the target is fixed at the start of each epoch.
+Ten epochs over 127 transitions, in seven minibatches of 16 and one of 15, so that each epoch uses each
+transition once. In the published code the value target is V + advantage with a gradient that cancels, so
+the critic never learns; here the target is fixed at the start of each epoch.
 
     ding-lite train -c cartpole_recompute_ppo
 """
@@ -26,7 +26,7 @@ config = dict(
             epoch_per_collect=10,
             batch_size=16,
             learning_rate=1e-4,
-            value_weight=1.0,  # 0.5 mse
+            value_weight=1.0,  # 0.5 x squared error
             entropy_weight=0.001,
             value_norm=False,
         ),

@@ -4,8 +4,9 @@
     pip install "ding_lite[envpool]"
     ding-lite train -c coinrun_ppg
 
-One of the authors' four workers: 64 environments x 256 steps. Their runs are 100M steps of the hard games:
-env.env_id=CoinrunHard-v0 max_env_step=100_000_000. The auxiliary memory takes 6.4 GB.
+The batch of one of the authors' four workers: 64 environments x 256 steps. The authors train for 100M
+steps on the hard games: env.env_id=CoinrunHard-v0 max_env_step=100_000_000
+The auxiliary memory takes 6.4 GB.
 """
 
 config = dict(
@@ -25,28 +26,30 @@ config = dict(
         model=dict(
             arch="dual",  # two IMPALA networks (16, 32, 32 channels)
             encoder=dict(type="impala_cnn"),
-            init="normed",  # rows of norm 1.4, convolutions 1 (0.639 in residual blocks), heads 0.1
+            init="normed",  # norm of rows: 1.4; convolutions: 1, in residual blocks 0.639; heads: 0.1
         ),
         learn=dict(
             actor_epoch_per_collect=1,  # E_pi
             critic_epoch_per_collect=1,  # E_V
             batch_size=2048,  # 8 minibatches
-            compile=False,  # an IMPALA step takes 3 % longer compiled
+            compile=False,  # compiled, an IMPALA step takes 3 % longer
             learning_rate=5e-4,
             adam_eps=1e-8,
             clip_ratio=0.2,
             entropy_weight=0.01,
-            value_weight=1.0,  # 0.5 mse, as there
-            value_norm=False,  # rewards have a scale of their own
+            value_weight=1.0,  # 0.5 x squared error, as in the paper
+            value_norm=False,  # the rewards are normalised instead
             adv_norm="batch",
             grad_clip_type=None,
             aux_freq=32,  # N_pi
             aux_train_epoch=6,  # E_aux
             aux_bc_weight=1.0,  # beta_clone
-            aux_batch_size=1024,  # 16 minibatches an epoch for each of the 32 iterations
+            aux_batch_size=1024,  # 16 minibatches per epoch and iteration in memory
         ),
         collect=dict(n_sample=64 * 256, discount_factor=0.999, gae_lambda=0.95),
-        normalize=dict(reward=True, reward_clip=10.0, reward_discount=0.99),  # the authors' scale has 0.99
+        normalize=dict(
+            reward=True, reward_clip=10.0, reward_discount=0.99
+        ),  # 0.99: the authors' reward scale
         eval=dict(eval_freq=1_000_000),
     ),
 )

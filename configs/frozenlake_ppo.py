@@ -1,4 +1,4 @@
-"""FrozenLake-v1, 4 x 4, not slippery: a Discrete observation, looked up in an embedding; 1.0 in seconds.
+"""FrozenLake-v1, 4 x 4, not slippery: a Discrete observation with an embedding. Reaches 1.0 in seconds.
 
 ding-lite train -c frozenlake_ppo
 """

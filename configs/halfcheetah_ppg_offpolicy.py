@@ -1,4 +1,4 @@
-"""HalfCheetah-v5 (extra mujoco) with off-policy PPG: policy and value data come from buffers of their own.
+"""HalfCheetah-v5 (extra mujoco) with off-policy PPG: policy and value each have a replay buffer.
 
 pip install "ding_lite[mujoco]"
 ding-lite train -c halfcheetah_ppg_offpolicy

@@ -1,4 +1,4 @@
-"""HalfCheetah-v5 (extra mujoco) with off-policy PPO, which draws each transition again in later iterations.
+"""HalfCheetah-v5 (extra mujoco) with off-policy PPO: a transition is used in several iterations.
 
 pip install "ding_lite[mujoco]"
 ding-lite train -c halfcheetah_ppo_offpolicy

@@ -1,4 +1,4 @@
-"""A small world with a hybrid action: a Dict of which tool (Discrete) and how much (Box)."""
+"""A small environment with a hybrid action: a Dict of a tool (Discrete) and its power (Box)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 
 
 class Docking(gym.Env):
-    """Stop a craft at the origin: each step choose to thrust, to brake or to coast, and how hard.
+    """Stops a craft at the origin. Each action is thrust (0), brake (1) or coast (2), and its power.
 
-    The observation is (position, velocity). Thrust pushes by ``power``; the brake takes a share of
-    ``abs(power)`` of the velocity; coasting does nothing. Each step costs the distance, the speed and
-    a twentieth of the power; after 40 steps the episode is cut. Doing nothing gives about -48.
+    The observation is (position, velocity). Thrust changes the velocity by 0.1 * ``power``. The brake
+    reduces it by the fraction ``abs(power)``. Coasting has no effect. The reward is minus the sum of the
+    distance, the speed and 0.05 * ``abs(power)``, without the last one for coasting. Episodes are truncated
+    after 40 steps. The return of coasting alone is about -48.
     """
 
     observation_space = gym.spaces.Box(-4.0, 4.0, (2,), np.float32)
@@ -23,12 +24,14 @@ class Docking(gym.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        self.position, self.velocity = self.np_random.uniform(-1.0, 1.0), self.np_random.uniform(-0.1, 0.1)
+        self.position = self.np_random.uniform(-1.0, 1.0)
+        self.velocity = self.np_random.uniform(-0.1, 0.1)
         self.time = 0
-        return self._seen(), {}
+        return self._observation(), {}
 
     def step(self, action: dict[str, Any]) -> Any:
-        tool, power = int(action["tool"]), float(action["power"][0])
+        tool = int(action["tool"])
+        power = float(action["power"][0])
         if tool == 0:
             self.velocity += 0.1 * power
         elif tool == 1:
@@ -38,7 +41,7 @@ class Docking(gym.Env):
         self.position = float(np.clip(self.position + self.velocity, -4.0, 4.0))
         self.time += 1
         cost = abs(self.position) + abs(self.velocity) + 0.05 * spent
-        return self._seen(), -cost, False, self.time >= 40, {}
+        return self._observation(), -cost, False, self.time >= 40, {}
 
-    def _seen(self) -> np.ndarray:
+    def _observation(self) -> np.ndarray:
         return np.array([self.position, self.velocity], np.float32)

@@ -1,8 +1,9 @@
-"""The TorchRL tutorial's PPO on InvertedDoublePendulum (extra mujoco), setting by setting.
+"""The PPO of the TorchRL tutorial on InvertedDoublePendulum (extra mujoco), with all of its settings.
 
-One environment, 1000 frames a batch, 10 epochs of minibatches of 64; 3 x 256 tanh networks; a Tanh-Normal
-whose mean and scale both come from the network; observations scaled once, from 1000 random steps;
-smooth-L1 value loss; advantages over the whole batch, computed again at every epoch; cosine rate to 0.
+One environment, 1000 steps per rollout, 10 epochs with minibatches of 64; networks of 3 x 256 units with
+tanh; a TanhNormal distribution whose mean and scale are outputs of the network; observations scaled by the
+statistics of 1000 random steps; smooth-L1 value loss; advantages normalised over the whole rollout and
+recomputed at every epoch; learning rate with a cosine schedule to 0.
 
     pip install "ding_lite[mujoco,plot]"
     ding-lite train -c inverted_double_pendulum_ppo

@@ -1,8 +1,9 @@
-"""InvertedDoublePendulum-v5 (extra mujoco), set for its score: the best checkpoint is above 9,200.
+"""InvertedDoublePendulum-v5 (extra mujoco), tuned. The best checkpoint reaches more than 9,200.
 
-Observations are scaled by random steps, once: a running scale shrinks with the balanced states, until the
-start states lie past its clip. Training episodes are cut after 100 steps: in whole ones, a policy that
-balances sees so few starts that it forgets the hard ones. Evaluations are whole, and long.
+Observations are scaled by the statistics of random steps. With running statistics, the scale shrinks as the
+policy balances, until the start states exceed the clip range. Training episodes are truncated after 100
+steps: in full episodes, a policy that balances sees few start states and forgets the difficult ones.
+Evaluation episodes have full length.
 
 pip install "ding_lite[mujoco]"
 ding-lite train -c inverted_double_pendulum_tuned_ppo

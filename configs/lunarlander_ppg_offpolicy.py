@@ -1,4 +1,4 @@
-"""LunarLander-v3 (extra box2d) with off-policy PPG: policy and value data come from buffers of their own.
+"""LunarLander-v3 (extra box2d) with off-policy PPG: policy and value each have a replay buffer.
 
 pip install "ding_lite[box2d]"
 ding-lite train -c lunarlander_ppg_offpolicy

@@ -1,4 +1,4 @@
-"""LunarLander-v3 (extra box2d) with off-policy PPO, which draws each transition again in later iterations.
+"""LunarLander-v3 (extra box2d) with off-policy PPO: a transition is used in several iterations.
 
 pip install "ding_lite[box2d]"
 ding-lite train -c lunarlander_ppo_offpolicy

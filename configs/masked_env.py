@@ -1,4 +1,4 @@
-"""A small world with masked actions: walls that cannot be walked into."""
+"""A small environment with masked actions: a maze in which moves into walls are illegal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # up, down, left, right
 
 
 class Maze(gym.Env):
-    """Walk from a random free cell to G: -1 a step, at most 60 steps; moves into walls are illegal.
+    """A maze: walk from a random free cell to G. The reward is -1 per step; 60 steps at most.
 
-    The observation is a Dict with the cell's number and "action_mask": which of the four moves are legal.
-    An illegal move is an error, so that a run shows that none is ever made.
+    The observation is a Dict with the index of the cell and "action_mask", with 1 for each of the four moves
+    that is legal. An illegal move raises an error, which proves that a policy respects the mask.
     """
 
     observation_space = gym.spaces.Dict(
@@ -36,20 +36,20 @@ class Maze(gym.Env):
         free = [(r, c) for r in range(7) for c in range(7) if MAZE[r][c] not in "#G"]
         self.cell = free[self.np_random.integers(len(free))]
         self.time = 0
-        return self._seen(), {}
+        return self._observation(), {}
 
     def step(self, action: int) -> Any:
         if not self._mask()[action]:
-            raise ValueError(f"move {action} from {self.cell} leads into a wall, and the mask said so")
+            raise ValueError(f"move {action} from {self.cell} leads into a wall; the mask forbids it")
         row, column = self.cell
         self.cell = row + MOVES[action][0], column + MOVES[action][1]
         self.time += 1
         at_goal = MAZE[self.cell[0]][self.cell[1]] == "G"
-        return self._seen(), -1.0, at_goal, self.time >= 60, {}
+        return self._observation(), -1.0, at_goal, self.time >= 60, {}
 
     def _mask(self) -> np.ndarray:
         cells = [(self.cell[0] + down, self.cell[1] + right) for down, right in MOVES]
         return np.array([0 <= r < 7 and 0 <= c < 7 and MAZE[r][c] != "#" for r, c in cells], np.int8)
 
-    def _seen(self) -> dict[str, Any]:
+    def _observation(self) -> dict[str, Any]:
         return {"cell": np.int64(self.cell[0] * 7 + self.cell[1]), "action_mask": self._mask()}

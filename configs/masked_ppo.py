@@ -1,4 +1,4 @@
-"""Masked actions, told by the observation's key "action_mask", on the maze of masked_env.py: -7, the optimum.
+"""Masked actions (observation key "action_mask"), on the maze in masked_env.py. Reaches -7, the optimum.
 
 ding-lite train -c masked_ppo
 """

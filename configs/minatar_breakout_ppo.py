@@ -1,16 +1,17 @@
-"""MinAtar Breakout (extra minatar), minimal actions, sticky: above 5 at 250k steps, above 6 at 1M.
+"""MinAtar Breakout (extra minatar), minimal action set, sticky actions.
 
     pip install "ding_lite[minatar]"
     ding-lite train -c minatar_breakout_ppo
 
-The environment has no time limit of its own; env.max_eval_steps bounds the evaluations.
+Reaches more than 5 at 250k steps, and more than 6 at 1M steps. The environment has no time limit;
+env.max_eval_steps limits the evaluation episodes.
 """
 
 config = dict(
     exp_name="minatar_breakout_ppo",
     seed=0,
     max_env_step=1_000_000,
-    num_threads=1,  # 10 x 10 cells: too small to share
+    num_threads=1,  # 10 x 10 cells: more threads are slower
     env=dict(
         env_id="MinAtar/Breakout-v1", collector_env_num=32, evaluator_env_num=16, n_evaluator_episode=32
     ),

@@ -1,16 +1,16 @@
-"""MinAtar Space Invaders (extra minatar), minimal actions, sticky, with PPG.
+"""MinAtar Space Invaders (extra minatar), minimal action set, sticky actions, with PPG.
 
     pip install "ding_lite[minatar]"
     ding-lite train -c minatar_space_invaders_ppg
 
-The environment has no time limit of its own; env.max_eval_steps bounds the evaluations.
+The environment has no time limit; env.max_eval_steps limits the evaluation episodes.
 """
 
 config = dict(
     exp_name="minatar_space_invaders_ppg",
     seed=0,
     max_env_step=1_000_000,
-    num_threads=1,  # 10 x 10 cells: too small to share
+    num_threads=1,  # 10 x 10 cells: more threads are slower
     env=dict(
         env_id="MinAtar/SpaceInvaders-v1", collector_env_num=32, evaluator_env_num=16, n_evaluator_episode=32
     ),

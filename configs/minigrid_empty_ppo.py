@@ -1,4 +1,4 @@
-"""MiniGrid-Empty-5x5-v0 (extra minigrid), from its 7 x 7 x 3 grid of codes: above 0.95 within 50k steps.
+"""MiniGrid-Empty-5x5-v0 (extra minigrid), with its 7 x 7 x 3 grid of codes. Above 0.95 within 50k steps.
 
 pip install "ding_lite[minigrid]"
 ding-lite train -c minigrid_empty_ppo
@@ -20,7 +20,7 @@ config = dict(
     policy=dict(
         type="ppo",
         recompute_adv=False,
-        # Codes of objects are no brightness: not scaled, and no convolution.
+        # The grid has codes of objects, not brightness, so it is neither scaled nor convolved.
         model=dict(
             share_encoder=False,
             encoder=dict(type="mlp"),

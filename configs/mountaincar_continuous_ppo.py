@@ -1,4 +1,4 @@
-"""MountainCarContinuous-v0: above 90. The reward is found by exploration alone, then kept.
+"""MountainCarContinuous-v0, where only exploration finds the reward. Reaches more than 90.
 
 ding-lite train -c mountaincar_continuous_ppo
 """

@@ -1,4 +1,4 @@
-"""Pendulum-v1 with off-policy PPG: policy and value data come from buffers of their own.
+"""Pendulum-v1 with off-policy PPG: policy and value each have a replay buffer.
 
 ding-lite train -c pendulum_ppg_offpolicy
 """

@@ -1,4 +1,4 @@
-"""Pendulum-v1: about -160 within 200k steps. The short horizon (gamma 0.9) is what makes it easy.
+"""Pendulum-v1, made easy by a short horizon (gamma 0.9). Reaches about -160 within 200k steps.
 
 ding-lite train -c pendulum_ppo
 """

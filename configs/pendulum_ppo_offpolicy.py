@@ -1,4 +1,4 @@
-"""Pendulum-v1 with off-policy PPO, which draws each transition again in later iterations.
+"""Pendulum-v1 with off-policy PPO: a transition is used in several iterations.
 
 ding-lite train -c pendulum_ppo_offpolicy
 """

@@ -1,4 +1,4 @@
-"""Procgen Starpilot, easy (extra envpool), with PPG sized for a few CPU cores: a small CNN, shorter phases.
+"""Procgen Starpilot, easy (extra envpool), with PPG for a few CPU cores: a small CNN and shorter phases.
 
     apt-get install libqt5core5a libqt5gui5
     pip install "ding_lite[envpool]"

@@ -1,51 +1,47 @@
-"""ding_lite: PPO and PPG from a config file, a registered policy, or a loop of your own.
+"""ding_lite: PPO and PPG, launched from a config, extended by a registered policy, or embedded in a script.
 
-Names are loaded at first use: ``import ding_lite`` alone imports neither torch nor gymnasium.
+Public names are loaded at first use: ``import ding_lite`` alone imports neither torch nor gymnasium, and
+changes nothing in the process.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any
 
-# Read when torch is loaded. A thread of GNU's OpenMP that has nothing to do keeps its core for 6 ms, and the
-# environments' workers wait for it; with this, for a third of a millisecond.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
+# The module that defines each public name.
 _HOME = {
     "ActionHead": "ding_lite.models",
     "ActorCritic": "ding_lite.models",
-    "Batch": "ding_lite.rollout",
+    "Batch": "ding_lite.data.minibatches",
     "CheckpointError": "ding_lite.errors",
     "ConfigError": "ding_lite.errors",
     "DingLiteError": "ding_lite.errors",
-    "ENCODER_REGISTRY": "ding_lite.registry",
-    "ENV_REGISTRY": "ding_lite.registry",
+    "ENCODER_REGISTRY": "ding_lite.config.registry",
+    "ENV_REGISTRY": "ding_lite.config.registry",
     "EnvError": "ding_lite.errors",
-    "Evaluation": "ding_lite.types",
-    "Key": "ding_lite.schema",
-    "MODEL_REGISTRY": "ding_lite.registry",
+    "Evaluation": "ding_lite.data.evaluation",
+    "Key": "ding_lite.config.schema",
+    "MODEL_REGISTRY": "ding_lite.config.registry",
     "NumericsError": "ding_lite.errors",
-    "POLICY_REGISTRY": "ding_lite.registry",
+    "POLICY_REGISTRY": "ding_lite.config.registry",
     "PPGPolicy": "ding_lite.policies",
     "PPOPolicy": "ding_lite.policies",
     "PhasicActorCritic": "ding_lite.models",
     "Policy": "ding_lite.policies",
-    "Progress": "ding_lite.types",
+    "Progress": "ding_lite.run.progress",
     "RegistryError": "ding_lite.errors",
-    "SerialPipeline": "ding_lite.pipeline",
-    "WRAPPER_REGISTRY": "ding_lite.registry",
+    "SerialPipeline": "ding_lite.run.pipeline",
+    "WRAPPER_REGISTRY": "ding_lite.config.registry",
     "check_policy": "ding_lite.testing",
-    "compile_config": "ding_lite.config",
-    "load_config": "ding_lite.config",
-    "load_policy": "ding_lite.policies",
-    "serial_pipeline": "ding_lite.pipeline",
-    "serial_pipeline_onpolicy": "ding_lite.pipeline",
+    "compile_config": "ding_lite.config.compile",
+    "load_config": "ding_lite.config.compile",
+    "load_policy": "ding_lite.run.load",
+    "serial_pipeline": "ding_lite.run.pipeline",
+    "serial_pipeline_onpolicy": "ding_lite.run.pipeline",
 }
 
-__all__ = sorted(_HOME)  # noqa: PLE0605 - a list of names, kept in one place
+__all__ = sorted(_HOME)  # noqa: PLE0605 - ruff expects a literal
 
 
 def __getattr__(name: str) -> Any:

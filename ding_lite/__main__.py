@@ -1,4 +1,4 @@
-"""``python -m ding_lite``: the same as the command ``ding-lite``."""
+"""Runs the command line: ``python -m ding_lite`` is the same as the command ``ding-lite``."""
 
 import sys
 

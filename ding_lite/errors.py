@@ -1,14 +1,14 @@
-"""Every error that ding_lite raises on purpose, and the exit code each gives the command line.
+"""The errors that ding_lite raises on purpose. Each has the exit code of the command line.
 
 * DingLiteError            1
-  x ConfigError            2   a key or a value that a config may not have
-  x RegistryError          2   a name that nothing is registered under, or one that is taken
-  x EnvError               3   an environment that cannot be made or stepped
-    . EnvContractError     3   an environment that breaks gymnasium's API, or the contract of its spaces
+  x ConfigError            2   an unknown key or an invalid value in a config
+  x RegistryError          2   a name that is not registered, or is registered twice
+  x EnvError               3   an environment that cannot be made, or fails in a step
+    . EnvContractError     3   an environment that breaks gymnasium's API or its own spaces
       - NotFiniteError     3   an observation or a reward that is not finite
-    . EnvWorkerError       3   a worker process that died, hung, or whose environment raised
+    . EnvWorkerError       3   a worker process that died or hung, or whose environment raised
   x NumericsError          4   a loss or a gradient that is not finite
-  x CheckpointError        5   a file that is not a checkpoint, or not one for this run
+  x CheckpointError        5   a file that is not a checkpoint, or belongs to another run
   x ContractError          2   a registered policy or model that breaks its base class's contract
 """
 
@@ -20,10 +20,12 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
-# What code that is not ours may raise where an error of ours answers for it. It may call sys.exit, which
-# would end a run without a word; KeyboardInterrupt is the user's own.
+# The errors to catch around calls of code outside of ding_lite: environments, config files, user modules.
+# SystemExit is one of them, because sys.exit in that code would end a run without a message.
+# KeyboardInterrupt is not: it comes from the user.
 FOREIGN = (Exception, SystemExit)
-NOT_THE_USERS = (
+# Frames whose file name begins with one of these are not code of the user.
+LIBRARY_PREFIXES = (
     "<",  # frozen modules, and code without a file
     os.path.dirname(__file__) + os.sep,
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
@@ -31,37 +33,37 @@ NOT_THE_USERS = (
 
 
 class DingLiteError(Exception):
-    """Base class: ``except DingLiteError`` catches all that the library can explain."""
+    """Base class of all errors that ding_lite raises on purpose."""
 
     exit_code = 1
 
 
 class ConfigError(DingLiteError, ValueError):
-    """Raised when a config has an unknown key or an impossible value."""
+    """Raised when a config has an unknown key or an invalid value."""
 
     exit_code = 2
 
 
 class RegistryError(DingLiteError, LookupError):
-    """Raised when a registered name is missing, or is registered twice."""
+    """Raised when a name is not registered, or is registered twice."""
 
     exit_code = 2
 
 
 class ContractError(DingLiteError, TypeError):
-    """Raised when a registered class does not do what its base class promises."""
+    """Raised when a registered class breaks the contract of its base class."""
 
     exit_code = 2
 
 
 class EnvError(DingLiteError, RuntimeError):
-    """Raised when an environment cannot be made, or fails while it is stepped."""
+    """Raised when an environment cannot be made, or fails in ``reset`` or ``step``."""
 
     exit_code = 3
 
 
 class EnvContractError(EnvError):
-    """Raised when an environment breaks gymnasium's API, or returns what its spaces do not declare."""
+    """Raised when an environment breaks gymnasium's API, or returns values outside of its spaces."""
 
 
 class NotFiniteError(EnvContractError):
@@ -72,23 +74,26 @@ class EnvWorkerError(EnvError):
     """Raised when a worker process died or hung, or an environment in it raised.
 
     Attributes:
-        worker: number of the worker process.
-        envs: numbers of its environments.
-        remote_traceback: the worker's own traceback as text; empty if it left none.
+        worker: index of the worker process; -1 if unknown.
+        envs: indices of its environments.
+        remote_traceback: traceback in the worker process, as text; empty if there is none.
     """
 
     def __init__(
         self, message: str, worker: int = -1, envs: tuple[int, ...] = (), remote_traceback: str = ""
     ) -> None:
         super().__init__(message)
-        self.worker, self.envs, self.remote_traceback = worker, envs, remote_traceback
+        self.worker = worker
+        self.envs = envs
+        self.remote_traceback = remote_traceback
 
 
 class NumericsError(DingLiteError, ArithmeticError):
-    """Raised when a loss or a gradient is not finite; the parameters are as they were before it.
+    """Raised when a loss or a gradient is not finite. The parameters keep their values from before the step.
 
     Attributes:
-        dump: the minibatch and the policy's state, to take the step again; None where there was no step.
+        dump: the minibatch and the policy's state, from which the step can be repeated; None if the error
+            did not occur in a gradient step.
     """
 
     exit_code = 4
@@ -99,30 +104,35 @@ class NumericsError(DingLiteError, ArithmeticError):
 
 
 class CheckpointError(DingLiteError, OSError):
-    """Raised when a checkpoint is damaged, foreign, or belongs to another model or run."""
+    """Raised when a file is not a checkpoint, is damaged, or belongs to another model or run."""
 
     exit_code = 5
 
 
-def told(error: BaseException) -> str:
-    """Returns an exception in words, with the last line of the user's own code that it went through."""
+def error_text(error: BaseException) -> str:
+    """Returns the message of an exception, for the message of another one.
+
+    An exception of another library gets its type in front, and behind it the file and line of the user's
+    code where it was raised, if the traceback has such a line.
+    """
     try:
-        said = str(error)
+        message = str(error)
     except Exception as second:
-        said = f"(its __str__ raises {type(second).__name__})"
+        message = f"(its __str__ raises {type(second).__name__})"
     if isinstance(error, DingLiteError):
-        return said
-    said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    where = _last_line(error.__traceback__)
-    return f"{said} (at {where})" if where else said
+        return message
+    name = type(error).__name__
+    message = f"{name}: {message}" if message else name
+    place = _last_user_line(error.__traceback__)
+    return f"{message} (at {place})" if place else message
 
 
-def _last_line(traceback: TracebackType | None) -> str:
-    """Returns file and line of the innermost frame that is neither installed nor ours; "" without one."""
-    found = ""
+def _last_user_line(traceback: TracebackType | None) -> str:
+    """Returns "file:line" of the innermost frame in the user's code, or "" if there is none."""
+    place = ""
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith(NOT_THE_USERS):
-            found = f"{os.path.basename(file)}:{traceback.tb_lineno}"
+        if not file.startswith(LIBRARY_PREFIXES):
+            place = f"{os.path.basename(file)}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return found
+    return place

@@ -1,4 +1,4 @@
-"""An environment of your own: any ``gymnasium.Env``, named by its class, a callable, or a registered name.
+"""A custom environment: any ``gymnasium.Env``, named by its class, a callable, or a registered name.
 
 python examples/custom_env.py
 """
@@ -11,7 +11,7 @@ from ding_lite import ENV_REGISTRY, SerialPipeline
 
 @ENV_REGISTRY.register("thermostat")
 class Thermostat(gym.Env):
-    """Keep a room at 20 degrees: heat from -1 to 1, the outside is cold. 50 steps, then time is up."""
+    """Keeps a room at 20 degrees by heating (up to 1) or cooling (down to -1), for 50 steps."""
 
     observation_space = gym.spaces.Box(-50.0, 50.0, (2,), np.float32)
     action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -20,8 +20,9 @@ class Thermostat(gym.Env):
         self.outside = outside
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)  # all randomness comes from self.np_random: runs are reproducible
-        self.temperature, self.t = self.np_random.uniform(10.0, 30.0), 0
+        super().reset(seed=seed)  # seeds self.np_random, the only source of randomness
+        self.temperature = self.np_random.uniform(10.0, 30.0)
+        self.t = 0
         return self.observe(), {}
 
     def observe(self):
@@ -31,7 +32,8 @@ class Thermostat(gym.Env):
         self.temperature += 3.0 * float(action[0]) + 0.05 * (self.outside - self.temperature)
         self.t += 1
         reward = -abs(self.temperature - 20.0)
-        # The task never ends by itself: being cut is `truncated`, and its future still counts.
+        # The task has no end of its own, so the time limit sets `truncated`, not `terminated`:
+        # learning then bootstraps from the value of the last state.
         return self.observe(), reward, False, self.t >= 50, {}
 
 

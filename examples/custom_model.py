@@ -1,4 +1,4 @@
-"""A network of your own: policy and value on one small residual trunk.
+"""A custom model: policy and value heads on one small residual trunk.
 
 python examples/custom_model.py
 """
@@ -11,7 +11,7 @@ from ding_lite import MODEL_REGISTRY, ActionHead, ActorCritic, SerialPipeline
 
 @MODEL_REGISTRY.register("residual")
 class Residual(ActorCritic):
-    """Whatever the spaces are, ``ActionHead`` makes the right distribution for the actions."""
+    """A residual network. ``ActionHead`` outputs the parameters of the distribution for any action space."""
 
     config = dict(width=64, blocks=2)
 
@@ -21,7 +21,7 @@ class Residual(ActorCritic):
         self.blocks = nn.ModuleList(nn.Linear(width, width) for _ in range(blocks))
         self.actor_head = ActionHead(action_space, width)
         self.critic_head = nn.Linear(width, 1)
-        self.value_heads = (self.critic_head,)  # what value_norm rescales
+        self.value_heads = (self.critic_head,)  # the last layers, which value_norm rescales
 
     def trunk(self, obs):
         x = torch.tanh(self.first(obs))
@@ -35,7 +35,7 @@ class Residual(ActorCritic):
     def compute_critic(self, obs):
         return self.critic_head(self.trunk(obs)).squeeze(-1)
 
-    def compute_actor_critic(self, obs):  # both from one pass over the trunk
+    def compute_actor_critic(self, obs):  # one pass over the trunk for both
         x = self.trunk(obs)
         return self.actor_head(x), self.critic_head(x).squeeze(-1)
 

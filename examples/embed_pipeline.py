@@ -1,4 +1,4 @@
-"""Training as a part of your own program: the pipeline is an iterator, so the loop is yours.
+"""Training inside a program: the pipeline is an iterator over its iterations.
 
 python examples/embed_pipeline.py
 """
@@ -14,28 +14,31 @@ TIME_LIMIT_S = 60
 
 def main():
     config = load_config("cartpole_ppo", overrides=["seed=3", "policy.learn.epoch_per_collect=6"])
-    pipeline = SerialPipeline(config)
+    pipeline = SerialPipeline(config, own_process=True)  # torch's threads, until pipeline.close()
     started = time.monotonic()
-    for progress in pipeline:  # one turn: collect, learn and, when it is due, evaluate
+    for progress in pipeline:  # one iteration: collect, learn, and evaluate when it is due
         if progress.evaluation:
             print(f"{progress.env_step:>8} steps  return {progress.evaluation.mean:.1f}")
         if progress.metrics["learn/approx_kl"] > 0.1:
-            pipeline.policy.learning_rate /= 2  # replaces the base of the schedule, and is saved
+            pipeline.policy.learning_rate /= 2  # the initial value of the schedule; saved in checkpoints
         if time.monotonic() - started > TIME_LIMIT_S:
-            break  # saved as it is: `ding-lite train --resume` goes on from here
+            break  # the run is saved; `ding-lite train --resume` continues it
+    pipeline.close()
     play(load_policy(pipeline.folder))
 
 
 def play(policy):
-    """A trained policy is a function from an observation to an action."""
+    """Plays one episode; ``policy.act`` maps an observation to an action."""
     env = gym.make("CartPole-v1")
     obs, _ = env.reset(seed=0)
-    total, done = 0.0, False
+    episode_return = 0.0
+    done = False
     while not done:
         obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
-        total, done = total + reward, terminated or truncated
+        episode_return += reward
+        done = terminated or truncated
     env.close()
-    print(f"one episode: {total:.0f}")
+    print(f"one episode: {episode_return:.0f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Environments that break the contract on purpose, each in one way, and the sound one that they all begin as.
+"""Environments that each break the contract in one way, and ``Sound``, the correct one that they derive from.
 
-They live in a light module of their own, since worker processes import it.
+Worker processes import this module: it imports nothing heavy.
 """
 
 import os
@@ -14,7 +14,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 
 class Sound(gym.Env):
-    """Keeps the whole contract: its length is drawn, and it ends by termination or truncation in turn."""
+    """Keeps the whole contract: its length is random, and decides whether it is terminated or truncated."""
 
     observation_space = spaces.Box(-10.0, 10.0, (2,), np.float32)
     action_space = spaces.Discrete(3, start=-1)
@@ -116,7 +116,7 @@ class WrongShape(Sound):
 
 
 class Shows(Sound):
-    """Its observation is what it is made with."""
+    """Returns the observation that it is made with."""
 
     def __init__(self, shown):
         self.shown = shown
@@ -178,7 +178,7 @@ class InfiniteObservation(Sound):
 
 
 class Reward(Sound):
-    """Pays what it is made with, from its third step on."""
+    """Returns the reward that it is made with, from its third step on."""
 
     def __init__(self, pays):
         self.pays = pays
@@ -192,7 +192,7 @@ def true_or_none(flag):
 
 
 class Flags(Sound):
-    """Its flags are ``kind`` of what they should be."""
+    """Returns ``kind(flag)`` in place of each flag."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -212,7 +212,7 @@ class BothFlags(Sound):
 
 
 class OneArray(Sound):
-    """Overwrites one array for ever."""
+    """Returns the same array at every step."""
 
     def __init__(self):
         self.shown = np.zeros(2, np.float32)
@@ -223,7 +223,7 @@ class OneArray(Sound):
 
 
 class TwoArrays(OneArray):
-    """Uses two arrays in turn, so that neighbours never share any memory."""
+    """Alternates between two arrays, so that consecutive observations share no memory."""
 
     def __init__(self):
         self.pair = np.zeros((2, 2), np.float32)
@@ -234,7 +234,7 @@ class TwoArrays(OneArray):
 
 
 class SharedView(Sound):
-    """One leaf of two is a view of the same constant every time."""
+    """One of two leaves is a view of the same constant at every step."""
 
     observation_space = spaces.Dict(a=Sound.observation_space, b=Sound.observation_space)
     constant = np.zeros(4, np.float32)
@@ -247,14 +247,14 @@ class SharedView(Sound):
 
 
 class NoSeed(Sound):
-    """Draws from a generator that no seed reaches."""
+    """Draws from an unseeded generator."""
 
     def obs(self):
         return np.random.default_rng().random(2, np.float32)
 
 
 class Remembers(Sound):
-    """Its first observation tells how many episodes there were."""
+    """Returns the number of episodes so far as its first observation."""
 
     episodes = 0
 
@@ -270,7 +270,7 @@ class AlwaysTheSame(Sound):
 
 
 class SeedsGlobally(Sound):
-    """Seeds all generators of the process, always alike: their state is the same after each call."""
+    """Seeds the global generators with a constant: their state is the same after each call."""
 
     def __init__(self, where):
         self.where = where
@@ -310,7 +310,7 @@ class NeverEnds(Sound):
 
 
 class OldDone(Sound):
-    """Its own time limit is a termination, as in the days of ``done``."""
+    """Returns terminated=True at its own time limit, as environments with a single ``done`` flag did."""
 
     def __init__(self, length=6):
         self.own_length = length
@@ -323,7 +323,7 @@ class OldDone(Sound):
 
 
 class CountsFromZero(Sound):
-    """Says start=-1, and takes 0, 1, 2."""
+    """Declares start=-1, but accepts only 0, 1, 2."""
 
     def step(self, action):
         assert action in (0, 1, 2)
@@ -349,7 +349,7 @@ class WritesIntoAction(Pushed):
 
 
 class Masked(Sound):
-    """Refuses actions that its mask forbids; the mask of ``bare`` steps forbids them all."""
+    """Refuses actions that its mask forbids; the mask of the steps in ``bare`` forbids all."""
 
     action_space = spaces.Discrete(3)
     observation_space = spaces.Dict(action_mask=spaces.Box(0, 1, (3,), np.int8), pose=Sound.observation_space)
@@ -380,11 +380,11 @@ class MaskTooLong(Masked):
         return Sound.step(self, action)
 
 
-# ---- what only shows in a vector
+# ---- faults that only a vector environment shows
 
 
 class Lives(Sound):
-    """Sound, with three lives, of which one is lost at every second step."""
+    """Sound, with nine lives; every second step loses one."""
 
     def step(self, action):
         return (*super().step(action)[:4], self.info())
@@ -410,7 +410,7 @@ class OneGeneratorForAll(Sound):
 
 
 class KnowsItsProcess(Sound):
-    """Pays in the process ``home`` alone."""
+    """Returns a reward only in the process ``home``."""
 
     def __init__(self, home):
         self.home = home
@@ -431,7 +431,7 @@ class UnseededCarts(CartPoleVectorEnv):
 
 
 class ShortCarts(CartPoleVectorEnv):
-    """Cuts episodes at 7 steps, whatever limit is declared."""
+    """Truncates episodes at 7 steps, whatever limit is declared."""
 
     def __init__(self, **kwargs):
         super().__init__(**{**kwargs, "max_episode_steps": 7})

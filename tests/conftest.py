@@ -13,6 +13,21 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to end by it, under nohup too
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Keeps ``k`` cases of a test with ``@pytest.mark.daily(k)`` in the daily run; the others are slow."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("daily"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for group in cases.values():
+        (kept,) = group[0].get_closest_marker("daily").args
+        daily = {len(group) * k // kept for k in range(kept)}
+        for number, item in enumerate(group):
+            if number not in daily:
+                item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory):
     """A process that real commands are forked from."""

@@ -13,7 +13,7 @@ WARM = """
 import json, os, resource, sys, traceback
 os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
 from ding_lite.cli import main
-import ding_lite.cli.eval, ding_lite.cli.import_, ding_lite.cli.train, ding_lite.envs.in_process
+import ding_lite.run.display, ding_lite.run.warm_start, ding_lite.tools.evaluate, ding_lite.envs.in_process
 import gymnasium.envs.classic_control.cartpole, safetensors.numpy, torch._dynamo  # an optimiser needs it
 print("ready", flush=True)
 for line in sys.stdin:

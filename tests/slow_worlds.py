@@ -1,4 +1,4 @@
-"""Environments that take their time, and leave a mark when they begin something."""
+"""Slow environments that record when an episode begins."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from small_worlds import LengthEnv
 
 
 class SlowEnv(LengthEnv):
-    """Each step takes ``pause`` seconds; each reset adds a line with its process to the file ``marks``."""
+    """Each step takes ``pause`` seconds; each reset appends its process id to the file ``marks``."""
 
     def __init__(self, length=5, pause=0.0, marks=None, start=0.0):
         super().__init__(length)

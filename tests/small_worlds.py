@@ -1,4 +1,4 @@
-"""Small environments with known answers; worker processes import them, and nothing heavy with them."""
+"""Small environments with known results. Worker processes import this module: it imports nothing heavy."""
 
 import gymnasium as gym
 import numpy as np
@@ -6,12 +6,12 @@ import numpy as np
 from ding_lite.envs.recorder import EpisodeRecorder
 
 SPACES = gym.spaces
-# Of CountingEnv; for two environments.
+# Arguments of CountingEnv for two environments.
 SCRIPTS = (((2, "terminated"), (3, "truncated")), ((3, "both"), (1, "truncated"), (1, "terminated")))
 
 
 class CountingEnv(gym.Env):
-    """Shows (episode, step) and pays 10 * episode + step; ends as ``script`` says, over and over.
+    """Observes (episode, step), with reward 10 * episode + step; repeats the episodes of ``script``.
 
     ``script`` holds (length, end) for each episode, where end is "terminated", "truncated" or "both".
     """
@@ -59,7 +59,7 @@ class SpoiledEnv(CountingEnv):
 
 
 class AliasingEnv(CountingEnv):
-    """Returns the same array every time, and overwrites it."""
+    """Returns the same array at every step, overwritten."""
 
     def __init__(self, script=((3, "truncated"),)):
         super().__init__(script)
@@ -71,7 +71,7 @@ class AliasingEnv(CountingEnv):
 
 
 class SeededEnv(gym.Env):
-    """All of an episode follows from its seed and its actions; it ends in each of the three ways."""
+    """An episode is decided by its seed and its actions; it is terminated, truncated or both."""
 
     observation_space = SPACES.Box(-np.inf, np.inf, (3,), np.float64)
     action_space = SPACES.Discrete(3)
@@ -107,14 +107,14 @@ class SeededTree(SeededEnv):
 
 
 class UnseededEnv(SeededEnv):
-    """Not deterministic: it draws from a generator that no seed reaches."""
+    """Not deterministic: draws from an unseeded generator."""
 
     def obs(self):
         return np.random.default_rng().random(3)
 
 
 class LengthEnv(gym.Env):
-    """Every episode is ``length`` steps long and pays 1 a step."""
+    """Every episode has ``length`` steps and a reward of 1 per step."""
 
     observation_space = SPACES.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = SPACES.Discrete(2)
@@ -133,7 +133,7 @@ class LengthEnv(gym.Env):
 
 
 class StuckEnv(LengthEnv):
-    """Has no legal action after so many steps."""
+    """Has no legal action after ``after`` steps of an episode."""
 
     observation_space = SPACES.Dict(at=LengthEnv.observation_space, action_mask=SPACES.MultiBinary(2))
 
@@ -151,7 +151,7 @@ class StuckEnv(LengthEnv):
 
 
 class RaisingEnv(LengthEnv):
-    """Raises at its step number ``at``, counted over episodes."""
+    """Raises at step ``at``, counted over episodes."""
 
     def __init__(self, at=40):
         super().__init__()

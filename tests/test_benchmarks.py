@@ -1,4 +1,4 @@
-"""The benchmarks' own code: what is checked of a system, what is stored, and the tables that come of it."""
+"""The code of the benchmarks: checks of a system's work, stored results, and their tables."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ding_lite.config import compile_config
-from ding_lite.config_files import read_config
+from ding_lite.config.compile import compile_config
+from ding_lite.config.files import read_config
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -47,9 +47,9 @@ def speeds(*values):
 
 
 @pytest.mark.parametrize(("work", "updates"), [(TASK, 40), (PHASIC, 20 + 30)])
-def test_work_as_asked_has_no_fault(work, updates):
+def test_equal_work_has_no_fault(work, updates):
     assert faults(work, 1_000, Done(1_000, updates, 10)) == []
-    assert faults(work, 1_000, Done(990, updates, 10)) == []  # rows that were resets
+    assert faults(work, 1_000, Done(990, updates, 10)) == []  # some rows were resets
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_work_as_asked_has_no_fault(work, updates):
         (Done(500, 20, 10), "500 env steps, expected 1,000"),
     ],
 )
-def test_other_work_is_a_fault(done, fault):
+def test_different_work_is_a_fault(done, fault):
     assert faults(TASK, 1_000, done) == [fault]
 
 
-def test_part_that_learns_nothing_is_asked_for_no_updates():
+def test_part_without_learning_needs_no_updates():
     assert faults(TASK, 1_000, Done(1_000)) == []
 
 
 # ------------------------------------------------------------------ tables
 
 
-def test_table_has_medians_spread_ratio_limit_and_what_is_missing():
+def test_table_has_medians_spread_ratio_limit_and_missing_systems():
     systems = {name: System("a:b", TASK, (1, 2)) for name in ("ours", "theirs", "gone", "envs", "net")}
     row = SpeedRow("task", systems, base="theirs", limit=("envs", "net"))
     stored = {
@@ -99,9 +99,9 @@ def test_table_without_a_base_has_the_cost_of_a_step():
 
 
 def test_table_of_solving_counts_the_solved_seeds():
-    one = {"env_steps": 5_000, "peak_mib": 300.0}
-    found = [{**one, "seconds": s, "solved": s < 5} for s in (3.0, 4.0, 9.0)]
-    lines = solving.SolveRow().lines({"ding_lite": found}, {"Stable-Baselines3": "not installed: it"})
+    seed = {"env_steps": 5_000, "peak_mib": 300.0}
+    results = [{**seed, "seconds": s, "solved": s < 5} for s in (3.0, 4.0, 9.0)]
+    lines = solving.SolveRow().lines({"ding_lite": results}, {"Stable-Baselines3": "not installed: it"})
     assert lines[2] == "| ding_lite | 3 | 2 | **4.0** | 3.0, 4.0, 9.0 | 5,000 | 300 |"
     assert "not installed: it" in lines[3]
 
@@ -124,7 +124,7 @@ def test_document_without_one_place_for_a_section_is_refused(tmp_path, sections)
 
 @dataclass(frozen=True)
 class Counted:
-    """A row whose measurements are the order in which they were made; its arm "broken" fails."""
+    """A row that measures the order of its calls; its arm "broken" fails."""
 
     calls: list
     name: str = "counted"
@@ -136,11 +136,13 @@ class Counted:
             raise RuntimeError("a long story\nBadError: why")
         return {"skipped": "not installed"} if arm == "missing" else {"value": len(self.calls)}
 
-    def say(self, found):
-        return str(found["value"])
+    def say(self, result):
+        return str(result["value"])
 
     def lines(self, stored, skipped):
-        return [f"{arm} {[one['value'] for one in stored[arm]]} {skipped.get(arm)}" for arm in self.arms]
+        return [
+            f"{arm} {[result['value'] for result in stored[arm]]} {skipped.get(arm)}" for arm in self.arms
+        ]
 
 
 def test_rounds_are_interleaved_stored_and_not_repeated(tmp_path):
@@ -156,7 +158,7 @@ def test_rounds_are_interleaved_stored_and_not_repeated(tmp_path):
     assert f"{report.machine()}." in text
 
 
-def test_system_that_fails_is_named_and_the_others_go_on(tmp_path, capsys):
+def test_failing_system_is_named_and_the_others_continue(tmp_path, capsys):
     calls, file = [], document(tmp_path, "speed counted")
     assert throughput.measure(Counted(calls, arms=("broken", "a")), 2, tmp_path, file) == 1
     assert calls == [("broken", 0), ("a", 0), ("a", 1)]
@@ -164,7 +166,7 @@ def test_system_that_fails_is_named_and_the_others_go_on(tmp_path, capsys):
     assert "a long story" in capsys.readouterr().err
 
 
-def test_start_shows_what_is_loaded_beside_torch():
+def test_start_shows_the_seconds_beside_torch():
     seconds = {"import torch": 2.0, "import ding_lite": 0.1, "import stable_baselines3": 2.5}
     stored = {arm: [{"seconds": s, "peak_mib": 9.0}] for arm, s in seconds.items()}
     lines = starting.StartRow().lines(stored, {})
@@ -210,6 +212,7 @@ def test_both_sides_solve_by_the_same_rule():
     assert learn.learning_rate == zoo.learning_rate
 
 
+@pytest.mark.slow
 def test_ding_lite_does_the_work_it_is_measured_on():
     process, done = timing.run_system("cartpole", "ding_lite", 1_024, 1)
     assert faults(CARTPOLE, 1_024, done) == []
@@ -217,7 +220,7 @@ def test_ding_lite_does_the_work_it_is_measured_on():
     assert process.peak_mib > 50
 
 
-def test_peer_that_is_not_installed_is_said_to_be():
+def test_peer_that_is_not_installed_is_reported():
     process, done = timing.run_system("cartpole", "Tianshou", 1_024, 1)
     if importlib.util.find_spec("tianshou") is None:
         assert done is None
@@ -229,7 +232,7 @@ def test_peer_that_is_not_installed_is_said_to_be():
 @pytest.mark.parametrize(
     ("arm", "number", "before"), [(SB3, 0, 1024), (COMPILED, 0, 20_480), (COMPILED, 1, 1024)]
 )
-def test_speed_is_of_two_lengths_after_a_run_that_is_not_counted(monkeypatch, arm, number, before):
+def test_speed_comes_from_two_lengths_after_an_uncounted_run(monkeypatch, arm, number, before):
     ran = []
 
     def slow_at_first(row, name, steps, threads):
@@ -243,6 +246,6 @@ def test_speed_is_of_two_lengths_after_a_run_that_is_not_counted(monkeypatch, ar
     assert ran == [before, *row.systems[arm].lengths]
 
 
-def test_process_that_fails_says_how():
+def test_failing_process_raises_its_error():
     with pytest.raises(RuntimeError, match="ended with 1:(.|\n)*ZeroDivisionError"):
         timing.run([sys.executable, "-c", "1 / 0"])

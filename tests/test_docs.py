@@ -1,4 +1,4 @@
-"""The documents are true: code blocks run, paths exist, and each DI-engine key is as its table says."""
+"""The documents are true: code blocks run, links and paths exist, DI-engine's keys are as the table says."""
 
 from __future__ import annotations
 
@@ -9,61 +9,91 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from ding_lite import load_policy
 from ding_lite.cli import main
-from ding_lite.config import compile_config
+from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
+from ding_lite.config.schema import leaves, merged_config
 from ding_lite.errors import ConfigError
-from ding_lite.registry import MODEL_REGISTRY, POLICY_REGISTRY
-from ding_lite.schema import leaves, merged_config
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [
-    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("docs/di_engine.md", "docs/environments.md", "docs/ppg.md"),
-]
+GUIDES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+DOCUMENTS = [*GUIDES, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 BLOCK = re.compile(r"^```(\S*)( no-run)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def blocks(language, document="README.md"):
-    found = BLOCK.findall((ROOT / document).read_text())
-    return [text for kind, skip, text in found if kind == language and not skip]
+def blocks(language, document):
+    matches = BLOCK.findall((ROOT / document).read_text())
+    return [text for kind, skip, text in matches if kind == language and not skip]
 
 
-def run(command, folder):
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{command}: {done.stderr[-2000:]}"
-    return done.stdout
+def commands(document):
+    lines = [line for text in blocks("console", document) for line in text.splitlines()]
+    return [shlex.split(line)[2:] for line in lines if line.startswith("$ ding-lite ")]
+
+
+PYTHON_BLOCKS = [
+    (document, number) for document in GUIDES for number in range(len(blocks("python", document)))
+]
+
+
+def without_code(document):
+    return BLOCK.sub("", (ROOT / document).read_text())
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, "benchmarks/RESULTS.md"])
-def test_what_a_document_links_to_is_part_of_the_project(document):
-    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / document).read_text())
+def test_links_lead_to_files_of_the_project(document):
+    links = re.findall(r"\]\(([^)#\s]+)", without_code(document))
     paths = [(ROOT / document).parent / link for link in links if "://" not in link]
     ignored = subprocess.run(["git", "check-ignore", *paths], cwd=ROOT, capture_output=True, text=True).stdout
-    assert not ignored, "it is left out by .gitignore"
+    assert not ignored, "these files are excluded by .gitignore"
     assert [path for path in paths if not path.exists()] == []
 
 
-@pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_python_blocks_of_the_readme_run(number, tmp_path):
-    (tmp_path / "block.py").write_text(blocks("python")[number])
-    assert run([sys.executable, "block.py"], tmp_path)
+def anchors(document):
+    """Returns the anchors that GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.+)$", without_code(document), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("text", blocks("python", "docs/environments.md"))
-def test_python_blocks_about_environments_run(text, tmp_path):
-    (tmp_path / "block.py").write_text(text)
-    run([sys.executable, "block.py"], tmp_path)
+@pytest.mark.parametrize("document", [*DOCUMENTS, "benchmarks/RESULTS.md"])
+def test_links_to_headings_lead_to_headings(document):
+    for link, anchor in re.findall(r"\]\((?!http)([^)#\s]*)#([^)\s]+)\)", without_code(document)):
+        target = ((ROOT / document).parent / link).resolve() if link else ROOT / document
+        assert anchor in anchors(target), f"{link}#{anchor}"
 
 
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(("document", "number"), PYTHON_BLOCKS)
+def test_python_blocks_run(document, number, tmp_path):
+    (tmp_path / "block.py").write_text(blocks("python", document)[number])
+    command = [sys.executable, "block.py"]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr[-2000:]
+
+
+def run_commands(document):
+    for command in commands(document):
+        if command[:2] == ["import", "foreign.pt"]:
+            torch.save(load_policy("runs/cartpole_ppo").model.state_dict(), "foreign.pt")
+        assert main(command) == 0, command
+
+
+@pytest.mark.slow
 def test_commands_of_the_readme_run_in_their_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    lines = [line[2:] for text in blocks("console") for line in text.splitlines() if line.startswith("$ ")]
-    commands = [shlex.split(line) for line in lines if line.startswith("ding-lite ")]
-    assert len(commands) >= 8
-    for command in commands:
-        assert main(command[1:]) == 0, command
+    assert len(commands("README.md")) >= 8
+    run_commands("README.md")
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [guide for guide in GUIDES if guide != "README.md" and commands(guide)])
+def test_commands_of_a_guide_run_in_their_order(document, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_commands(document)
 
 
 def test_make_targets_and_extras_that_the_documents_name_exist():
@@ -91,7 +121,7 @@ def test_paths_that_a_document_names_exist(document):
 
 
 def table(title):
-    """Returns what the last column of a table says of each key."""
+    """Returns the last column of a table by key."""
     section = (ROOT / "docs/di_engine.md").read_text().split(f"## {title}")[1].split("\n## ")[0]
     return dict(re.findall(r"^\| `([\w.]+)` \|(?:.*\|)? ([^|]+)", section, re.MULTILINE))
 
@@ -115,11 +145,11 @@ KEYS = {
 
 @pytest.mark.parametrize(("kind", "path"), [(kind, path) for kind in KEYS for path in KEYS[kind]])
 def test_di_engine_key_is_what_the_table_says(kind, path):
-    key, said = schema(kind)[path], KEYS[kind][path]
-    if said.startswith("honoured"):
+    key, entry = schema(kind)[path], KEYS[kind][path]
+    if entry.startswith("honoured"):
         assert not key.fixed_because
         return
-    value = re.match(r"only `([^`]+)`", said).group(1)
+    value = re.match(r"only `([^`]+)`", entry).group(1)
     literal = {"True": True, "False": False, "None": None, "0.0": 0.0, '"k1"': "k1"}[value]
     assert key.default == literal
     assert type(key.default) is type(literal)
@@ -140,11 +170,11 @@ def nested(path, value, kind="ppo"):
 
 def test_every_fixed_key_is_in_the_table():
     fixed = {path for path, key in schema().items() if key.fixed_because}
-    assert fixed == {path for path, said in {**PPO_KEYS, **OFF_KEYS}.items() if said.startswith("only")}
+    assert fixed == {path for path, entry in {**PPO_KEYS, **OFF_KEYS}.items() if entry.startswith("only")}
 
 
 def test_every_key_that_the_other_tables_name_exists():
-    section = (ROOT / "docs/di_engine.md").read_text().split("## Keys that it lacks")[1]
+    section = (ROOT / "docs/di_engine.md").read_text().split("## Keys that DI-engine lacks")[1]
     named = re.findall(r"`(policy\.[\w.]+)", section)
     known = {path for kind in KEYS for path in schema(kind)}
     assert named

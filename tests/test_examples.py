@@ -47,6 +47,7 @@ def test_these_are_the_examples():
     ]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_example_runs_to_its_end_and_leaves_one_complete_run(ran, file):
     _, folder = ran(file.stem)
@@ -59,6 +60,7 @@ def test_example_says_how_to_run_it(file):
     assert f"python examples/{file.name}\n" in file.read_text()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("name", "goal"), [("custom_env", -12), ("custom_model", 475), ("embed_pipeline", 475)]
 )
@@ -70,6 +72,7 @@ def test_example_shows_evaluations_up_to_its_goal(ran, name, goal):
     assert evaluations[-1][1] >= goal
 
 
+@pytest.mark.slow
 def test_custom_policy_passes_its_check_and_solves_its_task(ran):
     output, folder = ran("custom_policy")
     assert "policy ppo_kl_penalty on " in output
@@ -77,11 +80,13 @@ def test_custom_policy_passes_its_check_and_solves_its_task(ran):
     assert result_of(folder)["policy"] == "ppo_kl_penalty"
 
 
+@pytest.mark.slow
 def test_custom_env_is_named_in_the_result(ran):
     _, folder = ran("custom_env")
     assert result_of(folder)["env_id"] == "thermostat"
 
 
+@pytest.mark.slow
 def test_embedded_pipeline_plays_an_episode_with_the_policy_that_it_loads(ran):
     output, folder = ran("embed_pipeline")
     assert float(re.search(r"^one episode: (\d+)$", output, re.MULTILINE).group(1)) >= 300

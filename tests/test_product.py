@@ -13,7 +13,6 @@ from anything import ACTIONS, OBSERVATIONS, VARIANTS, Anything
 from gymnasium import spaces
 
 from ding_lite import SerialPipeline, load_policy
-from ding_lite.rollout import batch_of
 
 PHASE = dict(aux_freq=1, aux_train_epoch=1)
 POLICIES = {
@@ -55,10 +54,10 @@ def check_run(cfg, folder):
     pipeline = SerialPipeline(cfg, folder=folder)
     policy = pipeline.policy
     rollout = pipeline.collector.collect()
-    flat = policy._training_set(rollout, rollout)
-    batch = batch_of(flat, torch.arange(16))
+    batch = policy.sources["policy"].training_set(rollout).batch(torch.arange(16))
     with torch.no_grad():
-        policy.loss(batch)
+        logit = policy.model.compute_actor(batch.obs)
+        batch = batch.with_outputs(dist=policy.distribution(batch.obs, logit))
         ratio = (batch.dist.log_prob(batch.action) - batch.log_prob).exp()
         assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-4)
         assert torch.isfinite(batch.dist.entropy()).all()
@@ -84,6 +83,7 @@ def check_run(cfg, folder):
     return pipeline.progress.metrics
 
 
+@pytest.mark.daily(24)
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("action", ACTIONS)
@@ -91,6 +91,7 @@ def test_every_action_with_every_observation(action, observation, manager, tmp_p
     check_run(config(observation, action, manager), tmp_path / "run")
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_of_a_box(variant, manager, tmp_path):
@@ -104,6 +105,7 @@ SIDES = [
 ]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
 @pytest.mark.parametrize(("action", "observation"), SIDES)
 def test_every_action_and_every_observation_of_the_other_policies(kind, action, observation, tmp_path):
@@ -115,6 +117,7 @@ def test_every_action_and_every_observation_of_the_other_policies(kind, action, 
         assert metrics["learn/buffer_outside_clip_age_0"] == 0
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("kind", "manager"), [("ppo", "subprocess"), *((kind, "base") for kind in POLICIES)])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
 def test_masked_actions_are_never_taken_while_learning_or_evaluating(kind, manager, autoreset, tmp_path):

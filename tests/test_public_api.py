@@ -36,11 +36,11 @@ def test_every_name_comes_from_where_it_says(name):
 
 
 def test_star_import_brings_exactly_all():
-    found = in_a_new_process(
+    names_in_star_import = in_a_new_process(
         "import json; names = {}; exec('from ding_lite import *', names)\n"
         "print(json.dumps(sorted(n for n in names if n != '__builtins__')))"
     )
-    assert found == ding_lite.__all__
+    assert names_in_star_import == ding_lite.__all__
 
 
 def test_dir_shows_exactly_all():
@@ -63,6 +63,27 @@ def test_import_alone_loads_nothing_heavy(statement, heavy):
     )
     assert "ding_lite" in loaded
     assert heavy not in loaded
+
+
+def test_import_of_everything_changes_nothing_in_the_process():
+    """Threads, variables and the like are as torch, gymnasium and treetensor leave them by themselves."""
+    code = """
+import json, os, signal, sys
+import torch, gymnasium, treetensor.torch
+
+def process():
+    return [
+        dict(os.environ), torch.get_num_threads(), str(torch.get_default_dtype()), torch.is_grad_enabled(),
+        str(signal.getsignal(signal.SIGINT)), list(sys.path),
+    ]
+
+before = process()
+import ding_lite
+names = {}
+exec("from ding_lite import *", names)
+print(json.dumps([before == process(), "SerialPipeline" in names]))
+"""
+    assert in_a_new_process(code) == [True, True]
 
 
 def test_use_of_a_policy_does_load_torch():

@@ -1,4 +1,4 @@
-"""Helpers to train on small environments and to compare what comes of it, and some that need torch."""
+"""Helpers to train on small environments and to compare results, and environments that need torch."""
 
 import copy
 import hashlib
@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from small_worlds import SPACES, CountingEnv, SeededEnv
 
-from ding_lite.collector import Collector
-from ding_lite.config import compile_config
+from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.data.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
-from ding_lite.registry import POLICY_REGISTRY
 from ding_lite.testing import MatchEnv
 
 
@@ -34,14 +34,14 @@ def vector_of(make, num_envs, **options):
 
 
 def policy_for(envs, seed=0, **policy):
-    """Returns a small PPO policy for the spaces of ``envs``; ``policy`` is laid over its config."""
+    """Returns a small PPO policy for the spaces of ``envs``; ``policy`` overrides its config."""
     user = {"env": {"type": CountingEnv}, "policy": policy}
     cfg = compile_config(user).values.policy
     return PPOPolicy(cfg, envs.obs_space, envs.action_space, seed=seed)
 
 
 def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_step", cls=None, **policy):
-    """Returns a small policy of this kind, and a collector of rollouts for it."""
+    """Returns a small policy of this kind and a collector for it."""
     policy = merged({"type": kind, "collect": {"n_sample": n_sample}, "learn": {"batch_size": 16}}, policy)
     policy = merged({"model": {"encoder_hidden_size_list": [8, 8]}}, policy)
     cfg = compile_config({"env": {"type": world, "collector_env_num": envs}, "policy": policy}).values.policy
@@ -51,7 +51,7 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
 
 
 def random_actions(space, num_envs, rng):
-    """Returns a batch of random actions in the form that a VectorEnv takes."""
+    """Returns a batch of random actions for a VectorEnv."""
     if isinstance(space, SPACES.Dict):
         return {name: random_actions(child, num_envs, rng) for name, child in space.spaces.items()}
     if isinstance(space, SPACES.Tuple):
@@ -64,17 +64,17 @@ def random_actions(space, num_envs, rng):
 
 
 def copy_of(transition):
-    """Returns a transition whose arrays no later step overwrites."""
+    """Returns a deep copy of a transition, which later steps do not overwrite."""
     return copy.deepcopy(transition)
 
 
 def same_tree(a, b):
-    """Returns whether two trees are alike, bit for bit: keys, dtypes, shapes and values."""
+    """Returns whether two trees have the same keys, dtypes, shapes and values, bit for bit."""
     return digest(a) == digest(b)
 
 
 def digest(tree):
-    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan is itself."""
+    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan equals itself."""
     hasher = hashlib.sha256()
     _feed(hasher, tree)
     return hasher.hexdigest()
@@ -99,7 +99,7 @@ def _feed(hasher, value):
 
 
 class MatchUnsorted(MatchEnv):
-    """Its Dict spaces list their keys in an order of their own."""
+    """Has a Dict action space whose keys are not sorted."""
 
     def __init__(self):
         move, force = SPACES.Discrete(2), SPACES.Box(-1.0, 1.0, (1,), np.float32)
@@ -107,7 +107,7 @@ class MatchUnsorted(MatchEnv):
 
 
 class ShownTwice(gym.Env):
-    """A MatchEnv whose observation is a Dict with its keys out of order, of different sizes."""
+    """A MatchEnv whose observation is a Dict with unsorted keys and leaves of different sizes."""
 
     def __init__(self):
         self.inner = MatchEnv()
@@ -129,7 +129,7 @@ class ShownTwice(gym.Env):
 
 
 def small_config(world="CartPole-v1", **others):
-    """Returns a config whose iterations take some hundredths of a second; ``others`` is laid over it."""
+    """Returns a config whose iterations take a few hundredths of a second; ``others`` overrides its keys."""
     base = {
         "max_env_step": 1536,
         "env": {
@@ -151,7 +151,7 @@ def small_config(world="CartPole-v1", **others):
 
 
 def merged(below, above):
-    """Returns nested dicts laid over others."""
+    """Returns nested dicts ``below`` with the values of ``above`` in their place."""
     out = dict(below)
     for name, value in above.items():
         both = isinstance(value, dict) and isinstance(out.get(name), dict)

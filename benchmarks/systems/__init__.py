@@ -1,1 +1,1 @@
-"""The systems that are measured: a module each, imported only by the process that runs it."""
+"""The measured systems: one module each, imported only by the process that runs it."""

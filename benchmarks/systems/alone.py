@@ -1,4 +1,4 @@
-"""Parts of a task alone, without any library around them: together they are the limit of every library."""
+"""The parts of a task without a library around them; together they are the limit of every library."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from work import Done, Work, cores
 
-from ding_lite.machine import keep_freed_memory
-from ding_lite.models.layout import lay_out
+from ding_lite.models.memory_layout import lay_out
+from ding_lite.run.resources import keep_freed_memory
 from systems.single_file_ppg import Network, PoolEnvs
 
 
 def atari_envs(work: Work, steps: int) -> Done:
-    """Steps the environments with random actions, an equal share on every core, nothing sent anywhere."""
+    """Steps the environments with random actions, an equal share on every core, without sending data."""
     gym.register_envs(importlib.import_module("ale_py"))
     workers = min(cores(), work.envs)
     children = []
@@ -37,7 +37,7 @@ def atari_envs(work: Work, steps: int) -> Done:
 
 
 def _play_atari(work: Work, envs: int, steps: int) -> None:
-    from ding_lite.config import compile_config
+    from ding_lite.config.compile import compile_config
     from ding_lite.envs.make import make_env
 
     config = compile_config(dict(env=dict(env_id=work.env_id, wrappers=["atari"])))
@@ -64,7 +64,7 @@ def pool_envs(work: Work, steps: int) -> Done:
 
 
 def vector_envs(work: Work, steps: int) -> Done:
-    """Steps gymnasium's own vector environment with random actions, or one of single environments."""
+    """Steps gymnasium's native vector environment, or else a SyncVectorEnv, with random actions."""
     native = gym.spec(work.env_id).vector_entry_point is not None
     envs = gym.make_vec(
         work.env_id, num_envs=work.envs, vectorization_mode="vector_entry_point" if native else "sync"
@@ -82,7 +82,7 @@ def vector_envs(work: Work, steps: int) -> Done:
 
 
 def nature_cnn(work: Work, steps: int) -> Done:
-    """Takes the samples of so many env steps through the network as often as PPO does, and as fast as it can.
+    """Runs the samples of ``steps`` env steps through the network as often as PPO does, as fast as possible.
 
     Once to act on them and value them, and forward and backward in each epoch.
     """
@@ -104,7 +104,7 @@ def nature_cnn(work: Work, steps: int) -> Done:
 
 
 def impala_cnn(work: Work, steps: int) -> Done:
-    """As :func:`nature_cnn`, with PPG's auxiliary phase."""
+    """Like :func:`nature_cnn`, with PPG's auxiliary phase."""
     keep_freed_memory()
     network = Network(15)
     lay_out(network)
@@ -132,7 +132,7 @@ def _images(work: Work, channels: int, side: int) -> torch.Tensor:
 
 
 def _scaled(images: torch.Tensor) -> torch.Tensor:
-    return images.to(torch.float32).mul_(1 / 255)  # bytes divided by a number take longer
+    return images.to(torch.float32).mul_(1 / 255)  # dividing bytes takes longer
 
 
 def _learn(

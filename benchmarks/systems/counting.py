@@ -1,4 +1,4 @@
-"""Counts the optimiser steps of any library, where torch takes them."""
+"""Counts the optimiser steps of any library, by a hook of torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
 class UpdateCounter:
-    """Counts from when it is made."""
+    """Counts the steps of all torch optimisers from its creation on."""
 
     def __init__(self) -> None:
         self.count = 0

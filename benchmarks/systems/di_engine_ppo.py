@@ -23,7 +23,7 @@ from systems.counting import UpdateCounter
 
 
 class CartPole(BaseEnv):
-    """CartPole-v1 of gymnasium; DI-engine's own is v0 of a gym that today's NumPy breaks."""
+    """CartPole-v1 of gymnasium; DI-engine's is v0, of a gym version that fails with current NumPy."""
 
     def __init__(self, cfg: Any) -> None:
         self._env = gym.make(cfg.env_id)
@@ -57,7 +57,7 @@ def train(work: Work, steps: int) -> Done:
     """Trains on CartPole."""
     logging.disable(logging.WARNING)
     updates = UpdateCounter()
-    os.chdir(tempfile.mkdtemp())  # all that it writes goes below the working directory
+    os.chdir(tempfile.mkdtemp())  # DI-engine writes below the working directory
     cfg = compile_config(
         EasyDict(exp_name="run", env=dict(), policy=_config(work)),
         BaseEnvManager,
@@ -79,7 +79,7 @@ def train(work: Work, steps: int) -> Done:
     learner.call_hook("before_run")
     learned_from = 0
     for _ in range(work.iterations(steps)):
-        # It waits for whole trajectories: without drop_extra an iteration has a third more.
+        # The collector waits for whole trajectories: without drop_extra an iteration is a third larger.
         samples = collector.collect(train_iter=learner.train_iter, drop_extra=True)
         learner.train(samples, collector.envstep)
         learned_from += len(samples)
@@ -98,7 +98,7 @@ def _config(work: Work) -> dict[str, Any]:
             action_shape=2,
             action_space="discrete",
             share_encoder=False,
-            encoder_hidden_size_list=[first],  # its heads have a hidden layer of their own
+            encoder_hidden_size_list=[first],  # the heads have one hidden layer each
             actor_head_hidden_size=second,
             critic_head_hidden_size=second,
             actor_head_layer_num=1,

@@ -1,22 +1,23 @@
-"""ding_lite as it is shipped, on each task."""
+"""ding_lite as shipped, on each task."""
 
 from __future__ import annotations
 
 import atexit
 import shutil
 import tempfile
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from work import Done, Skipped, Work
 
 from ding_lite import SerialPipeline
+from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.config.schema import merged_config
 from ding_lite.errors import EnvError
-from ding_lite.registry import POLICY_REGISTRY
-from ding_lite.schema import merged_config
 
 SHORT_EVALUATION = dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=1)
-# What belongs to the task beside the numbers that every system gets.
+# Settings of a task beside the numbers that every system receives.
 OWN: dict[str, dict[str, Any]] = {
     "breakout": dict(
         env=dict(wrappers=["atari"], manager=dict(type="subprocess", double_buffer=True)),
@@ -35,9 +36,9 @@ OWN: dict[str, dict[str, Any]] = {
 def train(
     work: Work, steps: int, *, compiled: bool = False, everything: bool = False, dtype: str = "float32"
 ) -> Done:
-    """Trains; ``everything`` has evaluation and checkpoints every 10,000 steps as well."""
+    """Trains; with ``everything`` also evaluates and saves every 10,000 steps."""
     config = _config(work, steps, compiled, everything)
-    if dtype != "float32":  # versions before it have no such key
+    if dtype != "float32":  # older versions do not have the key
         config["policy"]["model"] = {**config["policy"]["model"], "encoder_dtype": dtype}
     pipeline = _pipeline(config)
     auxiliary = 0
@@ -51,7 +52,7 @@ def train(
 
 
 def collect(work: Work, steps: int) -> Done:
-    """Collects rollouts, with their advantages, and learns nothing."""
+    """Collects rollouts with their advantages, without learning."""
     pipeline = _pipeline(_config(work, steps, compiled=False, everything=False))
     env_steps = 0
     while env_steps < steps:
@@ -63,8 +64,10 @@ def collect(work: Work, steps: int) -> Done:
 def _pipeline(config: dict[str, Any]) -> SerialPipeline:
     parent = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    # As on the command line. Versions without this argument always set the threads and the allocator.
+    options = {"own_process": True} if "own_process" in signature(SerialPipeline).parameters else {}
     try:
-        return SerialPipeline(config, folder=parent / "run")
+        return SerialPipeline(config, folder=parent / "run", **options)
     except EnvError as error:
         raise Skipped(str(error)) from error
 
@@ -90,7 +93,7 @@ def _config(work: Work, steps: int, compiled: bool, everything: bool) -> dict[st
 
 
 def _learn(work: Work, compiled: bool, own: dict[str, Any]) -> dict[str, Any]:
-    """Returns ``policy.learn`` but for what only this task has."""
+    """Returns ``policy.learn`` without the task's own settings."""
     kind = own.get("policy", {}).get("type", "ppo")
     learn: dict[str, Any] = dict(learning_rate=work.learning_rate)
     if "compile" in merged_config(POLICY_REGISTRY.get(kind))["learn"]:

@@ -18,7 +18,7 @@ from systems.counting import UpdateCounter
 
 
 def train(work: Work, steps: int, *, our_envs: bool = False) -> Done:
-    """Trains; ``our_envs`` gives it ding_lite's wrappers, in worker processes, on Atari."""
+    """Trains; with ``our_envs`` Atari uses ding_lite's wrappers in worker processes."""
     updates = UpdateCounter()
     model = _model(work, our_envs)
     model.learn(steps)
@@ -26,7 +26,7 @@ def train(work: Work, steps: int, *, our_envs: bool = False) -> Done:
 
 
 def collect(work: Work, steps: int) -> Done:
-    """Collects rollouts, with their advantages, and learns nothing."""
+    """Collects rollouts with their advantages, without learning."""
     model = _model(work, our_envs=False)
     _, callback = model._setup_learn(steps)
     callback.on_training_start({}, {})
@@ -54,14 +54,14 @@ def _model(work: Work, our_envs: bool) -> PPO:
 
 def _atari(work: Work, our_envs: bool) -> VecEnv:
     gym.register_envs(importlib.import_module("ale_py"))
-    if not our_envs:  # as rl-zoo: its own wrappers, all in this process
+    if not our_envs:  # like rl-zoo: Stable-Baselines3's wrappers, all in this process
         return VecFrameStack(make_atari_env(work.env_id, work.envs), 4)
     make = functools.partial(_our_env, work.env_id)
     return SubprocVecEnv([functools.partial(make, index) for index in range(work.envs)])
 
 
 def _our_env(env_id: str, index: int) -> Any:
-    from ding_lite.config import compile_config
+    from ding_lite.config.compile import compile_config
     from ding_lite.envs.make import make_env
 
     config = compile_config(dict(env=dict(env_id=env_id, wrappers=["atari"])))
@@ -69,7 +69,7 @@ def _our_env(env_id: str, index: int) -> Any:
 
 
 class StopWhenSolved(BaseCallback):
-    """Plays greedy episodes every so many env steps, after an update; a mean is confirmed by a second."""
+    """Plays greedy episodes every ``every`` env steps, after an update; a second evaluation confirms."""
 
     def __init__(self, every: int, episodes: int, value: float, envs: VecEnv) -> None:
         super().__init__()
@@ -107,6 +107,6 @@ def solve(work: Work, steps: int, *, seed: int, every: int, episodes: int, value
         device="cpu",
     )
     model.learn(steps, callback=callback)
-    # The step that was taken to be told to stop is not of the training.
+    # The last step, in which the callback stops training, does not count.
     taken = model.num_timesteps - (work.envs if callback.solved else 0)
     return Done(taken)

@@ -1,8 +1,8 @@
 """PPG as one file in the manner of CleanRL's ppg_procgen, written for this benchmark, on EnvPool's Procgen.
 
 One IMPALA encoder, a value head whose gradient stops at it, an auxiliary value head, one Adam for both
-phases, rewards scaled by the std of the discounted return. EnvPool resets in a step of its own, which is
-no transition: it is left out of both phases, as in ding_lite.
+phases, rewards scaled by the std of the discounted return. EnvPool's reset takes a step, which is
+no transition: both phases leave it out, as in ding_lite.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GAMMA = 0.999
 
 
 class Residual(nn.Module):
-    """Two convolutions beside the identity."""
+    """A residual block of two convolutions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class Network(nn.Module):
 
 
 class PoolEnvs:
-    """EnvPool's environments, and which of their rows are transitions."""
+    """EnvPool's environments, with a mask of the rows that are transitions."""
 
     def __init__(self, work: Work) -> None:
         import envpool

@@ -43,7 +43,7 @@ def train(work: Work, steps: int) -> Done:
         VectorReplayBuffer(work.samples, work.envs),
         raise_on_nan_in_buffer=False,
     )
-    told = algorithm.run_training(
+    result = algorithm.run_training(
         OnPolicyTrainerParams(
             training_collector=collector,
             max_epochs=1,
@@ -56,11 +56,11 @@ def train(work: Work, steps: int) -> Done:
         )
     )
     parameters = sum(p.numel() for p in algorithm.parameters())
-    return Done(told.train_step, updates.count, parameters)
+    return Done(result.train_step, updates.count, parameters)
 
 
 def _networks(work: Work, env: gym.Env) -> tuple[Any, nn.Module]:
-    """Returns policy and critic, each with layers of its own."""
+    """Returns policy and critic, with separate layers."""
     (size,) = env.observation_space.shape or ()
     policy_net, value_net = (
         Net(state_shape=(size,), hidden_sizes=work.hidden, activation=nn.Tanh) for _ in range(2)

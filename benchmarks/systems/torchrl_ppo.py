@@ -68,7 +68,7 @@ def train(work: Work, steps: int) -> Done:
 def _networks(work: Work, envs: EnvBase) -> tuple[Any, Any, bool]:
     """Returns policy, critic, and whether actions are discrete."""
     size = envs.observation_spec["observation"].shape[-1]
-    width = envs.action_spec.shape[-1]  # of the one-hot code, where actions are discrete
+    width = envs.action_spec.shape[-1]  # width of the one-hot code if actions are discrete
     discrete = "Categorical" in type(envs.action_spec).__name__ or "OneHot" in type(envs.action_spec).__name__
     options = dict(in_features=size, num_cells=list(work.hidden), activation_class=nn.Tanh)
     policy = MLP(out_features=width, **options)

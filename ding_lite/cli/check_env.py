@@ -1,4 +1,4 @@
-"""``ding-lite check-env``: a verdict table on an environment, or a random rollout of it as a tree."""
+"""``ding-lite check-env``: checks an environment, or prints a random rollout of it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,72 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.output import stdout_to_stderr
-from ding_lite.cli.sources import env_section, overrides_of
-from ding_lite.config import COMMAND_LINE, Config, compile_config
-from ding_lite.config_files import find_config, read_config
-from ding_lite.env_check import (
-    FAIL,
-    WARN,
-    Finding,
-    as_shapes,
-    findings,
-    random_rollout,
-    tree_lines,
+from ding_lite.cli.common import (
+    add_import,
+    add_json,
+    compile_arguments,
+    compile_file,
+    env_section,
+    overrides_of,
 )
+from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError, EnvError
 
+if TYPE_CHECKING:
+    from ding_lite.config.compile import Config
+    from ding_lite.tools.env_check import Finding
+
+SUMMARY = "check that an environment works, on every backend"
+DESCRIPTION = """\
+Plays random actions and checks that the environment follows gymnasium's API and its own spaces:
+observations, rewards, flags, time limits, seeds. Then checks that each backend
+(env.manager.type) returns exactly the same transitions as the environment alone.
+
+Each check prints OK, WARN (it works here, but may cause trouble) or FAIL, with what to do.
+The exit code is 3 if a check failed, and 0 otherwise.
+"""
+EXAMPLES = """\
+examples:
+  ding-lite check-env CartPole-v1                      a gymnasium id
+  ding-lite check-env my_module:MyEnv --steps 5000     a class in my_module.py
+  ding-lite check-env my_module:MyEnv env.kwargs.size=8
+                                                       with an argument of the class
+  ding-lite check-env -c my.py                         the environment of a config, with its wrappers
+  ding-lite check-env CartPole-v1 --rollout 100        shapes, dtypes and ranges of 100 random steps
+"""
+PRELOAD = ("ding_lite.tools.env_check",)
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
-WIDTH = 20  # of the checks' names
+CHECK_WIDTH = 20  # characters of the column with the names of the checks
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ding-lite check-env``."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="ENV_ID | key.path=value",
+        help="a gymnasium id, a registered name or package.module:Class; and keys of the section env, such "
+        "as env.kwargs.size=8",
+    )
+    parser.add_argument("-c", "--config", metavar="FILE|NAME", help="check the environment of this config")
+    parser.add_argument(
+        "--steps", type=int, default=1000, metavar="N", help="number of steps to play (default: 1000)"
+    )
+    parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of start states and actions")
+    parser.add_argument(
+        "--rollout",
+        type=int,
+        metavar="N",
+        help="print N random steps as a tree of shapes, dtypes and ranges, and check nothing",
+    )
+    add_json(parser)
+    add_import(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Checks, and returns 0 if nothing failed, 3 otherwise."""
+    """Prints the findings; returns 3 if a check failed, and 0 otherwise."""
     for name in ("steps", "rollout"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -45,26 +88,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> Config:
-    """Returns the config of -c, or of the environment that is named, with the overrides on top."""
-    named = [token for token in args.targets if "=" not in token]
-    overrides = overrides_of(args, [token for token in args.targets if "=" in token])
-    if len(named) > 1:
-        raise ConfigError(f"one environment at a time: got {' and '.join(named)}")
+    """Returns the config of -c or of the named environment, with the overrides applied."""
+    names = [token for token in args.overrides if "=" not in token]
+    overrides = overrides_of(args, [token for token in args.overrides if "=" in token])
+    if len(names) > 1:
+        raise ConfigError(f"expected one environment, got {' and '.join(names)}")
     if args.config:
-        if named:
-            raise ConfigError(f"give either -c or {named[0]}; with -c, env.env_id=... changes it")
-        file = find_config(args.config)
-        return compile_config(read_config(file), overrides, origin=str(file))
-    if named:
-        return compile_config({"env": env_section(named[0])}, overrides, origin=COMMAND_LINE)
+        if names:
+            raise ConfigError(
+                f"-c and {names[0]} exclude each other; with -c, change the environment by env.env_id=ID"
+            )
+        return compile_file(args.config, overrides)
+    if names:
+        return compile_arguments({"env": env_section(names[0])}, overrides)
     if not {"env.type", "env.env_id"} & overrides.keys():
         raise ConfigError(
-            "which environment? Name it (ding-lite check-env CartPole-v1), or give -c FILE or NAME"
+            "no environment: name one (ding-lite check-env CartPole-v1), or give -c FILE or NAME"
         )
-    return compile_config({}, overrides, origin=COMMAND_LINE)
+    return compile_arguments({}, overrides)
 
 
 def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:
+    from ding_lite.tools.env_check import as_shapes, random_rollout, tree_lines
+
     if args.json:
         with stdout_to_stderr():
             tree = random_rollout(env_cfg, args.rollout, seed)
@@ -77,31 +123,40 @@ def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Na
 
 
 def _check(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:
+    from ding_lite.tools.env_check import findings
+
     found = findings(env_cfg, steps=args.steps, seed=seed)
     if args.json:
         with stdout_to_stderr():
             rows = list(found)
-        told = {"env": name, "steps": args.steps, "seed": seed, "failed": _count(rows, FAIL)}
-        told |= {"warned": _count(rows, WARN), "findings": [row._asdict() for row in rows]}
-        print(json.dumps(told))
+    elif sys.stdout.isatty():
+        rows = _print_table(found)
     else:
-        rows = list(_table(found) if sys.stdout.isatty() else _lines(found))
+        rows = list(_print_lines(found))
+    failed = sum(row.verdict == "FAIL" for row in rows)
+    warned = sum(row.verdict == "WARN" for row in rows)
+    if args.json:
+        report = {
+            "env": name,
+            "steps": args.steps,
+            "seed": seed,
+            "failed": failed,
+            "warned": warned,
+            "findings": [row._asdict() for row in rows],
+        }
+        print(json.dumps(report))
+    else:
         checks = "1 check" if len(rows) == 1 else f"{len(rows)} checks"
-        counts = f"{checks}, {_count(rows, FAIL)} failed, {_count(rows, WARN)} warned"
-        print(f"{name}: {counts} ({args.steps} steps, seed {seed})")
-    return EnvError.exit_code if _count(rows, FAIL) else 0
+        print(f"{name}: {checks}, {failed} failed, {warned} warned ({args.steps} steps, seed {seed})")
+    return EnvError.exit_code if failed else 0
 
 
-def _count(rows: Iterable[Finding], verdict: str) -> int:
-    return sum(row.verdict == verdict for row in rows)
-
-
-def _lines(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Prints each finding as soon as it is known; advice has a line of its own."""
+def _print_lines(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Prints each finding as soon as its check is done, with advice on a line of its own, and yields it."""
     for row in found:
-        print(f"{row.verdict:<5} {row.check:<{WIDTH}} {_one_line(row.seen)}", flush=True)
+        print(f"{row.verdict:<5} {row.check:<{CHECK_WIDTH}} {_one_line(row.seen)}", flush=True)
         if row.advice:
-            print(f"{'':<5} {'':<{WIDTH}} -> {_one_line(row.advice)}", flush=True)
+            print(f"{'':<5} {'':<{CHECK_WIDTH}} -> {_one_line(row.advice)}", flush=True)
         yield row
 
 
@@ -109,8 +164,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _table(found: Iterable[Finding]) -> list[Finding]:
-    """Draws a table for a terminal, with the check that is running below it."""
+def _print_table(found: Iterable[Finding]) -> list[Finding]:
+    """Prints a table for a terminal, and the progress while the checks run; returns the findings."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -124,6 +179,6 @@ def _table(found: Iterable[Finding]) -> list[Finding]:
             style = STYLES[row.verdict]
             cells = (row.check, _one_line(row.seen), _one_line(row.advice))
             table.add_row(Text(row.verdict, style=style), *(Text(cell) for cell in cells))
-            status.update(f"{len(rows)} checks done, the last: {row.check}")
+            status.update(f"{len(rows)} checks done, last: {row.check}")
     console.print(table)
     return rows

@@ -1,50 +1,64 @@
-"""``ding-lite list``: the names that a config can use."""
+"""``ding-lite list``: lists the names that a config can use."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
-from ding_lite.config_files import read_config, shipped_configs
-from ding_lite.registry import (
-    ENCODER_REGISTRY,
-    ENV_REGISTRY,
-    MODEL_REGISTRY,
-    POLICY_REGISTRY,
-    WRAPPER_REGISTRY,
-    Registry,
-)
+SUMMARY = "list the policies, models, environments and shipped configs"
+DESCRIPTION = """\
+Lists the names that a config or the command line can use, with a line about each.
 
-REGISTRIES: dict[str, Registry] = {
-    "policies": POLICY_REGISTRY,
-    "models": MODEL_REGISTRY,
-    "encoders": ENCODER_REGISTRY,
-    "envs": ENV_REGISTRY,
-    "wrappers": WRAPPER_REGISTRY,
-}
+policies   key policy.type                 envs       key env.type
+models     key policy.model.type           wrappers   key env.wrappers
+encoders   key policy.model.encoder        configs    option -c
+"""
+EXAMPLES = """\
+examples:
+  ding-lite list configs       the shipped configs
+  ding-lite list policies      the algorithms
+  ding-lite list               everything
+"""
+KINDS = ("policies", "models", "encoders", "envs", "wrappers", "configs")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ding-lite list``."""
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="one kind of names (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints one kind of names, or all."""
-    for kind in [args.kind] if args.kind else [*REGISTRIES, "configs"]:
+    for kind in [args.kind] if args.kind else KINDS:
         if args.kind is None:
             print(f"{kind}:")
-        for name, about in _entries(kind):
-            print(f"  {name:<36}{about}".rstrip())
+        for name, summary in _entries(kind):
+            print(f"  {name:<36}{summary}".rstrip())
     return 0
 
 
 def _entries(kind: str) -> list[tuple[str, str]]:
+    """Returns ``(name, summary)`` of each entry of a kind."""
+    from ding_lite.config import registry as registries
+    from ding_lite.config.files import read_config, shipped_configs
+
     if kind == "configs":
-        return [(name, _about(file)) for name, file in shipped_configs().items()]
-    registry = REGISTRIES[kind]
+        return [(name, _config_summary(read_config(file))) for name, file in shipped_configs().items()]
+    registry = {
+        "policies": registries.POLICY_REGISTRY,
+        "models": registries.MODEL_REGISTRY,
+        "encoders": registries.ENCODER_REGISTRY,
+        "envs": registries.ENV_REGISTRY,
+        "wrappers": registries.WRAPPER_REGISTRY,
+    }[kind]
     return [(name, _first_line(registry.get(name).__doc__)) for name in registry.names()]
 
 
-def _about(file: object) -> str:
-    config = read_config(file)  # type: ignore[arg-type]
-    return (
-        f"{config['policy'].get('type', 'ppo')} on {config['env'].get('env_id') or config['env'].get('type')}"
-    )
+def _config_summary(config: Mapping[str, Any]) -> str:
+    """Returns "ppo on CartPole-v1"."""
+    env = config["env"]
+    return f"{config['policy'].get('type', 'ppo')} on {env.get('env_id') or env.get('type')}"
 
 
 def _first_line(text: str | None) -> str:

@@ -1,14 +1,43 @@
-"""``ding-lite plot``: learning curves of runs as a picture."""
+"""``ding-lite plot``: draws the learning curves of runs."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from ding_lite.plotting import plot_runs
+SUMMARY = "draw learning curves of runs"
+DESCRIPTION = """\
+Draws the learning curves of runs: return and episode length, in training and evaluation.
+
+Runs whose configs differ only in the seed are drawn as one curve: their mean, and from three
+seeds on its 95 % bootstrap interval. Needs matplotlib: pip install "ding_lite[plot]".
+"""
+EXAMPLES = """\
+examples:
+  ding-lite plot runs/cartpole_ppo                     one run, to curves.png
+  ding-lite plot runs/cartpole_ppo* -o cartpole.pdf    all seeds of a config, as one curve
+  ding-lite plot runs/ppo_* runs/ppg_* --title "PPO against PPG"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ding-lite plot``."""
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs")
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="curves.png",
+        metavar="FILE",
+        help="the picture: a .png, .pdf or .svg file (default: curves.png)",
+    )
+    parser.add_argument(
+        "--title", metavar="TEXT", help="title of the figure (default: what the runs have in common)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draws the runs and says where the picture is."""
-    print(plot_runs([Path(run) for run in args.runs], Path(args.output), title=args.title))
+    """Draws the runs and prints the path of the picture."""
+    from ding_lite.tools.plot import plot_runs
+
+    print(plot_runs([Path(folder) for folder in args.runs], Path(args.output), title=args.title))
     return 0

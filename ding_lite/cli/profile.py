@@ -1,4 +1,4 @@
-"""``ding-lite profile``: where the time of training goes, or which setting is fastest; a table, or JSON."""
+"""``ding-lite profile``: shows where the time of training goes, or finds the fastest settings."""
 
 from __future__ import annotations
 
@@ -10,61 +10,121 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.output import stdout_to_stderr
-from ding_lite.cli.sources import config_of
-from ding_lite.config import Config
-from ding_lite.config_files import parse_overrides
+from ding_lite.cli.common import add_config_options, add_json, config_of
+from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
-from ding_lite.profiling import Profile, advice, profile, training, words_for
-from ding_lite.tuning import Setting, TrainingProcess, Trial, Tuner
 
-SELDOM = ("auxiliary", "evaluation", "checkpoint")  # phases that not every iteration has
-# What falls due in one slice and not in the next would hide what is compared.
-UNDISTURBED = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
-WIDTH = 33  # of a setting
-MINUTES = 1.0  # that --tune takes where nothing is said
+if TYPE_CHECKING:
+    from ding_lite.config.compile import Config
+    from ding_lite.tools.profile import Profile
+    from ding_lite.tools.tune import Setting, Trial, Tuner
+
+SUMMARY = "show where the time of training goes, and which keys to try"
+DESCRIPTION = """\
+Trains for some iterations in a temporary folder, and shows how much time each phase takes and
+which keys of the config to try:
+
+  env          stepping the environments        gradient     losses, backward, clipping
+  act          the policy's actions             optimiser    Adam's steps
+  store        the rollout, and its checks      auxiliary    PPG's auxiliary phase
+  advantages   values and advantages            logging, evaluation, checkpoint
+  minibatches  drawing them from the samples    other        everything else
+
+Evaluations, checkpoints and auxiliary phases are measured if they fall due in these iterations.
+
+--tune finds the fastest settings on this machine instead. It tries env.manager.type with its
+worker_num and double_buffer, num_threads and policy.learn.compile, one after the other,
+beginning with those that affect the slowest phase. Each setting trains in a process of its
+own, in turns with the best setting so far, and replaces it only if it is faster by more than
+the measurements vary. Keys that change what is learned, such as policy.collect.n_sample,
+env.collector_env_num and policy.learn.batch_size, stay as they are.
+"""
+EXAMPLES = """\
+examples:
+  ding-lite profile -c cartpole_ppo                    a table of phases
+  ding-lite profile -c my.py env.manager=subprocess    with another setting
+  ding-lite profile -c my.py --tune --minutes 5        search for 5 minutes, then print the command
+"""
+PRELOAD = ("ding_lite.tools.tune",)
+
+RARE_PHASES = ("auxiliary", "evaluation", "checkpoint")  # not in every iteration
+# What falls due in one slice of training but not in the next would distort the comparison of settings.
+NO_INTERRUPTIONS = {"policy.eval.eval_freq": 0, "checkpoint.freq": 0, "checkpoint.keep_freq": 0}
+SETTING_WIDTH = 33  # characters of the column with the settings
+DEFAULT_MINUTES = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ding-lite profile``."""
+    add_config_options(parser)
+    parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of the run")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        metavar="N",
+        help="iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole auxiliary "
+        "cycles)",
+    )
+    parser.add_argument(
+        "--tune", action="store_true", help="find the fastest settings, and print the command"
+    )
+    parser.add_argument("--minutes", type=float, metavar="M", help="time limit of --tune (default: 1)")
+    add_json(parser)
+    # For the processes that --tune starts: see _train_on_request.
+    parser.add_argument("--contestant", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures, and prints what came out."""
+    """Measures, and prints the result."""
     if args.iterations is not None and args.iterations < 1:
         raise ConfigError(f"--iterations: expected at least 1, got {args.iterations}")
     if args.tune and args.iterations is not None:
-        raise ConfigError("--iterations is for the table of phases; --minutes says how long --tune may take")
+        raise ConfigError("--iterations cannot be used with --tune; set the time limit with --minutes")
     if args.minutes is not None and not args.tune:
-        raise ConfigError("--minutes is how long --tune may take; --iterations is for the table of phases")
+        raise ConfigError("--minutes is for --tune; without it, set the number of --iterations")
     if args.minutes is not None and not 0 < args.minutes < math.inf:
         raise ConfigError(f"--minutes: expected a number above 0, got {args.minutes}")
     config = config_of(args)
     if args.contestant:
-        return _compete(config, args)
+        return _train_on_request(config, args)
     if args.tune:
         return _tune(config, args)
+    return _show_phases(config, args)
+
+
+# ------------------------------------------------------------------ the table of phases
+
+
+def _show_phases(config: Config, args: argparse.Namespace) -> int:
+    from ding_lite.tools.profile import profile
+
     with stdout_to_stderr() if args.json else contextlib.nullcontext():
-        found = profile(config, iterations=args.iterations, seed=args.seed)
-    told = _told(found, config)
-    print(json.dumps(told) if args.json else "\n".join(_table(told)))
+        result = profile(config, iterations=args.iterations, seed=args.seed)
+    report = _report(result, config)
+    print(json.dumps(report) if args.json else "\n".join(_phase_table(report)))
     return 0
 
 
-def _told(found: Profile, config: Config) -> dict[str, Any]:
-    largest, share = found.largest()
+def _report(result: Profile, config: Config) -> dict[str, Any]:
+    from ding_lite.tools.profile import advice
+
+    largest, share = result.largest()
     return {
         "config": config.values.exp_name,
-        "device": found.device,
-        "iterations": found.iterations,
-        "env_steps": found.env_steps,
-        "iteration_ms": 1000 * found.seconds / found.iterations,
-        "env_steps_per_second": found.env_steps_per_second,
+        "device": result.device,
+        "iterations": result.iterations,
+        "env_steps": result.env_steps,
+        "iteration_ms": 1000 * result.seconds / result.iterations,
+        "env_steps_per_second": result.env_steps_per_second,
         "phases": {
             phase.name: {
-                "ms": 1000 * phase.seconds / found.iterations,
-                "percent": 100 * phase.seconds / found.seconds,
+                "ms": 1000 * phase.seconds / result.iterations,
+                "percent": 100 * phase.seconds / result.seconds,
                 "calls": phase.calls,
             }
-            for phase in found.phases
+            for phase in result.phases
         },
         "largest": largest,
         "largest_percent": 100 * share,
@@ -72,76 +132,103 @@ def _told(found: Profile, config: Config) -> dict[str, Any]:
     }
 
 
-def _table(told: dict[str, Any]) -> list[str]:
-    count = told["iterations"]
-    lines = [f"{told['config']} on {told['device']}: {count} iterations, {told['env_steps']:,} env steps", ""]
-    lines.append(f"{'phase':<12} {'ms/iteration':>12} {'%':>6}")
-    for phase, row in told["phases"].items():
-        seldom = f"   {row['calls']} in {count} iterations" if phase in SELDOM else ""
-        lines.append(f"{phase:<12} {row['ms']:>12.2f} {row['percent']:>6.1f}{seldom}")
-    lines.append(f"{'iteration':<12} {told['iteration_ms']:>12.2f} {100:>6.1f}")
-    lines += ["", f"{told['env_steps_per_second']:,.0f} env steps/s"]
-    largest = words_for(told["largest"])
-    lines.append(f"Most of the time, {told['largest_percent']:.0f} %, goes to: {largest}. To try:")
-    width = max(len(key) for key in told["try"])
-    return [
-        *lines,
-        *(f"  {key:<{width}}  now {row['now']!r}; {row['hint']}" for key, row in told["try"].items()),
+def _phase_table(report: dict[str, Any]) -> list[str]:
+    from ding_lite.tools.profile import group_title
+
+    iterations = report["iterations"]
+    measured = f"{iterations} iterations, {report['env_steps']:,} env steps"
+    lines = [
+        f"{report['config']} on {report['device']}: {measured}",
+        "",
+        f"{'phase':<12} {'ms/iteration':>12} {'%':>6}",
     ]
+    for phase, row in report["phases"].items():
+        calls = f"   {row['calls']} in {iterations} iterations" if phase in RARE_PHASES else ""
+        lines.append(f"{phase:<12} {row['ms']:>12.2f} {row['percent']:>6.1f}{calls}")
+    largest = group_title(report["largest"])
+    lines += [
+        f"{'iteration':<12} {report['iteration_ms']:>12.2f} {100:>6.1f}",
+        "",
+        f"{report['env_steps_per_second']:,.0f} env steps/s",
+        f"Most of the time, {report['largest_percent']:.0f} %, goes to: {largest}. To try:",
+    ]
+    key_width = max(len(key) for key in report["try"])
+    for key, row in report["try"].items():
+        lines.append(f"  {key:<{key_width}}  now {row['now']!r}; {row['hint']}")
+    return lines
 
 
-def _compete(config: Config, args: argparse.Namespace) -> int:
-    """Trains as many iterations as each line of standard input says, and answers with their profile."""
+# ------------------------------------------------------------------ --tune
+
+
+def _train_on_request(config: Config, args: argparse.Namespace) -> int:
+    """Trains for as many iterations as each line of standard input has, and prints their profile as JSON.
+
+    ``--tune`` starts this command once for each setting (:class:`ding_lite.tools.tune.TrainingProcess`).
+    """
+    from ding_lite.tools.profile import training
+
     with contextlib.ExitStack() as stack:
         with stdout_to_stderr():
             measure = stack.enter_context(training(config, args.seed))
         for line in sys.stdin:
-            if args.signals.caught:  # a library that was being imported has swallowed the exception
+            if args.signals.caught:  # an import may have swallowed the exception
                 break
             with stdout_to_stderr():
-                found = measure(int(line))
-            print(json.dumps(found._asdict()), flush=True)
+                result = measure(int(line))
+            print(json.dumps(result._asdict()), flush=True)
     return int(args.signals.exit_code)
 
 
 def _tune(config: Config, args: argparse.Namespace) -> int:
-    """Prints each setting as soon as it has been tried, and in the end the command of the fastest."""
-    deadline = time.monotonic() + 60 * (MINUTES if args.minutes is None else args.minutes)
+    """Prints each trial as soon as it is done, and at the end the command with the fastest setting."""
+    from ding_lite.tools.profile import profile
+    from ding_lite.tools.tune import TrainingProcess, Tuner
+
+    minutes = DEFAULT_MINUTES if args.minutes is None else args.minutes
+    deadline = time.monotonic() + 60 * minutes
     with stdout_to_stderr() if args.json else contextlib.nullcontext():
         present = profile(config, iterations=2, warm_up=1, seed=args.seed)
 
     def start(setting: Setting) -> TrainingProcess:
-        command = ["profile", "--contestant", *_source(args), *_typed(args, {**setting, **UNDISTURBED})]
-        return TrainingProcess(command, deadline)
+        overrides = _overrides(args, {**setting, **NO_INTERRUPTIONS})
+        return TrainingProcess(["profile", "--contestant", *_source_options(args), *overrides], deadline)
 
     tuner = Tuner(config, present, start, deadline - time.monotonic())
     if not args.json:
         print("\n".join(_heading(config, present)), flush=True)
-    tried = []
+    trials = []
     for trial in tuner.trials():
-        tried.append(trial)
+        trials.append(trial)
         if not args.json:
-            print("\n".join(_rows(trial)), flush=True)
-    command = shlex.join(["ding-lite", "train", *_source(args), *_typed(args, tuner.best)])
+            print("\n".join(_trial_lines(trial)), flush=True)
+    command = shlex.join(["ding-lite", "train", *_source_options(args), *_overrides(args, tuner.best)])
     if args.json:
-        told = {"overrides": tuner.best, "gain": tuner.gain - 1, "command": command}
-        print(json.dumps({**told, "tried": [_as_told(trial) for trial in tried]}))
+        report = {
+            "overrides": tuner.best,
+            "gain": tuner.gain - 1,
+            "command": command,
+            "tried": [_trial_report(trial) for trial in trials],
+        }
+        print(json.dumps(report))
     else:
-        print("\n".join(_verdict(tuner, tried, command)))
+        print("\n".join(_verdict(tuner, trials, command)))
     return 0
 
 
-def _source(args: argparse.Namespace) -> list[str]:
-    """Returns the arguments, as they were given, that say what is trained."""
-    named = {"-c": args.config, "--env": args.env, "--policy": args.policy, "-s": args.seed}
-    given = [word for option, value in named.items() if value is not None for word in (option, str(value))]
-    return given + [word for name in args.named_imports for word in ("--import", name)]
+def _source_options(args: argparse.Namespace) -> list[str]:
+    """Returns the options of this command that name the config and the seed, for another command."""
+    values = {"-c": args.config, "--env": args.env, "--policy": args.policy, "-s": args.seed}
+    options = [word for option, value in values.items() if value is not None for word in (option, str(value))]
+    return options + [word for name in args.imports for word in ("--import", name)]
 
 
-def _typed(args: argparse.Namespace, setting: Mapping[str, Any]) -> list[str]:
-    """Returns the overrides that were given, and those of ``setting`` in place of or after them."""
-    given = [token for token in args.overrides if not parse_overrides([token]).keys() & setting.keys()]
-    return given + _tokens(setting)
+def _overrides(args: argparse.Namespace, setting: Mapping[str, Any]) -> list[str]:
+    """Returns the overrides of this command, with the keys of ``setting`` replaced or added."""
+    from ding_lite.config.files import parse_overrides
+
+    kept = [token for token in args.overrides if not parse_overrides([token]).keys() & setting.keys()]
+    return kept + _tokens(setting)
 
 
 def _tokens(setting: Mapping[str, Any]) -> list[str]:
@@ -149,49 +236,58 @@ def _tokens(setting: Mapping[str, Any]) -> list[str]:
 
 
 def _heading(config: Config, present: Profile) -> list[str]:
+    from ding_lite.tools.profile import group_title
+
     threads = "1 thread" if present.threads == 1 else f"{present.threads} threads"
     steps = "compiled steps" if present.compiled else "no compiled steps"
     return [
         f"{config.values.exp_name} on {present.device}: {present.backend}, {threads}, {steps}",
-        f"Most of the time goes to: {words_for(present.largest()[0])}",
+        f"Most of the time goes to: {group_title(present.largest()[0])}",
         "",
-        f"{'setting':<{WIDTH}} {'steps/s':>9} {'best so far':>11} {'gain':>7}",
+        f"{'setting':<{SETTING_WIDTH}} {'steps/s':>9} {'best so far':>11} {'gain':>7}",
     ]
 
 
-def _rows(trial: Trial) -> list[str]:
-    """Returns a line for each key of a setting, and one for what compiling costs."""
-    one, *more = _tokens(trial.setting)
-    *first, last = one, *(f"  {key}" for key in more)
+def _trial_lines(trial: Trial) -> list[str]:
+    """Returns a line for each key of the setting, the last one with the result, and one about compiling."""
     if trial.gain is None:
-        told = f"{'':>29} {trial.verdict}" + (f": {trial.reason}" if trial.reason else "")
+        reason = f": {trial.reason}" if trial.reason else ""
+        result = f"{'':>29} {trial.verdict}{reason}"
     else:
         gain = f"{100 * trial.gain:>+5.0f} % \N{PLUS-MINUS SIGN} {100 * (trial.spread or 0):.0f}"
-        told = f"{trial.speed:>9,.0f} {trial.present:>11,.0f} {gain:<12} {trial.verdict}"
-    rows = [*first, f"{last:<{WIDTH}} {told}"]
+        result = f"{trial.speed:>9,.0f} {trial.present:>11,.0f} {gain:<12} {trial.verdict}"
+    first, *others = _tokens(trial.setting)
+    lines = [first, *(f"  {key}" for key in others)]
+    lines[-1] = f"{lines[-1]:<{SETTING_WIDTH}} {result}"
     if trial.compilation is not None:
         cost = trial.compilation
-        pays = f"pays after {cost.pays_after:,.0f} updates, and this run plans {cost.planned:,.0f}"
-        told = "no gain is certain" if math.isinf(cost.pays_after) else pays
-        rows.append(f"  compiling takes {cost.seconds:.1f} s: {told}")
-    return rows
+        if math.isinf(cost.pays_after):
+            pays = "no gain is certain"
+        else:
+            pays = f"pays after {cost.pays_after:,.0f} updates, and this run plans {cost.planned:,.0f}"
+        lines.append(f"  compiling takes {cost.seconds:.1f} s: {pays}")
+    return lines
 
 
-def _verdict(tuner: Tuner, tried: list[Trial], command: str) -> list[str]:
+def _verdict(tuner: Tuner, trials: list[Trial], command: str) -> list[str]:
     lines = [""]
-    if any(trial.verdict == "not tried" for trial in tried):
-        lines.append("The time was up before all were tried: --minutes gives more.")
-    if not tuner.best:
-        if any(trial.verdict == "not clear" for trial in tried):
-            return [*lines, "The machine's own speed moves too much to say; try more --minutes."]
-        return [*lines, "Nothing that was tried makes it faster: leave it as it is."]
-    return [*lines, f"{100 * (tuner.gain - 1):+.0f} % env steps/s with", f"  {command}"]
+    verdicts = {trial.verdict for trial in trials}
+    if "not tried" in verdicts:
+        lines.append("The time was up before all settings were tried: increase --minutes.")
+    if tuner.best:
+        lines += [f"{100 * (tuner.gain - 1):+.0f} % env steps/s with", f"  {command}"]
+    elif "not clear" in verdicts:
+        lines.append("The speed of the machine varies too much for a verdict: increase --minutes.")
+    else:
+        lines.append("No setting that was tried is faster: keep the config as it is.")
+    return lines
 
 
-def _as_told(trial: Trial) -> dict[str, Any]:
-    """Returns a trial for JSON, which has no infinity."""
-    cost = trial.compilation
-    told = None if cost is None else cost._asdict()
-    if told and math.isinf(told["pays_after"]):
-        told["pays_after"] = None
-    return {**trial._asdict(), "compilation": told}
+def _trial_report(trial: Trial) -> dict[str, Any]:
+    """Returns a trial as JSON data; JSON has no infinity, so ``pays_after`` is then None."""
+    report = trial._asdict()
+    if trial.compilation is not None:
+        report["compilation"] = trial.compilation._asdict()
+        if math.isinf(trial.compilation.pays_after):
+            report["compilation"]["pays_after"] = None
+    return report

@@ -1,7 +1,8 @@
-"""What the signals that end a process do: Ctrl-C, SIGTERM, and SIGHUP when a terminal goes away.
+"""Signals that end a command: SIGINT (Ctrl-C), SIGTERM, and SIGHUP when the terminal is closed.
 
-Where there is nothing to save they end the command at once, cleaning up on the way out. A run that
-trains takes over: the first signal is a request to end at the next boundary, a second Ctrl-C ends at once.
+A command that has nothing to save ends at once: the handler raises KeyboardInterrupt, so that ``with`` and
+``finally`` blocks clean up. A training takes over with :meth:`Signals.hand_over`: the first signal asks it to
+end after its current iteration, and a second Ctrl-C raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
 
 class Signals:
-    """Handles signals inside a ``with``; outside of the main thread it does nothing.
+    """Handles the signals inside a ``with`` block; outside of the main thread it does nothing.
 
     Attributes:
-        caught: the name of the first one; empty before.
+        caught: name of the first signal, such as "SIGINT"; "" before one.
     """
 
     def __init__(self) -> None:
         self.caught = ""
-        self._ask: Callable[[str], None] | None = None
+        self._request_stop: Callable[[str], None] | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for name in EXIT_CODES:
                 number = getattr(signal, name, None)
-                # nohup ignores SIGHUP so that the run outlives the terminal.
+                # Under nohup SIGHUP is ignored, so that the run continues when the terminal is closed.
                 if number and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):
                     self._previous[number] = signal.signal(number, self._handle)
         return self
@@ -42,20 +43,25 @@ class Signals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def hand_over(self, ask: Callable[[str], None]) -> None:
-        """Lets ``ask`` be called with a signal's name, from now on, where one would have ended us."""
-        self._ask = ask
-        if self.caught:  # a library that was being imported has swallowed the exception
-            ask(self.caught)
+    def hand_over(self, request_stop: Callable[[str], None]) -> None:
+        """Calls ``request_stop(name)`` for each signal from now on, in place of raising KeyboardInterrupt.
+
+        It is called at once if a signal came before: an import in progress may have swallowed the exception.
+        """
+        self._request_stop = request_stop
+        if self.caught:
+            request_stop(self.caught)
 
     @property
     def exit_code(self) -> int:
-        """Returns that of the first signal, or 0."""
+        """Returns the exit code for the first signal, or 0 if there was none."""
         return EXIT_CODES.get(self.caught, 0)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        name, again = signal.Signals(number).name, bool(self.caught)
-        self.caught = self.caught or name
-        if self._ask is None or (again and name == "SIGINT"):
+        name = signal.Signals(number).name
+        is_first = not self.caught
+        if is_first:
+            self.caught = name
+        if self._request_stop is None or (name == "SIGINT" and not is_first):
             raise KeyboardInterrupt(name)
-        self._ask(name)
+        self._request_stop(name)

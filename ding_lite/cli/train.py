@@ -1,4 +1,4 @@
-"""``ding-lite train``: a run from a config, or more of one that was saved."""
+"""``ding-lite train``: trains a policy from a config, or resumes a run."""
 
 from __future__ import annotations
 
@@ -8,25 +8,89 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ding_lite.cli.sources import config_of, overrides_of
-from ding_lite.display import Display, display_for
+from ding_lite.cli.common import add_config_options, config_of, overrides_of
 from ding_lite.errors import ConfigError
-from ding_lite.pipeline import SerialPipeline
 
+if TYPE_CHECKING:
+    from ding_lite.run.display import Display
+    from ding_lite.run.pipeline import SerialPipeline
+
+SUMMARY = "train a policy, or resume a run"
+DESCRIPTION = """\
+Trains a policy, and writes metrics, checkpoints and a log to a run folder:
+runs/EXP_NAME, where EXP_NAME is a key of the config (see also --exp-name).
+
+A run ends after max_env_step steps of the environments (1,000,000 by default), or when an
+evaluation reaches env.stop_value. Ctrl-C ends it after the current iteration and saves it;
+a second Ctrl-C ends it at once. --resume continues a run that was ended in any way.
+"""
+EXAMPLES = """\
+examples:
+  ding-lite train -c cartpole_ppo                         a shipped config
+  ding-lite train -c my.py -s 3 policy.learn.batch_size=128
+                                                          a file, seed 3, another minibatch size
+  ding-lite train --env Pendulum-v1 --policy ppg          no config file
+  ding-lite train -c cartpole_ppo --exp-name /tmp/try     another run folder
+  ding-lite train --resume runs/cartpole_ppo              continue a run
+  ding-lite train --resume runs/cartpole_ppo --max-env-step 500000
+                                                          continue a finished run up to 500,000 steps
+  ding-lite train -c my.py --init-from runs/cartpole_ppo  a new run, with the weights of another one
+"""
+PRELOAD = ("ding_lite.run.pipeline",)
 STDERR = 2
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ding-lite train``."""
+    add_config_options(parser)
+    run = parser.add_argument_group("run")
+    run.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of the run (default: the key seed)")
+    run.add_argument(
+        "--exp-name",
+        metavar="DIR",
+        help="the run's folder, as a path; a new run needs a folder that does not exist",
+    )
+    run.add_argument("--max-env-step", type=int, metavar="N", help="stop after N steps of the environments")
+    run.add_argument("--max-train-iter", type=int, metavar="N", help="stop after N optimiser steps")
+    run.add_argument(
+        "-q", "--quiet", action="store_true", help="print nothing; log.txt in the run's folder has everything"
+    )
+    start = parser.add_argument_group("starting from saved weights")
+    start.add_argument(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="DIR|CKPT",
+        help="continue a run from its newest intact checkpoint, or from the given checkpoint; without a "
+        "value, the run of --exp-name or of the config",
+    )
+    start.add_argument(
+        "--override",
+        action="store_true",
+        help="with --resume: accept changes that the saved state does not fit, such as another number of "
+        "environments; episodes then start anew",
+    )
+    start.add_argument(
+        "--init-from",
+        metavar="RUN|CKPT",
+        help="start a new run with the weights and the normalisation statistics of a run's best checkpoint, "
+        "or of the given checkpoint",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    """Trains, and returns 0, or what the signal that ended it calls for."""
+    """Trains; returns 0, or the exit code of the signal that ended the run."""
+    from ding_lite.run.display import display_for
+
     if args.resume is None and args.override:
-        raise ConfigError("--override belongs to --resume; a new run takes any key.path=value")
+        raise ConfigError("--override needs --resume; a new run accepts any key.path=value")
     with display_for(sys.stdout, args.quiet) as display:
-        pipeline = _new(args, display) if args.resume is None else _resumed(args, display)
-        args.signals.hand_over(lambda name: _ask_to_stop(pipeline, name))
-        if args.resume is not None and pipeline.is_over() and _is_concluded(pipeline.folder):
-            display.say(_finished(pipeline))
+        pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
+        args.signals.hand_over(lambda name: _request_stop(pipeline, name))
+        if args.resume is not None and pipeline.is_over() and _has_final_result(pipeline.folder):
+            display.say(_finished_message(pipeline))
             pipeline.close()
             return 0
         for _ in pipeline:
@@ -35,15 +99,17 @@ def run(args: argparse.Namespace) -> int:
     return int(args.signals.exit_code)
 
 
-def _ask_to_stop(pipeline: SerialPipeline, signal: str) -> None:
+def _request_stop(pipeline: SerialPipeline, signal: str) -> None:
     pipeline.request_stop(signal)
     with contextlib.suppress(OSError):
-        if os.isatty(STDERR):  # an iteration may take long, and who sees nothing presses again
-            # Not print: a signal may come in the middle of one, whose buffer it cannot enter.
+        if os.isatty(STDERR):  # an iteration may take long; without an answer the user would press again
+            # os.write, because a signal may interrupt a print, whose buffer is not reentrant.
             os.write(STDERR, b"\nending after this iteration, then saving; Ctrl-C again stops at once\n")
 
 
-def _new(args: argparse.Namespace, display: Display) -> SerialPipeline:
+def _new_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
+    from ding_lite.run.pipeline import SerialPipeline
+
     return SerialPipeline(
         config_of(args),
         seed=args.seed,
@@ -52,42 +118,49 @@ def _new(args: argparse.Namespace, display: Display) -> SerialPipeline:
         folder=args.exp_name,
         init_from=args.init_from,
         display=display,
+        own_process=True,
     )
 
 
-def _resumed(args: argparse.Namespace, display: Display) -> SerialPipeline:
-    named = config_of(args) if args.config or args.env else None
-    run_folder = args.resume or args.exp_name or (named and str(Path("runs") / named.values.exp_name))
-    if not run_folder:
-        raise ConfigError("--resume: which run? Name its folder: --resume DIR, or --exp-name, or -c")
+def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
+    from ding_lite.run.pipeline import SerialPipeline
+
     if args.init_from:
-        raise ConfigError("--resume goes on with the weights of the run itself; leave --init-from out")
-    seed: dict[str, Any] = {} if args.seed is None else {"seed": args.seed}
+        raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
+    config = config_of(args) if args.config or args.env else None
+    folder = args.resume or args.exp_name
+    if not folder and config is not None:
+        folder = str(Path("runs") / config.values.exp_name)
+    if not folder:
+        raise ConfigError("--resume: no run: name its folder as --resume DIR or --exp-name DIR, or give -c")
+    changes = overrides_of(args, args.overrides)
+    if args.seed is not None:
+        changes["seed"] = args.seed
     return SerialPipeline.resume(
-        run_folder,
-        config=named,
-        changes={**overrides_of(args, args.overrides), **seed},
+        folder,
+        config=config,
+        changes=changes,
         override=args.override,
         max_env_step=args.max_env_step,
         max_train_iter=args.max_train_iter,
         display=display,
-        # What the user has named in this very call.
-        trust=[*args.imports, *(named.modules() if named else ())],
+        own_process=True,
+        trust=[*args.modules, *(config.modules() if config is not None else ())],
     )
 
 
-def _is_concluded(folder: Path) -> bool:
-    """Returns whether result.json says that the run is done; one that was killed may not have got there."""
+def _has_final_result(folder: Path) -> bool:
+    """Returns whether ``result.json`` says that the run is complete; a killed run may not have written it."""
     try:
         return json.loads((folder / "result.json").read_text())["status"] in ("solved", "finished")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
-def _finished(pipeline: SerialPipeline) -> str:
-    progress, cfg = pipeline.progress, pipeline.cfg
+def _finished_message(pipeline: SerialPipeline) -> str:
+    progress = pipeline.progress
     solved = ", solved" if progress.solved else ""
     return (
-        f"{pipeline.folder} is finished: {progress.env_step:,} of {cfg.max_env_step:,} env steps{solved}. "
-        "A --max-env-step or a --max-train-iter beyond what it has done takes it further"
+        f"{pipeline.folder} is finished: {progress.env_step:,} of {pipeline.cfg.max_env_step:,} env steps"
+        f"{solved}. To continue it, give a higher --max-env-step or --max-train-iter"
     )

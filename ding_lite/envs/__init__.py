@@ -1,6 +1,6 @@
-"""Vector environments of every kind behind one face, and how they are made from a config."""
+"""Vector environments behind one interface, and functions that make them from a config."""
 
-import ding_lite.envs.atari  # noqa: F401 - its wrappers register
+import ding_lite.envs.atari  # noqa: F401 - registers the Atari wrappers
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.vector import VectorEnv
 

@@ -1,6 +1,6 @@
-"""Atari, and other games of several lives: what their frames, lives and FIRE become.
+"""Wrappers for Atari, and for other games with several lives: frames, lives and the FIRE button.
 
-``wrappers=["atari"]`` is all of it; each can be named alone, too.
+``wrappers=["atari"]`` applies all of them; each has a name of its own, too.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import AtariPreprocessing, OrderEnforcing, TimeLimit
 
+from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.packages import AtariReset
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.wrappers import frame_stack, reward_clip
 from ding_lite.errors import ConfigError, EnvContractError
-from ding_lite.registry import WRAPPER_REGISTRY
 
-BLIND = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  # wrappers that look at no observation
+IGNORE_OBSERVATIONS = (AtariReset, EpisodeRecorder, OrderEnforcing, TimeLimit)  # wrappers that do so
 
 
 @WRAPPER_REGISTRY.register("episodic_life")
 def episodic_life(env: gym.Env, noop_action: int = 0, *, evaluate: bool = False) -> gym.Env:
-    """Ends the agent's episode with each lost life, in training alone; the game goes on."""
+    """Ends the agent's episode at each lost life, in training only; the game goes on."""
     return env if evaluate else EpisodicLife(env, noop_action)
 
 
 class EpisodicLife(gym.Wrapper):
-    """Says "terminated" when ``info["lives"]`` falls; the reset after it goes on with the same game.
+    """Returns terminated=True when ``info["lives"]`` decreases; the next reset goes on with the same game.
 
-    Such a reset does not reach the environment: one step of doing nothing takes its place.
+    That reset does not reach the environment: it takes one step with ``noop_action`` instead.
     """
 
     def __init__(self, env: gym.Env, noop_action: int = 0) -> None:
         super().__init__(env)
         self.noop_action = noop_action
-        self._lives, self._life_lost = 0, False
+        self._lives = 0
+        self._life_lost = False
 
     def reset(self, **kwargs: Any) -> Any:
         if self._life_lost:
@@ -51,21 +52,21 @@ class EpisodicLife(gym.Wrapper):
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         lives = lives_of(info, "episodic_life")
-        # At 0 lives some games (Qbert) still play a few frames: their own end is the end.
+        # Some games (Qbert) play a few more frames at 0 lives; only the game itself ends the last life.
         self._life_lost = 0 < lives < self._lives and not (terminated or truncated)
         self._lives = lives
         return obs, reward, terminated or self._life_lost, truncated, info
 
 
 def lives_of(info: Mapping[str, Any], wrapper: str) -> int:
-    """Returns the lives that an info tells.
+    """Returns ``info["lives"]``.
 
     Raises:
-        EnvContractError: if it tells none.
+        EnvContractError: if info has no such key; the message names ``wrapper``.
     """
     if "lives" not in info:
         raise EnvContractError(
-            f"env.wrappers: {wrapper} needs info['lives'] at every reset and step, and there is only "
+            f"env.wrappers: {wrapper} needs info['lives'] at every reset and step; this info has only "
             f"{sorted(map(str, info))}"
         )
     return int(info["lives"])
@@ -73,18 +74,21 @@ def lives_of(info: Mapping[str, Any], wrapper: str) -> int:
 
 @WRAPPER_REGISTRY.register("fire_reset")
 def fire_reset(env: gym.Env) -> gym.Env:
-    """Presses FIRE where a new ball waits for it; games without FIRE are left as they are."""
+    """Presses FIRE where the game waits for it, such as for a new ball; no effect on games without FIRE."""
     if not hasattr(env.unwrapped, "get_action_meanings"):
-        raise ConfigError("env.wrappers: fire_reset: only Atari environments say which action is FIRE")
+        raise ConfigError(
+            "env.wrappers: fire_reset: only Atari environments declare which action is FIRE; remove this "
+            "wrapper"
+        )
     meanings = env.unwrapped.get_action_meanings()
     return FireReset(env) if "FIRE" in meanings and len(meanings) >= 3 else env
 
 
 class FireReset(gym.Wrapper):
-    """Takes actions 1 (FIRE) and 2 after each reset, and after each lost life that is no reset.
+    """Takes actions 1 (FIRE) and 2 after each reset, and after each lost life that no reset follows.
 
-    The second matters where episodic life is off, as in evaluations: an agent that never had to press
-    FIRE in training would wait there forever.
+    The latter happens without episodic life, as in evaluations: an agent that never had to press FIRE in
+    training would wait forever after its first lost life.
     """
 
     def __init__(self, env: gym.Env) -> None:
@@ -120,29 +124,29 @@ def atari_preprocessing(
     screen_size: int = 84,
     grayscale_obs: bool = True,
 ) -> gym.Env:
-    """Makes uint8 frames of 84 x 84 in grey, of the maximum over two, one each 4 emulator frames."""
+    """Returns one grey uint8 frame of 84 x 84 per 4 emulator frames: the maximum of the last two."""
     if frame_skip > 1 and getattr(env.unwrapped, "_frameskip", 1) != 1:
         raise ConfigError(
-            "env.wrappers: atari_preprocessing: the environment skips frames itself already; set "
-            'env.kwargs={"frameskip": 1}, or take an id such as BreakoutNoFrameskip-v4'
+            "env.wrappers: atari_preprocessing: the environment skips frames itself; set "
+            'env.kwargs={"frameskip": 1}, or use an id such as BreakoutNoFrameskip-v4'
         )
     import cv2
 
-    cv2.setNumThreads(1)  # a frame is far too small to share
-    made = AtariPreprocessing(
+    cv2.setNumThreads(1)  # a frame is too small for several threads
+    wrapped = AtariPreprocessing(
         env, noop_max, frame_skip, screen_size=screen_size, grayscale_obs=grayscale_obs, scale_obs=False
     )
-    if not _has_reader(env) and getattr(env.unwrapped, "_obs_type", None) in ("rgb", "grayscale"):
-        # It asks the emulator itself for the frames that it shows. Those that the raw environment returns,
-        # four a step, nobody reads: 128 bytes of RAM in their place save a sixth of the time.
+    if not _observations_are_read(env) and getattr(env.unwrapped, "_obs_type", None) in ("rgb", "grayscale"):
+        # AtariPreprocessing reads frames from the emulator. The frames that the raw environment returns, four
+        # per step, are unused: returning the 128 bytes of RAM instead saves a sixth of the time.
         vars(env.unwrapped)["_obs_type"] = "ram"
-    return made
+    return wrapped
 
 
-def _has_reader(env: gym.Env) -> bool:
-    """Returns whether a wrapper may look at what the raw environment shows."""
+def _observations_are_read(env: gym.Env) -> bool:
+    """Returns whether a wrapper may read the observations of the raw environment."""
     while isinstance(env, gym.Wrapper):
-        if type(env) not in BLIND:
+        if type(env) not in IGNORE_OBSERVATIONS:
             return True
         env = env.env
     return False
@@ -161,7 +165,7 @@ def atari(
     *,
     evaluate: bool = False,
 ) -> gym.Env:
-    """All that is usual on Atari: preprocessing, episodic life, fire reset, reward clip, frame stack."""
+    """The usual Atari wrappers: preprocessing, episodic life, fire reset, reward clip, frame stack."""
     env = atari_preprocessing(env, noop_max, frame_skip, screen_size)
     if life_is_episode:
         env = episodic_life(env, evaluate=evaluate)

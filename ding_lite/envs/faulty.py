@@ -1,9 +1,9 @@
-"""``faulty``: a wrapper that goes wrong on purpose, to try a set-up before a long run does.
+"""``faulty``: a wrapper that injects faults on purpose, to test a setup before a long run.
 
     wrappers=[dict(type="faulty", crash=1e-4, kill=1e-5, at=dict(hang=[100]))]
 
-A kill or a hang is meant for ``env.manager.type="subprocess"``: in this process it is this process's.
-This module is imported by workers: it must not import torch.
+Use kills and hangs with ``env.manager.type="subprocess"`` only; otherwise they affect the training process.
+Workers import this module: it must not import torch.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.errors import ConfigError
-from ding_lite.seeding import numpy_generator
+from ding_lite.rl.seeding import numpy_generator
+from ding_lite.trees import Tree, from_tree, map_tree, to_tree
 
 FAULTS = ("crash", "hang", "kill", "nan_obs", "nan_reward", "bad_shape")
 
 
 class FaultyEnv(gym.Wrapper):
-    """An environment with faults, each by its probability in every step and at chosen steps.
+    """Injects faults into an environment, by a probability per step and at chosen steps.
 
-    Step 0 is an episode's reset. What happens is decided by ``seed`` and the seed of the episode alone.
+    Step 0 is an episode's reset. ``seed`` and the seed of the episode decide when faults happen.
 
     Args:
-        env: the one that goes wrong.
+        env: the environment.
         crash, hang, kill: probabilities of an exception, of never returning, and of a SIGKILL of the
-            process that the environment is in.
-        nan_obs, nan_reward, bad_shape: of an observation or a reward of nan, and of an observation with
-            an axis too many.
-        at: certain faults: for the name of each, steps of an episode.
-        once: a folder in which the faults of ``at`` are noted, so that each happens once, whatever
-            processes there are; otherwise every episode has them.
-        envs: numbers of the environments that have faults; all of them by default.
-        alias: return one and the same array object at every step.
+            environment's process.
+        nan_obs, nan_reward, bad_shape: probabilities of a nan in the observation, of a nan reward, and of an
+            observation with an extra axis.
+        at: faults at fixed steps: by name of the fault, steps of an episode.
+        once: a folder in which the faults of ``at`` are recorded, so that each happens once over all
+            processes; without it, they happen in every episode.
+        envs: numbers of the environments that have faults; all by default.
+        alias: return the same array object at every step.
         hang_s: seconds that a hang lasts.
         seed: of the probabilities.
-        in_evaluation: have faults in environments to evaluate in, too.
-        evaluate, index: told by the vector environment.
+        in_evaluation: whether evaluation environments have faults.
+        evaluate, index: set by ``env.wrappers``.
 
     Raises:
-        ConfigError: for a fault that does not exist, or probabilities of more than 1 together.
+        ConfigError: for an unknown fault, or probabilities whose sum exceeds 1.
     """
 
     def __init__(
@@ -70,15 +71,19 @@ class FaultyEnv(gym.Wrapper):
         index: int = 0,
     ) -> None:
         super().__init__(env)
-        chances = (crash, hang, kill, nan_obs, nan_reward, bad_shape)
+        probabilities = (crash, hang, kill, nan_obs, nan_reward, bad_shape)
         self._at = {name: frozenset(steps) for name, steps in (at or {}).items()}
-        _check(chances, self._at)
-        self._edges = np.cumsum(chances).tolist()
+        _check(probabilities, self._at)
+        self._thresholds = np.cumsum(probabilities).tolist()
         self._once = None if once is None else Path(once)
-        self._sound = (envs is not None and index not in envs) or (evaluate and not in_evaluation)
-        self._alias, self._shown = alias, None
-        self._hang_s, self._seed, self._index = hang_s, seed, index
-        self._rng, self._step = numpy_generator(seed, "faults"), 0
+        self._fault_free = (envs is not None and index not in envs) or (evaluate and not in_evaluation)
+        self._alias = alias
+        self._returned: Tree | None = None  # with alias: the observation that every step overwrites
+        self._hang_s = hang_s
+        self._seed = seed
+        self._index = index
+        self._rng = numpy_generator(seed, "faults")
+        self._step = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if seed is not None:
@@ -97,13 +102,14 @@ class FaultyEnv(gym.Wrapper):
         return self._spoiled(obs, fault), reward, terminated, truncated, info
 
     def _fault(self) -> str | None:
-        """Chooses the fault of this step; does not return from those that end or stop the process."""
-        drawn = self._rng.random()
-        fault = next((name for name, edge in zip(FAULTS, self._edges, strict=True) if drawn < edge), None)
+        """Returns the fault of this step; carries out a crash, a hang or a kill itself."""
+        draw = self._rng.random()
+        thresholds = zip(FAULTS, self._thresholds, strict=True)
+        fault = next((name for name, threshold in thresholds if draw < threshold), None)
         for name, steps in self._at.items():
             if self._step in steps and self._is_due(name):
                 fault = name
-        if self._sound:
+        if self._fault_free:
             return None
         if fault == "crash":
             raise RuntimeError(f"a crash on purpose, at step {self._step}")
@@ -114,7 +120,8 @@ class FaultyEnv(gym.Wrapper):
         return fault
 
     def _is_due(self, name: str) -> bool:
-        if self._once is None or self._sound:
+        """Returns whether a fault of ``at`` happens now; records it if it is to happen once."""
+        if self._once is None or self._fault_free:
             return True
         try:
             (self._once / f"{name}-env{self._index}-step{self._step}").touch(exist_ok=False)
@@ -123,51 +130,48 @@ class FaultyEnv(gym.Wrapper):
         return True
 
     def _spoiled(self, obs: Any, fault: str | None) -> Any:
+        """Returns the observation with its fault, if any."""
+        space = self.env.observation_space
+
+        def on_leaves(function: Callable[[Any], Any]) -> Any:
+            return from_tree(map_tree(function, to_tree(obs, space)), space)
+
         if fault == "nan_obs":
-            obs = _each(_with_nan, obs)
-        elif fault == "bad_shape":
-            obs = _each(lambda leaf: np.asarray(leaf)[None], obs)
-        elif self._alias:
-            obs = self._shown = _overwritten(self._shown, obs)
+            return on_leaves(_with_nan)
+        if fault == "bad_shape":
+            return on_leaves(lambda leaf: np.asarray(leaf)[None])
+        if self._alias:
+            tree = to_tree(obs, space)
+            previous = tree if self._returned is None else self._returned
+            self._returned = map_tree(_overwritten, previous, tree)
+            return from_tree(self._returned, space)
         return obs
 
 
-def _check(chances: tuple[float, ...], at: Mapping[str, frozenset[int]]) -> None:
+def _check(probabilities: tuple[float, ...], at: Mapping[str, frozenset[int]]) -> None:
     where = "env.wrappers: faulty:"
     unknown = sorted(set(at) - set(FAULTS))
     if unknown:
         raise ConfigError(f"{where} at: there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")
-    if not all(0 <= chance <= 1 for chance in chances) or sum(chances) > 1:
-        shown = ", ".join(f"{name}={chance:g}" for name, chance in zip(FAULTS, chances, strict=True))
-        raise ConfigError(f"{where} probabilities must be 0 .. 1, and not more than 1 together; got {shown}")
+    if not all(0 <= probability <= 1 for probability in probabilities) or sum(probabilities) > 1:
+        pairs = zip(FAULTS, probabilities, strict=True)
+        got = ", ".join(f"{name}={probability:g}" for name, probability in pairs)
+        raise ConfigError(f"{where} probabilities must be 0 .. 1 with a sum of at most 1; got {got}")
 
 
-def _each(function: Callable[[Any], Any], obs: Any) -> Any:
-    """Applies ``function`` to every leaf of a Dict's or a Tuple's observation."""
-    if isinstance(obs, dict):
-        return {name: _each(function, value) for name, value in obs.items()}
-    if isinstance(obs, tuple):
-        return tuple(_each(function, value) for value in obs)
-    return function(obs)
-
-
-def _with_nan(leaf: Any) -> Any:
-    """Returns a leaf whose first number is nan; one of whole numbers cannot have any, and stays."""
+def _with_nan(leaf: Any) -> np.ndarray:
+    """Returns a copy of a leaf whose first number is nan; a leaf of integers is not changed."""
     array = np.array(leaf)
     if array.dtype.kind == "f":
         array.reshape(-1)[:1] = np.nan
     return array
 
 
-def _overwritten(shown: Any, obs: Any) -> Any:
-    """Writes ``obs`` into the arrays that were shown before, and returns them."""
-    if isinstance(obs, dict):
-        return {name: _overwritten(shown and shown[name], value) for name, value in obs.items()}
-    if isinstance(obs, tuple):
-        return tuple(_overwritten(shown and shown[i], value) for i, value in enumerate(obs))
-    if not isinstance(obs, np.ndarray):
-        return obs
-    if shown is None:
-        return obs.copy()
-    shown[...] = obs
-    return shown
+def _overwritten(previous: Any, leaf: Any) -> Any:
+    """Writes ``leaf`` into the array that was returned before; returns a copy at first."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    if previous is leaf:
+        return leaf.copy()
+    previous[...] = leaf
+    return previous

@@ -1,4 +1,4 @@
-"""From ``config.env`` to environments: one env, or a vector of them on the backend that suits it."""
+"""Makes environments from the config section ``env``: a single one, or a vector of them on a backend."""
 
 from __future__ import annotations
 
@@ -8,88 +8,98 @@ from typing import Any
 
 import gymnasium as gym
 
-from ding_lite.envs.finite import ON_BAD_VALUE, RAISE
+from ding_lite.config.registry import ENV_REGISTRY
+from ding_lite.config.schema import Key
+from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
-from ding_lite.envs.packages import mended, missing_extra, register_ids
+from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap, wrapper_faults
-from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, told
-from ding_lite.registry import ENV_REGISTRY
-from ding_lite.schema import Key
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
 
 CONFIG: dict[str, Any] = dict(
     # "gymnasium", a registered name, "package.module:Class", or in Python the class itself.
     type=Key(
         "gymnasium", (str, object), faults=lambda kind, path: ENV_REGISTRY.choice_faults({"type": kind}, path)
     ),
+    # Id of a gymnasium environment, or with manager.type="env_pool" EnvPool's name of one.
     env_id=Key("", (str,)),
-    # Arguments of the environment, for collector and evaluator alike.
+    # Arguments of the environment, in training and in evaluation.
     kwargs={},
     # Outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts
     # {"type": ..., **arguments}.
     wrappers=Key([], (list,), faults=wrapper_faults),
+    # Number of environments that collect training data.
     collector_env_num=Key(8, low=1),
+    # Number of environments that evaluations run in.
     evaluator_env_num=Key(8, low=1),
+    # Episodes of one evaluation.
     n_evaluator_episode=Key(16, low=1),
-    # A mean evaluation return that counts as solved and ends the run; None: run to the limit.
+    # The run ends as solved when the mean return of an evaluation reaches this; None: it runs to its limit.
     stop_value=Key(None, (float,), optional=True),
-    # Steps after which an evaluation episode is cut, and reported as cut.
+    # Steps after which an evaluation episode is truncated, and reported as cut.
     max_eval_steps=Key(10_000, low=1),
-    # A nan or an infinite number in an observation or a reward. raise: ends the run; reset_env: its episode
-    # ends before that step; drop: and nothing of that episode is learned from. Not for vector and env_pool.
+    # What a nan or an infinite number in an observation or a reward does. "raise" ends the run; "reset_env"
+    # ends its episode before that step; "drop" also excludes that episode from training. vector and env_pool
+    # support "raise" only.
     on_bad_value=Key(RAISE, choices=ON_BAD_VALUE),
-    # Where action masks come from: "obs" (its key "action_mask", if it has one) or "info".
+    # Where action masks come from: "obs" (its key "action_mask", if present) or "info".
     action_mask=Key("obs", choices=("obs", "info")),
-    # Keys of an ended episode's info that go to episodes.csv.
+    # Keys of an ended episode's info that are written to episodes.csv.
     info_keys=["is_success"],
-    # Who steps the environments: auto, base (this process), subprocess (worker processes), vector
-    # (gymnasium's own vector environment), or env_pool (EnvPool's names and arguments).
     manager=dict(
+        # What steps the environments: auto, base (this process), subprocess (worker processes), vector
+        # (gymnasium's own vector environment), or env_pool (EnvPool's names and arguments).
         type=Key("auto", choices=("auto", "base", "subprocess", "vector", "env_pool")),
-        # What the row after an episode's end is (see envs.vector); not for vector.
+        # Meaning of the row after an episode's end (see envs.vector); no effect on vector and env_pool.
         autoreset=Key("same_step", choices=("same_step", "next_step", "disabled")),
-        # Worker processes; None: one a core, or with double_buffer one for every two.
+        # Worker processes; None: one per core, with double_buffer one per two cores.
         worker_num=Key(None, (int,), low=1, optional=True),
-        # One half of the environments steps while the policy acts on the other half, with those cores that
-        # the workers leave it.
+        # One half of the environments steps while the policy acts on the other half, on the cores that the
+        # workers leave free.
         double_buffer=False,
-        # Seconds after which a worker that does not answer is taken for hung, and killed.
+        # Seconds after which a worker that does not answer counts as hung and is killed.
         step_timeout=Key(300.0, above=0),
         reset_timeout=Key(300.0, above=0),
         start_timeout=Key(300.0, above=0),
-        # How many workers that die, hang or raise are replaced within any so many steps of the vector;
-        # 0: the first one ends the run. Collector and evaluator have a budget each.
+        # Number of workers that may die, hang or raise, and are replaced, within restart_window steps of the
+        # vector; one more ends the run. Collector and evaluator count separately.
         max_restarts=Key(3, low=0),
         restart_window=Key(100_000, low=1),
     ),
 )
+# Keys of env.manager that are arguments of SubprocessVectorEnv.
+WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
+
+# ``(make, collector_cfgs, evaluator_cfgs)``, as in DI-engine: one environment ``make(cfg)`` per cfg.
+EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
 
 
 def section_faults(env: Mapping[str, Any]) -> list[str]:
-    """Returns what is wrong between the keys of the section ``env``, a line each."""
-    faults, kind = [], env["manager"]["type"]
+    """Returns the contradictions between keys of the section ``env``, one line each."""
+    faults = []
+    kind = env["manager"]["type"]
     if env["type"] == "gymnasium" and not env["env_id"]:
         faults.append('env.env_id: missing; name a gymnasium environment, such as "CartPole-v1"')
     if env["on_bad_value"] != RAISE and kind in ("vector", "env_pool"):
         faults.append(
-            f"env.on_bad_value: {env['on_bad_value']!r} begins one environment anew, which "
-            f"{kind!r} cannot: set env.manager.type='base' or 'subprocess'"
+            f"env.on_bad_value: {env['on_bad_value']!r} resets a single environment, which env.manager.type="
+            f"{kind!r} cannot do: set env.manager.type='base' or 'subprocess'"
         )
     return faults
 
 
-WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
 ENV_REGISTRY.declare_section(CONFIG, section_faults)
 
 
 @ENV_REGISTRY.register("gymnasium")
 def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -> gym.Env:
-    """Makes a registered gymnasium environment; its own checker is off, ours is on."""
+    """Makes an environment that is registered with gymnasium; ding_lite's checks replace gymnasium's."""
     register_ids(env_id if isinstance(env_id, str) else env_id.id)
-    return mended(gym.make(env_id, disable_env_checker=True, **kwargs))
+    return with_correct_reset(gym.make(env_id, disable_env_checker=True, **kwargs))
 
 
 def make_env(
@@ -98,17 +108,17 @@ def make_env(
     """Makes one environment: the raw one, its recorder, then the wrappers of the config.
 
     Args:
-        env_cfg: the config's section ``env``, complete.
-        evaluate: made to evaluate in: without the wrappers that are for training alone.
-        index: its number in a vector.
+        env_cfg: the complete section ``env``.
+        evaluate: leave out the wrappers that are for training only.
+        index: number of the environment in its vector.
         overrides: laid over ``env.kwargs``.
 
     Raises:
-        EnvError: with the reason, and with the install line where a package is missing.
+        EnvError: if it cannot be made; the message has the install line of a missing package.
     """
     kind = env_cfg["type"]
     kwargs = {**env_cfg["kwargs"], **overrides}
-    shown = env_cfg["env_id"] or kind
+    name = _name(env_cfg)
     try:
         factory = ENV_REGISTRY.get(kind)
         if kind == "gymnasium":
@@ -116,7 +126,7 @@ def make_env(
         env = factory(**kwargs)
         if not isinstance(env, gym.Env):
             made = type(env).__name__
-            raise EnvError(f"env {shown!r} cannot be made: expected a gymnasium.Env, got {made}")
+            raise EnvError(f"env {name!r} cannot be made: expected a gymnasium.Env, got {made}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -125,13 +135,18 @@ def make_env(
     except DingLiteError:
         raise
     except FOREIGN as error:
-        raise EnvError(f"env {shown!r} cannot be made: {_told(error)}") from error
+        raise EnvError(f"env {name!r} cannot be made: {_message(error)}") from error
     return env
 
 
-def _told(error: BaseException) -> str:
-    said = told(error).rstrip()
-    return f"{said}{'' if said[-1] in '.?!' else '.'}{missing_extra(error)}"
+def _name(env_cfg: Mapping[str, Any]) -> Any:
+    return env_cfg["env_id"] or env_cfg["type"]
+
+
+def _message(error: BaseException) -> str:
+    """Returns the message of an error as a sentence, with the install line of a missing package."""
+    message = error_text(error).rstrip()
+    return f"{message}{'' if message[-1] in '.?!' else '.'}{missing_extra(error)}"
 
 
 def make_vector_env(
@@ -142,32 +157,24 @@ def make_vector_env(
     evaluate: bool = False,
     final_of_terminated: bool = False,
 ) -> VectorEnv:
-    """Makes ``num_envs`` environments on the backend that the config names.
+    """Makes a vector of environments on the backend that the config selects.
 
     Args:
-        env_cfg: the config's section ``env``, complete.
+        env_cfg: the complete section ``env``.
         num_envs: B.
-        seed: the run's.
-        final_of_terminated: give the last observation of terminated episodes too, for ``ignore_done``.
-        evaluate: bound every episode by ``max_eval_steps``, and leave out what is for training alone.
+        seed: of the run.
+        evaluate: truncate every episode after ``max_eval_steps``, and leave out the wrappers that are for
+            training only.
+        final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
     """
-    manager = env_cfg["manager"]
     kind = backend_of(env_cfg)
-    if kind == "vector":
-        native = _make_native(env_cfg, num_envs, seed)
+    if kind in ("vector", "env_pool"):
+        native = (_make_native if kind == "vector" else _make_env_pool)(env_cfg, num_envs, seed)
         native.final_of_terminated = final_of_terminated
         return native
-    if kind == "env_pool":
-        from ding_lite.envs.env_pool import EnvPoolVectorEnv
-
-        _refuse_wrappers(env_cfg)
-        pool = EnvPoolVectorEnv(
-            env_cfg["env_id"], num_envs, seed, env_cfg["kwargs"], tuple(env_cfg["info_keys"])
-        )
-        pool.final_of_terminated = final_of_terminated
-        return pool
+    manager = env_cfg["manager"]
     if kind == "subprocess":
-        from ding_lite.envs.subprocess import SubprocessVectorEnv
+        from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 
         return SubprocessVectorEnv(
             functools.partial(_make_numbered, _resolved(env_cfg), evaluate),
@@ -180,13 +187,50 @@ def make_vector_env(
             double_buffer=manager["double_buffer"] and not evaluate,
             **{name: manager[name] for name in WORKER_KEYS},
         )
-    make: Callable[[int], gym.Env] = functools.partial(_make_numbered, env_cfg, evaluate)
-    modes = (manager["autoreset"], final_of_terminated)
-    return InProcessVectorEnv(make, num_envs, seed, *modes, on_bad_value=env_cfg["on_bad_value"])
+    return InProcessVectorEnv(
+        functools.partial(_make_numbered, env_cfg, evaluate),
+        num_envs,
+        seed,
+        autoreset=manager["autoreset"],
+        final_of_terminated=final_of_terminated,
+        on_bad_value=env_cfg["on_bad_value"],
+    )
+
+
+def backend_of(env_cfg: Mapping[str, Any]) -> str:
+    """Returns the backend that ``env.manager.type`` names, or that ``auto`` selects."""
+    kind = str(env_cfg["manager"]["type"])
+    return ("vector" if auto_is_native(env_cfg) else "base") if kind == "auto" else kind
+
+
+def native_entry_point(env_cfg: Mapping[str, Any]) -> str:
+    """Returns the entry point of gymnasium's own vector environment, or "" if the config cannot use one."""
+    if env_cfg["type"] != "gymnasium" or env_cfg["wrappers"]:
+        return ""
+    spec = gym.registry.get(env_cfg["env_id"])
+    return str(getattr(spec, "vector_entry_point", None) or "")
+
+
+def auto_is_native(env_cfg: Mapping[str, Any]) -> bool:
+    """Returns whether ``auto`` selects gymnasium's own vector environment.
+
+    Its open episodes must be restorable, it must need no arguments, and no environment of it must be reset
+    alone.
+    """
+    return (
+        native_entry_point(env_cfg) in STATE_ADAPTERS
+        and not env_cfg["kwargs"]
+        and env_cfg["on_bad_value"] == RAISE
+    )
+
+
+def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gym.Env:
+    env = make_env(env_cfg, evaluate=evaluate, index=index)
+    return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"]) if evaluate else env
 
 
 def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the section with names looked up that only this process may know, for a worker to use."""
+    """Returns the section for a worker: names that are registered in this process only are replaced."""
     plain = {name: value for name, value in env_cfg.items() if name != "manager"}
     kind = plain["type"]
     if kind != "gymnasium":
@@ -196,49 +240,16 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
             register_ids(plain["env_id"])
         except ImportError as error:
             raise EnvError(f"env {plain['env_id']!r}: {error}.{missing_extra(error)}") from error
-        # An id that the user's own code registered is unknown to a worker; its spec is not.
+        # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]
     plain["wrappers"] = [{"type": factory, **arguments} for _, factory, arguments in found]
     return plain
 
 
-def _make_numbered(env_cfg: Mapping[str, Any], evaluate: bool, index: int) -> gym.Env:
-    env = make_env(env_cfg, evaluate=evaluate, index=index)
-    return gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"]) if evaluate else env
-
-
-def _entry_point(env_cfg: Mapping[str, Any]) -> str:
-    spec = gym.registry.get(env_cfg["env_id"])
-    return str(getattr(spec, "vector_entry_point", None) or "")
-
-
-def backend_of(env_cfg: Mapping[str, Any]) -> str:
-    """Returns the backend that ``env.manager.type`` names, or that its ``auto`` comes to."""
-    kind = str(env_cfg["manager"]["type"])
-    return ("vector" if has_native(env_cfg) else "base") if kind == "auto" else kind
-
-
-def has_native(env_cfg: Mapping[str, Any]) -> bool:
-    """Returns whether gymnasium's own vector environment can stand in for single ones.
-
-    There must be one, its open episodes must be such as can be saved, and none need be begun by itself.
-    """
-    plain = env_cfg["type"] == "gymnasium" and not env_cfg["wrappers"] and not env_cfg["kwargs"]
-    return plain and env_cfg["on_bad_value"] == RAISE and _entry_point(env_cfg) in STATE_ADAPTERS
-
-
-def _refuse_wrappers(env_cfg: Mapping[str, Any]) -> None:
-    if env_cfg["wrappers"]:
-        raise ConfigError(
-            "env.wrappers: wrappers of single environments need env.manager.type 'base' or 'subprocess'; "
-            f"{env_cfg['manager']['type']!r} has no single ones"
-        )
-
-
 def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> NativeVectorEnv:
     _refuse_wrappers(env_cfg)
-    shown = env_cfg["env_id"] or env_cfg["type"]
+    name = _name(env_cfg)
     try:
         if env_cfg["type"] == "gymnasium":
             register_ids(env_cfg["env_id"])
@@ -253,18 +264,29 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> Native
     except DingLiteError:
         raise
     except FOREIGN as error:
-        raise EnvError(f"vector env {shown!r} cannot be made: {_told(error)}") from error
+        raise EnvError(f"vector env {name!r} cannot be made: {_message(error)}") from error
     return NativeVectorEnv(
         env,
         seed,
-        _entry_point(env_cfg),
-        tuple(env_cfg["info_keys"]),
+        entry_point=native_entry_point(env_cfg),
+        info_keys=tuple(env_cfg["info_keys"]),
         mask_from_info=env_cfg["action_mask"] == "info",
     )
 
 
-# ``(make, collector_cfgs, evaluator_cfgs)``: DI-engine's way to bring environments of one's own.
-EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
+def _make_env_pool(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> NativeVectorEnv:
+    from ding_lite.envs.env_pool import EnvPoolVectorEnv
+
+    _refuse_wrappers(env_cfg)
+    return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, seed, env_cfg["kwargs"], tuple(env_cfg["info_keys"]))
+
+
+def _refuse_wrappers(env_cfg: Mapping[str, Any]) -> None:
+    if env_cfg["wrappers"]:
+        raise ConfigError(
+            f"env.wrappers: env.manager.type={env_cfg['manager']['type']!r} has no single environments to "
+            "wrap; remove the wrappers, or set env.manager.type='base' or 'subprocess'"
+        )
 
 
 def vector_env_of(
@@ -275,12 +297,20 @@ def vector_env_of(
     final_of_terminated: bool = False,
     on_bad_value: str = RAISE,
 ) -> VectorEnv:
-    """Makes one environment for each of ``cfgs`` by ``make(cfg)``, stepped in this process."""
+    """Makes a vector of one environment ``make(cfg)`` per cfg, stepped in this process.
 
-    def numbered(index: int) -> gym.Env:
+    Args:
+        make: makes one environment.
+        cfgs: arguments of ``make``.
+        seed: of the run.
+        max_steps: truncate every episode after so many steps; None: do not.
+        final_of_terminated, on_bad_value: as in :class:`InProcessVectorEnv`.
+    """
+
+    def make_numbered(index: int) -> gym.Env:
         env: gym.Env = EpisodeRecorder(make(cfgs[index]))
         return env if max_steps is None else gym.wrappers.TimeLimit(env, max_steps)
 
     return InProcessVectorEnv(
-        numbered, len(cfgs), seed, final_of_terminated=final_of_terminated, on_bad_value=on_bad_value
+        make_numbered, len(cfgs), seed, final_of_terminated=final_of_terminated, on_bad_value=on_bad_value
     )

@@ -1,8 +1,9 @@
-"""Action masks: which actions are legal, as a tree of bools shaped like the action space.
+"""Action masks: trees of bools that say which actions are legal.
 
-They travel as ``obs["action_mask"]``, whatever their source. A leaf is (n,) for Discrete, the masks of all
-parts side by side for MultiDiscrete, and the action's own shape for MultiBinary (True: may be 1). A
-Box has none.
+An environment gives its mask in the observation, as ``obs["action_mask"]``, or in its info. The policy
+always finds it in the observation. A mask has the structure of the action space. A leaf has the shape (n,)
+for Discrete, the masks of all components side by side for MultiDiscrete, and the shape of the action for
+MultiBinary (True: the bit may be 1). A Box has no mask.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.spaces import children
 from ding_lite.errors import EnvContractError
-from ding_lite.types import MASK_KEY, Tree
+from ding_lite.trees import MASK_KEY, Tree, children, leaf_at, map_space, space_leaves
 
-OBSERVATION = "observation"  # where an observation that is not a Dict goes, beside its mask
+OBSERVATION = "observation"  # the key of an observation that was not a Dict before a mask was added to it
 
 
 def mask_space(action_space: gym.Space) -> gym.Space | None:
-    """Returns the space of the masks for an action space, ``None`` where nothing can be masked."""
+    """Returns the space of the masks for an action space, or None if none of its leaves can be masked."""
     branches = children(action_space)
     if branches is not None:
         masks = {name: mask_space(child) for name, child in branches.items()}
@@ -38,45 +38,63 @@ def mask_space(action_space: gym.Space) -> gym.Space | None:
     return gym.spaces.Box(np.zeros(shape, np.bool_), np.ones(shape, np.bool_), dtype=np.bool_)
 
 
-def mask_fault(given: gym.Space, action_space: gym.Space) -> tuple[str, str] | None:
-    """Returns what is wrong with a space of masks, and what to do; None if it is one for these actions."""
-    if _fits(given, action_space):
+def mask_fault(declared: gym.Space, action_space: gym.Space) -> tuple[str, str] | None:
+    """Returns what is wrong with a declared space of masks, and what to do; None if it fits the actions."""
+    if _fits(declared, action_space):
         return None
-    seen = f"obs[{MASK_KEY!r}] is {given}, and the actions are {action_space}"
-    wanted = mask_space(action_space)
-    if wanted is None:
-        return seen, "They cannot be masked: give that key another name"
-    return seen, f"Declare it as {wanted}: True where an action is legal"
+    problem = f"obs[{MASK_KEY!r}] is {declared}, and the actions are {action_space}"
+    expected = mask_space(action_space)
+    if expected is None:
+        return problem, "They cannot be masked: give that key another name"
+    return problem, f"Declare it as {expected}: True where an action is legal"
 
 
-def _fits(given: gym.Space, action_space: gym.Space) -> bool:
-    """Tells whether masks are such as the head of these actions takes; not every branch needs to have one."""
-    branches, parts = children(action_space), children(given)
+def _fits(declared: gym.Space, action_space: gym.Space) -> bool:
+    """Returns whether masks of a declared space fit the actions; branches of the actions may lack a mask."""
+    branches = children(action_space)
+    parts = children(declared)
     if branches is not None:
-        known = parts is not None and parts.keys() <= branches.keys()
-        return known and all(_fits(part, branches[name]) for name, part in (parts or {}).items())
-    if parts is not None and isinstance(action_space, gym.spaces.MultiDiscrete):  # one mask a part
+        if parts is None or not parts.keys() <= branches.keys():
+            return False
+        return all(_fits(part, branches[name]) for name, part in parts.items())
+    if parts is not None and isinstance(action_space, gym.spaces.MultiDiscrete):  # one mask per component
         return [part.shape for part in parts.values()] == [(n,) for n in action_space.nvec.ravel()]
-    wanted = mask_space(action_space)
-    return wanted is not None and given.shape == wanted.shape
+    expected = mask_space(action_space)
+    return expected is not None and declared.shape == expected.shape
 
 
 def as_mask(mask: Any, action_space: gym.Space) -> Tree:
-    """Returns a mask as environments give it (gymnasium's ``sample(mask)``: int8, tuples) as bools."""
+    """Returns the mask of an environment as a tree of bools.
+
+    Args:
+        mask: in the form of gymnasium's ``sample(mask)`` (int8 arrays, in tuples and dicts), or a tree.
+        action_space: of the environment.
+    """
     branches = children(action_space)
     if branches is not None:
         named = mask if isinstance(mask, Mapping) else {str(i): part for i, part in enumerate(mask)}
-        return {n: as_mask(named[n], c) for n, c in branches.items() if mask_space(c) is not None}
+        return {
+            name: as_mask(named[name], child)
+            for name, child in branches.items()
+            if mask_space(child) is not None
+        }
     if isinstance(action_space, gym.spaces.MultiDiscrete) and isinstance(mask, (tuple, list)):
         mask = np.concatenate([np.ravel(part) for part in mask])
     return np.asarray(mask, np.bool_)
 
 
+def all_legal(action_space: gym.Space, n: int) -> Tree:
+    """Returns a batch of n masks that forbid nothing, for an action space that has masks."""
+    masks = mask_space(action_space)
+    assert masks is not None, "the action space has a mask"
+    return map_space(lambda leaf: np.ones((n, *leaf.shape), np.bool_), masks)
+
+
 def with_mask_space(obs_space: gym.Space, action_space: gym.Space) -> gym.spaces.Dict:
-    """Returns the observation space with the masks in it.
+    """Returns the observation space with the space of the masks added.
 
     Raises:
-        EnvContractError: if no action of the space can be masked.
+        EnvContractError: if no leaf of the action space can be masked.
     """
     masks = mask_space(action_space)
     if masks is None:
@@ -85,8 +103,31 @@ def with_mask_space(obs_space: gym.Space, action_space: gym.Space) -> gym.spaces
     return gym.spaces.Dict({**plain, MASK_KEY: masks})
 
 
+def with_mask(obs: Any, mask: Tree) -> dict[str, Any]:
+    """Returns an observation, or a batch, with a mask added under ``"action_mask"``."""
+    plain = obs if isinstance(obs, dict) else {OBSERVATION: obs}
+    return {**plain, MASK_KEY: mask}
+
+
+def mask_of_info(info: Mapping[str, Any], owner: str) -> Any:
+    """Returns the mask that an info holds.
+
+    Args:
+        info: of a reset or a step.
+        owner: whose info it is, for the message.
+
+    Raises:
+        EnvContractError: if the info has no mask.
+    """
+    if MASK_KEY not in info:
+        raise EnvContractError(
+            f"env.action_mask='info', but {owner} has no {MASK_KEY!r}: it has {sorted(map(str, info))}"
+        )
+    return info[MASK_KEY]
+
+
 class MaskFromInfo(gym.Wrapper):
-    """Puts ``info["action_mask"]`` into the observation, at every reset and step."""
+    """Copies ``info["action_mask"]`` into the observation at every reset and step."""
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
@@ -101,28 +142,29 @@ class MaskFromInfo(gym.Wrapper):
         return self._masked(obs, info), reward, terminated, truncated, info
 
     def _masked(self, obs: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-        if MASK_KEY not in info:
-            raise EnvContractError(
-                f"env.action_mask='info', and this info has no {MASK_KEY!r}: it has {sorted(map(str, info))}"
-            )
-        plain = obs if isinstance(obs, dict) else {OBSERVATION: obs}
-        return {**plain, MASK_KEY: as_mask(info[MASK_KEY], self.env.action_space)}
+        return with_mask(obs, as_mask(mask_of_info(info, "this info"), self.env.action_space))
 
 
 def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:
-    """Returns which rows (B,) of a batch of masks leave no action at all."""
-    branches = children(action_space)
-    if branches is not None:
-        found = [without_legal_action(mask[n], c) for n, c in branches.items() if n in mask]
-        return np.logical_or.reduce(found)
-    if isinstance(action_space, gym.spaces.MultiDiscrete):
-        if isinstance(mask, Mapping):  # a Tuple observation: one mask a part
-            parts = [np.asarray(part, np.bool_) for part in mask.values()]
+    """Returns which rows of a batch of masks leave no legal action, (B,)."""
+    stuck = [
+        _leaf_without_legal_action(leaf_mask, leaf)
+        for path, leaf in space_leaves(action_space)
+        if (leaf_mask := leaf_at(mask, path)) is not None
+    ]
+    result: np.ndarray = np.logical_or.reduce(stuck)
+    return result
+
+
+def _leaf_without_legal_action(mask: Any, leaf: gym.Space) -> np.ndarray:
+    if isinstance(leaf, gym.spaces.MultiDiscrete):
+        if isinstance(mask, Mapping):  # the mask is a Tuple in the observation: one array per component
+            components = [np.asarray(part, np.bool_) for part in mask.values()]
         else:
-            ends = np.cumsum(action_space.nvec.ravel())[:-1]
-            parts = np.split(np.asarray(mask, np.bool_), ends, axis=-1)
-        return ~np.logical_and.reduce([part.any(-1) for part in parts])
+            ends = np.cumsum(leaf.nvec.ravel())[:-1]
+            components = np.split(np.asarray(mask, np.bool_), ends, axis=-1)
+        return ~np.logical_and.reduce([part.any(-1) for part in components])
     mask = np.asarray(mask, np.bool_)
-    if isinstance(action_space, gym.spaces.MultiBinary):
-        return np.zeros(len(mask), bool)  # leaving every bit at 0 is an action
+    if isinstance(leaf, gym.spaces.MultiBinary):
+        return np.zeros(len(mask), bool)  # setting every bit to 0 is always legal
     return ~mask.any(-1)

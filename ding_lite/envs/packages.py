@@ -1,4 +1,4 @@
-"""Packages of environments: what registers their ids, what installs them, and what must be mended."""
+"""Environment packages: registers their ids, names the extra that installs them, corrects their resets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
-# What a missing module, or a word of a message that says so, is installed by; names are lower case.
+# The extra that installs a module, by the lower-case name of the module or a word of an import error.
 EXTRAS = {
     "box2d": "box2d",
     "mujoco": "mujoco",
@@ -25,7 +25,7 @@ EXTRAS = {
     "pygame": "classic",
     "moviepy": "video",
 }
-# Namespaces of environment ids, the module that registers them, and what to call in it, if anything.
+# By namespace of environment ids: the module that registers them, and its function to call, if any.
 NAMESPACES = {
     "ALE": ("ale_py", None),
     "MinAtar": ("minatar.gym", "register_envs"),
@@ -37,10 +37,10 @@ MAYBE_ATARI = re.compile(r"[A-Z]\w+-v[04]")
 
 
 def register_ids(env_id: str) -> None:
-    """Makes gymnasium know ``env_id``, where a package that we know has it.
+    """Registers ``env_id`` with gymnasium, if it belongs to one of the known packages.
 
     Raises:
-        ImportError: if that package is not installed; :func:`missing_extra` has the install line.
+        ImportError: if that package is not installed; :func:`missing_extra` returns the install line.
     """
     if env_id in gym.registry:
         return
@@ -54,28 +54,28 @@ def register_ids(env_id: str) -> None:
         _register(module, function)
 
 
-@functools.cache  # a second time, such as for a misspelt id, gymnasium would warn of each one
+@functools.cache  # gymnasium warns for every id that is registered a second time
 def _register(module: str, function: str | None) -> None:
     loaded: Any = importlib.import_module(module)
-    if module == "ale_py":  # it greets on stderr, once in every process
+    if module == "ale_py":  # it prints a banner on stderr, once per process
         loaded.ALEInterface.setLoggerMode(loaded.LoggerMode.Error)
     gym.register_envs(loaded) if function is None else getattr(loaded, function)()
 
 
 def missing_extra(error: BaseException) -> str:
-    """Returns the install line for a module that ``error`` says is missing, or other advice, or nothing."""
+    """Returns the install line for the module that ``error`` reports missing, other advice, or ""."""
     if isinstance(error, (gym.error.NameNotFound, gym.error.VersionNotFound)):
-        return ""  # its package is there, and has told what it offers instead
-    if "moved to the gymnasium-robotics" in str(error):  # v2 and v3 of MuJoCo's
-        return " gymnasium itself has the newer versions: let env_id end in -v5"
+        return ""  # its package is installed, and the error lists similar ids
+    if "moved to the gymnasium-robotics" in str(error):  # MuJoCo environments v2 and v3
+        return " gymnasium itself has newer versions: use the id that ends in -v5"
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
     words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")
     return f' Install what it needs: pip install "ding_lite[{extra}]"' if extra else ""
 
 
-def mended(env: gym.Env) -> gym.Env:
-    """Returns ``env``, wrapped where its package breaks a promise of gymnasium's that a run relies on."""
+def with_correct_reset(env: gym.Env) -> gym.Env:
+    """Returns ``env``, wrapped if the ``reset`` of its package is slow or is not decided by the seed."""
     game: Any = env.unwrapped
     if type(game).__module__ == "minatar.gym":
         return MinAtarReset(env)
@@ -85,29 +85,31 @@ def mended(env: gym.Env) -> gym.Env:
 
 
 class AtariReset(gym.Wrapper):
-    """Resets with a seed in 5 ms, and to the same state, where ale_py takes 90 to load the game's ROM again.
+    """Resets with a seed in 5 ms to the state that ale_py reaches in 90 ms, without loading the ROM again.
 
-    ALE takes a new seed for its sticky actions only with the ROM. Without them nothing in it is random; but a
-    reset alone leaves some of the memory as it was in the episode before: so back to the loaded state first.
+    ALE reads a new seed for its sticky actions only when it loads the ROM. Without sticky actions the game is
+    deterministic, but a plain reset leaves parts of the memory as the last episode left them. This wrapper
+    therefore restores the state after loading first.
     """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         game: Any = env.unwrapped
-        self.game, self.loaded = game, game.ale.cloneState()
+        self.game = game
+        self.loaded_state = game.ale.cloneState()
 
     def reset(self, *, seed: int | None = None, **kwargs: Any) -> Any:
         if seed is not None:
             self.game.seed_game(seed)
-            self.game.ale.restoreState(self.loaded)
+            self.game.ale.restoreState(self.loaded_state)
         return self.env.reset(**kwargs)
 
 
 class MinAtarReset(gym.Wrapper):
-    """Lets a reset with a seed decide the whole episode.
+    """Clears the last action at each reset, so that seed and actions decide the whole episode.
 
-    MinAtar repeats the last action with probability 0.1 (sticky actions) and remembers it over resets, so
-    that an episode's first step would depend on the episode before.
+    MinAtar repeats the last action with probability 0.1 (sticky actions) and keeps it over resets, so that an
+    episode's first step would depend on the episode before.
     """
 
     def reset(self, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an environment itself did, below every wrapper: raw returns, lengths, and checked results."""
+"""Records raw returns and lengths below every wrapper, and checks the results of ``reset`` and ``step``."""
 
 from __future__ import annotations
 
@@ -9,44 +9,54 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.errors import EnvContractError, told
+from ding_lite.errors import EnvContractError, error_text
 
 OLD_API = (
     "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
     "(obs, reward, terminated, truncated, info); or wrap the environment with `shimmy` (pip install shimmy)"
 )
-Fault = tuple[str, str]  # what was seen, and what to do
+Fault = tuple[str, str]  # what is wrong, and what to do
 
 
 class EpisodeRecorder(gym.Wrapper):
-    """The innermost wrapper: raw return and length of each full game, whatever wrappers make of it.
+    """The innermost wrapper: records the raw return and the length of each full game.
 
     Attributes:
-        decisions: steps of the outermost wrapper in this game, counted by who steps it.
-        games: how often a reset has reached the environment.
+        episode_return: undiscounted sum of the raw rewards of the current game.
+        steps: steps of the environment in this game.
+        decisions: steps of the outermost wrapper in this game, counted by the vector environment.
+        ended: whether the current game has ended.
+        games: number of resets that have reached the environment.
+        finished: (return, length, info, cut) of the games that ended and were not read yet.
 
     Raises:
-        EnvContractError: if the environment has no spaces; from ``reset`` and ``step``, if it does not follow
-            gymnasium's API.
+        EnvContractError: if the environment declares no spaces; from ``reset`` and ``step``, if it does not
+            follow gymnasium's API.
     """
 
     def __init__(self, env: gym.Env, info_keys: tuple[str, ...] = ()) -> None:
         super().__init__(env)
         check_spaces(env)
         self.info_keys = info_keys
-        self.episode_return, self.steps, self.decisions, self.ended = 0.0, 0, 0, False
+        self._clear()
         self.games = 0
         self.finished: list[tuple[float, int, dict[str, float], bool]] = []
 
+    def _clear(self) -> None:
+        self.episode_return = 0.0
+        self.steps = 0
+        self.decisions = 0
+        self.ended = False
+
     @property
     def length(self) -> int:
-        """Decisions, which skipped frames are not; steps of the environment if none were counted."""
+        """Number of decisions, which excludes skipped frames; steps if no decisions were counted."""
         return self.decisions or self.steps
 
     def reset(self, **kwargs: Any) -> Any:
         if self.steps and not self.ended:  # a wrapper above cut the game short
             self.finished.append((self.episode_return, self.length, {}, True))
-        self.episode_return, self.steps, self.decisions, self.ended = 0.0, 0, 0, False
+        self._clear()
         self.games += 1
         try:
             result = self.env.reset(**kwargs)
@@ -59,7 +69,7 @@ class EpisodeRecorder(gym.Wrapper):
 
     def step(self, action: Any) -> Any:
         result = self.env.step(action)
-        if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # hardly ever
+        if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # fast common case
             refuse(step_fault(result))
         _, reward, terminated, truncated, info = result
         self.episode_return += as_float(reward)
@@ -72,65 +82,73 @@ class EpisodeRecorder(gym.Wrapper):
 
 
 def refuse(fault: Fault | None) -> None:
-    """Raises an EnvContractError, if there is a fault."""
+    """Raises an EnvContractError if there is a fault."""
     if fault:
         raise EnvContractError(". ".join(fault))
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:
-    """Refuses an environment without spaces; ``prefix`` is "single_" for a vector of them."""
+    """Refuses an environment that does not declare its spaces.
+
+    Args:
+        env: the environment.
+        prefix: of the names of the spaces: "single_" for a vector environment.
+
+    Raises:
+        EnvContractError: if a space is missing.
+    """
     for name in (f"{prefix}observation_space", f"{prefix}action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, gym.Space):
-            found = "there is none" if space is None else f"it is {space!r:.60} ({type(space).__name__})"
+            problem = "there is none" if space is None else f"it is {space!r:.60} ({type(space).__name__})"
             raise EnvContractError(
-                f"{type(env.unwrapped).__name__}.{name}: {found}. Define it in the class or in __init__, as "
-                "one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
+                f"{type(env.unwrapped).__name__}.{name}: {problem}. Define it in the class or in __init__, "
+                "as one of gymnasium.spaces, such as Box(-1.0, 1.0, (2,)) or Discrete(3)"
             )
 
 
 def signature_fault(error: TypeError) -> Fault | None:
-    """Returns what is wrong if ``reset`` was called with what it does not take; None at any other error."""
-    said = told(error)
-    if "reset() got an unexpected keyword argument" not in said:
+    """Returns the fault if ``reset`` does not accept the arguments of gymnasium; None for any other error."""
+    message = error_text(error)
+    if "reset() got an unexpected keyword argument" not in message:
         return None
-    return f"reset does not take what gymnasium calls it with: {said}", OLD_API
+    return f"reset does not take the arguments that gymnasium passes: {message}", OLD_API
 
 
 def reset_fault(result: Any) -> Fault | None:
-    """Returns what is wrong with what ``reset`` returned; None if it is (obs, info)."""
+    """Returns the fault of a result of ``reset``; None if it is (obs, info)."""
     if isinstance(result, tuple) and len(result) == 2:
         return _info_fault("reset", result[1])
-    shown = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
-    return f"reset returned {shown}, not (obs, info)", "Let it return both" if result is None else OLD_API
+    kind = f"a tuple of {len(result)}" if isinstance(result, tuple) else f"one {type(result).__name__}"
+    return f"reset returned {kind}, not (obs, info)", "Let it return both" if result is None else OLD_API
 
 
 def step_fault(result: Any) -> Fault | None:
-    """Returns what is wrong with what ``step`` returned; None if it is five values with an info."""
+    """Returns the fault of a result of ``step``; None if it is five values with an info."""
     if not isinstance(result, (tuple, list)):
-        seen = f"step returned one {type(result).__name__}, not 5 values"
+        problem = f"step returned one {type(result).__name__}, not 5 values"
     elif len(result) != 5:
-        seen = f"step returned {len(result)} values, not 5"
+        problem = f"step returned {len(result)} values, not 5"
     else:
         return _info_fault("step", result[4])
     if isinstance(result, tuple) and len(result) == 4:
-        return seen, OLD_API
-    return seen, "Let it return (obs, reward, terminated, truncated, info)"
+        return problem, OLD_API
+    return problem, "Let it return (obs, reward, terminated, truncated, info)"
 
 
 def _info_fault(call: str, info: Any) -> Fault | None:
     if isinstance(info, Mapping):
         return None
-    return f"{call}'s info is a {type(info).__name__}", "Return a dict as info; an empty one will do"
+    return f"{call}'s info is a {type(info).__name__}", "Return a dict as info; it may be empty"
 
 
 def as_float(reward: Any) -> float:
-    """Returns a reward as a float: numbers, and arrays of one number.
+    """Returns a reward, a number or an array of one number, as a float.
 
     Raises:
         EnvContractError: for anything else.
     """
-    if isinstance(reward, (float, int, np.floating, np.integer)):  # nearly always, and much faster
+    if isinstance(reward, (float, int, np.floating, np.integer)):  # the common case, without an array
         return float(reward)
     try:
         array = np.asarray(reward)
@@ -139,12 +157,12 @@ def as_float(reward: Any) -> float:
     if array.size != 1 or array.dtype.kind not in "fiub":
         raise EnvContractError(f"reward must be a number, got {reward!r:.100} ({type(reward).__name__})")
     if array.ndim:
-        warnings.warn(f"reward has the shape {array.shape}; it is taken as a number", stacklevel=2)
+        warnings.warn(f"reward has the shape {array.shape}; it is used as a number", stacklevel=2)
     return float(array.reshape(()))
 
 
 def as_bool(flag: Any, name: str) -> bool:
-    """Returns ``terminated`` or ``truncated`` as a bool: bools, NumPy bools, 0 and 1.
+    """Returns ``terminated`` or ``truncated``, a bool, a NumPy bool, 0 or 1, as a bool.
 
     Raises:
         EnvContractError: for anything else.
@@ -158,9 +176,13 @@ def as_bool(flag: Any, name: str) -> bool:
 
 
 def find_recorder(env: gym.Env) -> EpisodeRecorder:
-    """Returns the recorder inside a wrapped environment."""
+    """Returns the recorder of a wrapped environment.
+
+    Raises:
+        ValueError: if it has none.
+    """
     while isinstance(env, gym.Wrapper):
         if isinstance(env, EpisodeRecorder):
             return env
         env = env.env
-    raise ValueError("an environment of a vector needs an EpisodeRecorder inside")
+    raise ValueError("the environment has no EpisodeRecorder: wrap it in one before other wrappers")

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON, so that a checkpoint can say which ones its policy was made for."""
+"""Converts gymnasium spaces to JSON and back; a checkpoint stores the spaces of its policy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import numpy as np
 
 from ding_lite.errors import CheckpointError
 
-MAX_ELEMENTS = 2**28  # of one leaf; a forged file could ask for any number
+MAX_ELEMENTS = 2**28  # of one leaf: a forged file must not allocate more memory
 
 
 def space_to_json(space: gym.Space) -> dict[str, Any]:
-    """Returns a space as plain data; infinite bounds become strings."""
+    """Returns a space as plain data; infinite bounds become strings.
+
+    Raises:
+        CheckpointError: if the space is not supported.
+    """
     spaces = gym.spaces
     if isinstance(space, spaces.Box):
         bounds = {name: _bounds_to_json(getattr(space, name)) for name in ("low", "high")}
@@ -31,14 +35,17 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
         return {"kind": "Dict", "spaces": {k: space_to_json(v) for k, v in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "spaces": [space_to_json(child) for child in space.spaces]}
-    raise CheckpointError(f"the space {space} cannot be saved")
+    raise CheckpointError(
+        f"the space {space} cannot be saved; supported are Box, Discrete, MultiDiscrete, MultiBinary, and "
+        "Dict and Tuple of them"
+    )
 
 
 def space_from_json(data: Any) -> gym.Space:
-    """Returns the space that :func:`space_to_json` wrote.
+    """Returns the space that :func:`space_to_json` converted.
 
     Raises:
-        CheckpointError: if ``data`` does not describe one.
+        CheckpointError: if ``data`` does not describe a space.
     """
     try:
         return _space(data)
@@ -61,7 +68,7 @@ def _space(data: Mapping[str, Any]) -> gym.Space:
     if kind == "MultiBinary":
         return spaces.MultiBinary(data["n"])
     if kind == "Dict":
-        # An OrderedDict keeps the order that the policy was built with; a dict would be sorted.
+        # gymnasium sorts the keys of a dict; an OrderedDict keeps the order that the policy was built with.
         return spaces.Dict(OrderedDict((name, _space(child)) for name, child in data["spaces"].items()))
     if kind == "Tuple":
         return spaces.Tuple([_space(child) for child in data["spaces"]])

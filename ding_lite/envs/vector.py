@@ -1,16 +1,16 @@
-"""The one face of every vector environment, whatever runs behind it.
+"""The common interface of vector environments, on every backend.
 
     obs = envs.reset("collect")
     while True:
-        transition = envs.step(action)      # see types.Transition
-        obs = transition.obs                # of the new episode where one has ended
+        transition = envs.step(action)      # a Transition, see envs.transition
+        obs = transition.obs                # after an end: of the new episode (NEXT_STEP: one row later)
 
-An episode that ended is begun again without being asked. How (autoreset modes NEXT_STEP, SAME_STEP and
-DISABLED of gymnasium) shows only in ``valid``: a row that was a reset and not a step is not valid. So is the
-row of an environment that was lost with its worker and replaced, or whose step gave a value that is not
-finite: that step never was, and the row before is the last of its episode.
+Environments reset by themselves after an episode's end. gymnasium's autoreset modes NEXT_STEP, SAME_STEP and
+DISABLED give the same valid rows. Under NEXT_STEP the reset takes a row of its own, which is not valid. The
+row of an environment that was replaced with its worker, or whose step gave a value that is not finite, is not
+valid either: that step does not count, and the row before it is the last of its episode.
 
-A vector may have several ``groups``, of which one steps while the policy acts on another:
+A vector may have several ``groups``. One group steps while the policy acts on another:
 
     envs.send(action, group)                # returns at once
     transition = envs.receive(group)        # of the rows envs.groups[group]
@@ -18,6 +18,7 @@ A vector may have several ``groups``, of which one steps while the policy acts o
 
 from __future__ import annotations
 
+import enum
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +27,29 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.finite import RAISE
+from ding_lite.envs.bad_values import RAISE
+from ding_lite.envs.transition import Transition
 from ding_lite.errors import EnvError
-from ding_lite.types import Transition, Tree
+from ding_lite.trees import Tree
 
 NO_ENVS = np.zeros(0, np.int64)
 ALL = slice(None)
-# Why nothing can be stepped, or called at all.
-NOT_RESET = "these environments have not been reset yet"
-STEP_SENT = "a step that was sent has not been received"
 CLOSED = "these environments have been closed; make them anew"
+
+
+class Status(enum.Enum):
+    """Whether a vector environment can be stepped."""
+
+    NOT_RESET = enum.auto()
+    READY = enum.auto()
+    INTERRUPTED = enum.auto()  # a call failed or was interrupted, and its result is lost
+    CLOSED = enum.auto()
+
+
+PROBLEMS = {
+    Status.NOT_RESET: "these environments have not been reset yet",
+    Status.INTERRUPTED: "the last call failed or was interrupted: its result is lost",
+}
 
 
 def _warn(line: str) -> None:
@@ -48,18 +62,19 @@ class VectorEnv(ABC):
     Attributes:
         num_envs: B.
         obs_space, action_space: of one environment.
-        episode_returns, episode_lengths: (B,) of the open episodes, below every wrapper.
-        backend: one line for people.
-        groups: rows that are stepped together.
-        busy_cores: how many cores the environments use while the policy acts.
-        has_fillers: whether the row after an episode's end is a reset, whose action is discarded.
-        restorable: whether ``load_state_dict`` can bring open episodes back.
-        restarts: how often a part of it was lost and replaced.
-        cut_steps: how many steps the episodes had that were lost with it.
-        on_bad_value: what a value that is not finite does: "raise", "reset_env" or "drop".
-        bad_values: how often one has ended an episode, or was in the first observation of one.
-        say: called with a line for people when any of this happens; by default a warning.
-        explain: called with the traceback of a worker that is replaced, if it left one; by default nothing.
+        episode_returns, episode_lengths: (B,) of the open episodes, recorded below every wrapper.
+        backend: a one-line description of what steps the environments.
+        groups: the rows of each group; the environments of a group step together.
+        busy_cores: number of cores that the environments use while the policy acts.
+        has_fillers: whether the row after an episode's end is a reset whose action is discarded.
+        restorable: whether ``load_state_dict`` can restore open episodes.
+        restarts: number of workers that were lost and replaced.
+        cut_steps: number of steps of the episodes that were lost with them.
+        on_bad_value: what happens at a value that is not finite: "raise", "reset_env" or "drop".
+        bad_values: number of values that ended an episode, or were in the first observation of an episode,
+            because they were not finite.
+        say: called with one line of text after a restart and after the first bad value; warns by default.
+        explain: called with the traceback of a worker that is replaced, if there is one; ignored by default.
     """
 
     num_envs: int
@@ -78,83 +93,105 @@ class VectorEnv(ABC):
     bad_values: int = 0
     say: Callable[[str], None] = staticmethod(_warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
-    _lacking: str = NOT_RESET  # why nothing can be stepped; empty if it can
-    _closed: str = ""  # why nothing can be called; empty if it can
-    _sent: Tree = None  # the action that receive() steps with
+    _status: Status = Status.NOT_RESET
+    _sent_action: Tree | None = None  # the action of a step that was sent and not received
 
     @abstractmethod
     def reset(self, *stream: str | int) -> Tree:
-        """Begins every environment anew, seeded from the named stream, and returns obs (B, ...).
+        """Begins a new episode in every environment and returns their observations (B, ...).
 
-        Steps that were sent and not received are forgotten.
+        Discards steps that were sent and not received.
+
+        Args:
+            stream: names the random stream that seeds the episodes, such as ``"evaluate", 3``.
         """
 
     @abstractmethod
     def step(self, action: Tree) -> Transition:
-        """Steps all environments with actions as they take them (B, ...).
+        """Steps all environments.
+
+        Args:
+            action: tree of (B, ...), in the form that the environments take.
 
         Raises:
-            EnvError: if they are closed, have not been reset, or were sent a step that is not received; or
-                if an environment raised.
+            EnvError: if the environments are closed or have not been reset, if a step was sent and not
+                received, or if an environment raised.
         """
 
     def send(self, action: Tree, group: int = 0) -> None:
-        """Begins a step of the environments of one group; what is here steps when it is received.
+        """Begins a step of the environments of one group.
 
-        Groups are received in the order in which they were sent, and sent again when they have been.
+        Groups are received in the order in which they were sent. A group can be sent again once it was
+        received. Backends without workers run the step in ``receive``.
         """
-        if self._lacking:
-            raise self._cannot_step()
-        if self._sent is not None:
-            raise self._sent_already(group)
-        self._sent = action
+        self._check_ready()
+        if self._sent_action is not None:
+            raise self._already_sent(group)
+        self._sent_action = action
 
     def receive(self, group: int = 0) -> Transition:
-        """Ends the step that was sent last to this group."""
-        if self._lacking:
-            raise self._cannot_step()
-        if self._sent is None:
-            raise self._sent_nothing(group)
-        action, self._sent = self._sent, None
+        """Waits for the end of the step that was sent to this group and returns its result."""
+        self._check_ready()
+        if self._sent_action is None:
+            raise self._not_sent(group)
+        action, self._sent_action = self._sent_action, None
         return self.step(action)
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise EnvError(self._closed)
+        """Raises an EnvError if the environments are closed."""
+        if self._status is Status.CLOSED:
+            raise self._cannot_step()
 
-    def _cannot_step(self, lacking: str = "") -> EnvError:
-        lacking = lacking or self._lacking or STEP_SENT
-        return EnvError(self._closed or f"{lacking}: reset() or load_state_dict() must be called first")
+    def _check_ready(self) -> None:
+        """Raises an EnvError if the environments cannot be stepped."""
+        if self._status is not Status.READY:
+            raise self._cannot_step()
+
+    def _check_idle(self) -> None:
+        """Raises an EnvError if the environments cannot be stepped, or a step was sent and not received."""
+        if self._status is not Status.READY or self._sent_action is not None:
+            raise self._cannot_step()
+
+    def _cannot_step(self) -> EnvError:
+        if self._status is Status.CLOSED:
+            return EnvError(CLOSED)
+        problem = PROBLEMS.get(self._status, "a step that was sent has not been received")
+        return EnvError(f"{problem}: reset() or load_state_dict() must be called first")
 
     @staticmethod
-    def _sent_already(group: int) -> EnvError:
-        return EnvError(f"group {group} has been sent a step already: receive({group}) must come first")
+    def _already_sent(group: int) -> EnvError:
+        return EnvError(f"group {group} has been sent a step already: receive({group}) must be called first")
 
     @staticmethod
-    def _sent_nothing(group: int) -> EnvError:
-        return EnvError(f"group {group} has been sent no step, or is not the one that was sent one first")
+    def _not_sent(group: int) -> EnvError:
+        return EnvError(f"group {group} has been sent no step, or another group was sent one before it")
 
     def describe(self, env: int) -> str:
-        """Says which episode environment ``env`` is in, for messages."""
+        """Returns the number of an environment and its current episode and step, for messages."""
         return f"env {env} (step {int(self.episode_lengths[env])})"
 
-    def _count_bad(self, found: Sequence[str]) -> None:
-        """Counts values that were not finite, each in words, and tells of the first."""
-        if found and not self.bad_values:
+    def _count_bad_values(self, messages: Sequence[str]) -> None:
+        """Counts values that are not finite, and reports the first one of the run."""
+        if messages and not self.bad_values:
             self.say(
-                f"{found[0]}. Its episode ends before that, as each will that has such a value "
-                f"(env.on_bad_value={self.on_bad_value!r}); in training, collect/bad_values counts them"
+                f"{messages[0]}. Its episode ends before this step, and so does every later episode with "
+                f"such a value (env.on_bad_value={self.on_bad_value!r}); in training, the metric "
+                "collect/bad_values counts them"
             )
-        self.bad_values += len(found)
+        self.bad_values += len(messages)
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Returns what ``load_state_dict`` needs to go on in the middle of the open episodes."""
+        """Returns the state of the open episodes, for ``load_state_dict``."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
-        """Brings the open episodes back and returns their current obs (B, ...)."""
+        """Restores the open episodes and returns their current observations (B, ...).
+
+        Raises:
+            CheckpointError: if they cannot be restored.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Frees everything; calling it twice is fine."""
+        """Frees all resources; further calls do nothing."""

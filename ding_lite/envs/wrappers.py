@@ -3,15 +3,15 @@
     wrappers=["atari"]
     wrappers=[dict(type="time_limit", max_episode_steps=200), "my_module:MyWrapper"]
 
-A wrapper is any ``wrapper(env, **arguments)`` that returns an environment. Where it has a keyword-only
-parameter of that name, it is told
+A wrapper is any function or class ``wrapper(env, **arguments)`` that returns an environment. If it has a
+keyword-only parameter of one of these names, it also receives
 
-* ``evaluate``: whether this environment is one to evaluate in. Reward clipping and episodic life are
-  for training alone, and leave an evaluation's environment as it is;
-* ``index``: the number of this environment among those of its vector.
+* ``evaluate``: whether the environment is for evaluation. Reward clipping and episodic life are for training
+  only, and return an evaluation environment unchanged;
+* ``index``: the number of the environment in its vector.
 
-Every wrapper lies outside the EpisodeRecorder: what is reported is the raw return of whole games. Those of
-games of several lives, and Atari's, are in ``envs.atari``.
+Every wrapper is outside the EpisodeRecorder, which records the raw returns of whole games. Wrappers for
+Atari and for games with several lives are in ``envs.atari``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
+from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.envs.masks import OBSERVATION
 from ding_lite.errors import ConfigError
-from ding_lite.registry import WRAPPER_REGISTRY
 
 STEP_COUNT = "step_count"
 
@@ -44,68 +44,77 @@ WRAPPER_REGISTRY.register("faulty")(FaultyEnv)
 
 
 def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) -> gym.Env:
-    """Returns ``env`` in one wrapper, as an item of ``env.wrappers`` says it.
+    """Returns ``env`` wrapped in one item of ``env.wrappers``.
 
     Raises:
-        ConfigError: if the item is no wrapper, or the wrapper does not take its arguments.
-        RegistryError: if there is no wrapper of this name; it lists those that there are.
+        ConfigError: if the item does not name a wrapper, or the wrapper does not accept its arguments.
+        RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
-    shown, factory, arguments = find_wrapper(wrapper)
+    name, factory, arguments = find_wrapper(wrapper)
     try:
         signature = inspect.signature(factory)
-    except ValueError:  # built-in callables have none
+    except ValueError:  # built-in callables have no signature
         return factory(env, **arguments)
-    told = {"evaluate": evaluate, "index": index}
-    for name, parameter in signature.parameters.items():
-        if name in told and parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            arguments.setdefault(name, told[name])
+    for keyword, value in {"evaluate": evaluate, "index": index}.items():
+        parameter = signature.parameters.get(keyword)
+        if parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            arguments.setdefault(keyword, value)
     try:
         signature.bind(env, **arguments)
     except TypeError as error:
         takes = ", ".join(list(signature.parameters)[1:]) or "no arguments"
-        raise ConfigError(f"env.wrappers: {shown}: {error}; it takes {takes}") from error
+        raise ConfigError(f"env.wrappers: {name}: {error}; it takes {takes}") from error
     return factory(env, **arguments)
 
 
 def find_wrapper(wrapper: Any) -> tuple[str, Callable[..., gym.Env], dict[str, Any]]:
-    """Returns what to call an item of ``env.wrappers``, the wrapper itself, and its arguments."""
-    arguments = _choice(wrapper)
+    """Returns the name of an item of ``env.wrappers`` for messages, the wrapper, and its arguments."""
+    arguments = _with_type(wrapper)
     kind = arguments.pop("type")
-    shown = repr(kind) if isinstance(kind, str) else getattr(kind, "__name__", "a wrapper")
-    return shown, WRAPPER_REGISTRY.get(kind), arguments
+    name = repr(kind) if isinstance(kind, str) else getattr(kind, "__name__", "a wrapper")
+    return name, WRAPPER_REGISTRY.get(kind), arguments
 
 
 def wrapper_faults(wrappers: Sequence[Any], path: str) -> list[str]:
-    """Returns what is wrong with ``env.wrappers`` whatever environment they are for, a line each."""
-    faults = [WRAPPER_REGISTRY.choice_faults(_choice(one), f"{path}[{i}]") for i, one in enumerate(wrappers)]
-    return [fault for found in faults for fault in found]
+    """Returns the faults of ``env.wrappers`` that need no environment to be found, one line each."""
+    return [
+        fault
+        for i, wrapper in enumerate(wrappers)
+        for fault in WRAPPER_REGISTRY.choice_faults(_with_type(wrapper), f"{path}[{i}]")
+    ]
 
 
-def _choice(wrapper: Any) -> dict[str, Any]:
-    return {"type": None, **wrapper} if isinstance(wrapper, Mapping) else {"type": wrapper}
+def _with_type(wrapper: Any) -> dict[str, Any]:
+    """Returns an item of ``env.wrappers`` as ``{"type": ..., **arguments}``."""
+    if isinstance(wrapper, Mapping):
+        return {"type": None, **wrapper}
+    return {"type": wrapper}
 
 
 @WRAPPER_REGISTRY.register("step_counter")
 class StepCounter(gym.Wrapper):
-    """Adds ``step_count``, the steps since the reset, to the observation, which becomes a Dict.
+    """Adds ``step_count``, the number of steps since the reset, to the observation, which becomes a Dict.
 
-    An agent that is cut after a fixed time needs it to tell early from late (arXiv:1712.00378). Where a
-    count is only to be recorded this is not needed: episodes.csv has the length of every episode.
+    An agent whose episodes are truncated after a fixed time needs the count to estimate values
+    (arXiv:1712.00378). It is not needed to record lengths: episodes.csv has the length of every episode.
 
     Args:
-        env: its observation is the Dict's "observation", unless it is a Dict already.
-        horizon: the count is divided by it; by default the environment's own limit, or else 1.
+        env: its observation becomes the Dict's "observation", unless it is a Dict already.
+        horizon: the count is divided by it; by default the environment's own step limit, or 1 without one.
     """
 
     def __init__(self, env: gym.Env, horizon: int | None = None) -> None:
         super().__init__(env)
         limit = env.spec.max_episode_steps if env.spec is not None else None
-        self.count, self.horizon = 0, horizon or limit or 1
+        self.count = 0
+        self.horizon = horizon or limit or 1
         space = env.observation_space
         self._is_dict = isinstance(space, gym.spaces.Dict)
         plain = space.spaces if isinstance(space, gym.spaces.Dict) else {OBSERVATION: space}
         if STEP_COUNT in plain:
-            raise ConfigError(f"env.wrappers: step_counter: the observation has a {STEP_COUNT!r} already")
+            raise ConfigError(
+                f"env.wrappers: step_counter: the observation already has the key {STEP_COUNT!r}"
+            )
         counts = gym.spaces.Box(0.0, np.inf, (1,), np.float32)
         self.observation_space = gym.spaces.Dict({**plain, STEP_COUNT: counts})
 
@@ -126,18 +135,19 @@ class StepCounter(gym.Wrapper):
 
 @WRAPPER_REGISTRY.register("action_rescale")
 def action_rescale(env: gym.Env, min_action: float = -1.0, max_action: float = 1.0) -> gym.Env:
-    """Takes Box actions between -1 and 1, and stretches them to the environment's own bounds."""
+    """Rescales Box actions from -1 .. 1 to the environment's own bounds."""
     return RescaleAction(env, np.float32(min_action), np.float32(max_action))
 
 
 @WRAPPER_REGISTRY.register("record")
 def record(env: gym.Env, folder: str, every: int = 100, *, evaluate: bool = False, index: int = 0) -> gym.Env:
-    """Films environment 0: its first episode, and each ``every``-th; in ``folder``/train and /eval."""
+    """Films every 100th (``every``) episode of environment 0, from the first, into ``folder``."""
     if index:
         return env
     if env.render_mode is None:
         raise ConfigError(
-            'env.wrappers: record: nothing to film; set env.kwargs={"render_mode": "rgb_array"}'
+            "env.wrappers: record: the environment renders no frames; set "
+            'env.kwargs={"render_mode": "rgb_array"}'
         )
     return RecordVideo(
         env,
@@ -149,13 +159,13 @@ def record(env: gym.Env, folder: str, every: int = 100, *, evaluate: bool = Fals
 
 @WRAPPER_REGISTRY.register("frame_stack")
 def frame_stack(env: gym.Env, stack_size: int = 4) -> gym.Env:
-    """Shows the last 4 observations, oldest first; a reset's fills the stack. The dtype stays."""
+    """Stacks the last 4 observations, oldest first; after a reset, all 4 are its observation."""
     return FrameStackObservation(env, stack_size)
 
 
 @WRAPPER_REGISTRY.register("minigrid_image")
 def minigrid_image(env: gym.Env) -> gym.Env:
-    """Shows MiniGrid's 7 x 7 x 3 grid of codes alone, without direction and mission."""
+    """Returns MiniGrid's 7 x 7 x 3 grid of codes, without direction and mission."""
     from minigrid.wrappers import ImgObsWrapper
 
     return ImgObsWrapper(env)
@@ -163,7 +173,7 @@ def minigrid_image(env: gym.Env) -> gym.Env:
 
 @WRAPPER_REGISTRY.register("minigrid_flat")
 def minigrid_flat(env: gym.Env) -> gym.Env:
-    """Shows MiniGrid's grid of codes and its mission's letters as one vector of 2,835 bytes."""
+    """Returns MiniGrid's grid of codes and the letters of its mission as one vector of 2,835 bytes."""
     from minigrid.wrappers import FlatObsWrapper
 
     return FlatObsWrapper(env)
@@ -171,7 +181,7 @@ def minigrid_flat(env: gym.Env) -> gym.Env:
 
 @WRAPPER_REGISTRY.register("noop_reset")
 class NoopReset(gym.Wrapper):
-    """Begins each game with 1 to ``noop_max`` steps of doing nothing, so that starts differ."""
+    """Begins each game with 1 to ``noop_max`` steps of ``noop_action``, so that starts differ."""
 
     def __init__(self, env: gym.Env, noop_max: int = 30, noop_action: int = 0) -> None:
         super().__init__(env)
@@ -193,17 +203,17 @@ class NoopReset(gym.Wrapper):
 def time_limit(
     env: gym.Env, max_episode_steps: int, training_only: bool = False, *, evaluate: bool = False
 ) -> gym.Env:
-    """Cuts (truncates) every episode after ``max_episode_steps``.
+    """Truncates every episode after ``max_episode_steps``.
 
-    ``training_only`` leaves evaluation its whole episodes: short ones in training show the start states
-    more often, and lose nothing, since what is cut is bootstrapped.
+    With ``training_only``, evaluation has whole episodes. Short episodes in training visit the start states
+    more often; truncation does not bias returns, because the value of the last observation is bootstrapped.
     """
     return env if evaluate and training_only else TimeLimit(env, max_episode_steps)
 
 
 @WRAPPER_REGISTRY.register("reward_clip")
 def reward_clip(env: gym.Env, *, evaluate: bool = False) -> gym.Env:
-    """Gives the sign of each reward, in training alone."""
+    """Replaces each reward by its sign, in training only."""
     return env if evaluate else TransformReward(env, sign)
 
 

@@ -1,6 +1,12 @@
-"""Networks: encoders (observation to features), heads (features to action), and whole models.
+"""Networks: encoders (observations to features), heads (features to actions), and whole models.
 
-Importing this package registers what it ships in ``MODEL_REGISTRY`` and ``ENCODER_REGISTRY``.
+Importing this package registers its models in ``MODEL_REGISTRY`` and its encoders in ``ENCODER_REGISTRY``.
+The module docstrings show how to add a part:
+
+    an encoder               ``models.encoders``
+    a head                   ``models.heads``
+    a model                  ``models.actor_critic``
+    a Box distribution       ``rl.distributions``
 """
 
 from ding_lite.models.actor_critic import VAC, ActorCritic

@@ -1,6 +1,8 @@
-"""Models that act and estimate value: the contract, and ``vac``, the one PPO uses.
+"""Actor-critic models: the contract, and ``vac``, the model of PPO.
 
-A model of your own subclasses :class:`ActorCritic`, makes an ``actor_head`` and writes two methods::
+**To add a model**, subclass :class:`ActorCritic`, set ``actor_head``, and define ``compute_actor`` and
+``compute_critic``. The class may be in any module that is imported before the config is compiled
+(``--import MODULE``); ``model.type`` then takes its name::
 
     @MODEL_REGISTRY.register("mine")
     class Mine(ActorCritic):
@@ -28,30 +30,32 @@ from typing import Any
 import gymnasium as gym
 from torch import Tensor, nn
 
+from ding_lite.config.registry import MODEL_REGISTRY
+from ding_lite.config.schema import Key
 from ding_lite.models import init
-from ding_lite.models.encoders import (
-    ACTIVATIONS,
-    Encoder,
-    encoder_faults,
-    is_image,
-    mlp,
-    observation_leaves,
-)
-from ding_lite.models.heads import ActionHead
-from ding_lite.registry import MODEL_REGISTRY
+from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, is_image, mlp
+from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.rl.distributions import Distribution
-from ding_lite.schema import Key
+from ding_lite.trees import space_leaves
 
 
 class ActorCritic(nn.Module):
-    """The contract of a model: what a policy calls.
+    """The base class of models: the methods that a policy calls.
+
+    Args:
+        obs_space: of single observations.
+        action_space: of single actions.
+
+    Attributes:
+        actor_head: makes the action distribution and converts actions for the environment.
+        value_heads: the last linear layer of each value head; value_norm rescales them when the scale of
+            the value targets changes.
 
     Shapes:
-        obs: (N, ...) or a dict of such; logit: see ``rl.distributions``; value: (N,)
+        obs: (N, ...) or a dict of those; logit: see ``rl.distributions``; value: (N,)
     """
 
     actor_head: ActionHead
-    # The last linear layer of each value head: value_norm corrects them when the scale moves.
     value_heads: tuple[nn.Linear, ...] = ()
 
     def __init__(self, obs_space: gym.Space, action_space: gym.Space) -> None:
@@ -60,53 +64,71 @@ class ActorCritic(nn.Module):
         self.action_space = action_space
 
     def compute_actor(self, obs: Any) -> Any:
-        """Returns the ``logit`` of the action distribution."""
+        """Returns ``logit``, the parameters of the action distribution.
+
+        Shapes:
+            obs: (N, ...) or a dict of those -> (N, ...) or a dict of those
+        """
         raise NotImplementedError(f"{type(self).__name__} must define compute_actor(obs)")
 
     def compute_critic(self, obs: Any) -> Tensor:
-        """Returns the value (N,), normalised where the policy has value_norm."""
+        """Returns the value, in units of the targets' std where the policy has value_norm.
+
+        Shapes:
+            obs: (N, ...) or a dict of those -> (N,)
+        """
         raise NotImplementedError(f"{type(self).__name__} must define compute_critic(obs)")
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
-        """Returns both; override it where they share work."""
+        """Returns ``(logit, value)``. A model that shares layers between both overrides it to save work.
+
+        Shapes:
+            obs: (N, ...) or a dict of those -> logit, (N,)
+        """
         return self.compute_actor(obs), self.compute_critic(obs)
 
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
-        """Returns the action distribution with the parameters ``logit``."""
+        """Returns the action distribution with the parameters ``logit``; ``mask`` is True where legal."""
         return self.actor_head.distribution(logit, mask)
 
 
 @MODEL_REGISTRY.register("vac")
 class VAC(ActorCritic):
-    """Policy and value networks, with encoders of their own or with a shared one."""
+    """A policy network and a value network, with separate encoders or a shared one.
+
+    The arguments are the keys of ``config``.
+
+    Shapes:
+        obs: (N, ...) or a dict of those; logit: see ``rl.distributions``; value: (N,)
+    """
 
     config = dict(
-        # Separate encoders for vectors, one for images, when None.
+        # Whether policy and value share an encoder; None: only if the observations have images.
         share_encoder=Key(None, (bool,), optional=True),
-        # Encoder of the images, or of each leaf of a Dict: {"type": "impala_cnn"}; None: by the space.
+        # {"type": "impala_cnn"}: of the images; {"leaf": {"type": ...}}: of a leaf; None: by the space.
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
-        # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's for images.
+        # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
-        # "bfloat16": what encoders compute in; parameters, heads and losses stay float32.
+        # Dtype that encoders compute in; parameters, heads and losses are float32.
         encoder_dtype=Key("float32", choices=("float32", "bfloat16")),
-        # tanh for vectors, relu for images, when None.
+        # None: tanh, or relu if the observations have images.
         activation=Key(None, choices=tuple(ACTIVATIONS), optional=True),
-        # Hidden layers of each head, before its one linear layer.
+        # Widths of the hidden layers of each head, before its last linear layer.
         actor_head_hidden_size_list=Key([], low=1),
         critic_head_hidden_size_list=Key([], low=1),
-        # Box actions: "normal" is clipped at the environment, the others respect the bounds.
-        box_distribution=Key("normal", choices=("normal", "tanh_normal", "beta")),
-        # Where the std of a Box action comes from: a free parameter, the features, or a constant.
+        # Of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled to them).
+        box_distribution=Key("normal", faults=box_distribution_faults),
+        # Source of the std of Box actions: a free parameter, the features, or fixed_sigma_value.
         sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
         fixed_sigma_value=Key(0.3, above=0),
-        # Bounds the mean of a Box action: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5).
+        # Bound on the mean of Box actions: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5); None: no bound.
         bound_type=Key(None, choices=("tanh", "soft"), optional=True),
-        # "orthogonal", "normed" (the PPG authors') or "torch" (each layer's own default).
+        # Initial weights: "orthogonal", "normed" (as the PPG authors') or "torch" (the default of torch).
         init=Key("orthogonal", choices=("orthogonal", "normed", "torch")),
-        # Gains of the orthogonal init: hidden layers, last policy layer, last value layer.
+        # Gains of the orthogonal init: of hidden layers, the last policy layer and the last value layer.
         init_gain=dict(hidden=Key(2**0.5, above=0), policy=Key(0.01, above=0), value=Key(1.0, above=0)),
-        # DI-engine's, said elsewhere here.
-        norm_type=Key(None, fixed_because="networks have no normalisation layers here"),
+        # Keys of DI-engine that other keys replace.
+        norm_type=Key(None, fixed_because="ding_lite's networks have no normalisation layers"),
         impala_cnn_encoder=Key(False, fixed_because="write encoder={'type': 'impala_cnn'}"),
         actor_head_hidden_size=Key(None, fixed_because="write actor_head_hidden_size_list=[...]"),
         actor_head_layer_num=Key(None, fixed_because="write actor_head_hidden_size_list=[...]"),
@@ -134,13 +156,22 @@ class VAC(ActorCritic):
         init_gain: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(obs_space, action_space)
-        images = any(is_image(leaf) for _, leaf in observation_leaves(obs_space))
+        images = any(is_image(leaf) for _, leaf in space_leaves(obs_space))
         self.share_encoder = images if share_encoder is None else share_encoder
-        self.activation = activation = activation or ("relu" if images else "tanh")
+        activation = activation or ("relu" if images else "tanh")
+        self.activation = activation
 
-        options = (encoder, encoder_hidden_size_list, activation, encoder_dtype)
-        self.actor_encoder = Encoder(obs_space, *options)
-        self.critic_encoder = None if self.share_encoder else Encoder(obs_space, *options)
+        def make_encoder() -> Encoder:
+            return Encoder(
+                obs_space,
+                encoder=encoder,
+                hidden_size_list=encoder_hidden_size_list,
+                activation=activation,
+                dtype=encoder_dtype,
+            )
+
+        self.actor_encoder = make_encoder()
+        self.critic_encoder = None if self.share_encoder else make_encoder()
         features = self.actor_encoder.out_features
         self.actor_head = ActionHead(
             action_space,
@@ -160,7 +191,9 @@ class VAC(ActorCritic):
         return self.actor_head(self.actor_encoder(obs))
 
     def compute_critic(self, obs: Any) -> Tensor:
-        return self.critic_head((self.critic_encoder or self.actor_encoder)(obs)).squeeze(-1)
+        encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
+        value: Tensor = self.critic_head(encoder(obs)).squeeze(-1)
+        return value
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
         features = self.actor_encoder(obs)
@@ -171,7 +204,16 @@ class VAC(ActorCritic):
 def value_head(
     features: int, hidden_size_list: Sequence[int], activation: str
 ) -> tuple[nn.Sequential, nn.Linear]:
-    """Returns the layers of a value head, (N, F) -> (N, 1), and its last one, which is linear."""
+    """Returns a value head and its last layer.
+
+    Args:
+        features: F.
+        hidden_size_list: widths of its hidden layers.
+        activation: of its hidden layers.
+
+    Shapes:
+        the head maps (N, F) -> (N, 1)
+    """
     sizes = [features, *hidden_size_list]
     last = nn.Linear(sizes[-1], 1)
     return nn.Sequential(*mlp(sizes, activation), last), last
@@ -185,7 +227,15 @@ def initialize(
     policy_layers: nn.Module | None = None,
     value_layers: Sequence[nn.Module] = (),
 ) -> None:
-    """Initialises fresh layers: hidden ones alike, the last of each head with its own gain."""
+    """Initialises the layers of a new module, in place.
+
+    Args:
+        module: contains all layers.
+        kind: "orthogonal", "normed" or "torch" (leaves the layers as torch made them).
+        gain: of the orthogonal init, by "hidden", "policy" and "value".
+        policy_layers: the last layers of the policy head.
+        value_layers: the last layer of each value head.
+    """
     if kind == "torch":
         return
     if kind == "orthogonal":
@@ -196,5 +246,6 @@ def initialize(
             init.orthogonal(layer, gain.get("value", 1.0))
         return
     init.normed_hidden_layers(module)
-    for head in (*([policy_layers] if policy_layers is not None else []), *value_layers):
-        init.normed(head, 0.1)
+    last_layers = [*value_layers] if policy_layers is None else [policy_layers, *value_layers]
+    for layer in last_layers:
+        init.normed(layer, 0.1)

@@ -1,26 +1,49 @@
-"""From observations to features: one encoder a leaf of the observation space, then a trunk.
+"""Encoders: from observations to features.
 
-An encoder is ``Encoder(space, activation=..., **kwargs)`` with an ``out_features``; it takes the leaf
-as it was stored (uint8 images, integer indices) and casts it itself.
+:class:`Encoder` has one leaf encoder for each leaf of the observation space, concatenates their features,
+and applies linear layers, the trunk.
 
-Shapes: N samples, C channels, H, W pixels, F features.
+A leaf encoder is a module with an attribute ``out_features``. Its ``forward`` maps a leaf to (N, F) and
+receives it as it is stored (uint8 images, integer indices), so it converts the dtype itself. A class
+attribute ``trunk``, such as ``(512,)``, sets the widths of the trunk where the config sets none.
+
+**To add a leaf encoder**, register a class. ``model.encoder={"type": name, **arguments}`` then selects it,
+and ``config`` declares the types and ranges of the arguments. The class may be in this file, or in any
+module that is imported before the config is compiled (``--import MODULE``)::
+
+    @ENCODER_REGISTRY.register("fourier")
+    class FourierEncoder(nn.Module):
+        config = dict(frequencies=Key(4, low=1))
+
+        def __init__(self, space, activation="tanh", frequencies=4):
+            super().__init__()
+            self.register_buffer("frequency", torch.pi * 2.0 ** torch.arange(frequencies))
+            self.out_features = 2 * frequencies * space.shape[0]
+
+        def forward(self, x):
+            angle = (x.unsqueeze(-1) * self.frequency).flatten(1)
+            return torch.cat([angle.sin(), angle.cos()], -1)
+
+:func:`default_encoder` chooses an encoder where the config names none.
+
+Shapes: N samples, C channels, H x W pixels, F features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.config.registry import ENCODER_REGISTRY
+from ding_lite.config.schema import Key
 from ding_lite.errors import ConfigError
-from ding_lite.models.layout import channels_side_by_side
-from ding_lite.registry import ENCODER_REGISTRY
-from ding_lite.schema import Key
-from ding_lite.types import MASK_KEY
+from ding_lite.models.memory_layout import to_channels_last
+from ding_lite.trees import MASK_KEY, space_leaves
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -34,29 +57,23 @@ ACTIVATION = Key("relu", choices=tuple(ACTIVATIONS))
 
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
-    """Returns linear layers of ``sizes``, each followed by ``activation``."""
+    """Returns linear layers, each followed by an activation.
+
+    Args:
+        sizes: features before the first layer and after each layer.
+        activation: a key of ``ACTIVATIONS``.
+
+    Shapes:
+        (N, sizes[0]) -> (N, sizes[-1])
+    """
     layers: list[nn.Module] = []
     for before, after in zip(sizes, sizes[1:], strict=False):
         layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
 
 
-def observation_leaves(space: gym.Space) -> Iterator[tuple[tuple[str, ...], gym.Space]]:
-    """Yields ``(path, leaf space)`` in a stable order; a Tuple's items are called "0", "1", ..."""
-    if isinstance(space, gym.spaces.Dict):
-        items: Any = sorted(space.spaces.items())
-    elif isinstance(space, gym.spaces.Tuple):
-        items = [(str(i), child) for i, child in enumerate(space.spaces)]
-    else:
-        yield (), space
-        return
-    for name, child in items:
-        for path, leaf in observation_leaves(child):
-            yield (name, *path), leaf
-
-
 def is_image(space: gym.Space) -> bool:
-    """An image is a Box of three dimensions, or a uint8 one of two."""
+    """Returns whether a space is a Box with three dimensions, or a uint8 Box with two."""
     return isinstance(space, gym.spaces.Box) and (
         len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
     )
@@ -64,7 +81,7 @@ def is_image(space: gym.Space) -> bool:
 
 @ENCODER_REGISTRY.register("mlp")
 class VectorEncoder(nn.Module):
-    """Flattens and casts numbers to float32; with ``hidden_size_list`` layers of its own follow.
+    """Flattens numbers and converts them to float32; applies linear layers if ``hidden_size_list`` has any.
 
     Shapes:
         (N, ...) of any dtype -> (N, F)
@@ -88,19 +105,22 @@ class VectorEncoder(nn.Module):
 
 @ENCODER_REGISTRY.register("embedding")
 class IndexEncoder(nn.Module):
-    """Looks up a learned vector for each index of a Discrete or MultiDiscrete observation.
+    """Returns a learned vector for each index of a Discrete or MultiDiscrete observation.
 
     Shapes:
-        (N,) or (N, K) whole numbers -> (N, F) or (N, K F)
+        (N,) or (N, K) integers -> (N, F) or (N, K F), where F is ``embedding_size``
     """
 
     config = dict(embedding_size=Key(32, low=1))
 
     def __init__(self, space: gym.Space, activation: str = "tanh", embedding_size: int = 32) -> None:
         super().__init__()
-        whole: Any = space
-        sizes = [int(whole.n)] if isinstance(space, gym.spaces.Discrete) else whole.nvec.flatten().tolist()
-        start = np.atleast_1d(whole.start).flatten()
+        if isinstance(space, gym.spaces.Discrete):
+            sizes = [int(space.n)]
+        else:
+            sizes = cast(gym.spaces.MultiDiscrete, space).nvec.flatten().tolist()
+        start = np.atleast_1d(cast(Any, space).start).flatten()
+        # All indices share one table; the rows of each index begin where those of the previous one end.
         offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - start
         self.offset: Tensor
         self.register_buffer("offset", torch.as_tensor(offset), persistent=False)
@@ -113,20 +133,25 @@ class IndexEncoder(nn.Module):
         return self.table(index.long() + self.offset).flatten(1)
 
 
-def _activation(name: str) -> nn.Module:
-    """Returns an activation for what a convolution puts out, which nobody else needs: relu in its place."""
+def _activation_of_convolution(name: str) -> nn.Module:
+    """Returns an activation that follows a convolution; relu overwrites its input to save memory.
+
+    The gradient of a convolution does not need its output, so the output may be overwritten.
+    """
     return nn.ReLU(inplace=True) if name == "relu" else ACTIVATIONS[name]()
 
 
 class ImageEncoder(nn.Module):
-    """What image encoders share: finding the channels, scaling uint8, and the size of the output.
+    """The base of image encoders: finds the channels, scales uint8 pixels, and computes the output size.
 
-    uint8 pixels are divided by 255; floats and bools are taken as they are. Height x width x channels
-    is told from channels x height x width by the smaller end; ``channels`` ("first" or "last") says it
-    where both ends are equal.
+    uint8 pixels are divided by 255; other dtypes keep their values. The smaller of the first and the last
+    dimension is taken for the channels. ``channels`` ("first" or "last") is needed where both are equal.
 
     Shapes:
         (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, F)
+
+    Raises:
+        ConfigError: if the channels cannot be found, or the images are too small for the convolutions.
     """
 
     config = dict(activation=ACTIVATION, channels=Key(None, choices=("first", "last"), optional=True))
@@ -146,25 +171,33 @@ class ImageEncoder(nn.Module):
             return channels == "last"
         if shape[0] == shape[2]:
             raise ConfigError(
-                f"policy.model.encoder: an image of shape {shape} does not tell where its channels "
-                'are; set policy.model.encoder.channels to "first" or "last"'
+                f"policy.model.encoder: the channels of an image of shape {shape} are ambiguous, because its "
+                'first and last dimension are equal; set policy.model.encoder.channels to "first" or "last"'
             )
         return shape[2] < shape[0]
 
     def images(self, x: Tensor) -> Tensor:
-        """Shapes: as stored -> (N, C, H, W) float32, the channels of a pixel side by side."""
+        """Returns scaled float32 images whose channels are adjacent in memory (torch.channels_last).
+
+        Shapes:
+            (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, C, H, W)
+        """
         if self.two_dimensional:
             x = x.unsqueeze(-1)
         if self.channels_last:
             x = x.movedim(-1, 1)
-        x = channels_side_by_side(x)  # while it is small
+        x = to_channels_last(x)  # before the conversion: bytes are a quarter of the memory of floats
         if x.dtype == torch.float32:
             return x if self.scale == 1.0 else x * self.scale
-        x = x.to(torch.float32)  # a copy of our own; a product of bytes with a float takes longer
+        x = x.to(torch.float32)  # a new tensor, scaled in place; multiplying bytes by a float is slower
         return x if self.scale == 1.0 else x.mul_(self.scale)
 
     def features_of(self, convolutions: nn.Module) -> int:
-        """Returns the flattened output size, or says which input was too small."""
+        """Returns F, the flattened output size of the convolutions.
+
+        Raises:
+            ConfigError: if the images are too small for the convolutions.
+        """
         try:
             with torch.no_grad():
                 return convolutions(torch.zeros(1, *self.in_shape)).numel()
@@ -178,16 +211,20 @@ class ImageEncoder(nn.Module):
 
 @ENCODER_REGISTRY.register("nature_cnn")
 class NatureCNN(ImageEncoder):
-    """Three convolutions, 32-64-64 (Mnih et al., Nature 2015); at least 36 x 36 pixels."""
+    """Three convolutions with 32, 64 and 64 channels (Mnih et al., Nature 2015), for at least 36 x 36 pixels.
+
+    Shapes:
+        as :class:`ImageEncoder`
+    """
 
     trunk = (512,)
 
     def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
         super().__init__(space, channels)
         self.layers = nn.Sequential(
-            nn.Conv2d(self.in_shape[0], 32, 8, 4), _activation(activation),
-            nn.Conv2d(32, 64, 4, 2), _activation(activation),
-            nn.Conv2d(64, 64, 3, 1), _activation(activation),
+            nn.Conv2d(self.in_shape[0], 32, 8, 4), _activation_of_convolution(activation),
+            nn.Conv2d(32, 64, 4, 2), _activation_of_convolution(activation),
+            nn.Conv2d(64, 64, 3, 1), _activation_of_convolution(activation),
         )  # fmt: skip
         self.out_features = self.features_of(self.layers)
 
@@ -197,13 +234,19 @@ class NatureCNN(ImageEncoder):
 
 @ENCODER_REGISTRY.register("minatar_cnn")
 class MinAtarCNN(ImageEncoder):
-    """One convolution of 16 3 x 3 filters (arXiv:1903.03176), for grids as small as 3 x 3."""
+    """One convolution with 16 filters of 3 x 3 (arXiv:1903.03176), for images from 3 x 3 pixels on.
+
+    Shapes:
+        as :class:`ImageEncoder`
+    """
 
     trunk = (128,)
 
     def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
         super().__init__(space, channels)
-        self.layers = nn.Sequential(nn.Conv2d(self.in_shape[0], 16, 3), _activation(activation))
+        self.layers = nn.Sequential(
+            nn.Conv2d(self.in_shape[0], 16, 3), _activation_of_convolution(activation)
+        )
         self.out_features = self.features_of(self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -211,11 +254,14 @@ class MinAtarCNN(ImageEncoder):
 
 
 class _Residual(nn.Module):
-    """x + two convolutions of x.
+    """A residual block: x plus two convolutions of x.
 
     Args:
-        width: channels.
+        width: number of channels C.
         normed_scale: norm of each row of the convolutions with ``init="normed"``.
+
+    Shapes:
+        (N, C, H, W) -> (N, C, H, W)
     """
 
     def __init__(self, width: int, normed_scale: float) -> None:
@@ -233,7 +279,11 @@ class _Residual(nn.Module):
 
 @ENCODER_REGISTRY.register("impala_cnn")
 class ImpalaCNN(ImageEncoder):
-    """Three residual stages, 16-32-32 (arXiv:1802.01561, figure 3, deep)."""
+    """Residual stages, three with 16, 32 and 32 channels by default (arXiv:1802.01561, figure 3, right).
+
+    Shapes:
+        as :class:`ImageEncoder`
+    """
 
     trunk = (256,)
     config = dict(widths=Key([16, 32, 32], low=1))
@@ -248,7 +298,7 @@ class ImpalaCNN(ImageEncoder):
         super().__init__(space, channels)
         stages: list[nn.Module] = []
         # The PPG authors divide a scale of 1 by sqrt(S) for S stages and by sqrt(2) for the two blocks of a
-        # stage. Each of the two convolutions of a block has the square root: 0.639 for three stages.
+        # stage. Each of the two convolutions of a block has the square root of that: 0.639 for three stages.
         scale = (2 * len(widths)) ** -0.25
         before = self.in_shape[0]
         for width in widths:
@@ -263,7 +313,11 @@ class ImpalaCNN(ImageEncoder):
 
 
 def default_encoder(space: gym.Space) -> str:
-    """Returns the name of the encoder that a leaf gets when the config names none."""
+    """Returns the name of the encoder of a leaf for which the config names none.
+
+    Raises:
+        ConfigError: if the leaf is of a kind that no encoder supports.
+    """
     if is_image(space):
         smaller_side = sorted(space.shape or ())[-2]
         return "nature_cnn" if smaller_side >= 36 else "minatar_cnn"
@@ -278,19 +332,27 @@ def default_encoder(space: gym.Space) -> str:
 
 
 class Encoder(nn.Module):
-    """The encoders of all leaves, their features side by side, and a trunk on top.
+    """Encodes all leaves of an observation, concatenates their features, and applies the trunk.
 
     Args:
         space: the observation space, a leaf or a tree.
-        encoder: ``None`` chooses by the space; else ``{"type": name, ...}`` for the images (or, where
-            there are none, for every leaf), or ``{"leaf.path": {"type": ...}}`` a leaf.
-        hidden_size_list: widths of the trunk; ``None`` is the encoder's own, 64-64 for vectors.
-        activation: its name.
-        dtype: "float32", or "bfloat16" for the products and convolutions; parameters, their gradients and
-            the features that come out are float32 in any case.
+        encoder: None chooses an encoder for each leaf. ``{"type": name, ...}`` is for all images, or for
+            all leaves where there are no images. ``{"leaf.path": {"type": name, ...}}`` is for single leaves.
+        hidden_size_list: widths of the trunk; None is the ``trunk`` of the first leaf encoder that has one,
+            or 64-64.
+        activation: a key of ``ACTIVATIONS``.
+        dtype: of the linear layers and convolutions, "float32" or "bfloat16". Parameters, gradients and the
+            returned features are float32 in both cases.
+
+    Attributes:
+        paths: of the leaves, in the order of ``leaves``; the action mask is not among them.
+        out_features: F.
 
     Shapes:
-        observations (N, ...), or a dict of them -> (N, out_features)
+        (N, ...), or a dict of (N, ...) -> (N, F)
+
+    Raises:
+        ConfigError: if ``encoder`` does not fit the space, or a leaf is not supported.
     """
 
     def __init__(
@@ -303,15 +365,18 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, dtype)
-        found = [(path, leaf) for path, leaf in observation_leaves(space) if path[:1] != (MASK_KEY,)]
-        self.paths = [path for path, _ in found]
+        observed = [(path, leaf) for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
+        self.paths = [path for path, _ in observed]
         leaves: list[Any] = []
-        for (_, leaf), chosen in zip(found, _options_by_leaf(found, encoder or {}), strict=True):
-            kind = ENCODER_REGISTRY.get(chosen.pop("type", None) or default_encoder(leaf))
-            options = {"activation": activation, **chosen}
-            if faults := ENCODER_REGISTRY.choice_faults({"type": kind, **options}, "policy.model.encoder"):
+        for (_, leaf), arguments in zip(observed, _arguments_by_leaf(observed, encoder or {}), strict=True):
+            encoder_class = ENCODER_REGISTRY.get(arguments.pop("type", None) or default_encoder(leaf))
+            arguments = {"activation": activation, **arguments}
+            faults = ENCODER_REGISTRY.choice_faults(
+                {"type": encoder_class, **arguments}, "policy.model.encoder"
+            )
+            if faults:
                 raise ConfigError("\n  ".join(faults))
-            leaves.append(kind(leaf, **options))
+            leaves.append(encoder_class(leaf, **arguments))
         self.leaves = nn.ModuleList(leaves)
         if hidden_size_list is None:
             trunks = [leaf.trunk for leaf in leaves if hasattr(leaf, "trunk")]
@@ -323,39 +388,56 @@ class Encoder(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         if self.dtype == torch.float32:
             return self._features(obs)
-        device = _at(obs, self.paths[0]).device.type
-        with torch.autocast(device, self.dtype, cache_enabled=False):  # each weight is cast once in a call
+        device = _leaf_at(obs, self.paths[0]).device.type
+        # Each weight is converted once per call, so autocast needs no cache of converted weights.
+        with torch.autocast(device, self.dtype, cache_enabled=False):
             return self._features(obs).float()
 
     def _features(self, obs: Any) -> Tensor:
-        features = [leaf(_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
+        features = [leaf(_leaf_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
         return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
 
 
 def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
-    """Returns what is wrong with ``policy.model.encoder`` whatever is observed, a line each."""
-    if encoder and all(isinstance(value, Mapping) for value in encoder.values()):
-        return [fault for name, one in encoder.items() for fault in encoder_faults(one, f"{path}.{name}")]
+    """Returns the faults of ``policy.model.encoder`` that do not depend on the observation space.
+
+    Args:
+        encoder: as :class:`Encoder` takes it.
+        path: of the key in the config, such as "policy.model.encoder".
+    """
+    if encoder and _is_by_leaf(encoder):
+        return [fault for name, leaf in encoder.items() for fault in encoder_faults(leaf, f"{path}.{name}")]
     return ENCODER_REGISTRY.choice_faults(encoder or {}, path)
 
 
-def _options_by_leaf(
-    found: Sequence[tuple[tuple[str, ...], gym.Space]], encoder: Mapping[str, Any]
+def _is_by_leaf(encoder: Mapping[str, Any]) -> bool:
+    """Returns whether ``encoder`` is ``{"leaf.path": {...}}`` and not ``{"type": name, ...}``."""
+    return all(isinstance(value, Mapping) for value in encoder.values())
+
+
+def _arguments_by_leaf(
+    leaves: Sequence[tuple[tuple[str, ...], gym.Space]], encoder: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Returns each leaf's own share of ``policy.model.encoder``."""
-    names = [".".join(path) for path, _ in found]
-    if encoder and all(isinstance(value, Mapping) for value in encoder.values()):
+    """Returns ``{"type": name, **arguments}`` of each leaf; it is empty where the config says nothing.
+
+    Raises:
+        ConfigError: if ``encoder`` names a leaf that does not exist.
+    """
+    names = [".".join(path) for path, _ in leaves]
+    if encoder and _is_by_leaf(encoder):
         unknown = sorted(set(encoder) - set(names))
         if unknown:
             raise ConfigError(
-                f"policy.model.encoder: there is no observation {unknown[0]!r}; there are {', '.join(names)}"
+                f"policy.model.encoder: unknown observation {unknown[0]!r}; the observations are "
+                f"{', '.join(names)}"
             )
         return [dict(encoder.get(name, {})) for name in names]
-    has_images = any(is_image(leaf) for _, leaf in found)
-    return [dict(encoder) if is_image(leaf) or not has_images else {} for _, leaf in found]
+    has_images = any(is_image(leaf) for _, leaf in leaves)
+    return [dict(encoder) if is_image(leaf) or not has_images else {} for _, leaf in leaves]
 
 
-def _at(tree: Any, path: tuple[str, ...]) -> Tensor:
+def _leaf_at(tree: Any, path: tuple[str, ...]) -> Tensor:
+    """Returns the leaf at ``path`` of a dict or a treetensor, which has no Mapping type."""
     for name in path:
         tree = tree[name]
     return tree

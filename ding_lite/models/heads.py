@@ -1,4 +1,31 @@
-"""From features to a distribution over actions, and from raw actions to what the environment takes.
+"""Heads: from features to action distributions, and from raw actions to environment actions.
+
+:class:`ActionHead` has optional hidden layers and one head for the action space. ``HEADS`` maps each kind of
+action space to its head.
+
+**To add a head** for another kind of space, subclass :class:`Head` and add it to ``HEADS``. Heads are looked
+up along the base classes of a space, so a subclass of a supported space may have its own head. This may be
+done in any module that is imported before the model is built (``--import MODULE``)::
+
+    class SortedHead(Head):  # Discrete actions in an order: neighbours have similar probabilities
+        def __init__(self, space, features, **box_options):
+            super().__init__()
+            self.start = int(space.start)
+            self.layer = nn.Linear(features, 1)
+            self.register_buffer("place", torch.linspace(-1, 1, int(space.n)))
+
+        def forward(self, x):
+            return -(self.layer(x) - self.place).square()
+
+        def distribution(self, logit, mask=None):
+            return D.Categorical(logit, mask)
+
+        def to_env(self, action):
+            return action + self.start
+
+    HEADS[SortedDiscrete] = SortedHead  # class SortedDiscrete(gymnasium.spaces.Discrete)
+
+To add a distribution of Box actions, see ``rl.distributions``: no head is needed.
 
 Shapes: N samples, F features, A action size.
 """
@@ -6,6 +33,7 @@ Shapes: N samples, F features, A action size.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -15,47 +43,106 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ding_lite.config.schema import Key, check
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.models.encoders import mlp
 from ding_lite.rl import distributions as D
+from ding_lite.trees import children
 
 LOG_SIGMA_RANGE = (-20.0, 2.0)
+MIN_SIGMA = 1e-4  # of sigma_type="conditioned"
 SOFT_BOUND = 5.0
 
 
 def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]]:
     """Returns ``(parameter, low, high)`` for each parameter of a model that has a range.
 
-    A module names such parameters in an attribute ``parameter_ranges``: ``{"log_sigma": (-20.0, 2.0)}``. The
-    range is applied after each gradient step, and when weights are loaded.
+    A module declares ranges in an attribute ``parameter_ranges``, such as ``{"log_sigma": (-20.0, 2.0)}``.
+    They are applied after each gradient step and after weights are loaded.
 
     Raises:
-        ContractError: if a module names something that is not a parameter of it.
+        ContractError: if a module names something that is not one of its own parameters.
     """
-    found = []
+    ranges = []
     for module in model.modules():
         for name, (low, high) in getattr(module, "parameter_ranges", {}).items():
             parameter = getattr(module, name, None)
             if not isinstance(parameter, nn.Parameter):
+                names = ", ".join(own for own, _ in module.named_parameters(recurse=False))
                 raise ContractError(
-                    f"{type(module).__name__}.parameter_ranges names {name!r}, which is no parameter of it; "
-                    f"it has {', '.join(own for own, _ in module.named_parameters(recurse=False))}"
+                    f"{type(module).__name__}.parameter_ranges names {name!r}, which is not a parameter of "
+                    f"{type(module).__name__}; its parameters are: {names or 'none'}"
                 )
-            found.append((parameter, low, high))
-    return found
+            ranges.append((parameter, low, high))
+    return ranges
 
 
 @torch.no_grad()
 def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
-    """Clamps each parameter to its range, in place."""
+    """Clamps each parameter to its range, in place.
+
+    Args:
+        ranges: ``(parameter, low, high)``, as :func:`parameter_ranges` returns them.
+    """
     for parameter, low, high in ranges:
         parameter.clamp_(low, high)
 
 
-class DiscreteHead(nn.Module):
-    """Discrete(n, start): logit (N, n), index (N,), environment action index + start."""
+def box_distribution_faults(name: str, path: str) -> list[str]:
+    """Returns the faults of ``model.box_distribution``: unless it is registered, a line with all names.
 
-    def __init__(self, space: gym.spaces.Discrete, features: int) -> None:
+    Args:
+        name: the value.
+        path: of the key in the config, such as "policy.model.box_distribution".
+    """
+    section, _, key = path.rpartition(".")
+    rule = Key("normal", choices=tuple(D.BOX_DISTRIBUTIONS))
+    return check({key: name}, {key: rule}, section)[1]
+
+
+class Head(nn.Module, ABC):
+    """The head for one action space: makes a distribution from features, and converts its samples.
+
+    A subclass is made as ``cls(space, features, **box_options)``. The options are those of :class:`BoxHead`;
+    other heads ignore them.
+
+    Shapes:
+        features (N, F) -> logit, a tensor (N, ...) or a dict of tensors
+    """
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Any:
+        """Returns ``logit``, the parameters of the distribution.
+
+        Shapes:
+            (N, F) -> (N, ...), or a dict of those
+        """
+
+    @abstractmethod
+    def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
+        """Returns the distribution with the parameters ``logit``.
+
+        Shapes:
+            logit: as ``forward`` returns it; mask: bool, True where an action is legal
+        """
+
+    @abstractmethod
+    def to_env(self, action: Any) -> Any:
+        """Converts raw actions (NumPy) to environment actions. The result may share no memory with them.
+
+        Shapes:
+            (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
+        """
+
+
+class DiscreteHead(Head):
+    """A categorical distribution over Discrete(n, start).
+
+    Shapes:
+        (N, F) -> logit (N, n); action: (N,) int64, an index from 0; environment action: index + start
+    """
+
+    def __init__(self, space: gym.spaces.Discrete, features: int, **box_options: Any) -> None:
         super().__init__()
         self.start = int(space.start)
         self.dtype = space.dtype
@@ -68,15 +155,20 @@ class DiscreteHead(nn.Module):
         return D.Categorical(logit, mask)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        return action + self.start  # a copy: an environment may write into it
+        return action + self.start  # a copy, because an environment may write into its actions
 
 
-class MultiDiscreteHead(nn.Module):
-    """MultiDiscrete(nvec, start): logit (N, sum nvec), indices (N, K)."""
+class MultiDiscreteHead(Head):
+    """Independent categorical distributions over MultiDiscrete(nvec, start).
 
-    def __init__(self, space: gym.spaces.MultiDiscrete, features: int) -> None:
+    Shapes:
+        (N, F) -> logit (N, sum nvec); action: (N, K) int64, indices from 0; environment action: (N, *shape)
+    """
+
+    def __init__(self, space: gym.spaces.MultiDiscrete, features: int, **box_options: Any) -> None:
         super().__init__()
-        self.shape, self.dtype = space.shape, space.dtype
+        self.shape = space.shape
+        self.dtype = space.dtype
         self.start = np.asarray(space.start)
         self.sizes = tuple(int(n) for n in space.nvec.flatten())
         self.layer = nn.Linear(features, sum(self.sizes))
@@ -85,7 +177,8 @@ class MultiDiscreteHead(nn.Module):
         return self.layer(x)
 
     def distribution(self, logit: Tensor, mask: Any = None) -> D.Distribution:
-        if mask is not None and not isinstance(mask, Tensor):  # a Tuple observation: one mask a part
+        # A mask that the environment gives as a Tuple arrives as a tree with one mask per index.
+        if mask is not None and not isinstance(mask, Tensor):
             mask = torch.cat([mask[str(i)] for i in range(len(self.sizes))], -1)
         return D.MultiCategorical(logit, self.sizes, mask)
 
@@ -93,12 +186,17 @@ class MultiDiscreteHead(nn.Module):
         return (action.reshape(-1, *self.shape) + self.start).astype(self.dtype)
 
 
-class MultiBinaryHead(nn.Module):
-    """MultiBinary(shape): log-odds (N, K), bits (N, K)."""
+class MultiBinaryHead(Head):
+    """Independent bits for MultiBinary(shape).
 
-    def __init__(self, space: gym.spaces.MultiBinary, features: int) -> None:
+    Shapes:
+        (N, F) -> log-odds of a 1 (N, K); action: (N, K) int64; environment action: (N, *shape)
+    """
+
+    def __init__(self, space: gym.spaces.MultiBinary, features: int, **box_options: Any) -> None:
         super().__init__()
-        self.shape, self.dtype = space.shape, space.dtype
+        self.shape = space.shape
+        self.dtype = space.dtype
         self.layer = nn.Linear(features, math.prod(space.shape))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -111,15 +209,28 @@ class MultiBinaryHead(nn.Module):
         return action.reshape(-1, *self.shape).astype(self.dtype)
 
 
-class BoxHead(nn.Module):
-    """Box: a Normal clipped at the environment, a Tanh-Normal or a Beta stretched to the bounds.
-
-    ``sigma_type`` is ``"independent"`` (a free parameter, log sigma 0 at first), ``"conditioned"`` (a
-    softplus of the features: 1 at 0, at least 1e-4) or ``"fixed"``. ``bound_type`` bounds the mean:
-    ``"tanh"`` to -1 .. 1, ``"soft"`` to 5 tanh(m / 5).
+class BoxHead(Head):
+    """Any registered distribution over a Box (``rl.distributions.BOX_DISTRIBUTIONS``).
 
     A free log sigma is clamped to ``LOG_SIGMA_RANGE`` after each gradient step. A clamp in ``forward`` would
-    have no gradient outside of the range, so a log sigma that got there could not return.
+    have no gradient outside of the range, so a log sigma outside of it could not return.
+
+    Args:
+        space: of floats, with low < high in each dimension.
+        features: F.
+        box_distribution: a key of ``BOX_DISTRIBUTIONS``.
+        sigma_type: of distributions with a sigma. "independent" is a free parameter, log sigma = 0 at the
+            start; "conditioned" is a softplus of the layer's output, 1 at output 0 and at least 1e-4;
+            "fixed" is a constant.
+        fixed_sigma_value: sigma with ``sigma_type="fixed"``, in the units of the raw action.
+        bound_type: of distributions with a mu. "tanh" bounds it to -1 .. 1, "soft" to 5 tanh(mu / 5).
+
+    Shapes:
+        (N, F) -> logit {name: (N, A)}; action: (N, A) float32; environment action: (N, *shape)
+
+    Raises:
+        ConfigError: if the space or the distribution is not supported, or the distribution needs finite
+            bounds and the space has none.
     """
 
     def __init__(
@@ -133,8 +244,15 @@ class BoxHead(nn.Module):
         bound_type: str | None = None,
     ) -> None:
         super().__init__()
-        self.kind, self.sigma_type, self.bound_type = box_distribution, sigma_type, bound_type
-        self.shape, self.dtype = space.shape, space.dtype
+        self.kind = box_distribution
+        self.sigma_type = sigma_type
+        self.bound_type = bound_type
+        self.shape = space.shape
+        self.dtype = space.dtype
+        faults = box_distribution_faults(box_distribution, "policy.model.box_distribution")
+        if faults:
+            raise ConfigError(faults[0])
+        self._distribution = D.BOX_DISTRIBUTIONS[box_distribution]
         self._check(space)
         size = math.prod(space.shape)
         self.low = space.low.astype(np.float64)
@@ -142,9 +260,10 @@ class BoxHead(nn.Module):
         half = torch.as_tensor((self.high - self.low) / 2, dtype=torch.float32).flatten()
         self.half_width: Tensor
         self.register_buffer("half_width", half, persistent=False)
-        outputs = 2 * size if box_distribution == "beta" or sigma_type == "conditioned" else size
+        has_sigma = self._distribution.has_sigma
+        outputs = 2 * size if not has_sigma or sigma_type == "conditioned" else size
         self.layer = nn.Linear(features, outputs)
-        if box_distribution == "beta":
+        if not has_sigma:
             return
         if sigma_type == "independent":
             self.log_sigma = nn.Parameter(torch.zeros(size))
@@ -154,29 +273,32 @@ class BoxHead(nn.Module):
             self.register_buffer("sigma", torch.full((size,), fixed_sigma_value), persistent=False)
 
     def _check(self, space: gym.spaces.Box) -> None:
+        """Raises ConfigError if the space is not supported."""
         if not np.issubdtype(space.dtype, np.floating):
             raise ConfigError(
-                f"the action space {space} is a Box of whole numbers; use Discrete or MultiDiscrete"
+                f"the action space {space} is a Box of integers, got dtype {space.dtype}, expected floats; "
+                "use Discrete or MultiDiscrete"
             )
         if 0 in space.shape:
-            raise ConfigError(f"the action space {space} has nothing in it to choose")
+            raise ConfigError(f"the action space {space} is empty: a dimension of its shape is 0")
         if np.any(space.low >= space.high):
-            raise ConfigError(f"the action space {space} has a dimension with low >= high")
-        width = space.high.astype(np.float64) - space.low
-        if self.kind != "normal" and not (width <= np.finfo(np.float32).max).all():
             raise ConfigError(
-                f"policy.model.box_distribution={self.kind!r} needs finite bounds, and the action space "
-                f"is {space}; use 'normal', which is clipped at the environment only"
+                f"the action space {space} has a dimension with low >= high; expected low < high"
+            )
+        width = space.high.astype(np.float64) - space.low
+        if self._distribution.needs_finite_bounds and not (width <= np.finfo(np.float32).max).all():
+            raise ConfigError(
+                f"policy.model.box_distribution={self.kind!r} needs finite bounds, but the action space is "
+                f"{space}; use 'normal', whose actions are only clipped to the bounds"
             )
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         out = self.layer(x)
-        if self.kind == "beta":
-            alpha, beta = (1 + F.softplus(out)).chunk(2, -1)
-            return {"alpha": alpha, "beta": beta}
+        if not self._distribution.has_sigma:
+            return self._distribution.parameters(out)
         if self.sigma_type == "conditioned":
             mu, raw = out.chunk(2, -1)
-            sigma = F.softplus(raw + math.log(math.e - 1)).clamp_min(1e-4)
+            sigma = F.softplus(raw + math.log(math.e - 1)).clamp_min(MIN_SIGMA)
         else:
             mu = out
             sigma = self.log_sigma.exp() if self.sigma_type == "independent" else self.sigma
@@ -188,31 +310,24 @@ class BoxHead(nn.Module):
         return {"mu": mu, "sigma": sigma}
 
     def distribution(self, logit: Mapping[str, Tensor], mask: None = None) -> D.Distribution:
-        if self.kind == "beta":
-            return D.Beta(logit, 2 * self.half_width)
-        if self.kind == "tanh_normal":
-            return D.TanhNormal(logit, self.half_width)
-        return D.Normal(logit)
+        return self._distribution.for_box(logit, self.half_width)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        action = action.reshape(-1, *self.shape)
-        if self.kind == "tanh_normal":
-            action = self.low + (np.tanh(action.astype(np.float64)) + 1) * (self.high - self.low) / 2
-        elif self.kind == "beta":
-            action = self.low + action.astype(np.float64) * (self.high - self.low)
+        action = self._distribution.to_bounds(action.reshape(-1, *self.shape), self.low, self.high)
         return action.clip(self.low, self.high).astype(self.dtype)
 
 
-class TreeHead(nn.Module):
-    """Dict and Tuple: one head a branch; a Tuple's branches are called "0", "1", ..."""
+class TreeHead(Head):
+    """One head for each branch of a Dict or a Tuple; the branches of a Tuple are named "0", "1", ...
+
+    Shapes:
+        (N, F) -> logit, action and environment action: dicts with one entry per branch
+    """
 
     def __init__(self, space: gym.Space, features: int, **box_options: Any) -> None:
         super().__init__()
-        if isinstance(space, gym.spaces.Dict):
-            branches = dict(space.spaces)
-        else:
-            branches = {str(i): child for i, child in enumerate(cast(gym.spaces.Tuple, space).spaces)}
-        self.heads = nn.ModuleList(_leaf_head(c, features, **box_options) for c in branches.values())
+        branches = cast(dict[str, gym.Space], children(space))
+        self.heads = nn.ModuleList(make_head(child, features, **box_options) for child in branches.values())
         self.by_name: dict[str, Any] = dict(zip(branches, self.heads, strict=True))
 
     def forward(self, x: Tensor) -> dict[str, Any]:
@@ -221,36 +336,60 @@ class TreeHead(nn.Module):
     def distribution(self, logit: Mapping[str, Any], mask: Any = None) -> D.Distribution:
         parts = {}
         for name, head in self.by_name.items():
-            own = mask.get(name) if mask is not None else None
-            parts[name] = head.distribution(logit[name], own)
+            branch_mask = None if mask is None else mask.get(name)
+            parts[name] = head.distribution(logit[name], branch_mask)
         return D.Joint(parts)
 
     def to_env(self, action: Mapping[str, Any]) -> dict[str, Any]:
         return {name: head.to_env(action[name]) for name, head in self.by_name.items()}
 
 
-def _leaf_head(space: gym.Space, features: int, **box_options: Any) -> nn.Module:
-    if isinstance(space, gym.spaces.Discrete):
-        return DiscreteHead(space, features)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return MultiDiscreteHead(space, features)
-    if isinstance(space, gym.spaces.MultiBinary):
-        return MultiBinaryHead(space, features)
-    if isinstance(space, gym.spaces.Box):
-        return BoxHead(space, features, **box_options)
-    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        return TreeHead(space, features, **box_options)
+HEADS: dict[type[gym.Space], type[Head]] = {
+    gym.spaces.Discrete: DiscreteHead,
+    gym.spaces.MultiDiscrete: MultiDiscreteHead,
+    gym.spaces.MultiBinary: MultiBinaryHead,
+    gym.spaces.Box: BoxHead,
+    gym.spaces.Dict: TreeHead,
+    gym.spaces.Tuple: TreeHead,
+}
+
+
+def make_head(space: gym.Space, features: int, **box_options: Any) -> Head:
+    """Returns the head of an action space: that of its class, or of the nearest base class in ``HEADS``.
+
+    Args:
+        space: of the actions.
+        features: F.
+        box_options: those of :class:`BoxHead`.
+
+    Raises:
+        ConfigError: if no head supports the space.
+    """
+    for space_class in type(space).__mro__:
+        if space_class in HEADS:
+            return HEADS[space_class](space, features, **box_options)
+    names = ", ".join(space_class.__name__ for space_class in HEADS)
     raise ConfigError(
-        f"actions of {type(space).__name__} are not supported; supported are Discrete, MultiDiscrete, "
-        "MultiBinary, Box, and Dict and Tuple of them"
+        f"actions of {type(space).__name__} are not supported; supported are {names}. Use one of these "
+        "spaces, or add a head to ding_lite.models.heads.HEADS"
     )
 
 
 class ActionHead(nn.Module):
     """The policy head for any supported action space: optional hidden layers, then one linear layer.
 
+    Args:
+        space: of the actions.
+        features: F.
+        hidden_size_list: widths of the hidden layers.
+        activation: of the hidden layers, a key of ``models.encoders.ACTIVATIONS``.
+        box_options: those of :class:`BoxHead`.
+
     Shapes:
         features (N, F) -> logit, a tensor or a dict of tensors (see ``rl.distributions``)
+
+    Raises:
+        ConfigError: if the space is not supported.
     """
 
     def __init__(
@@ -265,15 +404,23 @@ class ActionHead(nn.Module):
         super().__init__()
         sizes = [features, *hidden_size_list]
         self.hidden = mlp(sizes, activation)
-        self.out: Any = _leaf_head(space, sizes[-1], **box_options)
+        self.out: Any = make_head(space, sizes[-1], **box_options)
 
     def forward(self, features: Tensor) -> Any:
         return self.out(self.hidden(features))
 
     def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
-        """Returns the distribution with the parameters ``logit``; ``mask`` is True where legal."""
+        """Returns the distribution with the parameters ``logit``; ``mask`` is True where an action is legal.
+
+        Shapes:
+            logit: as ``forward`` returns it; mask: bool, with the structure of the action space, or None
+        """
         return self.out.distribution(logit, mask)
 
     def to_env(self, action: Any) -> Any:
-        """Turns raw actions (NumPy) into what the environment takes: start, squash, clip, scale."""
+        """Converts raw actions (NumPy) to environment actions: adds starts, maps to bounds, clips.
+
+        Shapes:
+            (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
+        """
         return self.out.to_env(action)

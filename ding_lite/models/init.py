@@ -1,4 +1,4 @@
-"""How fresh networks are initialised. Only models that the library builds pass through here."""
+"""Initialisation of new networks. Only the models of the library use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ LAYERS = (nn.Linear, nn.Conv2d)
 
 
 def orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
-    """Makes every layer of ``module`` orthogonal with ``gain``, its bias 0 (37 details, core 2)."""
+    """Initialises each layer of ``module`` with an orthogonal weight times ``gain`` and a bias of 0.
+
+    Source: detail 2 of "The 37 implementation details of PPO" (iclr-blog-track.github.io, 2022).
+    """
     for layer in module.modules():
         if isinstance(layer, LAYERS):
             nn.init.orthogonal_(layer.weight, gain)
@@ -19,7 +22,7 @@ def orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
 
 
 def normed(module: nn.Module, scale: float) -> None:
-    """Gives every output row of each layer the norm ``scale``, its bias 0 (the PPG authors' init)."""
+    """Scales each row of each weight to the norm ``scale``, and sets biases to 0 (the PPG authors' init)."""
     for layer in module.modules():
         if isinstance(layer, LAYERS):
             with torch.no_grad():
@@ -30,10 +33,10 @@ def normed(module: nn.Module, scale: float) -> None:
 
 
 def normed_hidden_layers(module: nn.Module) -> None:
-    """Gives the layers of ``module`` the PPG authors' norms.
+    """Scales the layers of ``module`` to the norms of the PPG authors.
 
-    A linear layer has 1.4, a convolution 1. Where a module has a number ``normed_scale``, as residual blocks
-    do, the layers inside it have that number.
+    Rows of linear layers have the norm 1.4, those of convolutions 1. If a module has a number
+    ``normed_scale``, as residual blocks do, the rows of all layers inside it have that norm.
     """
     for layer in module.modules():
         if isinstance(layer, LAYERS):
@@ -45,6 +48,7 @@ def normed_hidden_layers(module: nn.Module) -> None:
 
 
 def _zero_bias(layer: nn.Module) -> None:
+    """Sets the bias of a layer to 0, if it has one."""
     bias = getattr(layer, "bias", None)
     if bias is not None:
         nn.init.zeros_(bias)

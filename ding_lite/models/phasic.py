@@ -2,10 +2,10 @@
 
     dual      obs - encoder - policy, auxiliary value        obs - encoder - value
     shared    obs - encoder - policy, auxiliary value, value
-    detach    obs - encoder - policy, auxiliary value, value of features that carry no gradient
+    detach    as shared, but the value's gradient stops at the value head
 
-The auxiliary head reads the policy's features and is trained in the auxiliary phase alone: through it
-the policy's encoder learns what the value knows.
+The auxiliary value head reads the features of the policy and is trained only in the auxiliary phase. Its
+gradient trains the encoder of the policy to predict values.
 """
 
 from __future__ import annotations
@@ -16,35 +16,43 @@ from typing import Any
 import gymnasium as gym
 from torch import Tensor
 
+from ding_lite.config.registry import MODEL_REGISTRY
+from ding_lite.config.schema import Key
 from ding_lite.models.actor_critic import VAC, ActorCritic, initialize, value_head
-from ding_lite.registry import MODEL_REGISTRY
-from ding_lite.schema import Key
 
 
 class PhasicActorCritic(ActorCritic):
-    """The contract of a model for PPG: one method more."""
+    """The base class of models for PPG: an :class:`ActorCritic` with :meth:`compute_auxiliary`."""
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
-        """Returns ``(logit, auxiliary value, value)``: the policy's outputs and the value network's.
+        """Returns ``(logit, auxiliary value, value)``.
+
+        Both values are in units of the targets' std where the policy has value_norm.
 
         Shapes:
-            obs: (N, ...) -> logit: see ``rl.distributions``; both values: (N,)
+            obs: (N, ...) or a dict of those -> logit (see ``rl.distributions``), (N,), (N,)
         """
         raise NotImplementedError(f"{type(self).__name__} must define compute_auxiliary(obs)")
 
 
 @MODEL_REGISTRY.register("ppg")
 class PPG(VAC, PhasicActorCritic):
-    """Policy and value networks as ``arch`` says, and an auxiliary value head on the policy's encoder."""
+    """``vac`` with an auxiliary value head on the encoder of the policy.
+
+    The arguments are the keys of ``config``; ``arch`` replaces ``share_encoder``.
+
+    Shapes:
+        obs: (N, ...) or a dict of those; logit: see ``rl.distributions``; values: (N,)
+    """
 
     config = dict(
-        # dual: a value network of its own; shared: one encoder for both; detach: one encoder, and the
-        # value's gradient stops at its head, in both phases.
+        # dual: a separate value network; shared: one encoder for policy and value; detach: one encoder, and
+        # the value's gradient stops at the value head in both phases.
         arch=Key("dual", choices=("dual", "shared", "detach")),
         share_encoder=Key(
             True,
-            fixed_because="the auxiliary head must share the policy's encoder; whether the value network "
-            "does is model.arch",
+            fixed_because="the auxiliary head must share the policy's encoder; set model.arch to choose "
+            "whether the value network shares it too",
         ),
     )
 
@@ -71,7 +79,7 @@ class PPG(VAC, PhasicActorCritic):
             **options,
         )
         self.arch = arch
-        # Made last: all that is drawn before is what the same model without it draws.
+        # Made last, so that all other layers start with the same random weights as those of ``vac``.
         self.auxiliary_head, last = value_head(
             self.actor_encoder.out_features, critic_head_hidden_size_list, self.activation
         )
@@ -79,6 +87,7 @@ class PPG(VAC, PhasicActorCritic):
         self.value_heads = (*self.value_heads, last)
 
     def _critic_features(self, obs: Any, actor_features: Tensor) -> Tensor:
+        """Returns the input of the value head: obs (N, ...), actor_features (N, F) -> (N, F)."""
         if self.critic_encoder is not None:
             features: Tensor = self.critic_encoder(obs)
             return features

@@ -4,8 +4,7 @@ Importing this package registers what it ships in ``POLICY_REGISTRY``.
 """
 
 from ding_lite.policies.base import Policy
-from ding_lite.policies.load import load_policy
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.ppo import PPOPolicy
 
-__all__ = ["PPGPolicy", "PPOPolicy", "Policy", "load_policy"]
+__all__ = ["PPGPolicy", "PPOPolicy", "Policy"]

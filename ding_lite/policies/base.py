@@ -1,18 +1,18 @@
-"""What a policy is to everybody else: a model, its state, and three modes.
+"""The base class of policies: a model, its state, and three modes.
 
     collect_mode.forward(obs)         -> {"action", "log_prob"}      acts and explores
     collect_mode.get_train_sample(r)  -> the rollout with advantages
     learn_mode.forward(rollout)       -> metrics                     improves the model
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
-Within a rollout (``collect_mode.acting``) forward may leave log_prob to get_train_sample.
+``collect_mode.for_rollout()`` gives the same functions for one rollout, in which log_prob may be computed by
+get_train_sample.
 
 Everything is batched: forward takes (B, ...) and returns (B, ...), get_train_sample the whole (T, B).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,33 +22,43 @@ import torch
 from easydict import EasyDict
 from torch import Tensor
 
+from ding_lite.config.registry import MODEL_REGISTRY
+from ding_lite.config.schema import Key, merged_config
+from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
+from ding_lite.data.rollout import Rollout, to_device
 from ding_lite.envs.masks import without_legal_action
+from ding_lite.envs.transition import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
-from ding_lite.machine import chosen_device
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
-from ding_lite.models.layout import lay_out
-from ding_lite.registry import MODEL_REGISTRY
+from ding_lite.models.memory_layout import lay_out
+from ding_lite.policies.device import chosen_device
 from ding_lite.rl.distributions import Distribution
-from ding_lite.rollout import Rollout, map_tree, to_device
-from ding_lite.schema import Key, merged_config
-from ding_lite.seeding import GeneratorState, integer_seed, torch_generator
-from ding_lite.types import MASK_KEY, CollectMode, EvalMode, LearnMode, Transition, Tree
+from ding_lite.rl.seeding import GeneratorState, integer_seed, torch_generator
+from ding_lite.trees import (
+    MASK_KEY,
+    Tree,
+    from_tree,
+    map_space,
+    map_tree,
+    observation_to_tree,
+    tree_leaves,
+)
 
 FIELDS = ("learn", "collect", "eval")
 
 
 class Policy:
-    """Base class of all policies: builds the model, holds the modes, saves and loads.
+    """Base class of all policies: builds the model, offers the modes, saves and loads.
 
-    A subclass writes ``_init_<field>`` and ``_forward_<field>`` for the fields learn, collect and eval,
-    and ``_get_train_sample``; what it must keep over a restart goes into ``_state``.
+    A subclass defines ``_init_<field>`` and ``_forward_<field>`` for the fields learn, collect and eval,
+    and ``_get_train_sample``. The parts that a checkpoint must contain go into ``_state``.
 
     Args:
         cfg: the section ``policy`` of a complete config.
         obs_space, action_space: of one environment.
-        model: used as it is, never re-initialised; built from ``cfg.model`` when None.
-        enable_field: which of the modes to prepare; all when None. Each works without the others.
+        model: used as it is, without initialisation; if None, it is built from ``cfg.model``.
+        enable_field: the modes to prepare; all if None. Each mode works without the others.
         seed: of the run.
     """
 
@@ -64,7 +74,7 @@ class Policy:
         multi_agent=Key(False, fixed_because="multi-agent training is not built yet"),
         model=dict(
             type=Key("vac", (str, object)),
-            # DI-engine's: spaces are read from the environment; where these are written, they must agree.
+            # DI-engine's keys. Spaces are read from the environment; if these are given, they must agree.
             obs_shape=Key(None, (int, list), optional=True),
             action_shape=Key(None, (int, list), optional=True),
             action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
@@ -85,13 +95,15 @@ class Policy:
         seed: int = 0,
     ) -> None:
         self.cfg = EasyDict(cfg)
-        self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
+        self.obs_space = obs_space
+        self.action_space = action_space
+        self.seed = seed
         self.device = chosen_device(self.cfg.device, self.cfg.cuda)
         self.generator = torch_generator(seed, "policy", "action", device=self.device)
         self.model: ActorCritic = self._make_model() if model is None else model  # type: ignore[assignment]
         self.model.to(device=self.device)
         lay_out(self.model)
-        self._leaf_shapes = _leaf_shapes(obs_space)
+        self._leaf_shapes = tree_leaves(map_space(lambda leaf: tuple(leaf.shape or ()), obs_space))
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         unknown = set(enable_field or ()) - set(FIELDS)
         if unknown:
@@ -102,7 +114,7 @@ class Policy:
 
     @classmethod
     def default_model(cls) -> tuple[str, list[str]]:
-        """Returns the name of the model of a config that has none, and the modules to import for it."""
+        """Returns the name of the model for configs without one, and the modules to import for it."""
         declared = merged_config(cls).get("model", {})
         return declared["type"].default if "type" in declared else "vac", []
 
@@ -124,7 +136,7 @@ class Policy:
         return model
 
     def _init_shared(self) -> None:
-        """Prepares what several modes need."""
+        """Prepares the parts that several modes use."""
 
     def _init_learn(self) -> None:
         """Prepares learning, such as the optimiser."""
@@ -157,7 +169,7 @@ class Policy:
     def _process_transition(
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
     ) -> dict[str, Any]:
-        """Returns what one row of the rollout stores: every leaf is (B, ...), NumPy or a tensor."""
+        """Returns the fields of one row of the rollout; every leaf is (B, ...), an array or a tensor."""
         return {
             "obs": obs,
             **output,
@@ -169,27 +181,27 @@ class Policy:
 
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
-        """Returns what is wrong between the keys of a complete config, a line each; called before a run."""
+        """Returns the contradictions between the keys of a complete config, a line each."""
         return []
 
     def describe(self) -> list[str]:
-        """Returns what a run should say of this policy when it begins."""
+        """Returns the lines about this policy that a run prints when it begins."""
         return []
 
     @property
     def warm_up_steps(self) -> int:
-        """Random steps that :meth:`warm_up` wants to see before training."""
+        """Number of random steps that :meth:`warm_up` needs before training."""
         return 0
 
     def warm_up(self, obs: Tree) -> None:
-        """Is shown the observations (N, ...) of random steps, once, before training."""
+        """Takes the observations (N, ...) of random steps, once, before training."""
 
     def _monitor_vars_learn(self) -> list[str]:
-        """Returns the names of the metrics that ``learn_mode.forward`` gives."""
+        """Returns the names of the metrics that ``learn_mode.forward`` returns."""
         return []
 
     def _get_batch_size(self) -> int | dict[str, int]:
-        """Returns the samples of a minibatch, of each buffer where there are two; nothing here asks it."""
+        """Returns the size of minibatches, of each buffer if there are two; DI-engine's method."""
         size: int = self.cfg.learn.batch_size
         return size
 
@@ -208,7 +220,7 @@ class Policy:
             self._train_sample,
             self.state_dict,
             self.load_state_dict,
-            self._acting,
+            self._rollout_mode,
         )
 
     @property
@@ -216,12 +228,12 @@ class Policy:
         self._require("eval")
         return EvalMode(self._forward_eval, self._to_env, self._reset_eval)
 
-    def _acting(self, mode: CollectMode) -> contextlib.AbstractContextManager[None]:
-        """Is around the steps of a rollout by this mode, between which nobody changes the policy."""
-        return contextlib.nullcontext()
+    def _rollout_mode(self, mode: CollectMode) -> CollectMode:
+        """Returns the mode that collects one rollout in the place of ``mode``."""
+        return mode
 
     def _reset_eval(self) -> None:
-        """Begins an evaluation; for policies that remember."""
+        """Begins an evaluation; for policies with memory."""
 
     def _require(self, field: str) -> None:
         if field not in self.fields:
@@ -231,13 +243,13 @@ class Policy:
         """Returns the environment's action for one observation or for a batch, NumPy in and out.
 
         Args:
-            obs: as the environment gives it, or a batch of such with a leading dimension.
-            deterministic: the greedy action; else one drawn from the policy.
+            obs: an observation of the environment, or a batch with a leading dimension.
+            deterministic: return the greedy action; else draw an action from the policy.
 
         Raises:
             ContractError: for other shapes, or a mask that leaves no legal action.
         """
-        obs = named_obs(obs, self.obs_space)
+        obs = observation_to_tree(obs, self.obs_space)
         single = self._is_single(obs)
         if single:
             obs = map_tree(lambda x: x[None], obs)
@@ -246,11 +258,10 @@ class Policy:
             raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")
         output = (self._forward_eval if deterministic else self._forward_collect)(obs)
         action = self._to_env(output["action"])
-        return _unnamed(map_tree(lambda x: x[0], action) if single else action, self.action_space)
+        return from_tree(map_tree(lambda x: x[0], action) if single else action, self.action_space)
 
     def _is_single(self, obs: Tree) -> bool:
-        shapes: list[tuple[int, ...]] = []
-        map_tree(lambda x: shapes.append(np.shape(x)), obs)
+        shapes = [np.shape(leaf) for leaf in tree_leaves(obs)]
         if shapes == self._leaf_shapes:
             return True
         if [shape[1:] for shape in shapes] == self._leaf_shapes:
@@ -260,32 +271,34 @@ class Policy:
         )
 
     def _to_env(self, action: Any) -> Tree:
-        tensor = isinstance(action, Tensor)  # nearly always; asking map_tree costs more than the copy
-        action = action.cpu().numpy() if tensor else map_tree(lambda x: x.cpu().numpy(), action)
+        is_tensor = isinstance(action, Tensor)  # the usual case; map_tree costs more than the copy
+        action = action.cpu().numpy() if is_tensor else map_tree(lambda x: x.cpu().numpy(), action)
         return self.model.actor_head.to_env(action)
 
-    def _distribution(self, obs: Any, logit: Any) -> Distribution:
+    def distribution(self, obs: Any, logit: Any) -> Distribution:
+        """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
         mask = None
         if not isinstance(obs, Tensor) and MASK_KEY in obs.keys():  # noqa: SIM118 - may be a treetensor
             mask = map_tree(lambda m: m.bool(), obs[MASK_KEY])
         return self.model.distribution(logit, mask)
 
-    def _on_device(self, obs: Tree) -> Any:
+    def on_device(self, obs: Tree) -> Any:
+        """Returns a tree of arrays or tensors as tensors on the device of the policy."""
         return to_device(obs, self.device)
 
     def _state(self) -> dict[str, Any]:
-        """Returns the parts with a state_dict of their own, by name. A subclass adds its own."""
+        """Returns the parts that have a state_dict, by name. A subclass adds its parts."""
         return {"model": self.model, "generator": GeneratorState(self.generator)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that must survive a restart, as nested dicts of tensors, arrays and numbers."""
+        """Returns the state for a checkpoint, as nested dicts of tensors, arrays and numbers."""
         return {name: part.state_dict() for name, part in self._state().items() if part is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` gave; of a state with more, what this policy has.
+        """Loads a state from :meth:`state_dict`; parts that this policy does not have are ignored.
 
         Raises:
-            CheckpointError: if something is missing, or belongs to another model.
+            CheckpointError: if a part is missing, or does not fit this policy.
         """
         for name, part in self._state().items():
             if part is None:
@@ -300,10 +313,10 @@ class Policy:
 
 
 def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapping[str, Any]) -> None:
-    """Compares what a config says of the spaces (None: nothing) with the environment's.
+    """Compares the spaces that a config declares (None: not declared) with those of the environment.
 
     Raises:
-        ConfigError: where they differ.
+        ConfigError: if they differ.
     """
     count = int(action_space.n) if isinstance(action_space, gym.spaces.Discrete) else None
     actual = {
@@ -311,43 +324,16 @@ def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapp
         "action_shape": list(action_space.shape or ()) if count is None else [count],
         "action_space": action_kind(action_space),
     }
-    for name, said in declared.items():
-        if said is not None and ([said] if isinstance(said, int) else said) != actual[name]:
+    for name, value in declared.items():
+        if value is not None and ([value] if isinstance(value, int) else value) != actual[name]:
             raise ConfigError(
-                f"policy.model.{name}: the config says {said!r}, the environment {actual[name]!r}; "
+                f"policy.model.{name}: the config says {value!r}, the environment {actual[name]!r}; "
                 "leave the key out, spaces are read from the environment"
             )
 
 
 def action_kind(space: gym.Space) -> str:
-    """Returns DI-engine's word for a kind of action space."""
+    """Returns DI-engine's name for a kind of action space."""
     if isinstance(space, gym.spaces.Box):
         return "continuous"
     return "hybrid" if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)) else "discrete"
-
-
-def named_obs(obs: Any, space: gym.Space) -> Tree:
-    """Returns an observation with a Tuple's items under the names "0", "1", ... and no float64."""
-    if isinstance(space, gym.spaces.Dict):
-        return {name: named_obs(obs[name], child) for name, child in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return {str(i): named_obs(obs[i], child) for i, child in enumerate(space.spaces)}
-    array = np.asarray(obs)
-    return array.astype(np.float32) if array.dtype == np.float64 else array
-
-
-def _leaf_shapes(space: gym.Space) -> list[tuple[int, ...]]:
-    """Returns the shapes of the leaves, in the order of :func:`named_obs`."""
-    if isinstance(space, gym.spaces.Dict):
-        return [shape for child in space.spaces.values() for shape in _leaf_shapes(child)]
-    if isinstance(space, gym.spaces.Tuple):
-        return [shape for child in space.spaces for shape in _leaf_shapes(child)]
-    return [tuple(space.shape or ())]
-
-
-def _unnamed(action: Tree, space: gym.Space) -> Any:
-    if isinstance(space, gym.spaces.Dict):
-        return {name: _unnamed(action[name], child) for name, child in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_unnamed(action[str(i)], child) for i, child in enumerate(space.spaces))
-    return action

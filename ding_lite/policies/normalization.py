@@ -1,8 +1,8 @@
-"""Observations brought to unit scale, as part of a policy and of its checkpoint.
+"""The scale of observations, as part of a policy and of its checkpoint.
 
-The statistics begin with random steps before training (``ActorCriticPolicy.warm_up``). They stay as they are
-from an iteration's first action to its last gradient step: the ratio of the first minibatch is 1, and the
-values of a whole rollout can be computed in one pass.
+The statistics begin with random steps before training (``ActorCriticPolicy.warm_up``). They do not change
+between the first action and the last gradient step of an iteration. So the ratio of the first minibatch is
+1, and the values of a whole rollout can be computed in one pass.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.models.encoders import is_image, observation_leaves
+from ding_lite.models.encoders import is_image
 from ding_lite.rl.running_stats import RunningMeanStd
-from ding_lite.types import MASK_KEY
+from ding_lite.trees import MASK_KEY, space_leaves
 
-CONSTANT = 1e-8  # a variance up to this is that of rounding
+CONSTANT = 1e-8  # variances up to this are rounding errors
 
 
 class ObservationNorm:
-    """(obs - mean) / std, clipped, for every leaf of floats; images, indices and masks pass as they are.
+    """(obs - mean) / std, clipped, for every leaf of floats; images, indices and masks are not changed.
 
     Shapes:
-        observations (N, ...) or a dict of such -> the same
+        a tree of observations (N, ...) -> the same
     """
 
     def __init__(self, space: gym.Space, clip: float, device: torch.device) -> None:
         self.clip, self.device = clip, device
         self.stats: dict[tuple[str, ...], RunningMeanStd] = {
             path: RunningMeanStd(leaf.shape or ())
-            for path, leaf in observation_leaves(space)
+            for path, leaf in space_leaves(space)
             if _is_numeric(leaf) and path[:1] != (MASK_KEY,)
         }
         self._scale: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
@@ -42,7 +42,7 @@ class ObservationNorm:
 
     def _refresh(self) -> None:
         for path, stats in self.stats.items():
-            # What was constant so far is centred and not scaled: the first other number may be of any size.
+            # A feature that was constant so far is centred but not scaled: its next value may have any size.
             std = np.where(stats.var > CONSTANT, stats.std, 1.0)
             mean, inverse = np.asarray(stats.mean, np.float32), np.asarray(1 / std, np.float32)
             self._arrays[path] = (mean, inverse)
@@ -60,7 +60,7 @@ class ObservationNorm:
         return ((obs.to(torch.float32) - mean) * inverse).clamp_(-self.clip, self.clip)
 
     def of_array(self, leaf: np.ndarray, path: tuple[str, ...]) -> np.ndarray:
-        """Returns the leaf at ``path`` as a call does, in NumPy."""
+        """Returns the scaled leaf at ``path``, in NumPy."""
         if path not in self._arrays:
             return leaf
         mean, inverse = self._arrays[path]
@@ -68,7 +68,7 @@ class ObservationNorm:
         return np.minimum(np.maximum(scaled, -self.clip), self.clip)
 
     def clipped_share(self, obs: Any, valid: Tensor) -> Tensor:
-        """Returns the share of the numbers in valid rows that are cut at the clip.
+        """Returns the share of numbers in valid rows that the clip cuts.
 
         Shapes:
             obs: (T, B, ...), valid: (T, B) -> ()
@@ -82,7 +82,7 @@ class ObservationNorm:
         return torch.cat(cut).mean() if cut else torch.zeros((), device=self.device)
 
     def update(self, obs: Any, valid: Tensor) -> None:
-        """Takes in the valid rows of a rollout's observations (T, B, ...)."""
+        """Updates the statistics with the valid rows of observations (T, B, ...)."""
         for path, stats in self.stats.items():
             leaf = obs
             for name in path:

@@ -1,4 +1,4 @@
-"""Phasic Policy Gradient (arXiv:2009.04416): PPO, and now and then an auxiliary phase.
+"""Phasic Policy Gradient (arXiv:2009.04416): PPO with an auxiliary phase every N_pi iterations.
 
     policy phase      each iteration: E_pi epochs of PPO's policy loss, E_V epochs of its value loss
     auxiliary phase   every N_pi iterations: E_aux epochs over all their samples (policies.auxiliary)
@@ -9,8 +9,8 @@ The paper's names, and the config's:
     E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
                              beta_clone  aux_bc_weight
 
-The KL has no unit and the errors have that of squared returns, so they are taken in normalised units
-(value_norm): with raw returns of 100 they tear the policy away from pi_old.
+The KL has no unit and the errors have the unit of squared returns, so the errors are in normalised units
+(value_norm): with raw returns of 100 they would outweigh the KL that holds the policy near pi_old.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ding_lite.buffer import Limits, host_memory
+from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.config.schema import Key
+from ding_lite.data.buffer import host_memory
+from ding_lite.data.minibatches import Batch
+from ding_lite.data.rollout import Rollout
 from ding_lite.errors import ConfigError, ContractError
+from ding_lite.fast.gradients import Loss
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase
-from ding_lite.policies.base import named_obs
-from ding_lite.policies.closed_form import closed_form
+from ding_lite.policies.optimizer import Optimizer
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.policies.updater import Loss, Updater
-from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
-from ding_lite.rollout import Batch, Rollout, map_tree
-from ding_lite.schema import Key
+from ding_lite.trees import map_tree, observation_to_tree, tree_leaves
 
 ONE_BUFFER = "PPG has two buffers: write other.replay_buffer.policy.{0} and other.replay_buffer.value.{0}"
 TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG has one for each network"
@@ -53,7 +55,7 @@ class PPGPolicy(PPOPolicy):
     """PPG on fresh rollouts, or off-policy, for every action space."""
 
     config: dict[str, Any] = dict(
-        priority=Key(False, fixed_because="the auxiliary phase takes all samples alike, and PPG draws so"),
+        priority=Key(False, fixed_because="PPG draws all samples with equal probability"),
         priority_IS_weight=Key(False, fixed_because="PPG draws without priorities"),
         model=dict(type="ppg"),
         learn=dict(
@@ -61,8 +63,9 @@ class PPGPolicy(PPOPolicy):
             adv_norm="batch",
             epoch_per_collect=Key(10, fixed_because=TWO_EPOCHS),
             reuse=Key(3.0, fixed_because=TWO_EPOCHS + "; off-policy it is the mean number of uses"),
-            # E_pi and E_V. Equal: one loop and one Adam for both losses; else the value's epochs come first,
-            # and each network has its own Adam. Off-policy: how often a transition is used, in the mean.
+            # E_pi and E_V; off-policy the mean number of uses of a transition. If both buffers have the same
+            # limits, one loop and one Adam serve both losses. Else the value's epochs come first, and each
+            # loss has its own Adam.
             actor_epoch_per_collect=Key(1, low=1),
             critic_epoch_per_collect=Key(1, low=1),
             aux_freq=Key(8, low=1),  # N_pi: iterations between auxiliary phases
@@ -76,7 +79,9 @@ class PPGPolicy(PPOPolicy):
         ),
         other=dict(
             replay_buffer=dict(
-                multi_buffer=Key(True, fixed_because="PPG always has a policy and a value buffer"),
+                multi_buffer=Key(
+                    True, fixed_because="PPG has two buffers, or one for both if their limits are equal"
+                ),
                 policy=_buffer(),
                 value=_buffer(),
                 **{
@@ -144,13 +149,19 @@ class PPGPolicy(PPOPolicy):
     def _get_batch_size(self) -> dict[str, int]:
         return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
 
-    def _limits(self) -> dict[str, Limits]:
+    def _make_sources(self) -> dict[str, ReplaySource]:
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
-        policy = self._limits_of(actor, actor, kept.policy)
-        value = self._limits_of(critic, critic, kept.value)
-        # What would hold the same is one buffer: one loop, one permutation, the joint loss.
-        return {"policy": policy} if policy == value else {"policy": policy, "value": value}
+        limits = {
+            "policy": self._limits_of(actor, actor, kept.policy),
+            "value": self._limits_of(critic, critic, kept.value),
+        }
+        if limits["policy"] == limits["value"]:  # both would hold the same: one loop with the joint loss
+            return {"policy": ReplaySource(self, limits["policy"], self.permutation, "buffer")}
+        return {
+            name: ReplaySource(self, limit, self.permutation, f"{name}_buffer")
+            for name, limit in limits.items()
+        }
 
     def _init_optimizers(self) -> None:
         model: ActorCritic = self.model
@@ -161,29 +172,37 @@ class PPGPolicy(PPOPolicy):
             )
         if self.cfg.learn.aux_train_epoch:
             self._check_auxiliary(model)
-        self.value_optimizer: Updater | None = None
-        if len(self.buffers) == 1:
-            self.optimizer = self._make_updater(self._reached_by(model.compute_actor_critic))
+        policy, value, auxiliary = map(
+            self._reached_by, (model.compute_actor, model.compute_critic, model.compute_auxiliary)
+        )
+        # Parameters of a custom model that only a custom loss reaches are in every optimiser: a step does not
+        # change a parameter that its loss does not reach.
+        reached = {*policy, *value, *auxiliary}
+        others = [p for p in model.parameters() if p.requires_grad and p not in reached]
+        self.value_optimizer: Optimizer | None = None
+        if len(self.sources) == 1:
+            self.optimizer = self._make_optimizer([*self._reached_by(model.compute_actor_critic), *others])
         else:
-            self.optimizer = self._make_updater(self._reached_by(model.compute_actor))
-            self.value_optimizer = self._make_updater(self._reached_by(model.compute_critic))
+            self.optimizer = self._make_optimizer([*policy, *others])
+            self.value_optimizer = self._make_optimizer([*value, *others])
         self.auxiliary: AuxiliaryPhase | None = None
         if self.cfg.learn.aux_train_epoch:
             size = self.cfg.learn.aux_batch_size
-            updater = self._make_updater(self._reached_by(model.compute_auxiliary), size)
-            self.auxiliary = AuxiliaryPhase(self, model, self.auxiliary_loss, updater)
+            optimizer = self._make_optimizer([*auxiliary, *others], size)
+            self.auxiliary = AuxiliaryPhase(self, model, self.auxiliary_loss, optimizer, self.failure_of)
             self._refuse_too_large_a_memory()
 
     def _check_auxiliary(self, model: PhasicActorCritic) -> None:
-        """Refuses a model whose auxiliary value could not do what it is for."""
+        """Refuses a model whose auxiliary value would teach the policy's encoder nothing."""
         name = type(model).__name__
         with torch.no_grad():
-            _, *values = model.compute_auxiliary(self._inputs(self._sample_obs()))
+            _, *values = model.compute_auxiliary(self.inputs(self._sample_obs()))
         shapes = [tuple(value.shape) for value in values]
         if shapes != [(1,), (1,)]:
             raise ContractError(
                 f"{name}.compute_auxiliary must return (logit, auxiliary value, value), both values of shape "
-                f"(N,); for one observation they have the shapes {shapes}. Use .squeeze(-1)"
+                f"(N,); for one observation the values have the shapes {shapes}. Use .squeeze(-1), and give "
+                "further heads a method of their own, which auxiliary_loss calls"
             )
         policy = set(self._reached_by(model.compute_actor))
         if not policy & set(self._reached_by(lambda obs: model.compute_auxiliary(obs)[1])):
@@ -201,29 +220,28 @@ class PPGPolicy(PPOPolicy):
         """Returns the parameters that a gradient of ``function(obs)`` reaches, in the model's order."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         with torch.enable_grad():
-            outputs: list[Tensor] = []
-            result = function(self._inputs(self._sample_obs()))
-            for part in result if isinstance(result, tuple) else (result,):
-                map_tree(outputs.append, part)
+            result = function(self.inputs(self._sample_obs()))
+            parts = result if isinstance(result, tuple) else (result,)
+            outputs = [leaf for part in parts for leaf in tree_leaves(part)]
             total = torch.stack([output.sum() for output in outputs]).sum()
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
     def _sample_obs(self) -> Any:
-        """Returns one observation, as a batch (1, ...) of tensors: some that the space may give."""
+        """Returns an observation that the space contains, as a batch (1, ...) of tensors."""
         space = copy.deepcopy(self.obs_space)
         space.seed(0)
-        return map_tree(lambda leaf: torch.as_tensor(leaf)[None], named_obs(space.sample(), space))
+        return map_tree(lambda leaf: torch.as_tensor(leaf)[None], observation_to_tree(space.sample(), space))
 
     def _memory_bytes(self) -> int:
         """Returns the size of a full auxiliary memory, with the old policy's parameters beside it."""
         obs = self._sample_obs()
-        leaves: list[Tensor] = [torch.empty(1)]  # the value target
-        map_tree(leaves.append, obs)
         with torch.no_grad():
-            map_tree(leaves.append, self.model.compute_actor(self._inputs(obs)))
-        each = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-        return each * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
+            logit = self.model.compute_actor(self.inputs(obs))
+        value_target = torch.empty(1)
+        leaves = [value_target, *tree_leaves(obs), *tree_leaves(logit)]
+        sample_bytes = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        return sample_bytes * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
 
     def _refuse_too_large_a_memory(self) -> None:
         needed, free = self._memory_bytes(), host_memory()
@@ -250,22 +268,23 @@ class PPGPolicy(PPOPolicy):
     def _policy_phase(self) -> dict[str, float]:
         if self.value_optimizer is None:
             return super()._policy_phase()
-        value = self._train("value", self.value_optimizer, self._critic_loss)
+        value = self._train(self.sources["value"], self.value_optimizer, self.critic_loss)
         value["value_grad_norm"] = value.pop("grad_norm")
-        policy = self._train("policy", self.optimizer, self._actor_loss, values_moved=True)
+        policy = self._train(self.sources["policy"], self.optimizer, self.actor_loss, values_moved=True)
         return {**value, **policy, "updates": value["updates"] + policy["updates"]}
 
-    def _steps(self) -> list[tuple[Updater, Loss]]:
-        found = super()._steps()
+    def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
+        steps = super().optimized_losses()
         if self.value_optimizer is not None:
-            found = [(self.optimizer, self._actor_loss), (self.value_optimizer, self._critic_loss)]
-        return found + ([] if self.auxiliary is None else [(self.auxiliary.updater, self.auxiliary_loss)])
+            steps = [(self.optimizer, self.actor_loss), (self.value_optimizer, self.critic_loss)]
+        if self.auxiliary is not None:
+            steps.append((self.auxiliary.optimizer, self.auxiliary_loss))
+        return steps
 
-    @closed_form("policy")
-    def _actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the policy part alone."""
-        batch.dist = self._distribution(batch.obs, self.model.compute_actor(batch.obs))
-        return self.policy_loss(batch)
+    def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the policy loss, on the model's fresh distribution."""
+        dist = self.distribution(batch.obs, self.model.compute_actor(batch.obs))
+        return self.policy_loss(batch.with_outputs(dist=dist))
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).
@@ -273,14 +292,15 @@ class PPGPolicy(PPOPolicy):
             L = L_aux + beta_clone KL(pi_old || pi) + aux_value_weight L_V
             L_aux = 0.5 mean((V_aux - R)^2),   L_V = 0.5 mean((V - R)^2)
 
-        Times ``batch.share`` where a minibatch goes through the network in parts. Nothing is clipped.
+        If a minibatch goes through the network in parts, the loss is multiplied by ``batch.share``. Nothing
+        is clipped.
 
         Shapes:
             obs: (N, ...), normalised; old_logit: of pi_old; value_target: (N,), in units of the values
         """
         learn, model = self.cfg.learn, cast(PhasicActorCritic, self.model)
         logit, auxiliary, value = model.compute_auxiliary(batch.obs)
-        old, new = (self._distribution(batch.obs, each) for each in (batch.old_logit, logit))
+        old, new = (self.distribution(batch.obs, each) for each in (batch.old_logit, logit))
         terms = {
             "auxiliary_loss": losses.value_error(auxiliary, batch.value_target).mean(),
             "behavioral_cloning_loss": old.kl(new).mean(),
@@ -291,18 +311,18 @@ class PPGPolicy(PPOPolicy):
         return batch.share * total, {name: batch.share * term for name, term in terms.items()}
 
     def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
-        told = {
+        metrics = {
             "policy_cur_lr": self.optimizer.learning_rate,
             "value_cur_lr": (self.value_optimizer or self.optimizer).learning_rate,
             "policy_adv_abs_max": float(data.advantage[data.valid].abs().max()),
         }
         if self.auxiliary is None:
-            return told
-        self.auxiliary.remember(data, self.buffers["policy"].iteration)
+            return metrics
+        self.auxiliary.remember(data, self.iteration)
         if not self.cfg.on_policy:
             self.auxiliary.renew_targets(self.buffers.get("value", self.buffers["policy"]))
-        told["aux_memory"] = float(self.auxiliary.memory.size)
-        return told | (self.auxiliary.run() if self.auxiliary.is_due else {})
+        metrics["aux_memory"] = float(self.auxiliary.memory.size)
+        return metrics | (self.auxiliary.run() if self.auxiliary.is_due else {})
 
     def _apply_learning_rate(self) -> None:
         super()._apply_learning_rate()
@@ -310,11 +330,11 @@ class PPGPolicy(PPOPolicy):
             self.value_optimizer.learning_rate = self.optimizer.learning_rate
         if self.auxiliary is not None:
             base = self.cfg.learn.aux_learning_rate or self.learning_rate
-            self.auxiliary.updater.learning_rate = base * self._schedule("lr")
+            self.auxiliary.optimizer.learning_rate = base * self._schedule("lr")
 
     def _monitor_vars_learn(self) -> list[str]:
         names = super()._monitor_vars_learn()
-        if self.value_optimizer is not None:  # no step goes down the sum of both losses
+        if self.value_optimizer is not None:  # no step minimises the sum of both losses
             names[names.index("total_loss")] = "value_grad_norm"
         return [
             *names,
@@ -331,6 +351,6 @@ class PPGPolicy(PPOPolicy):
 
 @POLICY_REGISTRY.register("ppg_offpolicy")
 class PPGOffPolicy(PPGPolicy):
-    """PPG whose policy phase draws from two replay buffers: the same code, other defaults."""
+    """PPG whose policy phase draws from replay buffers: the same code with other defaults."""
 
     config: dict[str, Any] = dict(on_policy=False, learn=dict(aux_freq=16))

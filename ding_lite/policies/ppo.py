@@ -13,43 +13,68 @@ Shapes: T steps, B envs, N samples of a minibatch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ding_lite.envs.spaces import has_box
+from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.config.schema import Key, default_values, leaves, merged_config
+from ding_lite.data.buffer import Limits, ReplayBuffer
+from ding_lite.data.minibatches import Batch, minibatch_sizes, permutation
+from ding_lite.data.rollout import Rollout
 from ding_lite.errors import NumericsError
+from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
+from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
 from ding_lite.models.heads import parameter_ranges
-from ding_lite.policies.closed_form import ClosedForm, closed_form
-from ding_lite.policies.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
-from ding_lite.policies.diagnosis import describe_rollout
-from ding_lite.policies.postmortem import Taken, raise_non_finite
-from ding_lite.policies.replay import ReplayPolicy
-from ding_lite.policies.updater import BadSteps, Loss, Metrics, Number, Updater, mean_metrics, stacked
-from ding_lite.registry import POLICY_REGISTRY
+from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.policies.bad_steps import non_finite_step
+from ding_lite.policies.diagnostics import dead_units, describe_rollout
+from ding_lite.policies.optimizer import BadSteps, Optimizer, Steps
+from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import KINDS, schedule
-from ding_lite.rollout import Batch, Rollout
-from ding_lite.schema import Key
+from ding_lite.rl.seeding import GeneratorState, torch_generator
+from ding_lite.trees import has_box, map_tree, to_dict
 
+OFF_POLICY_LEARN = ("update_per_collect", "reuse", "proximal", "weight_bound")
+# Keys that have no effect on the other kind of data, and are refused there.
+OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF_POLICY_LEARN))
+ON_POLICY_ONLY = ("learn.epoch_per_collect",)
+ROLLOUTS_KEPT = 4  # by a buffer without a given size
+DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
 UNTIL_BUILT = "it is not built yet"
 
 
 @POLICY_REGISTRY.register("ppo")
-class PPOPolicy(ReplayPolicy):
+class PPOPolicy(ActorCriticPolicy):
     """PPO with the options of "The 37 Implementation Details of PPO", but no LSTM and no several GPUs.
 
-    A policy of your own overrides :meth:`policy_loss` or :meth:`value_loss`; both see a
-    :class:`~ding_lite.rollout.Batch` whose ``dist`` and ``new_value`` are fresh, are pure, and return
-    ``(0-d loss, dict of 0-d metrics)``.
-    Coefficients, hooks and ``requires_grad`` are those of the beginning of an iteration's passes.
+    A custom policy overrides :meth:`policy_loss`, which may read ``batch.dist``, or :meth:`value_loss`, which
+    may read ``batch.new_value``: the model's fresh outputs on a :class:`~ding_lite.data.minibatches.Batch`. A
+    loss changes nothing and returns ``(0-d loss, dict of 0-d metrics)``. Coefficients, hooks and
+    ``requires_grad`` are read when an iteration's passes begin.
     """
 
     config: dict[str, Any] = dict(
+        on_policy=True,  # learn from each rollout once it is collected, or draw from a replay buffer
+        priority=False,  # off-policy: draw in proportion to |advantage|^alpha
+        priority_IS_weight=False,  # weigh prioritised samples by (N P)^-beta
+        recompute_adv=True,  # compute values and advantages again at each pass, by the newest network
         transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
         learn=dict(
+            epoch_per_collect=Key(10, low=1),  # on-policy: passes over each rollout
+            batch_size=Key(64, low=1),  # samples in a minibatch
+            # Off-policy: optimiser steps after each collect; None: ceil(reuse n_sample / batch_size).
+            update_per_collect=Key(None, (int,), low=1, optional=True),
+            reuse=Key(3.0, above=0),  # off-policy: mean number of uses of a transition
+            # Off-policy: clip around the policy of this iteration's start, or around the one that collected.
+            proximal=Key("decoupled", choices=("decoupled", "behaviour")),
+            weight_bound=Key(2.0, low=1),  # of pi_prox / mu in the decoupled objective
+            weight_decay=Key(0.0, fixed_because="Adam has none here"),
+            # Normalise advantages: in each minibatch (True is the same), over the whole pass, or not.
+            adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
             adam_eps=Key(1e-5, above=0),
             value_weight=Key(0.5, low=0),
             # Entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
@@ -65,8 +90,8 @@ class PPOPolicy(ReplayPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for gradient steps: True for all; "no_closed_form" for those, on the CPU; "auto":
-            # that in runs that plan 100,000 steps.
+            # torch.compile for gradient steps: True for all; "no_closed_form" for steps without a closed
+            # form, on the CPU; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
             lr_schedule=Key("constant", choices=KINDS),
@@ -83,18 +108,78 @@ class PPOPolicy(ReplayPolicy):
             kl_beta=Key(0.0, fixed_because=UNTIL_BUILT),
             pretrained_model_path=Key(None, fixed_because="kl_beta's; to begin with weights: --init-from"),
         ),
+        other=dict(
+            replay_buffer=dict(
+                replay_buffer_size=Key(10_000, low=1),  # transitions; the oldest rollouts leave first
+                max_use=Key(3, low=1),  # draws of one transition
+                max_staleness=Key(4, low=0),  # iterations after its own that a transition is drawn in
+                alpha=Key(0.6, low=0, high=1),
+                beta=Key(0.4, low=0, high=1),
+            ),
+        ),
     )
 
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
-        faults = super().config_faults(values)
         policy = values["policy"]
+        faults = [*super().config_faults(values), *cls._replay_faults(values)]
         if policy["nstep_return"] and policy["learn"]["value_clip"] is not None:
             faults.append(
-                "policy.nstep_return: its targets are made anew by the newest network, and value_clip would "
-                "hold the value to an old one; use one of them"
+                "policy.nstep_return: the newest network computes its targets, and value_clip would hold the "
+                "value near an old estimate; use one of them"
             )
         return faults
+
+    @classmethod
+    def _replay_faults(cls, values: Mapping[str, Any]) -> list[str]:
+        """Returns the faults of keys that depend on ``on_policy``, a line each."""
+        policy = values["policy"]
+        value_of = dict(leaves(policy))
+        default_of = dict(leaves(default_values(merged_config(cls))))
+        if policy["on_policy"]:
+            without_effect = [p for p in default_of if p in OFF_POLICY_ONLY or p.startswith("other.")]
+            reason = "it belongs to on_policy=False"
+        else:
+            without_effect = [path for path in ON_POLICY_ONLY if path in default_of]
+            reason = "it is for fresh rollouts; off-policy write learn.reuse"
+        faults = [
+            f"policy.{path}: {value_of[path]!r} would change nothing, since {reason}"
+            for path in without_effect
+            if value_of.get(path, default_of[path]) != default_of[path]
+        ]
+        if not policy["on_policy"]:
+            sizes = {p: value_of[p] for p in default_of if p.endswith("replay_buffer_size")}
+            faults += cls._size_faults(sizes, policy["collect"], values["env"]["collector_env_num"])
+            faults += cls._reuse_faults(policy)
+        if policy.get("priority_IS_weight") and not policy["priority"]:
+            faults.append(
+                "policy.priority_IS_weight: True would change nothing, since it weighs the draws of "
+                "policy.priority=True"
+            )
+        return faults
+
+    @staticmethod
+    def _size_faults(sizes: Mapping[str, int | None], collect: Mapping[str, Any], num_envs: int) -> list[str]:
+        """Returns a fault for each buffer size, by its path, that is smaller than a rollout."""
+        if collect["n_episode"] is not None:
+            return []
+        rows = -(-collect["n_sample"] // num_envs) * num_envs
+        return [
+            f"policy.{path}: {size} transitions, and a rollout alone has {rows}; a buffer holds at least one"
+            for path, size in sizes.items()
+            if (size or ROLLOUTS_KEPT * collect["n_sample"]) < rows
+        ]
+
+    @classmethod
+    def _reuse_faults(cls, policy: Mapping[str, Any]) -> list[str]:
+        """Returns a fault if more uses of a transition are asked for than ``max_use`` allows."""
+        learn, max_use = policy["learn"], policy["other"]["replay_buffer"]["max_use"]
+        if learn["update_per_collect"] is None and learn["reuse"] > max_use:
+            return [
+                f"policy.learn.reuse: {learn['reuse']:g} uses of each transition, and "
+                f"policy.other.replay_buffer.max_use={max_use} allows no more; raise it"
+            ]
+        return []
 
     @classmethod
     def planned_compile(cls, values: Mapping[str, Any]) -> str | bool:
@@ -111,55 +196,100 @@ class PPOPolicy(ReplayPolicy):
         steps = learn["update_per_collect"] or passes * policy["collect"]["n_sample"] / learn["batch_size"]
         return float(steps)
 
-    def _init_learn(self) -> None:
-        super()._init_learn()
-        self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
-        self._init_optimizers()
-
     def _init_shared(self) -> None:
         super()._init_shared()
         learn = self.cfg.learn
         weight = 0.0 if has_box(self.action_space) else 0.01
         self._entropy_weight = weight if learn.entropy_weight is None else learn.entropy_weight
-        # Tensors, since a compiled loss takes every other number for one that never changes.
+        # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._shares = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
 
-    def _init_optimizers(self) -> None:
-        self.optimizer = self._make_updater(self.model.parameters())
+    def _init_learn(self) -> None:
+        self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
+        self.sources = self._make_sources()
+        self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
+        self._init_optimizers()
 
-    def _make_updater(self, parameters: Any, batch_size: int | None = None) -> Updater:
-        learn, parameters = self.cfg.learn, [p for p in parameters if p.requires_grad]
-        return Updater(
-            parameters,
-            closed_form=None if learn.compile is True else ClosedForm(self, parameters),
+    def _make_sources(self) -> dict[str, ReplaySource]:
+        """Returns the sources of minibatches by name; the policy's losses use "policy"."""
+        learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
+        limits = self._limits_of(learn.epoch_per_collect, learn.reuse, kept)
+        return {"policy": ReplaySource(self, limits, self.permutation, "buffer")}
+
+    def _limits_of(self, epochs: int, reuse: float, kept: Any) -> Limits:
+        """Returns the limits of a buffer: on-policy from ``epochs``, else from ``reuse`` and ``kept``."""
+        learn, collect = self.cfg.learn, self.cfg.collect
+        whole_episodes = collect.n_episode is not None
+        segment = collect.unroll_len if collect.unroll_len > 1 else 0
+        if self.cfg.on_policy:
+            return Limits(max_use=epochs, whole_episodes=whole_episodes, segment=segment)
+        steps = learn.update_per_collect
+        if steps is None and not whole_episodes:
+            steps = math.ceil(reuse * collect.n_sample / learn.batch_size)
+        return Limits(
+            max_use=kept.max_use,
+            max_staleness=kept.max_staleness,
+            capacity=kept.replay_buffer_size or ROLLOUTS_KEPT * collect.n_sample,
+            steps=steps,
+            reuse=reuse,
+            batch_size=learn.batch_size,
+            whole_episodes=whole_episodes,
+            segment=segment,
+        )
+
+    @property
+    def buffers(self) -> dict[str, ReplayBuffer]:
+        """The replay buffers of the sources, by name."""
+        return {name: source.buffer for name, source in self.sources.items()}
+
+    def _init_optimizers(self) -> None:
+        self.optimizer = self._make_optimizer(self.model.parameters())
+
+    def _make_optimizer(self, parameters: Iterable[nn.Parameter], batch_size: int | None = None) -> Optimizer:
+        """Returns an optimiser by the config; ``batch_size`` is that of full minibatches."""
+        learn, trained = self.cfg.learn, [p for p in parameters if p.requires_grad]
+        compiled = may_compile(learn.compile, self.device)
+        return Optimizer(
+            trained,
+            gradients=self.fast.gradients(
+                trained,
+                compiled_size=(batch_size or learn.batch_size) if compiled else None,
+                closed_form=learn.compile is not True,
+            ),
             learning_rate=learn.learning_rate,
             eps=learn.adam_eps,
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
             bad_steps=self.bad_steps,
-            compiled_size=(batch_size or learn.batch_size) if self._may_compile else None,
             ranges=parameter_ranges(self.model),
         )
 
-    @property
-    def _may_compile(self) -> bool:
-        return may_compile(self.cfg.learn.compile, self.device)
-
-    @property
-    def _compiles(self) -> bool:
-        """Whether steps are compiled: all if that was asked for, else those without a closed form."""
-        if not self._may_compile or self.cfg.learn.compile is True:
-            return self._may_compile
-        return any(u.closed_form is None or u.closed_form.of(loss) is None for u, loss in self._steps())
-
-    def _steps(self) -> list[tuple[Updater, Loss]]:
-        """Returns the optimisers, and the losses that each goes down."""
+    def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
+        """Returns the optimisers, each with a loss that it minimises."""
         return [(self.optimizer, self.loss)]
+
+    @property
+    def compiles(self) -> bool:
+        """Whether some gradient steps are compiled."""
+        return any(
+            optimizer.gradients.name_of(loss) == "compiled" for optimizer, loss in self.optimized_losses()
+        )
+
+    def _implementations(self) -> list[str]:
+        phrases = super()._implementations()
+        if "learn" in self.fields:
+            names = [optimizer.gradients.name_of(loss) for optimizer, loss in self.optimized_losses()]
+            phrases.append(f"gradients: {', '.join(dict.fromkeys(names))}")
+        return phrases
 
     def describe(self) -> list[str]:
         lines = super().describe()
-        if "learn" in self.fields and self._compiles:
+        if "learn" not in self.fields:
+            return lines
+        for source in self.sources.values():
+            lines += source.describe()
+        if self.compiles:
             lines.append("gradient steps are compiled: the first ones take some seconds, or tens of them")
         return lines
 
@@ -179,7 +309,6 @@ class PPOPolicy(ReplayPolicy):
         """The weight () of the entropy bonus, by its schedule."""
         return self._entropy_weight * self._shares["entropy"]
 
-    @closed_form("policy")
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
 
@@ -194,8 +323,9 @@ class PPOPolicy(ReplayPolicy):
             )
             policy_loss = -losses.weighted_mean(objective, batch.policy_weight)
         else:
-            # The weight of a stale sample is for its gain (arXiv:2110.00641); its KL has that of its draw.
-            kl = self._distribution(batch.obs, batch.old_logit).kl(batch.dist)
+            # The weight of a stale sample is for its gain (arXiv:2110.00641). Its KL is weighed by
+            # batch.value_weight, the importance weight of its draw.
+            kl = self.distribution(batch.obs, batch.old_logit).kl(batch.dist)
             gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
             policy_loss = self.cfg.learn.kl_penalty * losses.weighted_mean(kl, batch.value_weight) - gain
             metrics["kl"] = kl.mean()
@@ -207,7 +337,6 @@ class PPOPolicy(ReplayPolicy):
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
 
-    @closed_form("value")
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the error of the value, before its weight, in normalised units under value_norm.
 
@@ -220,34 +349,32 @@ class PPOPolicy(ReplayPolicy):
         value_loss = losses.weighted_mean(error, batch.value_weight)
         return value_loss, {"value_loss": value_loss}
 
-    @closed_form("policy", "value")
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
-        logit, batch.new_value = self.model.compute_actor_critic(batch.obs)
-        batch.dist = self._distribution(batch.obs, logit)
+        logit, value = self.model.compute_actor_critic(batch.obs)
+        batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
         policy_loss, policy_metrics = self.policy_loss(batch)
         value_loss, value_metrics = self.value_loss(batch)
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
 
-    @closed_form("value")
-    def _critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the value part alone."""
-        batch.new_value = self.model.compute_critic(batch.obs)
+    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the weighted value loss, on the model's fresh value."""
+        batch = batch.with_outputs(new_value=self.model.compute_critic(batch.obs))
         value_loss, metrics = self.value_loss(batch)
         return self.cfg.learn.value_weight * value_loss, metrics
 
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
-        metrics = describe_rollout(self, data)
+        metrics = self._describe(data)
         if not all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"]))):
             raise NumericsError(
                 f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
-        if not self._rewards_are_seen:  # another policy has collected, and updated a scale of its own
+        if not self._rewards_are_seen:  # another policy collected this rollout, and assigned its credit
             self._before_credit(data)
         self._rewards_are_seen = False
         if self.value_norm is not None:
@@ -255,7 +382,9 @@ class PPOPolicy(ReplayPolicy):
             self.value_norm.update_heads(targets, self.model.value_heads)
         self._apply_learning_rate()
         self._apply_shares()
-        self._push(segments := self._segments(data))
+        segments = self.segments(data)
+        for source in self.sources.values():  # all before the first step, which changes pi_prox
+            source.push(segments)
         metrics |= self._policy_phase()
         metrics |= self._auxiliary_phase(segments)
         for buffer in self.buffers.values():
@@ -266,56 +395,89 @@ class PPOPolicy(ReplayPolicy):
         self.progress.env_step += int(data.valid.sum())
         return metrics
 
+    def _describe(self, data: Rollout) -> dict[str, float]:
+        """Returns the metrics of a rollout, waiting for the device once; now and then dead units."""
+        metrics = describe_rollout(data)
+        if self.obs_norm is not None:
+            metrics["obs_clipped"] = self.obs_norm.clipped_share(data.obs, data.valid)
+        if self.iteration % DEAD_UNITS_EVERY == 0:
+            some = map_tree(lambda leaf: leaf.flatten(0, 1)[:DEAD_UNITS_OF], to_dict(data.obs))
+            metrics["dead_units"] = dead_units(self.model, self.inputs(some))
+        return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
+
+    @property
+    def iteration(self) -> int:
+        """The number of iterations that were learned from."""
+        return self.sources["policy"].buffer.iteration
+
+    def minibatches(self, rollout: Rollout) -> Iterator[Batch]:
+        """Yields one pass over a rollout (T, B) with credit, in the form that the losses get."""
+        training_set = self.sources["policy"].training_set(rollout)
+        sizes = minibatch_sizes(len(training_set), self.cfg.learn.batch_size)
+        return training_set.batches(permutation(len(training_set), self.permutation), sizes)
+
     def _policy_phase(self) -> dict[str, float]:
         """Takes the optimiser steps of one iteration and returns the means of their metrics."""
-        return self._train("policy", self.optimizer, self.loss, self._critic_loss)
+        return self._train(self.sources["policy"], self.optimizer, self.loss, self.critic_loss)
 
     def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
-        """Does what follows the policy phase; PPG's is more than nothing."""
+        """Does what follows the policy phase, and returns its metrics; PPO does nothing."""
         return {}
 
     def _train(
         self,
-        buffer: str,
-        updater: Updater,
+        source: ReplaySource,
+        optimizer: Optimizer,
         loss: Loss,
         after_target_kl: Loss | None = None,
         *,
         values_moved: bool = False,
     ) -> dict[str, float]:
-        """Trains on the passes over a buffer, and returns the means of the metrics.
+        """Trains on the passes of a source, and returns the means of the metrics.
 
         Args:
-            buffer: its name.
-            updater: takes the steps.
+            source: of minibatches.
+            optimizer: takes the steps.
             loss: of a minibatch.
-            after_target_kl: in its place once target_kl has stopped the policy; None ends the passes.
+            after_target_kl: replaces ``loss`` once target_kl has stopped the policy; None ends the passes.
             values_moved: whether the value network has learned in this iteration already.
         """
-        target_kl, epochs = self.cfg.learn.target_kl, 0
-        history: list[Metrics] = []
-        taken: list[Taken] = []  # and not looked at yet
-        told: dict[str, float] = {}
-        stopped = False
-        with updater.phase():
-            for minibatches in self._passes(buffer, told, values_moved=values_moved):
+        target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
+        steps = Steps(optimizer, self.failure_of)
+        # A check of a device waits for it; a replay buffer waits for it anyway.
+        checks_each_pass = optimizer.on_host or not self.cfg.on_policy
+        with optimizer.phase():
+            for minibatches in source.passes(self.clip_ratio, values_moved=values_moved):
                 kls: list[Number] = []
                 for batch in minibatches:
-                    history.append(updater.step(loss, batch))
-                    taken.append((loss, batch.again))
-                    if "approx_kl" in history[-1]:
-                        kls.append(history[-1]["approx_kl"])
+                    metrics = steps.take(loss, batch, remake=batch.remake)
+                    if "approx_kl" in metrics:
+                        kls.append(metrics["approx_kl"])
                 epochs += not stopped
                 if target_kl is not None and kls:
                     stopped = float(stacked(kls).mean()) > 1.5 * target_kl
-                if stopped and after_target_kl is None:
-                    break
-                if stopped and after_target_kl is not None:
+                if stopped:
+                    if after_target_kl is None:
+                        break
                     loss = after_target_kl
-                if updater.on_host or not self.cfg.on_policy:  # no device, or replay, which waits for it
-                    raise_non_finite(self, updater, taken, history)
-        raise_non_finite(self, updater, taken, history)
-        return told | mean_metrics(history) | {"epochs": float(epochs), "updates": float(len(history))}
+                if checks_each_pass:
+                    steps.check()
+        steps.check()
+        counts = {"epochs": float(epochs), "updates": float(len(steps.history))}
+        return source.metrics | steps.mean_metrics() | counts
+
+    def failure_of(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
+        """Returns the error for a gradient step that was not finite."""
+        data = {*(f"{name}_buffer" for name in self.sources), "auxiliary"}
+        parts = {name: part for name, part in self._state().items() if part is not None and name not in data}
+        return non_finite_step(
+            self.model,
+            {name: part.state_dict() for name, part in parts.items()},
+            f"gradient step {step} of {loss.__name__} in iteration {1 + self.iteration}",
+            loss,
+            batch,
+            metrics,
+        )
 
     def _monitor_vars_learn(self) -> list[str]:
         return [
@@ -324,8 +486,11 @@ class PPOPolicy(ReplayPolicy):
             *("clip_ratio", "epochs", "updates", "skipped_steps", "dead_units"),
             *(["obs_clipped"] if self.obs_norm is not None else []),
             *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
-            *super()._monitor_vars_learn(),
+            *(name for source in self._off_policy_sources() for name in source.metric_names()),
         ]
+
+    def _off_policy_sources(self) -> list[ReplaySource]:
+        return [] if self.cfg.on_policy else list(self.sources.values())
 
     def _schedule(self, name: str) -> float:
         learn = self.cfg.learn
@@ -345,13 +510,16 @@ class PPOPolicy(ReplayPolicy):
         self.optimizer.learning_rate = self.learning_rate * self._schedule("lr")
 
     def _state(self) -> dict[str, Any]:
-        learning = "learn" in self.fields
-        own = {"optimizer": self.optimizer, "bad_steps": self.bad_steps} if learning else {}
-        return {**super()._state(), **own}
+        parts = super()._state()
+        if "learn" in self.fields:
+            parts["permutation"] = GeneratorState(self.permutation)
+            parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
+            parts |= {"optimizer": self.optimizer, "bad_steps": self.bad_steps}
+        return parts
 
 
 @POLICY_REGISTRY.register("ppo_offpolicy")
 class PPOOffPolicy(PPOPolicy):
-    """PPO that draws from a replay buffer: the same code, other defaults."""
+    """PPO that draws from a replay buffer: the same code with other defaults."""
 
     config: dict[str, Any] = dict(on_policy=False, learn=dict(learning_rate=1e-3))

@@ -1,1 +1,1 @@
-"""Pure functions of tensors: credit, losses, distributions, schedules, running statistics."""
+"""Pure functions of tensors: returns, losses, distributions, running statistics, schedules and seeds."""

@@ -1,11 +1,32 @@
-"""Action distributions: one class a kind of space, and a tree of them for a tree of actions.
+"""Action distributions: one class for each kind of action space, and a tree of them for a tree of actions.
 
-Each is made from ``logit``, the parameters a policy head puts out (the name is DI-engine's), and
-keeps it, so that the old distribution of a KL can be rebuilt from stored parameters. ``log_prob``,
-``entropy`` and ``kl`` sum over the dimensions of the action: they have the batch shape.
+A distribution is made from ``logit``, the parameters that a policy head computes (the name is
+DI-engine's). It keeps ``logit``, so that a KL can be computed later against stored parameters.
+``log_prob``, ``entropy`` and ``kl`` sum over the dimensions of an action and have the batch shape (N,).
 
-Actions are raw samples: an index counts from 0, a Tanh-Normal action is the value before the squash,
-a Beta action lies in (0, 1). What the environment gets is the business of ``models.heads``.
+Actions are raw samples: an index counts from 0, a Tanh-Normal action is the value before the tanh, and
+a Beta action lies in (0, 1). The heads in ``models.heads`` convert raw samples to environment actions.
+
+**To add a distribution of Box actions**, subclass :class:`LocationScale`, if its parameters are ``mu`` and
+``sigma``, or :class:`BoxDistribution`, and register it. ``model.box_distribution`` then takes its name.
+The class may be in any module that is imported before the config is compiled (``--import MODULE``)::
+
+    @register_box_distribution("laplace")
+    class Laplace(LocationScale):
+        def sample(self, generator=None):
+            a, b = (torch.empty_like(self.mu).exponential_(generator=generator) for _ in range(2))
+            return (self.mu + self.sigma * (a - b)).detach()
+
+        def log_prob(self, action):
+            return (-(action - self.mu).abs() / self.sigma - (2 * self.sigma).log()).sum(-1)
+
+        def entropy(self):
+            return (1 + (2 * self.sigma).log()).sum(-1)
+
+        def kl(self, other):
+            shift, ratio = (self.mu - other.mu).abs(), self.sigma / other.sigma
+            tail = ratio * torch.exp(-shift / self.sigma)
+            return (shift / other.sigma + tail - ratio.log() - 1).sum(-1)
 """
 
 from __future__ import annotations
@@ -13,7 +34,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,47 +43,72 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.laguerre import laggauss
 from torch import Tensor
 
+from ding_lite.errors import RegistryError
+
 LOG_2PI = math.log(2 * math.pi)
 
 
 class Distribution(ABC):
-    """What a policy can ask of a distribution over one action.
+    """The distribution of one action: what a policy calls.
 
-    Shapes (N stands for any batch shape):
-        sample, mode: (N,) or (N, A); log_prob, entropy, kl: (N,)
+    Attributes:
+        logit: the parameters, a tensor (N, ...) or a tree of them.
+
+    Shapes:
+        N stands for any batch shape. Actions are (N,) or (N, A), or a dict of those.
     """
 
     logit: Any
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Any:
-        """Draws one action a row, without gradient."""
+        """Draws one action per row, without gradient.
+
+        Shapes:
+            -> (N,) or (N, A)
+        """
 
     @abstractmethod
     def mode(self) -> Any:
-        """Returns the greedy action."""
+        """Returns the greedy action.
+
+        Shapes:
+            -> (N,) or (N, A)
+        """
 
     @abstractmethod
     def log_prob(self, action: Any) -> Tensor:
-        """Returns the log-density of a raw action."""
+        """Returns the log-probability or log-density of a raw action, in nats.
+
+        Shapes:
+            (N,) or (N, A) -> (N,)
+        """
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """Returns the entropy in nats."""
+        """Returns the entropy, in nats.
+
+        Shapes:
+            -> (N,)
+        """
 
     @abstractmethod
     def kl(self, other: Any) -> Tensor:
-        """Returns KL(self || other) in nats; both are of the same class."""
+        """Returns KL(self || other), in nats; ``other`` is of the same class.
+
+        Shapes:
+            -> (N,)
+        """
 
 
 class Categorical(Distribution):
-    """Over indices 0 .. n - 1, from unnormalised log-probabilities.
+    """A distribution over the indices 0 .. n - 1, from unnormalised log-probabilities.
 
-    Where ``mask`` is False the action is illegal: its logit becomes the lowest finite number of the
-    dtype (-inf would make p log p and the KL nan), its probability exactly 0.
+    An action is illegal where ``mask`` is False. Its logit becomes the lowest finite number of the dtype,
+    because -inf would make p log p and the KL nan. Its probability is exactly 0.
 
     Shapes:
-        logit, mask: (N, n); action: (N,) int64
+        logit: (N, n); mask: (N, n) bool; action: (N,) int64
     """
 
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
@@ -72,7 +118,7 @@ class Categorical(Distribution):
         self.log_probs = F.log_softmax(logit, -1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        # argmax p / e with e ~ Exp(1) is a draw from p, without the checks of torch.multinomial.
+        # argmax p / e with e ~ Exp(1) has the distribution p, and skips the checks of torch.multinomial.
         probs = self.log_probs.detach().exp()
         return (probs / torch.empty_like(probs).exponential_(generator=generator)).argmax(-1)
 
@@ -90,17 +136,19 @@ class Categorical(Distribution):
 
 
 class MultiCategorical(Distribution):
-    """Independent categoricals side by side, of ``sizes`` n_1 .. n_K.
+    """K independent categorical distributions with ``sizes`` n_1 .. n_K.
 
     Shapes:
-        logit, mask: (N, n_1 + .. + n_K); action: (N, K) int64
+        logit: (N, n_1 + .. + n_K); mask: (N, n_1 + .. + n_K) bool; action: (N, K) int64
     """
 
     def __init__(self, logit: Tensor, sizes: tuple[int, ...], mask: Tensor | None = None) -> None:
         self.logit = logit
         masks = [None] * len(sizes) if mask is None else mask.split(sizes, -1)
-        pairs = zip(logit.split(sizes, -1), masks, strict=True)
-        self.parts = [Categorical(part, part_mask) for part, part_mask in pairs]
+        self.parts = [
+            Categorical(part, part_mask)
+            for part, part_mask in zip(logit.split(sizes, -1), masks, strict=True)
+        ]
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         return torch.stack([part.sample(generator) for part in self.parts], -1)
@@ -109,28 +157,28 @@ class MultiCategorical(Distribution):
         return torch.stack([part.mode() for part in self.parts], -1)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        actions = zip(self.parts, action.unbind(-1), strict=True)
-        return _total([part.log_prob(one) for part, one in actions])
+        columns = action.unbind(-1)
+        return _sum([part.log_prob(column) for part, column in zip(self.parts, columns, strict=True)])
 
     def entropy(self) -> Tensor:
-        return _total([part.entropy() for part in self.parts])
+        return _sum([part.entropy() for part in self.parts])
 
     def kl(self, other: MultiCategorical) -> Tensor:
-        return _total([p.kl(q) for p, q in zip(self.parts, other.parts, strict=True)])
+        return _sum([p.kl(q) for p, q in zip(self.parts, other.parts, strict=True)])
 
 
 class Bernoulli(Distribution):
-    """Independent bits, from the log-odds of a 1. A masked bit stays 0.
+    """K independent bits, from the log-odds of a 1. A bit is always 0 where ``mask`` is False.
 
     Shapes:
-        logit, mask: (N, K); action: (N, K) int64
+        logit: (N, K); mask: (N, K) bool; action: (N, K) int64
     """
 
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
         self.logit = logit
         self.mask = mask
         if mask is not None:
-            # Log-odds at which the probability of a 1 underflows to 0, and its products stay finite.
+            # At these log-odds the probability of a 1 underflows to 0 and all products stay finite.
             logit = torch.where(mask, logit, -1e4)
         self.log_odds = logit
 
@@ -154,8 +202,79 @@ class Bernoulli(Distribution):
         return (p * (x - y) - F.softplus(x) + F.softplus(y)).sum(-1)
 
 
-class Normal(Distribution):
-    """A diagonal Gaussian, unbounded: the environment's bounds are applied at the environment only.
+BOX_DISTRIBUTIONS: dict[str, type[BoxDistribution]] = {}  # by their names in model.box_distribution
+
+
+def register_box_distribution(
+    name: str,
+) -> Callable[[type[BoxDistribution]], type[BoxDistribution]]:
+    """Returns a class decorator that adds a distribution to ``BOX_DISTRIBUTIONS``.
+
+    Raises:
+        RegistryError: if another class has the name.
+    """
+
+    def decorate(cls: type[BoxDistribution]) -> type[BoxDistribution]:
+        registered = BOX_DISTRIBUTIONS.setdefault(name, cls)
+        if registered is not cls:
+            raise RegistryError(
+                f"the Box distribution {name!r} is registered twice: by {registered.__module__}."
+                f"{registered.__qualname__} and by {cls.__module__}.{cls.__qualname__}. Choose another name."
+            )
+        return cls
+
+    return decorate
+
+
+class BoxDistribution(Distribution):
+    """A distribution of Box actions: what ``models.heads.BoxHead`` calls beside :class:`Distribution`.
+
+    Attributes:
+        has_sigma: whether ``logit`` is {"mu": (N, A), "sigma": (N, A)}. The head then computes both, as
+            ``sigma_type`` and ``bound_type`` say. Otherwise the head calls ``parameters``.
+        needs_finite_bounds: whether the bounds of the space must be finite.
+
+    Shapes:
+        logit: {name: (N, A)}; action: (N, A) float32
+    """
+
+    has_sigma: ClassVar[bool] = True
+    needs_finite_bounds: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
+        """Returns the distribution over a box.
+
+        Args:
+            logit: the parameters.
+            half_width: (high - low) / 2 of each dimension; inf where a bound is infinite.
+
+        Shapes:
+            logit: {name: (N, A)}; half_width: (A,)
+        """
+
+    @staticmethod
+    def parameters(output: Tensor) -> dict[str, Tensor]:
+        """Returns ``logit`` from the output of the head's layer, where ``has_sigma`` is False.
+
+        Shapes:
+            (N, 2 A) -> {name: (N, A)}
+        """
+        raise NotImplementedError("a BoxDistribution with has_sigma = False must define parameters(output)")
+
+    @staticmethod
+    def to_bounds(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Maps raw actions to the bounds. The head clips the result, so the default changes nothing.
+
+        Shapes:
+            action: (N, *shape); low, high: (*shape) float64 -> (N, *shape)
+        """
+        return action
+
+
+class LocationScale(BoxDistribution):
+    """A Box distribution with a location ``mu``, which is also its mode, and a scale ``sigma``.
 
     Shapes:
         logit: {"mu": (N, A), "sigma": (N, A)}; action: (N, A) float32
@@ -163,14 +282,28 @@ class Normal(Distribution):
 
     def __init__(self, logit: Mapping[str, Tensor]) -> None:
         self.logit = {"mu": logit["mu"], "sigma": logit["sigma"]}
-        self.mu, self.sigma = logit["mu"], logit["sigma"]
+        self.mu = logit["mu"]
+        self.sigma = logit["sigma"]
+
+    @classmethod
+    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
+        return cls(logit)
+
+    def mode(self) -> Tensor:
+        return self.mu
+
+
+@register_box_distribution("normal")
+class Normal(LocationScale):
+    """A diagonal Gaussian without bounds; actions are clipped only when they go to the environment.
+
+    Shapes:
+        logit: {"mu": (N, A), "sigma": (N, A)}; action: (N, A) float32
+    """
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         mu, sigma = self.mu.detach(), self.sigma.detach()
         return mu + sigma * torch.empty_like(mu).normal_(generator=generator)
-
-    def mode(self) -> Tensor:
-        return self.mu
 
     def log_prob(self, action: Tensor) -> Tensor:
         z = (action - self.mu) / self.sigma
@@ -186,27 +319,36 @@ class Normal(Distribution):
 
 
 def _quadrature(nodes: np.ndarray, weights: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Returns nodes, and weights that add up to 1."""
+    """Returns the nodes of a quadrature rule, and its weights scaled to a sum of 1.
+
+    Shapes:
+        (K,), (K,) -> (K,), (K,) float32
+    """
     return torch.from_numpy(nodes).float(), torch.from_numpy(weights / weights.sum()).float()
 
 
+@register_box_distribution("tanh_normal")
 class TanhNormal(Normal):
-    """A Normal squashed by tanh and stretched to the bounds; ``action`` is u, before the squash.
+    """A Normal squashed by tanh and scaled to the bounds (arXiv:1801.01290, appendix C).
 
-    The density is that of the environment's action a = low + (tanh u + 1)(high - low)/2:
+    A raw action is u, the value before the tanh. The density is that of the environment's action
+    a = low + (tanh u + 1)(high - low)/2:
 
         log pi(a) = log N(u) - sum 2 (log 2 - u - softplus(-2u)) - sum log((high - low)/2)
 
-    The KL of two is that of their base Normals, exactly: one bijection maps both. The entropy is the
-    Normal's plus the mean log-determinant, by quadrature: a function of the parameters alone, with a
-    gradient, and without the noise of sampling. It is within 2e-4 nats a dimension.
+    The KL of two Tanh-Normals equals the KL of their Normals exactly, because one bijection maps both. The
+    entropy is the Normal's entropy plus the mean log-determinant, computed by quadrature. It is a
+    differentiable function of the parameters without sampling noise. Its error is at most 2e-4 nats per
+    dimension.
 
     Shapes:
         logit: {"mu": (N, A), "sigma": (N, A)}; action: (N, A) float32; half_width: (A,)
     """
 
+    needs_finite_bounds = True
+
     _normal = _quadrature(*hermegauss(16))
-    # Of the density sech(t)^2 / 2 = 2 exp(-2|t|) / (1 + exp(-2|t|))^2.
+    # For the density sech(t)^2 / 2 = 2 exp(-2|t|) / (1 + exp(-2|t|))^2.
     _half, _weights = laggauss(8)
     _sech = _quadrature(np.concatenate([-_half, _half]) / 2, np.tile(_weights / (1 + np.exp(-_half)) ** 2, 2))
 
@@ -214,7 +356,17 @@ class TanhNormal(Normal):
         super().__init__(logit)
         self.half_width = half_width
 
+    @classmethod
+    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
+        return cls(logit, half_width)
+
+    @staticmethod
+    def to_bounds(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        bounded: np.ndarray = low + (np.tanh(action.astype(np.float64)) + 1) * (high - low) / 2
+        return bounded
+
     def _log_det(self, u: Tensor) -> Tensor:
+        """Returns the log-determinant of the map from u to the environment's action: (N, A) -> (N,)."""
         squash = 2 * (math.log(2) - u - F.softplus(-2 * u))
         return (squash + self.half_width.log()).sum(-1)
 
@@ -226,13 +378,16 @@ class TanhNormal(Normal):
         return super().entropy() + log_det.sum(-1)
 
     def _mean_log_cosh(self) -> Tensor:
-        """Returns the mean of log(2 cosh u) = u + softplus(-2u), (N, A).
+        """Returns the mean of log(2 cosh u) = u + softplus(-2u) under the Normal, (N, A).
 
-        A narrow Normal sees a smooth function: Gauss-Hermite. For a wide one it has a sharp bend at 0, and
-        is taken for what it also is, the mean of |u - t| over t of density sech(t)^2 / 2: that of a folded
-        Normal, which is smooth in t.
+        Where sigma < 1 the function is smooth on the scale of the Normal, and Gauss-Hermite quadrature is
+        accurate. Where sigma >= 1 the function bends sharply at 0. There it is written as the mean of
+        |u - t| over t with the density sech(t)^2 / 2. The mean over u of |u - t| is that of a folded
+        Normal, which is smooth in t, and the mean over t is computed by Gauss-Laguerre quadrature.
         """
-        narrow, wide = self.sigma.clamp(max=1), self.sigma.clamp(min=1)  # each finite where it is not used
+        # Both branches of the torch.where below must be finite, or its gradient would be nan.
+        narrow = self.sigma.clamp(max=1)
+        wide = self.sigma.clamp(min=1)
 
         def log_cosh(z: Tensor) -> Tensor:
             u = self.mu + narrow * z
@@ -240,32 +395,55 @@ class TanhNormal(Normal):
 
         def folded(t: Tensor) -> Tensor:
             d = (self.mu - t) / wide
-            return wide * (
-                math.sqrt(2 / math.pi) * torch.exp(-0.5 * d * d) + d * torch.erf(math.sqrt(0.5) * d)
-            )
+            peak = math.sqrt(2 / math.pi) * torch.exp(-0.5 * d * d)
+            return wide * (peak + d * torch.erf(math.sqrt(0.5) * d))
 
         return torch.where(self.sigma < 1, self._mean(log_cosh, self._normal), self._mean(folded, self._sech))
 
     def _mean(self, function: Callable[[Tensor], Tensor], quadrature: tuple[Tensor, Tensor]) -> Tensor:
+        """Returns the weighted sum of ``function`` over the nodes of a quadrature rule, (N, A)."""
         nodes, weights = (x.to(self.mu) for x in quadrature)
         return torch.tensordot(weights, function(nodes.view(-1, *[1] * self.mu.dim())), 1)
 
 
-class Beta(Distribution):
-    """Independent Betas on (0, 1), stretched to the bounds (Chou, Maturana and Scherer, ICML 2017).
+@register_box_distribution("beta")
+class Beta(BoxDistribution):
+    """Independent Betas on (0, 1), scaled to the bounds (Chou, Maturana and Scherer, ICML 2017).
 
-    The density is that of the environment's action a = low + x (high - low).
+    A raw action is x in (0, 1). The density is that of the environment's action a = low + x (high - low):
+
+        log pi(a) = sum (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low)
 
     Shapes:
         logit: {"alpha": (N, A), "beta": (N, A)}, both above 1; action: (N, A) float32; width: (A,)
     """
 
-    # The density is 0 or infinite at the very ends, where float32 samples can land.
+    has_sigma = False
+    needs_finite_bounds = True
+
+    # The density is 0 or infinite at 0 and 1, and float32 samples can be exactly 0 or 1.
     _edge = 1e-6
 
     def __init__(self, logit: Mapping[str, Tensor], width: Tensor) -> None:
         self.logit = {"alpha": logit["alpha"], "beta": logit["beta"]}
-        self.alpha, self.beta, self.width = logit["alpha"], logit["beta"], width
+        self.alpha = logit["alpha"]
+        self.beta = logit["beta"]
+        self.width = width
+
+    @classmethod
+    def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
+        return cls(logit, 2 * half_width)
+
+    @staticmethod
+    def parameters(output: Tensor) -> dict[str, Tensor]:
+        """Returns alpha and beta, both above 1, so that the density has one maximum."""
+        alpha, beta = (1 + F.softplus(output)).chunk(2, -1)
+        return {"alpha": alpha, "beta": beta}
+
+    @staticmethod
+    def to_bounds(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        bounded: np.ndarray = low + action.astype(np.float64) * (high - low)
+        return bounded
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         x = torch._standard_gamma(self.alpha.detach(), generator=generator)
@@ -273,10 +451,11 @@ class Beta(Distribution):
         return (x / (x + y)).clamp(self._edge, 1 - self._edge)
 
     def mode(self) -> Tensor:
-        # The edge keeps alpha = beta = 1, a flat density, at its middle.
+        # With the edge, the mode of the flat density alpha = beta = 1 is 0.5 and not 0 / 0.
         return (self.alpha - 1 + self._edge) / (self.alpha + self.beta - 2 + 2 * self._edge)
 
     def _log_norm(self) -> Tensor:
+        """Returns log B(alpha, beta), (N, A)."""
         return torch.lgamma(self.alpha) + torch.lgamma(self.beta) - torch.lgamma(self.alpha + self.beta)
 
     def log_prob(self, action: Tensor) -> Tensor:
@@ -307,10 +486,10 @@ class Beta(Distribution):
 
 
 class Joint(Distribution):
-    """A tree of independent distributions for a tree of actions: one joint log-prob, entropy, KL.
+    """A tree of independent distributions for a tree of actions; log-probs, entropies and KLs add up.
 
     Shapes:
-        logit, action: dicts with the keys of ``parts``
+        logit, action: dicts with the keys of ``parts``; log_prob, entropy, kl: (N,)
     """
 
     def __init__(self, parts: Mapping[str, Distribution]) -> None:
@@ -324,14 +503,15 @@ class Joint(Distribution):
         return {name: part.mode() for name, part in self.parts.items()}
 
     def log_prob(self, action: Mapping[str, Any]) -> Tensor:
-        return _total([part.log_prob(action[name]) for name, part in self.parts.items()])
+        return _sum([part.log_prob(action[name]) for name, part in self.parts.items()])
 
     def entropy(self) -> Tensor:
-        return _total([part.entropy() for part in self.parts.values()])
+        return _sum([part.entropy() for part in self.parts.values()])
 
     def kl(self, other: Joint) -> Tensor:
-        return _total([part.kl(other.parts[name]) for name, part in self.parts.items()])
+        return _sum([part.kl(other.parts[name]) for name, part in self.parts.items()])
 
 
-def _total(terms: list[Tensor]) -> Tensor:
+def _sum(terms: list[Tensor]) -> Tensor:
+    """Returns the sum of tensors of one shape."""
     return torch.stack(terms).sum(0)

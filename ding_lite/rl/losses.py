@@ -1,7 +1,12 @@
-"""The losses of PPO and what is watched beside them, per sample or as a mean.
+"""The losses of PPO and the statistics logged with them.
 
-Sources: PPO arXiv:1707.06347, dual clip arXiv:1912.09729 (eq. 5), the low-variance KL estimator
-http://joschu.net/blog/kl-approx.html (k3).
+``clipped_surrogate`` and ``value_error`` return one number per sample; ``weighted_mean`` reduces them.
+``r`` is the ratio pi(a|s) / pi_old(a|s), ``A`` the advantage, ``V`` the predicted value and ``R`` its target.
+Log-ratios and KLs are in nats; values and targets are in the same units as each other.
+
+Sources: PPO arXiv:1707.06347; dual clip arXiv:1912.09729, eq. 5; value clipping, detail 9 of "The 37
+implementation details of PPO" (iclr-blog-track.github.io, 2022); the low-variance KL estimator k3,
+http://joschu.net/blog/kl-approx.html.
 """
 
 from __future__ import annotations
@@ -17,22 +22,29 @@ from torch import Tensor
 def clipped_surrogate(
     log_ratio: Tensor, advantage: Tensor, clip_ratio: float | Tensor, dual_clip: float | None = None
 ) -> Tensor:
-    """Returns min(r A, clip(r, 1 - eps, 1 + eps) A), eq. 7, to be maximised.
+    """Returns min(r A, clip(r, 1 - eps, 1 + eps) A), the objective to maximise (arXiv:1707.06347, eq. 7).
 
-    With ``dual_clip`` c > 1 the objective is bounded from below by c A, only where A < 0.
+    With ``dual_clip`` c, the objective is max(min(...), c A) where A < 0 (arXiv:1912.09729, eq. 5).
 
-    The minimum bounds the ratio on one side, by the sign of A: r <= 1 + eps where A >= 0; r >= 1 - eps, and
-    r <= c with ``dual_clip``, where A < 0. The bound is applied to log r, before the exponential. So the
-    gradient is exactly 0 where a bound holds, also where exp(log r) overflows (0 times inf is nan).
+    The minimum bounds the ratio on the side that the sign of A selects: r <= 1 + eps where A >= 0; r >= 1 -
+    eps where A < 0, and r <= c there with ``dual_clip``. The bound is applied to log r before the
+    exponential. The gradient is then exactly 0 where a bound is active, even where exp(log r) overflows. A
+    bound on r would give nan there, because 0 times inf is nan.
+
+    Args:
+        log_ratio: log pi(a|s) - log pi_old(a|s).
+        advantage: A.
+        clip_ratio: eps > 0. From 1 on, r has no lower bound.
+        dual_clip: c > 1, or None for no dual clip.
 
     Shapes:
-        log_ratio = log pi - log pi_old, advantage: (N,) -> (N,)
+        log_ratio, advantage: (N,); clip_ratio: () or (N,) -> (N,)
     """
     clip = torch.as_tensor(clip_ratio, dtype=log_ratio.dtype, device=log_ratio.device)
-    above = math.inf if dual_clip is None else math.log(dual_clip)
+    high_of_negative = math.inf if dual_clip is None else math.log(dual_clip)
     is_positive = advantage >= 0
     low = torch.where(is_positive, -math.inf, torch.log1p(-clip.clamp(max=1.0)))
-    high = torch.where(is_positive, torch.log1p(clip), above)
+    high = torch.where(is_positive, torch.log1p(clip), high_of_negative)
     return torch.exp(torch.clamp(log_ratio, low, high)) * advantage
 
 
@@ -43,38 +55,50 @@ def value_error(
     value_clip: float | Tensor | None = None,
     kind: str = "mse",
 ) -> Tensor:
-    """Returns 0.5 (V - R)^2, or smooth-L1 (torch's, beta 1); clipped around ``old_value`` if asked.
+    """Returns the error e(V) of each value: 0.5 (V - R)^2, or torch's smooth L1 with beta 1.
 
-    The clipped error is max(e(V), e(V_old + clip(V - V_old, -eps, eps))), section "9. value loss
-    clipping" of the 37 implementation details.
+    With ``value_clip`` eps the result is max(e(V), e(V_old + clip(V - V_old, -eps, eps))) (37 details, 9).
+
+    Args:
+        value: V.
+        target: R.
+        old_value: V_old, the value when the sample was collected; required with ``value_clip``.
+        value_clip: eps > 0 in the units of ``value``, or None for no clipping.
+        kind: "mse" or "smooth_l1".
 
     Shapes:
-        value, target, old_value: (N,) -> (N,)
+        value, target, old_value: (N,); value_clip: () -> (N,)
+
+    Raises:
+        ValueError: if ``value_clip`` is given without ``old_value``, or ``kind`` is unknown.
     """
     error = _regression_error(value, target, kind)
     if value_clip is None:
         return error
     if old_value is None:
-        raise ValueError("value_error: clipping needs old_value")
-    near = old_value + _clamped(value - old_value, -value_clip, value_clip)
-    return torch.max(error, _regression_error(near, target, kind))
+        raise ValueError("value_error: value_clip needs old_value, got None; pass the values at collection")
+    clipped = old_value + _clamped(value - old_value, -value_clip, value_clip)
+    return torch.max(error, _regression_error(clipped, target, kind))
 
 
 def _clamped(x: Tensor, low: Any, high: Any) -> Tensor:
-    # torch's signatures know two numbers or two tensors; ours are one or the other.
+    """Returns torch.clamp(x, low, high); its type stubs do not allow a bound that is a number or a tensor."""
     return torch.clamp(x, low, high)
 
 
 def _regression_error(value: Tensor, target: Tensor, kind: str) -> Tensor:
+    """Returns the unclipped error of each value: (N,), (N,) -> (N,)."""
     if kind == "mse":
         return 0.5 * F.mse_loss(value, target, reduction="none")
     if kind == "smooth_l1":
         return F.smooth_l1_loss(value, target, reduction="none")
-    raise ValueError(f"value_error: kind is 'mse' or 'smooth_l1', got {kind!r}")
+    raise ValueError(f"value_error: kind must be 'mse' or 'smooth_l1', got {kind!r}")
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:
-    """Returns the k3 estimate of KL(pi_old || pi): mean of (r - 1) - log r, never negative.
+    """Returns the k3 estimate of KL(pi_old || pi), mean((r - 1) - log r), in nats; it is never negative.
+
+    The samples are actions of pi_old (http://joschu.net/blog/kl-approx.html).
 
     Shapes:
         log_ratio: (N,) -> ()
@@ -83,22 +107,23 @@ def approx_kl(log_ratio: Tensor) -> Tensor:
 
 
 def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:
-    """Returns the share of samples whose ratio is outside 1 - eps .. 1 + eps.
+    """Returns the fraction of samples whose ratio is outside [1 - eps, 1 + eps].
 
     Shapes:
-        log_ratio: (N,) -> ()
+        log_ratio: (N,); clip_ratio: () -> ()
     """
     return (torch.expm1(log_ratio).abs() > clip_ratio).to(log_ratio.dtype).mean()
 
 
 def normalize_advantage(advantage: Tensor, eps: float = 1e-8) -> Tensor:
-    """Returns (A - mean) / std of each minibatch; a constant one becomes 0.
+    """Returns (A - mean) / (std + eps) of each minibatch, or 0 where the advantages are constant.
 
-    The std is the population's, so that one sample alone gives 0 and not nan. A spread within the
-    rounding error of the mean counts as constant: dividing it by itself would train on noise.
+    The std is the population's (divided by N), so that a single sample gives 0 and not nan. Advantages
+    whose std is at most 1e-6 times their mean count as constant: their spread is rounding error, and
+    normalising it would train on noise.
 
     Shapes:
-        advantage: (N,) -> (N,), or those of K minibatches: (K, N) -> (K, N)
+        advantage: (N,), or (K, N) for K minibatches -> the same shape
     """
     std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True)
     scale = torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + eps)
@@ -106,7 +131,11 @@ def normalize_advantage(advantage: Tensor, eps: float = 1e-8) -> Tensor:
 
 
 def weighted_mean(x: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Returns mean(weight x): divided by the count, not by the sum of the weights.
+    """Returns sum(weight x) / N. The divisor is the number of samples, not the sum of the weights.
+
+    Args:
+        x: one number per sample.
+        weight: of each sample; None weighs each with 1.
 
     Shapes:
         x, weight: (N,) -> ()

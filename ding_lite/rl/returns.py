@@ -1,12 +1,15 @@
-"""Credit assignment: from rewards and values to advantages and value targets.
+"""Credit assignment: advantages and value targets from rewards and values.
 
     delta_t  = r_t + gamma (1 - terminated_t) V(s_{t+1}) - V(s_t)
     A_t      = delta_t + gamma lambda (1 - done_t) c_{t+1} A_{t+1}
     target_t = V(s_t) + min(c_bar, rho_t) A_t
 
 With c = rho = 1 this is GAE (arXiv:1506.02438, eq. 16). With rho = pi/mu and c = min(c_bar, rho) the
-targets are those of V-trace (arXiv:1802.01561, eq. 1, with c_i = lambda min(c_bar, rho_i)). A step's
-own weight reaches its target but not its advantage: the surrogate loss brings it in, once.
+targets are those of V-trace (arXiv:1802.01561, eq. 1, with c_i = lambda min(c_bar, rho_i)). The weight of
+a step multiplies its value target but not its advantage, because the surrogate loss multiplies the
+advantage by the ratio already.
+
+Shapes: T steps, B environments, N samples. Rewards, values, advantages and targets share one unit.
 """
 
 from __future__ import annotations
@@ -31,56 +34,77 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Returns ``(advantage, value_target)``.
 
-    A terminated step has no future. A truncated step bootstraps from ``next_value``, which must be
-    the value of the observation the episode was cut at, not of the one after the reset. Where both
-    flags are set, termination wins. ``ignore_done`` takes every termination for a truncation.
+    Source: arXiv:1506.02438, eq. 16; with ``weight`` arXiv:1802.01561, eq. 1.
+
+    The value after a terminated step is 0. A truncated step bootstraps from ``next_value``, which must be
+    the value of the last observation of the cut episode, not of the first one after the reset. Termination
+    takes precedence where both flags are set.
 
     Args:
-        reward: in the units of ``value``.
-        weight: min(c_bar, pi/mu) of each step for V-trace; none is 1, fresh data.
+        reward: r_t, in the units of ``value``.
+        value: V(s_t).
+        next_value: V(s_{t+1}), where s_{t+1} belongs to the episode of s_t.
+        terminated: whether the task ended at the step.
+        truncated: whether the episode was cut at the step.
         gamma: discount per step.
-        gae_lambda: 0 is the one-step error, 1 the Monte-Carlo return less the value.
-        ignore_done: bootstrap where the task ended too; the trace is cut all the same.
+        gae_lambda: 0 gives the one-step error, 1 the Monte-Carlo return minus the value.
+        weight: min(c_bar, pi/mu) of each step for V-trace; None weighs each step with 1 (fresh data).
+        ignore_done: whether a terminated step bootstraps like a truncated one. No trace crosses the end of
+            an episode in either case.
 
     Shapes:
-        every argument and both results: (T, B)
+        reward, value, next_value, weight: (T, B) float; terminated, truncated: (T, B) bool
+        -> (T, B), (T, B)
 
     Raises:
-        ValueError: if the shapes differ.
+        ValueError: if an argument is not (T, B), or the shapes differ.
     """
-    given = (reward, value, next_value, terminated, truncated, *(() if weight is None else (weight,)))
-    shapes = {x.shape for x in given}
+    tensors = [reward, value, next_value, terminated, truncated]
+    if weight is not None:
+        tensors.append(weight)
+    shapes = {x.shape for x in tensors}
     if len(shapes) != 1 or reward.dim() != 2:
-        raise ValueError(f"gae: every argument is (T, B), got {sorted(map(tuple, shapes))}")
+        raise ValueError(
+            f"gae: all tensors must have one shape (T, B), got the shapes {sorted(map(tuple, shapes))}"
+        )
     done = terminated | truncated
     bootstrap = torch.ones_like(reward) if ignore_done else (~terminated).to(reward.dtype)
     delta = reward + gamma * bootstrap * next_value - value
-    carry = gamma * gae_lambda * (~done).to(reward.dtype)
+    trace = gamma * gae_lambda * (~done).to(reward.dtype)
     if weight is not None:
-        # carry_t multiplies c_{t+1} A_{t+1}.
-        carry[:-1] *= weight[1:]
+        # trace_t multiplies A_{t+1}, so it includes the weight c_{t+1}.
+        trace[:-1] *= weight[1:]
 
     advantage = delta
-    _carry_back(advantage, carry)
-    own = advantage if weight is None else weight * advantage
-    return advantage, value + own
+    _accumulate_backwards(advantage, trace)
+    weighted = advantage if weight is None else weight * advantage
+    return advantage, value + weighted
 
 
-def _carry_back(advantage: Tensor, carry: Tensor) -> None:
-    """Adds carry_t A_{t+1} to each A_t, from the end on, in place. Shapes: (T, B)."""
-    if _is_array(advantage):  # a call of NumPy costs a fraction of torch's, and it takes one or two a step
-        rows, carries = list(advantage.numpy()), list(carry.numpy())
-        with np.errstate(all="ignore"):  # as torch; the learner looks for what is not finite
+def _accumulate_backwards(advantage: Tensor, trace: Tensor) -> None:
+    """Adds trace_t A_{t+1} to A_t in place, from the second last row to the first.
+
+    Shapes:
+        (T, B), (T, B)
+    """
+    if _numpy_can_view(advantage):
+        # The loop makes one or two calls per row, and a NumPy call costs a fraction of a torch call.
+        rows = list(advantage.numpy())
+        traces = list(trace.numpy())
+        with np.errstate(
+            all="ignore"
+        ):  # torch does not warn either; the learner checks for non-finite values
             for t in reversed(range(len(rows) - 1)):
-                rows[t] += carries[t] * rows[t + 1]
+                rows[t] += traces[t] * rows[t + 1]
         return
-    of_device, carried = advantage.unbind(0), carry.unbind(0)
-    for t in reversed(range(len(of_device) - 1)):
-        of_device[t].addcmul_(carried[t], of_device[t + 1])
+    tensor_rows = advantage.unbind(0)
+    tensor_traces = trace.unbind(0)
+    for t in reversed(range(len(tensor_rows) - 1)):
+        tensor_rows[t].addcmul_(tensor_traces[t], tensor_rows[t + 1])
 
 
-def _is_array(x: Tensor) -> bool:
-    """Returns whether NumPy can work on a tensor's memory."""
+def _numpy_can_view(x: Tensor) -> bool:
+    """Returns whether NumPy can compute on the memory of a tensor."""
     return x.is_cpu and x.dtype in (torch.float32, torch.float64)
 
 
@@ -95,38 +119,43 @@ def nstep_return(
     nstep: int,
     ignore_done: bool = False,
 ) -> Tensor:
-    """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m}): Sutton and Barto, eq. 12.1.
+    """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m}) (Sutton and Barto, 2nd edition, eq. 12.1).
 
-    m is ``nstep``, or less where the episode or the rollout ends before; a terminated episode has no
-    V(s_{t+m}). The arguments are those of :func:`gae`.
+    m is ``nstep``, or less where the episode or the rollout ends earlier. After a termination V(s_{t+m}) is
+    0. The other arguments are those of :func:`gae`.
+
+    Args:
+        nstep: largest number of rewards in a target, at least 1.
 
     Shapes:
-        every argument and the result: (T, B)
+        reward, next_value: (T, B) float; terminated, truncated: (T, B) bool -> (T, B)
     """
     bootstrap = torch.ones_like(reward) if ignore_done else (~terminated).to(reward.dtype)
     one_step = reward + gamma * bootstrap * next_value
-    goes_on = ~(terminated | truncated)
-    goes_on[-1] = False
+    continues = ~(terminated | truncated)
+    continues[-1] = False
     result = one_step
     for _ in range(nstep - 1):
         longer = one_step.clone()
-        longer[:-1] = torch.where(goes_on[:-1], reward[:-1] + gamma * result[1:], one_step[:-1])
+        longer[:-1] = torch.where(continues[:-1], reward[:-1] + gamma * result[1:], one_step[:-1])
         result = longer
     return result
 
 
 @torch.no_grad()
 def explained_variance(value: Tensor, target: Tensor) -> Tensor:
-    """Returns 1 - Var(target - value) / Var(target): 1 is perfect, 0 no better than the mean.
+    """Returns 1 - Var(target - value) / Var(target): 1 is a perfect prediction, 0 as good as the mean.
 
-    A constant target gives 0: there is no variance to explain. So does one whose spread is within the
-    rounding error of its mean.
+    The result is 0 where the targets are constant, that is, where their std is at most 1e-6 times their
+    mean: there is no variance to explain.
 
     Shapes:
         value, target: (N,) -> ()
     """
-    size = target.abs().amax().clamp_min(1.0)  # the square of a large one is beyond float32
-    value, target = value / size, target / size
+    # The square of a large target overflows float32.
+    size = target.abs().amax().clamp_min(1.0)
+    value = value / size
+    target = target / size
     variance = target.var(correction=0)
     unexplained = (target - value).var(correction=0)
     ratio = 1 - unexplained / variance.clamp_min(torch.finfo(variance.dtype).tiny)

@@ -1,11 +1,11 @@
-"""Mean and variance of a stream, and the scales of values and rewards.
+"""Running mean and variance, and the normalisers of values and rewards built on them.
 
-The statistics of each are updated once an iteration, with the valid rows of its rollout:
+Each statistic is updated once per iteration, with the valid rows of the rollout:
 
     rewards        before the advantages of the rollout are computed
     values         before the first epoch, with the value targets
-    observations   after the last gradient step, so that the policy that acted on them is the policy that
-                   learns (see ``policies.normalization``)
+    observations   after the last gradient step, so that the policy learns with the statistics that it
+                   acted with (see ``policies.normalization``)
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from torch import Tensor, nn
 
 
 class RunningMeanStd:
-    """Mean and variance over all samples so far, merged batch by batch in float64.
+    """The mean and population variance of all samples so far, in float64.
 
-    The parallel update of Chan, Golub and LeVeque (1979). Before the first sample the mean is 0 and
-    the variance 1, so that an untrained normaliser changes nothing.
+    Batches are merged by the parallel update of Chan, Golub and LeVeque (1979). Before the first sample the
+    mean is 0 and the variance 1, so that a normaliser without data changes nothing.
+
+    Args:
+        shape: of one sample.
 
     Shapes:
-        mean, var: ``shape``
+        mean, var, std: ``shape``
     """
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
@@ -34,24 +37,32 @@ class RunningMeanStd:
         self.count = 0.0
 
     def update(self, samples: np.ndarray) -> None:
-        """Takes in ``samples`` (N, *shape); none at all is fine."""
+        """Adds a batch of samples; an empty batch changes nothing.
+
+        Shapes:
+            samples: (N, *shape)
+        """
         n = len(samples)
         if n == 0:
             return
         samples = np.asarray(samples, np.float64)
-        mean, var = samples.mean(0), samples.var(0)
+        mean = samples.mean(0)
+        var = samples.var(0)
         if self.count == 0:
-            self.mean, self.var, self.count = mean, var, float(n)
+            self.mean = mean
+            self.var = var
+            self.count = float(n)
             return
         total = self.count + n
         delta = mean - self.mean
         moment = self.var * self.count + var * n + delta**2 * self.count * n / total
         self.mean = self.mean + delta * n / total
-        self.var, self.count = moment / total, total
+        self.var = moment / total
+        self.count = total
 
     @property
     def std(self) -> np.ndarray:
-        """Never 0: a constant stream has the std 1e-4."""
+        """The standard deviation, at least 1e-4, so that a constant stream does not divide by 0."""
         return np.sqrt(np.maximum(self.var, 1e-8))
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,17 +75,21 @@ class RunningMeanStd:
 
 
 class ValueNorm(RunningMeanStd):
-    """The scale of the value targets: heads predict (V - mean) / std (PopArt, arXiv:1602.07714).
+    """The scale of the value targets: value heads predict (V - mean) / std (PopArt, arXiv:1602.07714).
 
-    Before each update the weight of all earlier targets is multiplied by ``decay``. With rollouts of equal
-    size this is the exponential mean of E[R] and E[R^2] with the correction for its start (as Adam's, arXiv:
-    1412.6980, section 3): the targets of an untrained policy do not set the scale of a trained one.
+    Each update first multiplies the weight of all earlier targets by ``decay``. For rollouts of equal size
+    this gives the exponential moving averages of E[R] and E[R^2] with the bias correction of Adam
+    (arXiv:1412.6980, section 3). Targets of an untrained policy therefore do not determine the scale of a
+    trained policy.
 
-    When the statistics move, every head is corrected so that its prediction in raw units stays
-    (eq. 9): w <- w std / std', b <- (std b + mean - mean') / std'.
+    When the statistics change, each head is rescaled so that its prediction in raw units stays the same
+    (arXiv:1602.07714, eq. 9): w <- w std / std', b <- (std b + mean - mean') / std'.
 
     Args:
-        decay: 0 keeps the newest targets only, 1 forgets nothing.
+        decay: weight of all earlier targets at an update; 0 keeps the newest targets only, 1 keeps all.
+
+    Shapes:
+        mean, var, std: ()
     """
 
     def __init__(self, decay: float = 1.0) -> None:
@@ -82,36 +97,65 @@ class ValueNorm(RunningMeanStd):
         self.decay = decay
 
     def update(self, samples: np.ndarray) -> None:
-        """Takes in ``samples`` (N,); none at all changes nothing."""
+        """Adds raw targets; an empty batch changes nothing.
+
+        Shapes:
+            samples: (N,)
+        """
         if len(samples):
             self.count *= self.decay
             super().update(samples)
 
     def update_heads(self, targets: np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
-        """Takes in raw ``targets`` (N,) and corrects the last linear layer of each head."""
-        old_mean, old_std = float(self.mean), float(self.std)
+        """Adds raw targets, and rescales the last linear layer of each value head in place.
+
+        Shapes:
+            targets: (N,); heads: weights (1, F), biases (1,)
+        """
+        old_mean = float(self.mean)
+        old_std = float(self.std)
         self.update(targets)
-        mean, std = float(self.mean), float(self.std)
+        mean = float(self.mean)
+        std = float(self.std)
         with torch.no_grad():
             for head in heads:
                 head.weight.mul_(old_std / std)
                 head.bias.mul_(old_std).add_(old_mean - mean).div_(std)
 
     def normalize(self, value: Tensor) -> Tensor:
+        """Returns (value - mean) / std: from raw units to the units of the heads.
+
+        Shapes:
+            any shape -> the same shape
+        """
         return (value - float(self.mean)) / float(self.std)
 
     def denormalize(self, value: Tensor) -> Tensor:
+        """Returns value * std + mean: from the units of the heads to raw units.
+
+        Shapes:
+            any shape -> the same shape
+        """
         return value * float(self.std) + float(self.mean)
 
 
 class RewardScale(RunningMeanStd):
-    """Divides rewards by the std of the running discounted return of each environment.
+    """The scale of rewards: the std of the running discounted return G_t = gamma G_{t-1} + r_t.
 
-    The statistics include rollout k when the advantages of rollout k are computed, as those of the PPG
-    authors' ``RewardNormalizer`` do: no gradient step sees an unscaled reward.
+    The statistics include rollout k before the advantages of rollout k are computed, as those of the PPG
+    authors' ``RewardNormalizer`` do. Thus no gradient step sees an unscaled reward.
 
-    Shapes: rewards are (T, B); the running return (B,) goes on over rollouts and restarts at 0 where
-    an episode ends, and at a row that is not valid, before which an episode may have been lost.
+    Each environment has its own running return. It continues over rollouts, and restarts at 0 where an
+    episode ends and at each row that is not valid, because an episode may have been lost before such a row.
+
+    Args:
+        gamma: discount per step.
+
+    Attributes:
+        running_return: G after the last row, in raw units; None before the first rollout.
+
+    Shapes:
+        running_return: (B,); mean, var, std: ()
     """
 
     def __init__(self, gamma: float) -> None:
@@ -120,7 +164,11 @@ class RewardScale(RunningMeanStd):
         self.running_return: np.ndarray | None = None
 
     def update_from(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
-        """Takes in one rollout. Rows that are not ``valid`` lie between episodes, and count for nothing."""
+        """Adds one rollout; rows that are not ``valid`` are between episodes and are ignored.
+
+        Shapes:
+            reward: (T, B); done, valid: (T, B) bool
+        """
         running = self.running_return
         if running is None or running.shape != reward.shape[1:]:
             running = np.zeros(reward.shape[1:], np.float64)

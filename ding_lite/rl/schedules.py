@@ -1,4 +1,7 @@
-"""How a coefficient changes over training: functions of saved progress, so a resumed run goes on."""
+"""Schedules of coefficients over training.
+
+A schedule is a function of :class:`TrainingProgress`, which is saved, so a resumed run continues it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,16 @@ KINDS = ("constant", "linear", "cosine")
 
 
 def schedule(kind: str, progress: float, final: float = 0.0) -> float:
-    """Returns the factor of the initial value at ``progress``, from 1 at 0 to ``final`` at 1.
+    """Returns the factor that multiplies the initial value: 1 at progress 0, ``final`` at progress 1.
 
     Args:
-        kind: ``"constant"``, ``"linear"`` or ``"cosine"`` (half a period, arXiv:1608.03983, eq. 5
-            without restarts).
-        progress: share of the schedule that is done; past 1 it stays at ``final``.
+        kind: ``"constant"`` (always 1), ``"linear"``, or ``"cosine"`` (half a period, arXiv:1608.03983,
+            eq. 5 without restarts).
+        progress: fraction of the schedule that is done, clamped to 0 .. 1.
         final: the factor at the end.
+
+    Raises:
+        ValueError: if ``kind`` is not in ``KINDS``.
     """
     progress = min(max(progress, 0.0), 1.0)
     if kind == "constant":
@@ -25,21 +31,28 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
         return 1.0 + (final - 1.0) * progress
     if kind == "cosine":
         return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    raise ValueError(f"schedule is one of {', '.join(KINDS)}, got {kind!r}")
+    raise ValueError(f"schedule must be one of {', '.join(KINDS)}, got {kind!r}")
 
 
 class TrainingProgress:
-    """How far this policy has learned: what its schedules are functions of."""
+    """The saved state that schedules depend on.
+
+    Attributes:
+        env_step: fresh valid transitions that the policy has learned from.
+        configured: the learning rate of the config.
+        learning_rate: initial value of the learning-rate schedule; a script may assign another value.
+    """
 
     def __init__(self, learning_rate: float) -> None:
-        self.env_step = 0  # fresh valid rows learned from
+        self.env_step = 0
         self.configured = learning_rate
-        self.learning_rate = learning_rate  # base of the schedule; a script may have assigned another
+        self.learning_rate = learning_rate
 
     def state_dict(self) -> dict[str, Any]:
         return {"env_step": self.env_step, "learning_rate": self.learning_rate, "configured": self.configured}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env_step = int(state["env_step"])
-        if state["configured"] == self.configured:  # else the run was resumed with another one
+        # A run that was resumed with another configured learning rate starts from that one.
+        if state["configured"] == self.configured:
             self.learning_rate = float(state["learning_rate"])

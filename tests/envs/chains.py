@@ -1,8 +1,8 @@
-"""Looks whether the rows of a rollout of ``faulty_worlds.Marked`` follow one another."""
+"""Checks that the rows of a rollout of ``faulty_worlds.Marked`` follow one another."""
 
 
 def check_chain(rollout):
-    """Every valid row is followed by the next step of its episode, or ended; returns how many there were."""
+    """Checks that the next step of the episode, or an end, follows every valid row; returns their number."""
     obs, valid = rollout.obs.numpy(), rollout.valid.numpy()
     terminated, truncated = rollout.terminated.numpy(), rollout.truncated.numpy()
     finals = {}

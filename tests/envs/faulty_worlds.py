@@ -1,6 +1,6 @@
-"""Tiny environments with known answers, and ones that go wrong on purpose, for the tests of workers.
+"""Small environments with known results, and environments that fail on purpose, for the tests of workers.
 
-They live in a module of their own, since a worker imports it to unpickle them.
+Workers import this module to unpickle them.
 """
 
 import os
@@ -18,16 +18,16 @@ from ding_lite.envs.recorder import EpisodeRecorder
 
 
 def total(action):
-    """Returns the sum of all numbers in an action of any form."""
+    """Returns the sum of all numbers of an action of any space."""
     if isinstance(action, (dict, tuple)):
         return sum(total(part) for part in (action.values() if isinstance(action, dict) else action))
     return float(np.sum(action))
 
 
 class Counting(gym.Env):
-    """Counts its steps up to a length drawn from its seed; ends by termination or truncation in turn.
+    """Counts its steps up to a length drawn from its seed; the length decides how the episode ends.
 
-    The observation is a dict and shows seed, step and the last action, so that any mix-up is seen.
+    The observation is a dict with seed, step and last action, so that any mix-up shows.
     """
 
     observation_space = spaces.Dict(
@@ -75,7 +75,7 @@ def counting(actions, index):
 
 
 class Faulty(gym.Env):
-    """Environment 1 goes wrong at ``where`` (init, reset, its second step, close), in the manner ``how``."""
+    """Environment 1 fails at ``where`` (init, reset, step: its second one, close), in the manner ``how``."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(10)
@@ -127,7 +127,7 @@ def faulty(where, how, index):
 
 
 class Witness(gym.Env):
-    """Tells what its process is like."""
+    """Observes its process: whether torch is imported, whether SIGINT is ignored, the number of threads."""
 
     observation_space = spaces.Box(-1, 1000, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -155,7 +155,7 @@ def uneven(index):
 
 
 def drifting(index):
-    """Not deterministic: an open episode of it cannot be played again."""
+    """Not deterministic: an open episode cannot be restored."""
     env = Counting(index)
     env._obs = lambda: {
         "count": np.random.default_rng().random(3),
@@ -166,7 +166,7 @@ def drifting(index):
 
 
 class Marked(gym.Env):
-    """Shows which episode it is in (by its seed) and its step, which is also the reward."""
+    """Observes its episode (by its seed) and its step; the reward is the step."""
 
     observation_space = spaces.Box(0, 1e8, (2,), np.float32)
     action_space = spaces.Discrete(5)
@@ -191,7 +191,7 @@ def marked(faults, index):
 
 
 class Clocked(gym.Env):
-    """Takes its time for a step, and shows when it began and ended it."""
+    """Takes 10 ms per step, and observes when the step began and ended."""
 
     observation_space = spaces.Box(0, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(5)
@@ -212,7 +212,7 @@ def clocked(index):
 
 
 class Wide(gym.Env):
-    """Observations of any size; each episode is cut at its first step."""
+    """Has observations of any size; each episode is truncated at its first step."""
 
     action_space = spaces.Box(-1, 1, (1,), np.float32)
 
@@ -228,7 +228,7 @@ class Wide(gym.Env):
 
 
 class Spawns(Marked):
-    """Starts a process of its own, as a simulator would, and leaves its number in a file."""
+    """Starts a child process, as a simulator would, and writes its id into a file."""
 
     def __init__(self, folder):
         pid = subprocess.Popen(["sleep", "1000"]).pid
@@ -240,6 +240,6 @@ def spawning(folder, index):
 
 
 def made_once(folder, index):
-    """Cannot be made again."""
+    """Makes an environment the first time, and raises the second time."""
     (folder / f"{index}").touch(exist_ok=False)
     return EpisodeRecorder(Marked())

@@ -1,4 +1,4 @@
-"""Looks whether a test left a process, a file descriptor or a block of shared memory behind."""
+"""Checks that a test leaves no process, file descriptor or block of shared memory behind."""
 
 import contextlib
 import gc
@@ -10,7 +10,7 @@ import pytest
 
 
 def process_state(pid):
-    """Returns (parent's pid, state letter) of a process; (0, "X") of one that is gone."""
+    """Returns (parent's pid, state letter) of a process; (0, "X") if it does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
@@ -26,7 +26,7 @@ def children():
 def descriptors():
     kinds = Counter()
     for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # the listing's own
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             kinds[os.readlink(f"/proc/self/fd/{fd}")] += 1
     return kinds
 

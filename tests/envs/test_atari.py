@@ -1,10 +1,10 @@
-"""Atari's frames; what becomes of lives and FIRE is in test_wrappers.py."""
+"""Atari frames; tests of lives and FIRE are in test_wrappers.py."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from ding_lite.config import compile_config
+from ding_lite.config.compile import compile_config
 from ding_lite.envs.make import make_env
 
 GAME = "BreakoutNoFrameskip-v4"
@@ -17,7 +17,7 @@ def game(*wrappers, **kwargs):
 
 
 def played(env, steps=100):
-    """Yields all that an agent is shown in some steps of some episodes."""
+    """Yields the results of some steps of some episodes."""
     yield env.reset(seed=3)
     for action in np.random.default_rng(0).integers(env.action_space.n, size=steps):
         shown = env.step(action)
@@ -29,7 +29,7 @@ def played(env, steps=100):
 @pytest.mark.parametrize(
     ("wrapper", "obs_type"), [("atari", "rgb"), ("atari", "grayscale"), (IN_COLOURS, "rgb")]
 )
-def test_raw_frames_that_nobody_reads_are_not_made_and_nothing_else_changes(wrapper, obs_type):
+def test_unread_raw_frames_are_not_made_and_nothing_else_changes(wrapper, obs_type):
     env, whole = (game(wrapper, obs_type=obs_type) for _ in range(2))
     vars(whole.unwrapped)["_obs_type"] = obs_type  # as ale_py has it
     ends = 0
@@ -44,7 +44,7 @@ def test_raw_frames_that_nobody_reads_are_not_made_and_nothing_else_changes(wrap
 
 
 class PaysForColour(gym.RewardWrapper):
-    """Looks at the raw frames, and is no wrapper that is known not to."""
+    """Reads the raw frames, and is not in IGNORE_OBSERVATIONS."""
 
     def step(self, action):
         obs, _, *rest = self.env.step(action)

@@ -1,4 +1,4 @@
-"""The wrapper that goes wrong on purpose: each fault is the one that was asked for, when it was asked for."""
+"""The wrapper ``faulty``: each fault happens as configured, and at the configured step."""
 
 import contextlib
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 from small_worlds import SeededEnv, SeededTree
 
 from ding_lite import testing
-from ding_lite.config import compile_config
+from ding_lite.config.compile import compile_config
 from ding_lite.envs.faulty import FAULTS, FaultyEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.errors import ConfigError, EnvContractError, EnvError
@@ -51,13 +51,13 @@ def test_values_are_spoiled_at_the_chosen_steps_alone(fault):
     assert steps >= {0, 1, 2, 3, 4}
 
 
-def test_a_crash_says_that_it_was_on_purpose():
+def test_a_crash_names_its_step():
     env = FaultyEnv(SeededEnv(), at={"crash": [0]})
-    with pytest.raises(RuntimeError, match="a crash on purpose, at step 0"):
+    with pytest.raises(RuntimeError, match="step 0"):
         env.reset(seed=1)
 
 
-def test_a_hang_lasts_as_long_as_it_is_told_to():
+def test_a_hang_lasts_hang_s_seconds():
     env = FaultyEnv(SeededEnv(), hang=1.0, hang_s=0.1)
     start = time.monotonic()
     env.reset(seed=1)
@@ -81,8 +81,8 @@ def test_probabilities_are_of_each_step_and_follow_the_seeds():
     first = np.array(rewards(0, 0), float)
     assert np.array_equal(first, np.array(rewards(0, 0), float), equal_nan=True)
     assert not np.array_equal(np.isnan(first), np.isnan(np.array(rewards(1, 0), float)))
-    told = [r for r in rewards(0, 0) if r is not None]
-    assert 0.17 < np.isnan(told).mean() < 0.23
+    numbers = [r for r in rewards(0, 0) if r is not None]
+    assert 0.17 < np.isnan(numbers).mean() < 0.23
 
 
 def test_a_chosen_fault_may_happen_once_whatever_comes_after(tmp_path):
@@ -105,7 +105,7 @@ def test_some_environments_and_evaluations_may_be_left_alone():
             FaultyEnv(SeededEnv(), at=at, **options).reset(seed=0)
 
 
-def test_an_alias_is_one_object_and_reaches_nobody():
+def test_an_alias_is_one_object_and_does_not_reach_transitions():
     env = FaultyEnv(SeededEnv(), alias=True)
     first, _ = env.reset(seed=0)
     assert env.step(1)[0] is first
@@ -127,9 +127,9 @@ def vector(kind, *wrappers, **env):
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        ("crash", EnvError, r"env 1 \(seed \d+, episode 0, step 1\), action 1: RuntimeError: a crash on"),
+        ("crash", EnvError, r"env 1 \(seed \d+, episode 0, step 1\), action 1: RuntimeError: "),
         ("nan_reward", EnvContractError, r"env 1 \(seed \d+, episode 0, step 1\), action 1: reward = nan"),
-        ("bad_shape", EnvContractError, r"env 1 .*observation has the shape \(1, 3\), .* declares \(3,\)"),
+        ("bad_shape", EnvContractError, r"env 1 .*observation.*\(1, 3\).*\(3,\)"),
     ],
 )
 def test_in_this_process_a_fault_is_an_error_at_once(fault, error, words):
@@ -163,9 +163,9 @@ def test_trees_are_spoiled_leaf_by_leaf():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (dict(at=dict(explode=[1])), "no fault 'explode'; there are crash, hang, kill"),
-        (dict(crash=-0.1), r"probabilities must be 0 \.\. 1"),
-        (dict(crash=0.6, kill=0.6), "not more than 1 together; got crash=0.6, hang=0, kill=0.6"),
+        (dict(at=dict(explode=[1])), "'explode'.*crash, hang, kill"),
+        (dict(crash=-0.1), r"crash=-0\.1"),
+        (dict(crash=0.6, kill=0.6), "crash=0.6, hang=0, kill=0.6"),
     ],
 )
 def test_faults_that_cannot_be_are_a_config_error(arguments, words):

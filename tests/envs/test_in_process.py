@@ -1,4 +1,4 @@
-"""Environments in one process: the transition contract, named faults, and open episodes brought back."""
+"""Environments in one process: transitions, error messages, and restored open episodes."""
 
 import copy
 from contextlib import nullcontext
@@ -24,7 +24,7 @@ from worlds import copy_of, random_actions, same_tree, vector_of
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError, NotFiniteError
-from ding_lite.seeding import integer_seed
+from ding_lite.rl.seeding import integer_seed
 
 SCRIPTS = (
     ((2, "terminated"), (3, "truncated")),
@@ -74,8 +74,8 @@ def test_transitions_are_those_of_the_table_written_by_hand(autoreset):
     table = TABLES[autoreset]
     for t, transition in enumerate(steps(envs, len(table[0]))):
         for env in range(2):
-            told = (*transition.obs[env], transition.reward[env], kind_of(transition, env))
-            assert told == table[env][t], f"step {t}, env {env}"
+            row = (*transition.obs[env], transition.reward[env], kind_of(transition, env))
+            assert row == table[env][t], f"step {t}, env {env}"
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)
@@ -114,8 +114,8 @@ def test_an_episode_that_both_ends_is_terminated_and_never_truncated():
 def test_episodes_report_raw_return_and_length_at_the_step_that_ends_them():
     envs = counting()
     envs.reset("collect")
-    told = [[(e.env, e.episode_return, e.length) for e in one.episodes] for one in steps(envs, 6)]
-    assert told == [[], [(0, 3, 2)], [(1, 6, 3)], [(1, 11, 1)], [(0, 36, 3), (1, 21, 1)], []]
+    episodes = [[(e.env, e.episode_return, e.length) for e in one.episodes] for one in steps(envs, 6)]
+    assert episodes == [[], [(0, 3, 2)], [(1, 6, 3)], [(1, 11, 1)], [(0, 36, 3), (1, 21, 1)], []]
 
 
 def test_return_is_recorded_below_wrappers_that_change_rewards():
@@ -143,7 +143,7 @@ def test_episode_cut_by_an_outer_wrapper_is_recorded_once(autoreset):
 @pytest.mark.parametrize("cls", [SeededEnv, SeededBox, SeededTree])
 def test_the_three_modes_give_the_same_transitions(cls):
     """Each environment is fed its own stream of actions, one a valid step, so that fillers shift nothing."""
-    told = {}
+    transitions = {}
     for autoreset in AUTORESET:
         envs = vector_of(lambda index: cls(), 1, autoreset=autoreset, seed=3)
         envs.reset("collect")
@@ -154,9 +154,9 @@ def test_the_three_modes_give_the_same_transitions(cls):
             reset_next = autoreset == "next_step" and bool(one.terminated[0] | one.truncated[0])
             if one.valid[0]:
                 rows.append([one.reward, one.terminated, one.truncated, one.final_obs])
-        told[autoreset] = rows
-    assert same_tree(told["same_step"], told["next_step"])
-    assert same_tree(told["same_step"], told["disabled"])
+        transitions[autoreset] = rows
+    assert same_tree(transitions["same_step"], transitions["next_step"])
+    assert same_tree(transitions["same_step"], transitions["disabled"])
 
 
 def test_every_episode_of_every_environment_has_a_seed_of_its_own():
@@ -202,7 +202,7 @@ def with_reward(reward):
     ids=repr,
 )
 def test_reward_of_an_odd_numeric_type_is_taken_as_a_float(reward):
-    expected = pytest.warns(UserWarning, match="has the shape") if np.ndim(reward) else nullcontext()
+    expected = pytest.warns(UserWarning, match=r"reward.*shape") if np.ndim(reward) else nullcontext()
     with expected:
         transition = stepped_with(with_reward(reward))
     assert transition.reward.dtype == np.float32
@@ -211,7 +211,7 @@ def test_reward_of_an_odd_numeric_type_is_taken_as_a_float(reward):
 
 @pytest.mark.parametrize("reward", [None, [1.0, 2.0], "1", "much", 1j, np.zeros(0), {}], ids=repr)
 def test_reward_that_is_no_number_is_refused(reward):
-    with pytest.raises(EnvContractError, match="reward must be a number"):
+    with pytest.raises(EnvContractError, match="^env 1 .*reward"):
         stepped_with(with_reward(reward))
 
 
@@ -222,7 +222,7 @@ def test_flags_that_mean_a_bool_are_taken(flag):
 
 @pytest.mark.parametrize("flag", [None, 2, "yes", 0.5, np.array([True, False])], ids=repr)
 def test_flag_that_is_no_bool_is_refused(flag):
-    with pytest.raises(EnvContractError, match="terminated must be a bool"):
+    with pytest.raises(EnvContractError, match="^env 1 .*terminated"):
         stepped_with(lambda r: (*r[:2], flag, *r[3:]))
 
 
@@ -234,8 +234,8 @@ def test_flag_that_is_no_bool_is_refused(flag):
         (np.array(["a", "b"]), "dtype"),
         (np.zeros(2, np.complex64), "dtype"),
         ([[1.0], [2.0, 3.0]], "observation"),
-        (None, r"observation is None \(NoneType\), the space Box.* declares numbers"),
-        ("hello", r"observation is 'hello' \(str\), the space Box.* declares numbers"),
+        (None, r"observation.*None \(NoneType\).*Box.*float32"),
+        ("hello", r"observation.*'hello' \(str\).*Box.*float32"),
     ],
 )
 def test_wrong_observation_says_what_came_and_what_was_declared(obs, message):
@@ -285,11 +285,11 @@ def test_exception_in_reset_names_the_env_and_its_seed():
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda r: (*r[:3], {}), r"step returned 4 values, not 5\. This is the old gym API.*shimmy"),
-        (lambda r: r[:3], r"step returned 3 values, not 5\. Let it return \(obs, reward, terminated"),
-        (lambda r: None, r"step returned one NoneType, not 5 values\. Let it return \(obs"),
-        (lambda r: {"obs": 1}, r"step returned one dict, not 5 values\. Let it return \(obs"),
-        (lambda r: (*r[:4], None), r"step's info is a NoneType\. Return a dict"),
+        (lambda r: (*r[:3], {}), r"step.* 4 .*old gym API.*shimmy"),
+        (lambda r: r[:3], r"step.* 3 .*\(obs, reward, terminated"),
+        (lambda r: None, r"step.*NoneType.*\(obs, reward, terminated"),
+        (lambda r: {"obs": 1}, r"step.*dict.*\(obs, reward, terminated"),
+        (lambda r: (*r[:4], None), r"step.*info.*NoneType.*dict"),
     ],
 )
 def test_step_that_does_not_return_five_values_is_refused_with_a_way_out(spoil, message):
@@ -305,10 +305,10 @@ def test_five_values_of_another_kind_are_taken(kind):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda r: r[0], r"reset returned one ndarray, not \(obs, info\)\. This is the old gym API.*shimmy"),
-        (lambda r: None, r"reset returned one NoneType, not \(obs, info\)\. Let it return both"),
-        (lambda r: (*r, 0), r"reset returned a tuple of 3, not \(obs, info\)"),
-        (lambda r: (r[0], None), r"reset's info is a NoneType\. Return a dict"),
+        (lambda r: r[0], r"reset.*ndarray.*\(obs, info\).*old gym API.*shimmy"),
+        (lambda r: None, r"reset.*NoneType.*\(obs, info\)"),
+        (lambda r: (*r, 0), r"reset.* 3.*\(obs, info\)"),
+        (lambda r: (r[0], None), r"reset.*info.*NoneType.*dict"),
     ],
 )
 def test_reset_that_does_not_return_observation_and_info_is_refused_with_a_way_out(spoil, message):
@@ -319,7 +319,7 @@ def test_reset_that_does_not_return_observation_and_info_is_refused_with_a_way_o
 
 def test_reset_that_takes_no_seed_is_refused_with_a_way_out():
     envs = vector_of(lambda index: SeedlessReset(), 1)
-    with pytest.raises(EnvContractError, match=r"does not take.*argument 'seed'.*old gym API.*shimmy"):
+    with pytest.raises(EnvContractError, match=r"reset.*'seed'.*old gym API.*shimmy"):
         envs.reset("collect")
 
 
@@ -332,19 +332,17 @@ def test_type_error_in_a_reset_is_not_taken_for_the_old_api():
 
 @pytest.mark.parametrize("found", [None, "Box", gym.spaces])
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])
-def test_environment_without_a_space_is_told_what_to_define(name, found):
+def test_environment_without_a_space_is_refused(name, found):
     class Spaceless(CountingEnv):
         pass
 
     setattr(Spaceless, name, found)
-    with pytest.raises(
-        EnvContractError, match=rf"Spaceless\.{name}: .*Define it in the class or in __init__"
-    ):
+    with pytest.raises(EnvContractError, match=rf"Spaceless\.{name}: .*gymnasium\.spaces"):
         vector_of(lambda index: Spaceless(), 1)
 
 
-def test_environment_that_has_never_heard_of_spaces_is_told_what_to_define():
-    with pytest.raises(EnvContractError, match=r"Env\.observation_space: there is none\. Define it"):
+def test_environment_without_any_space_attribute_is_refused():
+    with pytest.raises(EnvContractError, match=r"Env\.observation_space: .*gymnasium\.spaces"):
         vector_of(lambda index: gym.Env(), 1)
 
 
@@ -353,25 +351,25 @@ class Wordless(Exception):
         raise RuntimeError("no words")
 
 
-def test_exception_that_cannot_be_printed_is_told_by_its_name():
+def test_exception_that_cannot_be_printed_is_named():
     def explode(result):
         raise Wordless
 
-    with pytest.raises(EnvError, match=r"Wordless: \(its __str__ raises RuntimeError\) \(at test_in_process"):
+    with pytest.raises(EnvError, match=r"Wordless.*RuntimeError.*\(at test_in_process"):
         stepped_with(explode)
 
 
 @pytest.mark.parametrize(
-    ("reward", "said"),
-    [(1e300, r"reward = 1e\+300, which is greater than float32 can hold.*3\.4e\+38"), (np.inf, "not finite")],
+    ("reward", "message"),
+    [(1e300, r"reward = 1e\+300.*float32.*3\.4e\+38"), (np.inf, "reward = inf.*not finite")],
 )
-def test_reward_beyond_float32_is_told_from_one_that_is_not_finite(reward, said):
-    with pytest.raises(NotFiniteError, match=said):
+def test_reward_beyond_float32_and_infinite_reward_have_different_messages(reward, message):
+    with pytest.raises(NotFiniteError, match=message):
         stepped_with(with_reward(reward))
 
 
 def test_environments_with_different_spaces_are_refused_by_number():
-    with pytest.raises(EnvError, match="env 1 has the action_space"):
+    with pytest.raises(EnvError, match="env 1 .*action_space"):
         vector_of(lambda index: [SeededEnv, SeededBox][index](), 2)
 
 
@@ -408,16 +406,16 @@ def test_open_episodes_go_on_exactly_where_they_were_saved(cls, autoreset):
     rng = np.random.default_rng(5)
     actions = [random_actions(cls.action_space, 3, rng) for _ in range(40)]
     envs = vector_of(lambda index: cls(), 3, seed=4, autoreset=autoreset)
-    obs, told, states = [envs.reset("collect").copy()], [], []
+    obs, before, states = [envs.reset("collect").copy()], [], []
     for action in actions:
         states.append(copy.deepcopy(envs.state_dict()))
-        told.append(copy_of(envs.step(action)))
-        obs.append(told[-1].obs)
+        before.append(copy_of(envs.step(action)))
+        obs.append(before[-1].obs)
     for cut in range(0, 40, 3):
         other = vector_of(lambda index: cls(), 3, seed=4, autoreset=autoreset)
         assert np.array_equal(other.load_state_dict(states[cut]), obs[cut])
         again = [copy_of(other.step(action)) for action in actions[cut : cut + 15]]
-        assert same_tree([list(one) for one in again], [list(one) for one in told[cut : cut + 15]])
+        assert same_tree([list(one) for one in again], [list(one) for one in before[cut : cut + 15]])
 
 
 def test_saved_state_does_not_change_while_the_environments_go_on():
@@ -441,7 +439,7 @@ def test_open_returns_and_lengths_come_back_too():
     assert envs.episode_lengths.any()
 
 
-def test_environment_that_is_not_deterministic_is_told_when_loaded():
+def test_loading_an_environment_that_is_not_deterministic_is_an_error():
     envs = vector_of(lambda index: UnseededEnv(), 2)
     envs.reset("collect")
     steps(envs, 3)

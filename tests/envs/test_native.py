@@ -35,7 +35,13 @@ def env_pool(seed=0):
     return EnvPoolVectorEnv("CartPole-v1", NUM_ENVS, seed, {"num_threads": 1})
 
 
-@pytest.fixture(scope="module", params=[cartpole, env_pool], ids=["gymnasium", "EnvPool"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(cartpole, id="gymnasium"),
+        pytest.param(env_pool, id="EnvPool", marks=pytest.mark.slow),
+    ],
+)
 def recorded(request):
     """Rows (obs before, action, transition) of some thousands of steps."""
     envs, rng = request.param(), np.random.default_rng(0)
@@ -99,8 +105,8 @@ def test_episodes_are_the_sums_of_the_valid_rows(recorded):
         total += transition.reward * transition.valid
         length += transition.valid
         done = np.flatnonzero(transition.terminated | transition.truncated)
-        told = [(e.env, e.episode_return, e.length) for e in transition.episodes]
-        assert told == [(i, total[i], length[i]) for i in done]
+        episodes = [(e.env, e.episode_return, e.length) for e in transition.episodes]
+        assert episodes == [(i, total[i], length[i]) for i in done]
         total[done], length[done] = 0, 0
 
 
@@ -192,9 +198,9 @@ def test_observation_after_an_end_is_the_new_episode_s_first(mode):
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_episodes_of_each_mode_have_the_returns_and_lengths_counted_by_hand(mode):
-    told = [(e.env, e.episode_return, e.length) for one in rows_of(synced(mode), 9) for e in one.episodes]
-    assert [e for e in told if e[0] == 0][:2] == [(0, 3, 2), (0, 36, 3)]
-    assert [e for e in told if e[0] == 1][:3] == [(1, 6, 3), (1, 11, 1), (1, 21, 1)]
+    episodes = [(e.env, e.episode_return, e.length) for one in rows_of(synced(mode), 9) for e in one.episodes]
+    assert [e for e in episodes if e[0] == 0][:2] == [(0, 3, 2), (0, 36, 3)]
+    assert [e for e in episodes if e[0] == 1][:3] == [(1, 6, 3), (1, 11, 1), (1, 21, 1)]
 
 
 def test_float64_observations_are_handed_over_as_float32():
@@ -205,7 +211,7 @@ def test_float64_observations_are_handed_over_as_float32():
 def test_open_episodes_without_an_adapter_cannot_be_restored():
     envs = synced(AutoresetMode.NEXT_STEP)
     envs.reset("collect")
-    with pytest.raises(CheckpointError, match="SyncVectorEnv.*open episodes"):
+    with pytest.raises(CheckpointError, match="SyncVectorEnv.*episodes"):
         envs.load_state_dict(envs.state_dict())
 
 
@@ -218,7 +224,7 @@ def test_cut_without_a_final_observation_is_refused_under_same_step():
     inner = SyncVectorEnv([lambda: CountingEnv(((1, "truncated"),))], autoreset_mode=AutoresetMode.SAME_STEP)
     envs = NativeVectorEnv(Forgetful(inner))
     envs.reset("collect")
-    with pytest.raises(EnvContractError, match=r"envs \[0\] were truncated.*no 'final_obs'"):
+    with pytest.raises(EnvContractError, match=r"\[0\].*SAME_STEP.*'final_obs'"):
         envs.step(np.zeros(1, np.int64))
 
 
@@ -226,38 +232,40 @@ def test_cut_without_a_final_observation_is_refused_under_same_step():
 def test_vector_environment_that_does_not_declare_its_autoreset_mode_is_refused(declared):
     env = SyncVectorEnv([CountingEnv])
     env.metadata = declared
-    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.metadata\['autoreset_mode'\] is .*Declare"):
+    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.metadata\['autoreset_mode'\]"):
         NativeVectorEnv(env)
 
 
-def test_vector_environment_without_a_space_is_told_what_to_define():
+def test_vector_environment_without_a_space_is_refused():
     env = SyncVectorEnv([CountingEnv])
     env.single_action_space = None
-    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.single_action_space: there is none"):
+    with pytest.raises(EnvContractError, match=r"SyncVectorEnv\.single_action_space"):
         NativeVectorEnv(env)
 
 
-def test_exception_of_a_vector_environment_is_told_with_its_line():
+def test_exception_of_a_vector_environment_names_its_call_and_line():
     class Exiting(CountingEnv):
         def step(self, action):
             sys.exit(0)
 
     envs = NativeVectorEnv(SyncVectorEnv([Exiting]))
     envs.reset("collect")
-    said = r"SyncVectorEnv, 1 environments in one call: step raised SystemExit: 0 \(at test_native.py:\d+\)"
-    with pytest.raises(EnvError, match=said):
+    message = r"SyncVectorEnv.*step.*SystemExit: 0 \(at test_native.py:\d+\)"
+    with pytest.raises(EnvError, match=message):
         envs.step(np.zeros(1, np.int64))
 
 
+@pytest.mark.slow
 def test_env_pool_begins_anew_from_the_seed_of_the_stream():
     starts = [env_pool(seed).reset("evaluate", number).copy() for seed, number in ((1, 0), (1, 0), (1, 1))]
     assert np.array_equal(starts[0], starts[1])
     assert not np.array_equal(starts[0], starts[2])
 
 
-def test_env_pool_cannot_bring_episodes_back_and_says_so():
+@pytest.mark.slow
+def test_env_pool_refuses_to_restore_episodes():
     envs = env_pool()
     envs.reset("collect")
     assert not envs.restorable
-    with pytest.raises(CheckpointError, match="cannot be brought back"):
+    with pytest.raises(CheckpointError, match="EnvPool.*episodes"):
         envs.load_state_dict(envs.state_dict())

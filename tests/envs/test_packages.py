@@ -9,7 +9,7 @@ import pytest
 import torch
 from worlds import copy_of, same_tree
 
-from ding_lite.config import compile_config, load_config
+from ding_lite.config.compile import compile_config, load_config
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.packages import register_ids
 from ding_lite.errors import ConfigError
@@ -159,6 +159,7 @@ def memory_of(game, env, seed, frames=120):
 
 
 # A reset alone leaves memory of the episode before in 17 of ale_py's 62 games, such as the second and third.
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("name", ["Breakout", "Assault", "TimePilot"])
 def test_atari_is_reset_by_a_seed_to_what_a_loaded_rom_is(name, monkeypatch):
     env_id = f"{name}NoFrameskip-v4"

@@ -1,10 +1,10 @@
-"""Trees of arrays for trees of spaces: what is stored, what is refused, and single actions out of batches."""
+"""Batches of observations and actions: what is stored, what is refused, and how batches are split."""
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from ding_lite.envs.spaces import ObservationBuffer, action_splitter, children, tree_leaves, tree_map
+from ding_lite.envs.spaces import ObservationBuffer, split_actions
 from ding_lite.errors import EnvContractError
 
 SPACES = gym.spaces
@@ -19,20 +19,6 @@ def write(space, obs):
     buffer = ObservationBuffer(space, 2)
     buffer.write(1, obs)
     return buffer
-
-
-def test_children_of_a_tuple_are_named_by_their_position():
-    assert list(children(NESTED["joint"])) == ["0", "1"]
-    assert children(SPACES.Discrete(3)) is None
-
-
-def test_tree_map_keeps_the_structure_and_takes_several_trees():
-    left, right = {"a": 1, "b": {"c": 2}}, {"b": {"c": 20}, "a": 10}
-    assert tree_map(lambda x, y: x + y, left, right) == {"a": 11, "b": {"c": 22}}
-
-
-def test_tree_leaves_come_in_the_order_of_the_keys():
-    assert tree_leaves({"b": 1, "a": {"y": 2, "x": 3}}) == [1, 2, 3]
 
 
 def test_nested_observation_is_written_into_its_row_of_every_leaf():
@@ -66,12 +52,12 @@ def test_written_observation_may_change_afterwards():
 @pytest.mark.parametrize(
     ("obs", "message"),
     [
-        ({"camera": SEEN["camera"]}, r"has no \['joint'\]"),
-        ({**SEEN, "joint": (SEEN["joint"][0],)}, r"has no \['joint'\]\['1'\]"),
-        ({**SEEN, "sonar": 1}, r"more than its space declares: \['sonar'\]"),
-        ({**SEEN, "joint": (*SEEN["joint"], 0)}, r"observation\['joint'\] has more than"),
-        ({**SEEN, "camera": np.zeros((2, 3), np.uint8)}, r"observation\['camera'\] has the shape \(2, 3\)"),
-        (None, "has no"),
+        ({"camera": SEEN["camera"]}, r"\['joint'\]"),
+        ({**SEEN, "joint": (SEEN["joint"][0],)}, r"\['joint'\]\['1'\]"),
+        ({**SEEN, "sonar": 1}, r"observation .*\['sonar'\]"),
+        ({**SEEN, "joint": (*SEEN["joint"], 0)}, r"observation\['joint'\].* 3"),
+        ({**SEEN, "camera": np.zeros((2, 3), np.uint8)}, r"observation\['camera'\].*\(2, 3\)"),
+        (None, "None"),
     ],
 )
 def test_observation_of_another_structure_is_refused_by_its_path(obs, message):
@@ -98,19 +84,19 @@ def test_plain_list_is_an_observation():
     "space", [SPACES.Text(3), SPACES.Dict(a=SPACES.Sequence(SPACES.Discrete(2)))], ids=["text", "sequence"]
 )
 def test_unsupported_observation_spaces_are_refused_with_the_list_of_supported_ones(space):
-    with pytest.raises(EnvContractError, match="supported are Box, Discrete, MultiDiscrete, MultiBinary"):
+    with pytest.raises(EnvContractError, match="Box, Discrete, MultiDiscrete, MultiBinary"):
         ObservationBuffer(space, 1)
 
 
 def test_discrete_actions_are_split_into_python_ints():
-    rows = action_splitter(SPACES.Discrete(4, start=-1))(np.array([-1, 2]))
+    rows = split_actions(np.array([-1, 2]), SPACES.Discrete(4, start=-1))
     assert rows == [-1, 2]
     assert all(type(row) is int for row in rows)
 
 
 def test_box_actions_are_split_into_rows_that_outlive_the_batch():
     batch = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
-    rows = action_splitter(SPACES.Box(-9, 9, (2,)))(batch)
+    rows = split_actions(batch, SPACES.Box(-9, 9, (2,)))
     batch[:] = 0
     assert [row.tolist() for row in rows] == [[1, 2], [3, 4]]
 
@@ -123,7 +109,7 @@ def test_nested_actions_are_split_into_what_the_space_contains():
         "turn": {"0": np.array([0, 2]), "1": np.array([[0.5], [-0.5]], np.float32)},
         "press": np.array([[0, 1], [1, 1]], np.int8),
     }
-    rows = action_splitter(space)(batch)
+    rows = split_actions(batch, space)
     assert all(space.contains(row) for row in rows)
     assert rows[1]["turn"][0] == 2
     assert rows[1]["turn"][1].tolist() == [-0.5]

@@ -1,4 +1,4 @@
-"""Wrappers by name: what each does, games of several lives, and open games of them brought back."""
+"""Wrappers by name: what each does, games of several lives, and their restored open games."""
 
 import copy
 import re
@@ -14,11 +14,11 @@ from small_worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv
 from worlds import copy_of, same_tree
 
 from ding_lite.cli import main
-from ding_lite.config import compile_config
+from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.errors import CheckpointError, ConfigError, EnvContractError
-from ding_lite.registry import WRAPPER_REGISTRY
 
 NAMES = [
     *("action_rescale", "atari", "atari_preprocessing", "episodic_life", "faulty", "fire_reset"),
@@ -122,29 +122,29 @@ def test_page_about_wrappers_has_each_of_them():
 
 
 @pytest.mark.parametrize("wrong", ["TimeLimit", "timelimit", {"type": "time_limt"}], ids=str)
-def test_misspelt_name_is_told_with_the_close_one_and_all(wrong):
+def test_misspelt_name_lists_the_close_name_and_all_others(wrong):
     with pytest.raises(ConfigError, match=r"env\.wrappers\[0\]: .*Did you mean 'time_limit'") as caught:
         made(wrong)
     assert ", ".join(NAMES[:8]) in str(caught.value)
 
 
-def test_wrong_argument_is_told_with_those_that_there_are():
-    with pytest.raises(ConfigError, match=r"env\.wrappers\[0\]: unknown key 'size'; known here: stack_size"):
+def test_wrong_argument_lists_the_right_ones():
+    with pytest.raises(ConfigError, match=r"env\.wrappers\[0\]: .*'size'.*stack_size"):
         made({"type": "frame_stack", "size": 4})
-    with pytest.raises(ConfigError, match=r"'time_limit': missing .*max_episode_steps"):
+    with pytest.raises(ConfigError, match=r"'time_limit': .*max_episode_steps"):
         made("time_limit")
 
 
-class Told(gym.Wrapper):
+class KeywordOnly(gym.Wrapper):
     def __init__(self, env, index=7, *, evaluate=None):
         super().__init__(env)
-        self.told = (evaluate, index)
+        self.arguments = (evaluate, index)
 
 
 @pytest.mark.parametrize("evaluate", [False, True])
-def test_wrapper_is_told_what_it_has_a_keyword_only_parameter_for(evaluate):
-    assert made(Told, evaluate=evaluate, index=2).told == (evaluate, 7)
-    assert made({"type": Told, "evaluate": "mine"}, evaluate=evaluate).told == ("mine", 7)
+def test_wrapper_receives_evaluate_and_index_by_keyword_only_parameters(evaluate):
+    assert made(KeywordOnly, evaluate=evaluate, index=2).arguments == (evaluate, 7)
+    assert made({"type": KeywordOnly, "evaluate": "mine"}, evaluate=evaluate).arguments == ("mine", 7)
 
 
 # ------------------------------------------------------------------ single wrappers
@@ -176,7 +176,7 @@ def test_step_counter_makes_a_dict_of_a_plain_observation():
 
 def test_step_counter_adds_to_a_dict_and_divides_by_its_horizon():
     env = made("step_counter", {"type": "time_limit", "max_episode_steps": 9}, kind=LengthEnv)
-    with pytest.raises(ConfigError, match="has a 'step_count' already"):
+    with pytest.raises(ConfigError, match="step_counter: .*'step_count'"):
         made("step_counter", "step_counter", kind=LengthEnv)
     env.close()
     env = made({"type": "step_counter", "horizon": 4}, kind=LengthEnv)
@@ -308,8 +308,8 @@ def test_whole_games_are_reported_with_raw_returns(evaluate):
     plain.close()
 
 
-def test_lives_that_no_info_tells_are_asked_for():
-    with pytest.raises(EnvContractError, match=r"episodic_life needs info\['lives'\]"):
+def test_info_without_lives_is_refused():
+    with pytest.raises(EnvContractError, match=r"episodic_life .*info\['lives'\]"):
         made("episodic_life", kind=LengthEnv).reset(seed=0)
 
 
@@ -331,7 +331,7 @@ def test_fire_is_pressed_after_a_reset_and_after_a_life_that_is_no_reset(monkeyp
 def test_fire_reset_leaves_a_game_without_fire_and_refuses_what_is_no_atari(monkeypatch):
     monkeypatch.setattr(Buttons, "meanings", ("NOOP", "UP", "DOWN", "LEFT"))
     assert type(made("fire_reset", kind=Buttons)).__name__ == "EpisodeRecorder"
-    with pytest.raises(ConfigError, match="only Atari"):
+    with pytest.raises(ConfigError, match="fire_reset: .*Atari"):
         made("fire_reset", kind=LengthEnv)
 
 
@@ -396,7 +396,15 @@ def test_a_game_that_ends_under_the_step_of_doing_nothing_is_followed_by_a_new_o
     assert [(one["episode"], one["kept_on"]) for one in envs.state_dict()["envs"]] == [(1, [])]
 
 
-@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "autoreset",
+    [
+        "next_step",
+        pytest.param("same_step", marks=pytest.mark.slow),
+        pytest.param("disabled", marks=pytest.mark.slow),
+    ],
+)
 def test_workers_give_the_same_games_and_the_same_state(autoreset):
     stack = STACKS["lives and more"]
     here = vector(*stack, num_envs=3, autoreset=autoreset)
@@ -429,7 +437,7 @@ def test_state_of_another_stack_of_wrappers_is_refused():
     envs.reset("collect")
     rollout(envs, 17)
     state = copy.deepcopy(envs.state_dict())
-    with pytest.raises(CheckpointError, match="could not be brought back"):
+    with pytest.raises(CheckpointError, match="episodes.*--override"):
         vector({"type": "noop_reset", "noop_max": 9}, "episodic_life").load_state_dict(state)
 
 
@@ -438,6 +446,7 @@ def raise_reward(env, by, *, index):
     return gym.wrappers.TransformReward(env, lambda reward: reward + by * index)
 
 
+@pytest.mark.slow
 def test_wrapper_that_only_this_process_knows_reaches_the_workers():
     stack = [{"type": "test_raise_reward", "by": 100}]
     envs = vector(*stack, kind=SeededBox, num_envs=2, type="subprocess", worker_num=2)
@@ -481,7 +490,8 @@ BLOCKED = """
 """
 
 
-def test_missing_packages_are_told_with_the_install_line(tmp_path):
+@pytest.mark.slow
+def test_missing_packages_have_an_install_line(tmp_path):
     command = [sys.executable, "-c", textwrap.dedent(BLOCKED), *MISSING]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     parts = done.stderr.split("== ")[1:]

@@ -1,4 +1,4 @@
-"""One-thread torch: these networks are too small to share among cores."""
+"""Sets torch to one thread: these networks are too small for several cores."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The actor-critic `vac`: what is shared, how it starts, and that all of it learns."""
+"""The model ``vac``: sharing of encoders, initialisation, and gradients of all parameters."""
 
 import copy
 
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from ding_lite.config.registry import MODEL_REGISTRY
+from ding_lite.config.schema import check, default_values, merged_config
 from ding_lite.models import VAC, ActorCritic
 from ding_lite.models.encoders import VectorEncoder, _Residual
 from ding_lite.models.init import normed_hidden_layers
-from ding_lite.registry import MODEL_REGISTRY
-from ding_lite.schema import check, default_values, merged_config
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,))
@@ -165,6 +165,7 @@ def test_gradient_reaches_every_parameter(obs_space, share_encoder, action_space
     assert dead == []
 
 
+@pytest.mark.slow
 def test_image_model_can_be_fitted_to_four_images():
     model, obs = model_for(IMAGE, DISCRETE), batch(IMAGE, 4)
     optimiser = torch.optim.Adam(model.parameters(), 3e-3)
@@ -181,7 +182,7 @@ def test_image_model_can_be_fitted_to_four_images():
 
 
 def gram(layer):
-    """W W^T or W^T W, whichever is smaller, of the flattened weight."""
+    """Returns the smaller of W W^T and W^T W for the flattened weight."""
     weight = layer.weight.detach().flatten(1)
     return weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
 
@@ -239,7 +240,7 @@ def test_normed_init_gives_every_row_its_norm():
 
 
 def test_normed_init_makes_only_the_convolutions_of_residual_blocks_small():
-    """As the PPG authors' ImpalaCNN: a stage's convolution has 1, those of a block 6^(-1/4) = 0.639."""
+    """As in the PPG authors' ImpalaCNN: norm 1 for a stage's convolution, 6^(-1/4) = 0.639 in blocks."""
     model = model_for(LARGE_IMAGE, DISCRETE, init="normed", encoder={"type": "impala_cnn"})
     inside = {m for block in model.modules() if isinstance(block, _Residual) for m in block.modules()}
     norms = {True: [], False: []}

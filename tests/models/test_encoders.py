@@ -1,4 +1,4 @@
-"""Encoders: what they put out, how they read images, and what they refuse."""
+"""Encoders: their outputs, how they read images, and their errors."""
 
 import gymnasium as gym
 import numpy as np
@@ -19,8 +19,8 @@ from ding_lite.models.encoders import (
     _Residual,
     default_encoder,
     mlp,
-    observation_leaves,
 )
+from ding_lite.trees import space_leaves
 
 spaces = gym.spaces
 
@@ -34,7 +34,7 @@ def vector_space(size):
 
 
 def batch(space, count=3):
-    """``count`` sampled observations, stacked as they are stored."""
+    """Returns ``count`` random observations, stacked as they are stored."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         return {str(name): batch(child, count) for name, child in items}
@@ -133,7 +133,7 @@ def test_default_encoder_is_chosen_by_the_space(space, name):
 
 
 def test_unsupported_observation_space_is_refused_by_name():
-    with pytest.raises(ConfigError, match="observations of Text are not supported; supported are Box"):
+    with pytest.raises(ConfigError, match="Text.*Box"):
         Encoder(spaces.Text(5), None, None, "tanh")
 
 
@@ -199,7 +199,7 @@ def test_two_dimensional_multi_discrete_uses_every_row_once():
 
 @pytest.mark.parametrize("cls", [NatureCNN, MinAtarCNN, ImpalaCNN])
 def test_uint8_is_divided_by_255_exactly_once(cls):
-    """The features of uint8 pixels are those of the same pixels / 255 in a float space."""
+    """The features of uint8 pixels equal those of the same pixels / 255 in a float space."""
     bytes_space, float_space = image_space(40, 40, 3), image_space(40, 40, 3, dtype=np.float32)
     from_bytes, from_floats = cls(bytes_space), cls(float_space)
     from_floats.load_state_dict(from_bytes.state_dict())
@@ -216,7 +216,7 @@ def test_scaled_pixels_go_from_zero_to_one():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_pixels_that_are_given_stay_as_they_were(dtype, layout):
-    """Whatever they come as, to be scaled writes over nobody's memory but its own."""
+    """Scaling writes only into new memory, in any layout of the input."""
     space = image_space(3, 40, 40)
     x = torch.randint(0, 256, (4, 3, 40, 40)).to(dtype).contiguous(memory_format=layout)
     before = x.clone()
@@ -267,7 +267,7 @@ def test_channels_are_found_at_the_smaller_end():
 
 
 def test_image_with_two_equal_ends_is_refused_with_the_key_to_set():
-    with pytest.raises(ConfigError, match=r"\(40, 60, 40\) does not tell.*policy\.model\.encoder\.channels"):
+    with pytest.raises(ConfigError, match=r"\(40, 60, 40\).*policy\.model\.encoder\.channels"):
         NatureCNN(image_space(40, 60, 40))
 
 
@@ -287,7 +287,7 @@ def test_channels_option_overrules_the_smaller_end():
 
 @pytest.mark.parametrize("shape", [(20, 24, 3), (3, 20, 24)])
 def test_too_small_image_is_refused_showing_its_size(shape):
-    with pytest.raises(ConfigError, match=r"NatureCNN cannot take images of 20 x 24 pixels with 3 channels"):
+    with pytest.raises(ConfigError, match="NatureCNN.*20 x 24.*3 channels"):
         NatureCNN(image_space(*shape))
 
 
@@ -297,7 +297,7 @@ def test_image_one_pixel_below_the_smallest_is_refused():
 
 
 def test_too_small_grid_is_refused_showing_its_size():
-    with pytest.raises(ConfigError, match="MinAtarCNN cannot take images of 2 x 3 pixels"):
+    with pytest.raises(ConfigError, match="MinAtarCNN.*2 x 3"):
         MinAtarCNN(image_space(2, 3))
 
 
@@ -312,7 +312,7 @@ NESTED = spaces.Dict(
 
 
 def test_leaves_of_a_tree_come_in_a_stable_order():
-    assert [path for path, _ in observation_leaves(NESTED)] == [
+    assert [path for path, _ in space_leaves(NESTED)] == [
         ("arm", "0"),
         ("arm", "1"),
         ("camera",),
@@ -374,7 +374,7 @@ def test_encoder_may_have_an_activation_of_its_own():
 
 
 def test_option_that_the_encoder_of_this_space_does_not_take_is_refused():
-    with pytest.raises(ConfigError, match=r"^policy\.model\.encoder: unknown key 'widths'; known here: "):
+    with pytest.raises(ConfigError, match=r"^policy\.model\.encoder: .*'widths'"):
         Encoder(vector_space(3), {"widths": [7]}, [], "tanh")
 
 

@@ -1,4 +1,4 @@
-"""Action heads: parameters of distributions, and what the environment gets."""
+"""Action heads: parameters of distributions, and environment actions."""
 
 import copy
 import math
@@ -38,14 +38,14 @@ def to_numpy(tree):
 
 
 def sampled(head, count=200, scale=1.0):
-    """Environment actions of ``count`` rows of random features."""
+    """Returns environment actions for ``count`` rows of random features."""
     with torch.no_grad():
         dist = head.distribution(head(features(count, scale)))
     return head.to_env(to_numpy(dist.sample(torch.Generator().manual_seed(2))))
 
 
 def row(space, batch, i):
-    """One action of a batch, in the form that the space itself uses."""
+    """Returns one action of a batch in the form of the space's samples."""
     if isinstance(space, spaces.Dict):
         return {name: row(child, batch[name], i) for name, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -190,7 +190,7 @@ def test_to_env_leaves_the_raw_action_alone():
 
 @pytest.mark.parametrize("kind", ["tanh_normal", "beta"])
 def test_density_is_that_of_the_environment_action(kind):
-    """Where it is finite-differenced: d(raw)/d(env action) times the raw density is what log_prob says."""
+    """log_prob equals the raw density times d(raw)/d(env action), by finite differences."""
     head = head_for(spaces.Box(-2, 6, (1,), np.float64), box_distribution=kind)
     with torch.no_grad():
         dist = head.distribution(head(features(1)))
@@ -318,22 +318,22 @@ def test_hidden_layers_stand_before_the_last_layer():
 
 
 def test_unsupported_action_space_is_refused_by_name():
-    with pytest.raises(ConfigError, match="actions of Text are not supported; supported are Discrete"):
+    with pytest.raises(ConfigError, match="Text.*Discrete"):
         head_for(spaces.Text(5))
 
 
 def test_unsupported_branch_is_refused_too():
-    with pytest.raises(ConfigError, match="actions of Text"):
+    with pytest.raises(ConfigError, match="Text"):
         head_for(spaces.Dict(a=spaces.Discrete(2), b=spaces.Text(5)))
 
 
 def test_box_of_whole_numbers_is_refused():
-    with pytest.raises(ConfigError, match="Box of whole numbers; use Discrete or MultiDiscrete"):
+    with pytest.raises(ConfigError, match="int64.*Discrete or MultiDiscrete"):
         head_for(spaces.Box(0, 5, (2,), np.int64))
 
 
 def test_box_with_nothing_in_it_is_refused():
-    with pytest.raises(ConfigError, match="nothing in it to choose"):
+    with pytest.raises(ConfigError, match=r"Box.*\(0,\).*empty"):
         head_for(spaces.Box(-1, 1, (0,)))
 
 
@@ -349,7 +349,7 @@ def test_box_with_an_empty_dimension_is_refused():
     ids=["half", "one dimension", "both", "wider than float32 can tell"],
 )
 def test_bounded_distribution_without_finite_bounds_is_refused(kind, low, high):
-    with pytest.raises(ConfigError, match=f"box_distribution='{kind}' needs finite bounds"):
+    with pytest.raises(ConfigError, match=rf"policy\.model\.box_distribution='{kind}'.*'normal'"):
         head_for(spaces.Box(low, high, (2,)), box_distribution=kind)
 
 
@@ -394,7 +394,7 @@ def test_a_log_sigma_outside_of_its_range_is_back_after_an_iteration(world, kind
     policy.learn_mode.forward(collector.collect())
     assert own[0].max() <= 2.0
     if kind == "ppg":
-        assert [p is own[0] for p, _, _ in policy.auxiliary.updater.ranges] == [True]
+        assert [p is own[0] for p, _, _ in policy.auxiliary.optimizer.ranges] == [True]
         assert policy.value_optimizer.ranges == [], "the value's loss does not reach it"
 
 
@@ -414,5 +414,5 @@ def test_a_range_of_what_is_no_parameter_is_an_error():
             super().__init__()
             self.log_sigma = torch.nn.Parameter(torch.zeros(1))
 
-    with pytest.raises(ContractError, match="'log_sgima', which is no parameter of it; it has log_sigma"):
+    with pytest.raises(ContractError, match="Misspelt.*'log_sgima'.*: log_sigma"):
         parameter_ranges(torch.nn.Sequential(Misspelt()))

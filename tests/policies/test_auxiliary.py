@@ -12,8 +12,8 @@ from small_worlds import LengthEnv, SeededBox, SeededEnv
 from worlds import MatchBox, digest, trainee
 
 from ding_lite import NumericsError, SerialPipeline
-from ding_lite.rollout import map_tree, to_dict
-from ding_lite.seeding import torch_generator
+from ding_lite.rl.seeding import torch_generator
+from ding_lite.trees import map_tree, to_dict
 
 # ------------------------------------------------------------------ the KL
 
@@ -69,9 +69,9 @@ def test_old_parameters_are_computed_once_before_the_first_step_and_carry_no_gra
     policy, collector = trainee("ppg", world, learn=dict(learning_rate=0.05))
     auxiliary, seen, computed = policy.auxiliary, [], []
     auxiliary.remember(collector.collect(), 0)
-    batch, logits = auxiliary.batch, policy._logits
+    batch, logits = auxiliary.batch, policy.logits
     monkeypatch.setattr(auxiliary, "batch", lambda i, old, **kw: seen.append(old) or batch(i, old, **kw))
-    monkeypatch.setattr(policy, "_logits", lambda *args, **kw: computed.append(1) or logits(*args, **kw))
+    monkeypatch.setattr(policy, "logits", lambda *args, **kw: computed.append(1) or logits(*args, **kw))
     before = digest(to_dict(logits(auxiliary.memory.all()["obs"], lead=1)))
     obs = map_tree(torch.clone, auxiliary.memory.all()["obs"])
     auxiliary.run()
@@ -227,6 +227,7 @@ def difference(policy, phases, fault=""):
 TOLERANCE = 1e-5
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("value_norm", [True, False])
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 @pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
@@ -251,6 +252,7 @@ def trained():
     return {world: two_phases("dual", world) for world in (SeededEnv, SeededBox)}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 @pytest.mark.parametrize("fault", [*FAULTS, "raw", "targets of other samples"])
 def test_the_naive_phase_would_notice(fault, world, trained):
@@ -377,7 +379,7 @@ def test_valid_rows_alone_are_remembered_with_the_targets_of_their_collection(wo
     memory = policy.auxiliary.memory.all()
     assert torch.equal(memory["obs"], obs)
     assert torch.equal(memory["value_target"], target)
-    renewed = policy._credit(rollout)["value_target"][rollout.valid]
+    renewed = policy.credit(rollout)["value_target"][rollout.valid]
     assert not torch.allclose(renewed, kept[-1][1], atol=1e-2), (
         "the values did not move: nothing to tell apart"
     )
@@ -426,7 +428,7 @@ def test_masks_of_the_memory_are_at_work_in_the_kl(images):
     images.step()
     auxiliary, rows = images.policy.auxiliary, torch.arange(20)
     obs = auxiliary.memory.all()["obs"]
-    logit, mask = images.policy._logits(obs, lead=1), obs["action_mask"].bool()
+    logit, mask = images.policy.logits(obs, lead=1), obs["action_mask"].bool()
     assert not mask.all()
     noise = 5 * torch.randn(logit.shape, generator=torch.Generator().manual_seed(0))
     kls = [list(terms_of(images.policy, rows, logit + noise * where))[1] for where in (~mask, mask)]
@@ -450,14 +452,18 @@ def test_off_policy_targets_are_those_of_the_latest_recomputation(recompute, sep
         other=dict(replay_buffer=dict(policy=kept, value=kept)),
     )
     assert (policy.value_optimizer is not None) == separate
-    renewed, credit = [], policy._renewed_credit
+    renewed = []
 
-    def recorded(data, ratio):
-        found = credit(data, ratio)
-        renewed.append((data, found["value_target"].clone(), ratio is not None))
-        return found
+    def recording(credit):
+        def recorded(data, ratio):
+            found = credit(data, ratio)
+            renewed.append((data, found["value_target"].clone(), ratio is not None))
+            return found
 
-    policy._renewed_credit = recorded
+        return recorded
+
+    for source in policy.sources.values():
+        source.renewed_credit = recording(source.renewed_credit)
     targets, latest = [], []
     for iteration in range(3):
         rollout = collector.collect()
@@ -492,5 +498,5 @@ def test_a_target_that_is_not_finite_is_reported_and_moves_nothing(bad, parts):
     with pytest.raises(NumericsError, match=r"step 0 of auxiliary_loss in iteration 2 .*'value_target'"):
         policy.auxiliary.run()
     assert digest(policy.model.state_dict()) == before
-    moments = policy.auxiliary.updater.state_dict()["moments"].values()
+    moments = policy.auxiliary.optimizer.state_dict()["moments"].values()
     assert all(torch.isfinite(leaf).all() for moment in moments for leaf in moment.values())

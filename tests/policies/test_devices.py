@@ -79,7 +79,7 @@ class MetaDevice(TorchFunctionMode):
 
 def learn_there(monkeypatch, kind, world=SeededEnv, iterations=2, **options):
     """Returns what was read from the device while a policy on it collected and learned."""
-    for module in ("base", "replay", "auxiliary"):
+    for module in ("base", "ppo", "auxiliary"):
         generator = lambda *stream, device=None: torch.Generator().manual_seed(0)  # noqa: E731
         monkeypatch.setattr(f"ding_lite.policies.{module}.torch_generator", generator, raising=False)
     order = lambda n, generator: torch.randperm(n, device=META)  # noqa: E731
@@ -110,6 +110,7 @@ CASES = [
 ]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_a_policy_learns_on_a_device(kind, options, monkeypatch):
     assert "tolist" in learn_there(monkeypatch, kind, **options)
@@ -120,6 +121,7 @@ def test_targets_are_renewed_on_a_device(monkeypatch):
     learn_there(monkeypatch, "ppg_offpolicy", iterations=1, learn=PHASIC)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_action_does(action, monkeypatch):
     learn_there(monkeypatch, "ppo", partial(Anything, "box", action), **ONE_EPOCH)
@@ -134,11 +136,13 @@ def test_masks_do(monkeypatch):
     learn_there(monkeypatch, "ppo", Masked, **ONE_EPOCH)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("action", VARIANTS)
 def test_every_distribution_does(action, monkeypatch):
     learn_there(monkeypatch, "ppg", partial(Anything, "box", action), model=VARIANTS[action][1], **ONE_EPOCH)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("obs", OBSERVATIONS)
 def test_every_observation_does(obs, monkeypatch):
     learn_there(monkeypatch, "ppo", partial(Anything, obs, "discrete"), **ONE_EPOCH)
@@ -187,4 +191,4 @@ def test_a_cuda_graph_takes_the_steps_that_torch_takes_without():
         expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)
         assert told == pytest.approx(expected, rel=1e-3, abs=1e-4)
     assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
-    assert policy.optimizer._of_full.cuda_graph
+    assert policy.optimizer.gradients.torch._of_full.cuda_graph

@@ -52,12 +52,14 @@ def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwarg
     return pipeline.scores.last.mean / MatchEnv.length
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("title", ACTION_SPACES)
 def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
     steps = 20_000 if title in ("Box", "Dict") else 8_000  # those have numbers to find
     assert share_of_the_best(MatchEnv, tmp_path, steps, action_space=ACTION_SPACES[title]) > 0.95
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("title", ["MultiDiscrete", "MultiBinary", "Dict"])  # of a Discrete and a Box
 def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
     space = ACTION_SPACES[title]

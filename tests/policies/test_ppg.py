@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from statistics import fmean
 
 import pytest
 import torch
@@ -11,15 +12,14 @@ from anything import OBSERVATIONS, Anything
 from small_worlds import SeededBox, SeededEnv, SeededTree
 from worlds import digest, merged, small_config, trainee
 
-from ding_lite import ConfigError, SerialPipeline, check_policy
-from ding_lite.checkpoint import load_checkpoint, save_checkpoint
-from ding_lite.config import compile_config
+from ding_lite import ConfigError, PPGPolicy, SerialPipeline, check_policy
+from ding_lite.config.compile import compile_config
 from ding_lite.errors import ContractError
-from ding_lite.learner import Learner
 from ding_lite.models import PPG
-from ding_lite.policies.updater import mean_metrics
-from ding_lite.rollout import map_tree
-from ding_lite.seeding import torch_generator
+from ding_lite.rl.seeding import torch_generator
+from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.run.learner import Learner
+from ding_lite.trees import map_tree
 
 
 def without_auxiliary(policy):
@@ -87,6 +87,7 @@ def test_it_is_ppo_under_schedules_and_every_scale_of_values_too(value_norm, epo
     assert without_auxiliary(one) != without_auxiliary(trained("ppo", normalize=normalize, **ppo_arm(epochs)))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     "dropped",
     [
@@ -138,15 +139,15 @@ def first_advantages_of_the_policy(**options):
     """Returns the advantages in the policy's first pass, as collected, and by the newest value network."""
     policy, collector = trainee("ppg", **options)
     rollout = collector.collect()
-    seen, loss = [], policy._actor_loss
+    seen, loss = [], policy.actor_loss
 
     def spy(batch):
         if not seen:
-            newest = policy._credit(rollout)["advantage"].flatten()
+            newest = policy.credit(rollout)["advantage"].flatten()
             seen.extend([batch.advantage.clone(), rollout.advantage.flatten(), newest])
         return loss(batch)
 
-    policy._actor_loss = spy
+    policy.actor_loss = spy
     policy.learn_mode.forward(rollout)
     return [advantage.sort().values for advantage in seen]
 
@@ -221,11 +222,11 @@ def test_each_optimiser_holds_only_what_its_loss_reaches(arch, world):
     policy, _ = trainee("ppg", world, model=dict(arch=arch), learn=dict(critic_epoch_per_collect=2))
     assert held(policy, policy.optimizer) == HELD[arch][0]
     assert held(policy, policy.value_optimizer) == HELD[arch][1]
-    assert held(policy, policy.auxiliary.updater) == everything
+    assert held(policy, policy.auxiliary.optimizer) == everything
     policy, _ = trainee("ppg", world, model=dict(arch=arch))
     assert policy.value_optimizer is None
     assert held(policy, policy.optimizer) == everything - {"auxiliary_head"}
-    assert held(policy, policy.auxiliary.updater) == everything
+    assert held(policy, policy.auxiliary.optimizer) == everything
 
 
 def spied(policy):
@@ -234,7 +235,7 @@ def spied(policy):
     updaters = {
         "policy": policy.optimizer,
         "value": policy.value_optimizer,
-        "auxiliary": policy.auxiliary.updater,
+        "auxiliary": policy.auxiliary.optimizer,
     }
     for name, updater in updaters.items():
         if updater is not None:
@@ -324,7 +325,7 @@ def test_the_schedule_is_over_every_learning_rate():
         told = policy.learn_mode.forward(collector.collect())
         assert told["policy_cur_lr"] == told["value_cur_lr"] == told["cur_lr"] == pytest.approx(1e-2 * share)
         assert told["aux_cur_lr"] == pytest.approx(4e-3 * share)
-        used = [policy.optimizer, policy.value_optimizer, policy.auxiliary.updater]
+        used = [policy.optimizer, policy.value_optimizer, policy.auxiliary.optimizer]
         assert [updater.learning_rate for updater in used] == pytest.approx(
             [1e-2 * share] * 2 + [4e-3 * share]
         )
@@ -357,7 +358,7 @@ REFUSED = {
     ),
     "aux_grad_accum": (dict(learn=dict(aux_grad_accum=65)), "aux_grad_accum: 65 parts of a minibatch of 64"),
     "aux_grad_accum of its own": (dict(learn=dict(aux_batch_size=8, aux_grad_accum=9)), "9 parts .* of 8"),
-    "priority": (dict(priority=True), "priority: .*takes all samples alike"),
+    "priority": (dict(priority=True), "priority: .*equal probability"),
     "epoch_per_collect": (
         dict(learn=dict(epoch_per_collect=3)),
         "epoch_per_collect: .*actor_epoch_per_collect and critic_epoch_per_collect",
@@ -490,7 +491,7 @@ def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path
     assert line in (tmp_path / "run" / "log.txt").read_text()
     pipeline.step()
     memory = pipeline.policy.auxiliary.memory
-    logit = pipeline.policy._logits(memory.all()["obs"], lead=1)
+    logit = pipeline.policy.logits(memory.all()["obs"], lead=1)
     real = bytes_of(memory._fields) + bytes_of(logit) * memory.capacity / memory.size
     assert pipeline.policy._memory_bytes() == pytest.approx(real, rel=0.2)
     assert pipeline.policy._memory_bytes() != pytest.approx(bytes_of(logit), rel=0.2)
@@ -531,8 +532,8 @@ def test_the_metrics_say_what_they_are():
     largest = float(rollout.advantage.abs().max())
     told = policy.learn_mode.forward(rollout)
     assert told["policy_adv_abs_max"] == pytest.approx(largest)
-    assert told["grad_norm"] == pytest.approx(mean_metrics(norms["policy"])["grad_norm"])
-    assert told["value_grad_norm"] == pytest.approx(mean_metrics(norms["value"])["grad_norm"])
+    assert told["grad_norm"] == pytest.approx(fmean(step["grad_norm"] for step in norms["policy"]))
+    assert told["value_grad_norm"] == pytest.approx(fmean(step["grad_norm"] for step in norms["value"]))
     told = policy.learn_mode.forward(collector.collect())
     assert told["aux_kl_epoch_0"] == pytest.approx(0, abs=1e-7)
     assert told["aux_kl_epoch_2"] > 1e-6
@@ -584,6 +585,7 @@ def run_until(pipeline, iterations):
     return state
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("policy", RESUMED.values(), ids=RESUMED)
 def test_every_cut_of_a_phase_resumes_exactly(policy, tmp_path):
     config = resumed_config(policy)
@@ -634,6 +636,7 @@ def test_check_policy_passes_on_every_action_space(kind):
     check_policy(kind, learns=False)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("arch", HELD)
 def test_check_policy_knows_every_arch_and_separate_epochs(arch):
     check_policy("ppg", dict(model=dict(arch=arch), learn=dict(critic_epoch_per_collect=2)), learns=False)
@@ -708,16 +711,47 @@ def test_a_run_says_that_it_draws_nothing_old():
     policy, _ = trainee("ppo_offpolicy")
     assert "none is left for the next" in policy.describe()[-1]
     policy, _ = trainee("ppo_offpolicy", other=dict(replay_buffer=dict(max_use=6)))
-    assert not policy.describe()
+    assert not any("none is left" in line for line in policy.describe())
 
 
 @pytest.mark.parametrize(
     ("model", "what"),
-    [(Leaky, r"gradient of the value reaches actor_encoder"), (Deaf, r"no gradient of the auxiliary value")],
+    [(Leaky, r"value loss .*actor_encoder"), (Deaf, r"no gradient of the auxiliary value")],
 )
 def test_check_policy_finds_a_model_whose_gradients_go_astray(model, what):
     with pytest.raises(ContractError, match=what):
         check_policy("ppg", dict(model=dict(type=model)), learns=False)
+
+
+class TwoHeads(PPG):
+    """Has a second auxiliary head, which only a custom loss reads."""
+
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, **options)
+        self.sign_head = torch.nn.Linear(self.actor_encoder.out_features, 1)
+
+    def compute_sign(self, obs):
+        return self.sign_head(self.actor_encoder(obs)).squeeze(-1)
+
+
+class SignPPG(PPGPolicy):
+    def auxiliary_loss(self, batch):
+        loss, metrics = super().auxiliary_loss(batch)
+        target = (batch.value_target > 0).float()
+        sign = torch.nn.functional.binary_cross_entropy_with_logits(
+            self.model.compute_sign(batch.obs), target
+        )
+        return loss + batch.share * sign, {**metrics, "sign_loss": batch.share * sign}
+
+
+@pytest.mark.parametrize("critic", [1, 2])
+def test_a_head_that_only_a_custom_auxiliary_loss_reads_is_trained(critic):
+    check_policy(SignPPG, dict(model=dict(type=TwoHeads)), learns=False)
+    learn = dict(aux_freq=1, critic_epoch_per_collect=critic)
+    policy, collector = trainee("ppg", cls=SignPPG, model=dict(type=TwoHeads), learn=learn)
+    before = policy.model.sign_head.weight.detach().clone()
+    policy.learn_mode.forward(collector.collect())
+    assert not torch.equal(policy.model.sign_head.weight, before)
 
 
 def test_batch_size_is_told_of_every_buffer():

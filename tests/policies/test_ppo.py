@@ -13,10 +13,9 @@ from torch import nn
 from worlds import digest, trainee
 
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
-from ding_lite.collector import Collector
+from ding_lite.data.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.rollout import batch_of
 
 OBS_SIZE = 4
 
@@ -116,26 +115,27 @@ def test_credit_loss_and_gradients_agree_with_a_reference_in_float64(space):
     for _ in range(3):  # off the initial weights, so that ratios differ from 1 and clips are at work
         policy.learn_mode.forward(collector.collect())
     rollout = collector.collect()
-    flat = policy._training_set(rollout, rollout)
+    training_set = policy.sources["policy"].training_set(rollout)
+    fields = training_set.fields
     with torch.no_grad():
         for p in policy.model.parameters():
             p.add_(0.25 * torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     index = torch.arange(5, 45)
-    batch = batch_of(flat, index)
+    batch = training_set.batch(index)
     batch.advantage = (batch.advantage - batch.advantage.mean()) / batch.advantage.std(correction=0)
     policy.model.zero_grad()
     loss, metrics = policy.loss(batch)
     loss.backward()
 
     state, dist_of, value_of = plain_networks(policy, space is not None)
-    obs = flat.obs.double()[index]
+    obs = fields["obs"].double()[index]
     dist, value = dist_of(obs), value_of(obs)
-    ratio = (dist.log_prob(flat.action[index]) - flat.log_prob.double()[index]).exp()
-    advantage = flat.advantage.double()[index]
+    ratio = (dist.log_prob(fields["action"][index]) - fields["log_prob"].double()[index]).exp()
+    advantage = fields["advantage"].double()[index]
     advantage = (advantage - advantage.mean()) / advantage.std(correction=0)
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
     surrogate = torch.where(advantage < 0, torch.maximum(surrogate, 2.0 * advantage), surrogate)
-    old, target = flat.value.double()[index], flat.value_target.double()[index]
+    old, target = fields["value"].double()[index], fields["value_target"].double()[index]
     near = old + (value - old).clamp(-0.3, 0.3)
     value_loss = 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2).mean()
     expected = -surrogate.mean() + 0.5 * value_loss - 0.02 * dist.entropy().mean()
@@ -151,10 +151,10 @@ def test_credit_loss_and_gradients_agree_with_a_reference_in_float64(space):
 def test_advantages_agree_with_the_definition_and_bootstrap_from_the_true_last_observation():
     policy, collector = make(n_sample=200, learn=dict(value_norm=False))
     rollout = collector.collect()
-    value = policy._values(rollout.obs, lead=2)
-    last = policy._values(rollout.last_obs, lead=1)
+    value = policy.values(rollout.obs, lead=2)
+    last = policy.values(rollout.last_obs, lead=1)
     final = rollout.final
-    cuts = zip(final.t.tolist(), final.env.tolist(), policy._values(final.obs, lead=1).tolist(), strict=True)
+    cuts = zip(final.t.tolist(), final.env.tolist(), policy.values(final.obs, lead=1).tolist(), strict=True)
     final_value = {(t, env): v for t, env, v in cuts}
     assert rollout.terminated.any()
     assert len(final_value) == int(rollout.truncated.sum()) > 0
@@ -173,7 +173,7 @@ def test_ignore_done_takes_terminations_for_truncations():
     rollout = collector.collect()
     plain = rollout.advantage.clone()
     policy.cfg.learn.ignore_done = True
-    ignoring = policy._credit(rollout)["advantage"]
+    ignoring = policy.credit(rollout)["advantage"]
     t, env = (int(i[0]) for i in rollout.terminated.nonzero(as_tuple=True))
     assert not torch.equal(plain[t, env], ignoring[t, env])
 
@@ -184,11 +184,12 @@ def test_the_ratio_of_the_first_minibatch_is_one(space, normalize):
     policy, collector = make(space, normalize=dict(obs=normalize, reward=normalize))
     for _ in range(3):
         rollout = collector.collect()
-        batch = next(policy._minibatches(policy._training_set(rollout, rollout)))
+        batch = next(policy.minibatches(rollout))
         _, metrics = policy.loss(batch)
         assert abs(float(metrics["approx_kl"].detach())) < 1e-6
         assert float(metrics["clipfrac"]) == 0
-        ratio = (batch.dist.log_prob(batch.action) - batch.log_prob).exp()
+        dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
+        ratio = (dist.log_prob(batch.action) - batch.log_prob).exp()
         assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-5)
         policy.learn_mode.forward(rollout)
 
@@ -203,7 +204,7 @@ def test_a_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before
 def test_a_training_set_too_large_to_be_shuffled_at_once_gives_the_same_minibatches(monkeypatch):
     trained = []
     for size in (2**26, 0):
-        monkeypatch.setattr("ding_lite.policies.minibatches.SHUFFLED_BYTES", size)
+        monkeypatch.setattr("ding_lite.data.minibatches.SHUFFLED_BYTES", size)
         policy, collector = make(learn=dict(batch_size=24, epoch_per_collect=2))
         policy.learn_mode.forward(collector.collect())
         trained.append(parameters(policy))
@@ -212,13 +213,13 @@ def test_a_training_set_too_large_to_be_shuffled_at_once_gives_the_same_minibatc
 
 @pytest.mark.parametrize("size", [2**26, 0])
 def test_a_minibatch_is_made_again_as_it_was(size, monkeypatch):
-    monkeypatch.setattr("ding_lite.policies.minibatches.SHUFFLED_BYTES", size)
+    monkeypatch.setattr("ding_lite.data.minibatches.SHUFFLED_BYTES", size)
     policy, collector = make(learn=dict(batch_size=24))
     rollout = collector.collect()
-    for batch in policy._minibatches(policy._training_set(rollout, rollout)):
+    for batch in policy.minibatches(rollout):
         fields = batch.fields()
-        batch.new_value = batch.dist = batch.advantage = None
-        again = batch.again().fields()
+        vars(batch)["advantage"] = None
+        again = batch.remake().fields()
         assert again.keys() == fields.keys()
         assert all(torch.equal(again[name], fields[name]) for name in fields)
 
@@ -227,9 +228,8 @@ def test_a_minibatch_is_made_again_as_it_was(size, monkeypatch):
 def test_advantages_are_normalised_where_the_mode_says(mode):
     policy, collector = make(learn=dict(adv_norm=mode))
     rollout = collector.collect()
-    flat = policy._training_set(rollout, rollout)
-    whole = flat.advantage
-    first = next(policy._minibatches(flat)).advantage
+    whole = policy.sources["policy"].training_set(rollout).fields["advantage"]
+    first = next(policy.minibatches(rollout)).advantage
     assert (abs(float(whole.mean())) < 1e-6 and float(whole.std(correction=0)) == pytest.approx(1)) == (
         mode == "batch"
     )
@@ -262,10 +262,10 @@ def test_the_critic_of_the_course_example_learns_and_its_published_form_has_no_g
         n_sample=127, envs=1, recompute_adv=True, learn=dict(value_norm=False, epoch_per_collect=10)
     )
     rollout = collector.collect()
-    before = float(torch.square(policy._values(rollout.obs, 2) - rollout.value_target).mean())
+    before = float(torch.square(policy.values(rollout.obs, 2) - rollout.value_target).mean())
     for _ in range(20):
         policy.learn_mode.forward(rollout)
-    credit = policy._credit(rollout)
+    credit = policy.credit(rollout)
     after = float(torch.square(credit["value"] - credit["value_target"]).mean())
     assert after < 0.9 * before
     # Published: the target is V + advantage with V not detached, so that (V - target) has no V in it.
@@ -292,9 +292,9 @@ def test_recompute_adv_uses_the_newest_values_at_each_epoch():
 def test_value_norm_keeps_raw_values_when_its_scale_moves():
     policy, collector = make(learn=dict(value_norm=True))
     rollout = collector.collect()
-    before = policy._values(rollout.obs, 2)
+    before = policy.values(rollout.obs, 2)
     policy.value_norm.update_heads(1000 + 50 * rollout.reward.flatten().numpy(), policy.model.value_heads)
-    assert torch.allclose(policy._values(rollout.obs, 2), before, atol=1e-3)
+    assert torch.allclose(policy.values(rollout.obs, 2), before, atol=1e-3)
     assert float(policy.value_norm.mean) == pytest.approx(1000, abs=20)
 
 
@@ -302,7 +302,7 @@ def test_value_norm_keeps_raw_values_when_its_scale_moves():
 def test_gradients_are_clipped_as_asked(kind, norms):
     policy, collector = make(learn=dict(grad_clip_type=kind, grad_clip_value=1e-3))
     flat_of = collector.collect()
-    batch = next(policy._minibatches(policy._training_set(flat_of, flat_of)))
+    batch = next(policy.minibatches(flat_of))
     gradient = policy.optimizer.gradient(lambda batch: (100 * policy.loss(batch)[0], {}), [batch])
     gradients = torch.cat([value.flatten() for value in gradient.values])
     assert float(gradient.norm) > 1e-2, "too small a gradient to be clipped"
@@ -445,7 +445,7 @@ def test_a_model_passed_in_is_never_initialised_again():
 def test_smooth_l1_is_an_option_of_the_value_loss():
     policy, collector = make(learn=dict(value_loss="smooth_l1", value_norm=False))
     rollout = collector.collect()
-    batch = next(policy._minibatches(policy._training_set(rollout, rollout)))
-    policy.loss(batch)
+    batch = next(policy.minibatches(rollout))
+    batch = batch.with_outputs(new_value=policy.model.compute_critic(batch.obs))
     expected = torch.nn.functional.smooth_l1_loss(batch.new_value, batch.value_target)
     assert policy.value_loss(batch)[0].item() == pytest.approx(expected.item())

@@ -141,13 +141,14 @@ def train(env, tmp_path, steps=6_000, **env_options):
 
 
 def value(pipeline, *obs):
-    return pipeline.policy._values(torch.tensor(obs, dtype=torch.float32).unsqueeze(-1), lead=1).tolist()
+    return pipeline.policy.values(torch.tensor(obs, dtype=torch.float32).unsqueeze(-1), lead=1).tolist()
 
 
 def test_value_of_a_constant_reward_is_learned(tmp_path):
     assert value(train(Constant, tmp_path), 0.0) == pytest.approx([1.0], abs=0.05)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("env", [Seen, Aliased])
 def test_value_depends_on_the_observation_even_if_its_array_is_reused(env, tmp_path):
     assert value(train(env, tmp_path), -1.0, 1.0) == pytest.approx([-1.0, 1.0], abs=0.1)
@@ -177,6 +178,7 @@ MANAGERS = [
 ]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("manager", MANAGERS, ids=lambda m: m["autoreset"])
 def test_a_truncated_episode_still_has_a_future(manager, tmp_path):
     found = value(train(Truncated, tmp_path, steps=20_000, manager=manager), 0.0)

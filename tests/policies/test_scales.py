@@ -10,7 +10,7 @@ from small_worlds import SeededBox, SeededEnv
 from worlds import merged, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline
-from ding_lite.config import load_config
+from ding_lite.config.compile import load_config
 
 GAMMA = 0.9
 SCALED = dict(normalize=dict(reward=True), collect=dict(discount_factor=GAMMA))
@@ -51,7 +51,7 @@ def advantage_of(policy, rollout, std):
     scale, policy.reward_scale = policy.reward_scale, None
     try:
         scaled = type(rollout)({**dict(rollout.items()), "reward": rollout.reward / std})
-        return policy._credit(scaled)["advantage"]
+        return policy.credit(scaled)["advantage"]
     finally:
         policy.reward_scale = scale
 
@@ -196,7 +196,7 @@ def test_a_number_that_was_constant_in_the_random_steps_is_not_divided_by_nothin
     obs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
     obs[:, 1] = 7.0
     policy.warm_up(obs)
-    scaled = policy._inputs(torch.tensor([[0.0, 8.0, 0.0]]))
+    scaled = policy.inputs(torch.tensor([[0.0, 8.0, 0.0]]))
     assert scaled[0, 1] == pytest.approx(1.0), "centred, and no more: a std of 1e-4 would give the clip, 10"
 
 

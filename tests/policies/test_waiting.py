@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import trainee
 
 from ding_lite import PPOPolicy
-from ding_lite.policies.updater import Updater
+from ding_lite.policies.optimizer import Optimizer
 from ding_lite.rl import returns
 
 # What needs the numbers of a tensor to know its result, or that result's size.
@@ -38,8 +38,8 @@ class Watched(TorchDispatchMode):
             (torch.Tensor, "tolist", "tolist"),
             (torch.Tensor, "numpy", "numpy"),
             (torch.Tensor, "cpu", "cpu"),
-            (Updater, "apply", "step"),
-            (Updater, "first_bad_step", "looked"),
+            (Optimizer, "apply", "step"),
+            (Optimizer, "first_bad_step", "looked"),
         ):
             monkeypatch.setattr(kind, name, self.noted(getattr(kind, name), note))
 
@@ -77,11 +77,11 @@ def learn_on_a_device(kind, monkeypatch, cls=None, **options):
     """Returns what was seen of one iteration of a policy that takes the host for a device."""
     policy, collector = trainee(kind, cls=cls, **{"model": {"activation": "gelu"}, **options})
     policy.learn_mode.forward(collector.collect())  # what is made once is made by now
-    for updater, _ in policy._steps():
-        updater.on_host = False
+    for optimizer, _ in policy.optimized_losses():
+        optimizer.on_host = False
     rollout = collector.collect()
     with monkeypatch.context() as patches, Watched(patches) as watched:
-        patches.setattr(returns, "_is_array", lambda x: False)
+        patches.setattr(returns, "_numpy_can_view", lambda x: False)
         policy.learn_mode.forward(rollout)
     assert watched.seen.count("step") >= 2 * 64 // 16
     return watched
@@ -119,7 +119,7 @@ def test_a_loss_that_reads_a_number_is_seen(monkeypatch):
 def test_on_a_gpu_nothing_waits_for_it_between_the_steps(kind, options, monkeypatch):
     policy, collector = trainee(kind, device="cuda", **options)
     policy.learn_mode.forward(collector.collect())
-    apply, look, steps = Updater.apply, Updater.first_bad_step, []
+    apply, look, steps = Optimizer.apply, Optimizer.first_bad_step, []
 
     def first_or_later(self, gradient):
         torch.cuda.set_sync_debug_mode("error")
@@ -130,8 +130,8 @@ def test_on_a_gpu_nothing_waits_for_it_between_the_steps(kind, options, monkeypa
         torch.cuda.set_sync_debug_mode("default")
         return look(self)
 
-    monkeypatch.setattr(Updater, "apply", first_or_later)
-    monkeypatch.setattr(Updater, "first_bad_step", after_the_last)
+    monkeypatch.setattr(Optimizer, "apply", first_or_later)
+    monkeypatch.setattr(Optimizer, "first_bad_step", after_the_last)
     try:
         policy.learn_mode.forward(collector.collect())
         torch.cuda.set_sync_debug_mode("error")

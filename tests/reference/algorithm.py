@@ -1,8 +1,8 @@
 """PPO, off-policy PPO, PPG and off-policy PPG, one iteration at a time.
 
-    collect   the reward scale takes in the rollout; log-probs, values, advantages and value targets
-    learn     the value scale takes in the targets; the policy phase; every N_pi iterations the auxiliary
-              phase; the observation scale takes in the rollout
+    collect   updates the reward scale; computes log-probs, values, advantages and value targets
+    learn     updates the value scale; the policy phase; every N_pi iterations the auxiliary phase;
+              updates the observation scale
 
 Sources: PPO arXiv:1707.06347, decoupled PPO 2110.00641, V-trace 1802.01561, PPG 2009.04416.
 """
@@ -26,15 +26,15 @@ from reference.normalizers import ObservationScale, RewardScale, ValueScale
 from reference.optimizer import Adam
 from reference.recording import Mismatch, Step, map_tree, mask_of, vector_of
 
-ROLLOUTS_KEPT = 4  # by a buffer of no given size
-TINY = 1e-6  # added to |A|: no priority is 0
+ROLLOUTS_KEPT = 4  # in a buffer whose size the config does not set
+TINY = 1e-6  # added to |A|, so that no priority is 0
 
 
 class Draws:
-    """The order in which the library drew its minibatches in one iteration.
+    """The order of the library's minibatches in one iteration.
 
     Args:
-        passes: for each buffer by its name, the keys of each pass (with priorities: of each minibatch).
+        passes: by the name of the buffer, the keys of each pass (with priorities, of each minibatch).
         auxiliary: for each epoch of the auxiliary phase, the keys of all its samples.
     """
 
@@ -55,7 +55,7 @@ class Draws:
 
 
 class Minibatch:
-    """What a loss is given, (N, ...): observations scaled, values in the units of the heads."""
+    """The input of a loss, (N, ...): scaled observations, and values in the units of the heads."""
 
     def __init__(self, reference: Reference, entries: list[Entry], of_pass: dict[Key, Credit]) -> None:
         steps, scale = [entry.step for entry in entries], reference.value_scale
@@ -66,8 +66,8 @@ class Minibatch:
         self.target = numbers([scale.normalize(c.target) if scale else c.target for c in mine])
         self.advantage = numbers([c.advantage for c in mine])
         self.old_log_prob = numbers([step.log_prob for step in steps])
-        self.weight = torch.ones(len(steps), dtype=torch.float64)  # pi_prox / mu, of the surrogate
-        self.importance = torch.ones(len(steps), dtype=torch.float64)  # for draws by priority, of all
+        self.weight = torch.ones(len(steps), dtype=torch.float64)  # pi_prox / mu, for the surrogate
+        self.importance = torch.ones(len(steps), dtype=torch.float64)  # of prioritised draws, for all losses
         self.old = None if entries[0].old is None else stacked([entry.old for entry in entries])
 
 
@@ -76,7 +76,7 @@ class Reference:
 
     Args:
         cfg: the section ``policy`` of a complete config.
-        networks: the layers as they are before anything is learned.
+        networks: with the initial layers.
         entropy_weight: of the bonus.
     """
 
@@ -92,8 +92,8 @@ class Reference:
         self.buffers = self._make_buffers()
         parameters = networks.layers.parameters
         self.optimizers = {name: self._adam(parameters) for name in (*self.buffers, "auxiliary")}
-        self.memory: dict[Key, tuple[Step, float]] = {}  # of the auxiliary phase: steps and their targets
-        self.remembered = 0  # iterations in it
+        self.memory: dict[Key, tuple[Step, float]] = {}  # of the auxiliary phase: steps and targets
+        self.remembered = 0  # iterations in the memory
         self.env_step = 0
         self.iteration = 0
         for layer in networks.layers.modules:
@@ -109,7 +109,7 @@ class Reference:
         return Adam(parameters, learn.adam_eps, learn.grad_clip_type, learn.grad_clip_value, self.watch)
 
     def _make_buffers(self) -> dict[str, Buffer]:
-        """One buffer; for PPG two, where what they hold or how long differs (E_pi and E_V do)."""
+        """Returns one buffer, or two for PPG if their limits differ (E_pi and E_V)."""
         cfg, learn = self.cfg, self.cfg.learn
         if not self.is_ppg:
             epochs = {"policy": (learn.epoch_per_collect, learn.reuse)}
@@ -131,10 +131,10 @@ class Reference:
             del limits["value"]
         return {name: Buffer(*each, self.watch) for name, each in limits.items()}
 
-    # Networks, one call for many observations.
+    # Networks.
 
     def inputs(self, observations: list[Any]) -> tuple[Tensor, Any]:
-        """Returns what the networks are given: (N, D), scaled, and the masks, None without any."""
+        """Returns the scaled inputs of the networks (N, D), and the masks or None."""
         vectors = np.stack([vector_of(obs) for obs in observations])
         if self.obs_scale is not None:
             vectors = self.obs_scale(vectors)
@@ -157,19 +157,19 @@ class Reference:
 
     @torch.no_grad()
     def old_parameters(self, steps: list[Step]) -> list[Any]:
-        """Returns the parameters of the newest policy's distributions, one tree a step."""
+        """Returns the parameters of the newest policy's distributions, one tree per step."""
         parameters = self.networks.parameters(self.inputs([step.obs for step in steps])[0])
         return [map_tree(lambda leaf, k=k: leaf[k].clone(), parameters) for k in range(len(steps))]
 
     # Credit.
 
     def warm_up(self, observations: list[Any]) -> None:
-        """Is shown the observations of random steps before training."""
+        """Adds the observations of random steps before training to the observation scale."""
         if self.obs_scale is not None:
             self.obs_scale.take_in([vector_of(obs) for obs in observations])
 
     def collect(self, columns: list[list[Step]]) -> dict[Key, Credit]:
-        """Takes in a rollout, a column of rows for each environment, and returns its credit."""
+        """Adds a rollout, given as one list of rows per environment, and returns its credit."""
         if self.reward_scale is not None:
             self.reward_scale.take_in(columns)
         length = self.cfg.collect.unroll_len
@@ -185,11 +185,11 @@ class Reference:
         return self.credit(self.segments, {})
 
     def credit(self, segments: list[list[Step]], ratio: dict[Key, float]) -> dict[Key, Credit]:
-        """Returns the credit of valid steps from the newest value network and today's scales.
+        """Returns the credit of valid steps from the newest value network and the current scales.
 
         Args:
-            segments: rows that belong together, the oldest first.
-            ratio: pi_prox / mu of each step, for V-trace; no entry is 1.
+            segments: rows of one environment each, the oldest first.
+            ratio: pi_prox / mu of each step, for V-trace; a missing entry is 1.
         """
         cfg, collect = self.cfg, self.cfg.collect
         steps = [step for segment in segments for step in segment if step.valid]
@@ -223,7 +223,7 @@ class Reference:
     # Learning.
 
     def learn(self, collected: dict[Key, Credit], draws: Draws) -> dict[str, float]:
-        """Improves the networks from the rollout of :meth:`collect`, and returns the means of the metrics."""
+        """Trains the networks on the rollout of :meth:`collect`; returns the means of the metrics."""
         self.draws, self.metrics = draws, {}
         if self.value_scale is not None:
             targets = [collected[step.key].target for step in self.steps]
@@ -249,7 +249,7 @@ class Reference:
         return self.metrics
 
     def _apply_schedules(self) -> None:
-        """Sets the coefficients of this iteration, by the share of all env steps that are done."""
+        """Sets the coefficients of this iteration by the share of env steps done."""
         learn = self.cfg.learn
         share = self.env_step / learn.schedule_env_step
 
@@ -266,9 +266,9 @@ class Reference:
         self.metrics |= {"cur_lr": self.optimizers["policy"].learning_rate, "clip_ratio": self.clip}
 
     def _push(self, collected: dict[Key, Credit]) -> None:
-        """Puts the rollout into the buffers; pi_prox is the policy as it is now.
+        """Adds the rollout to the buffers, and sets pi_prox to the current policy.
 
-        The log-probs of pi_prox for what is fresh are those of its collection.
+        For fresh steps the log-probs of pi_prox are those of the collection.
         """
         for buffer in self.buffers.values():
             entries = [
@@ -303,8 +303,8 @@ class Reference:
         Args:
             name: of the buffer, and of its optimiser.
             loss: of a minibatch.
-            after_target_kl: in its place once the KL is above 1.5 target_kl; None: no further passes.
-            values_moved: whether the value network has learned in this iteration already.
+            after_target_kl: replaces ``loss`` once the KL exceeds 1.5 target_kl; None ends the passes.
+            values_moved: whether the value network was trained in this iteration already.
         """
         cfg, buffer, target_kl = self.cfg, self.buffers[name], self.cfg.learn.target_kl
         left, first, stopped, epochs, history = buffer.updates, True, False, 0, []
@@ -314,13 +314,14 @@ class Reference:
             if renews and (cfg.recompute_adv or cfg.nstep_return):
                 of_pass = self._renewed(buffer)
             of_pass = self._with_batch_norm(of_pass, live)
-            told = []
+            metrics = []
             for batch in self._minibatches(name, live, of_pass, left):
-                told.append(self._one_step(name, loss, batch))
-            left, first = left - len(told), False
-            history += told
+                metrics.append(self._one_step(name, loss, batch))
+            left -= len(metrics)
+            first = False
+            history += metrics
             epochs += not stopped
-            kls = [each["approx_kl"] for each in told if "approx_kl" in each]
+            kls = [each["approx_kl"] for each in metrics if "approx_kl" in each]
             if target_kl is not None and kls:
                 self.watch.near("target_kl", sum(kls) / len(kls) / target_kl - 1.5)
                 stopped = sum(kls) / len(kls) > 1.5 * target_kl
@@ -333,39 +334,40 @@ class Reference:
                 self.watch.saw("too little to draw", left > 0)
                 prefix = "buffer" if len(self.buffers) == 1 else f"{name}_buffer"
                 self.metrics[f"{prefix}_missing_updates"] = float(left)
-        self._tell(history)
+        self._log_means(history)
         self.metrics["epochs"] = float(epochs)
         self.metrics["updates"] = self.metrics.get("updates", 0.0) + len(history)
 
-    def _tell(self, history: list[dict[str, float]]) -> None:
-        for name in sorted({name for told in history for name in told}):
-            found = [told[name] for told in history if name in told]
-            self.metrics[name] = sum(found) / len(found)
+    def _log_means(self, history: list[dict[str, float]]) -> None:
+        """Sets each metric to its mean over the steps that have it."""
+        for name in sorted({name for metrics in history for name in metrics}):
+            values = [metrics[name] for metrics in history if name in metrics]
+            self.metrics[name] = sum(values) / len(values)
 
     def _one_step(self, name: str, loss: Callable[..., Any], batch: Minibatch) -> dict[str, float]:
-        total, told = loss(batch)
+        total, tensors = loss(batch)
         norm = self.optimizers[name].step(total)
-        told = {metric: float(number.detach()) for metric, number in told.items()}
-        return told | {"value_grad_norm" if name == "value" else "grad_norm": norm}
+        metrics = {metric: float(number.detach()) for metric, number in tensors.items()}
+        return metrics | {"value_grad_norm" if name == "value" else "grad_norm": norm}
 
     def _renewed(self, buffer: Buffer) -> dict[Key, Credit]:
-        """Returns the credit from the newest network, as far as the config asks for it.
+        """Returns the credit from the newest network, for the parts that the config renews.
 
-        Where steps are not fresh it is V-trace's, and is kept.
+        For steps that are not fresh it is computed by V-trace and kept in the buffer.
         """
         segments = [segment for rollout in buffer.rollouts.values() for segment in rollout]
         ratio = {} if buffer.is_fresh else {key: entry.weight for key, entry in buffer.entries.items()}
         self.watch.saw("V-trace", any(rho < 0.99 for rho in ratio.values()))
         renewed = self.credit(segments, ratio)
         for key, entry in buffer.entries.items():
-            if not self.cfg.recompute_adv:  # the targets of n steps alone
+            if not self.cfg.recompute_adv:  # only the n-step targets
                 renewed[key] = Credit(entry.credit.value, entry.credit.advantage, renewed[key].target)
             if not buffer.is_fresh:
                 entry.credit = renewed[key]
         return renewed
 
     def _with_batch_norm(self, of_pass: dict[Key, Credit], live: dict[Key, Entry]) -> dict[Key, Credit]:
-        """Returns the credit of a pass, with advantages normalised over all that may be drawn in it."""
+        """Returns the credit of a pass, with advantages normalised over all steps that may be drawn."""
         if self.cfg.learn.adv_norm != "batch":
             return of_pass
         scaled = credit.normalized([of_pass[key].advantage for key in live])
@@ -375,7 +377,7 @@ class Reference:
         }
 
     def _minibatches(self, name: str, live: dict[Key, Entry], of_pass: dict[Key, Credit], left: float) -> Any:
-        """Yields one pass: each live step once, in the order of the library; less if fewer steps are left."""
+        """Yields one pass: each live step once, in the library's order, or fewer if few updates are left."""
         learn, buffer = self.cfg.learn, self.buffers[name]
         sizes = minibatch_sizes(len(live), learn.batch_size)
         self.watch.saw("a sample alone joins a minibatch", sizes[-1] == learn.batch_size + 1)
@@ -393,9 +395,9 @@ class Reference:
             yield self._minibatch(buffer, own, of_pass)
 
     def _prioritized(self, name: str, live: dict[Key, Entry], of_pass: dict[Key, Credit]) -> Minibatch:
-        """Returns a minibatch that was drawn in proportion to the priorities of the steps that are not spent.
+        """Returns a minibatch drawn in proportion to the priorities of the steps with uses left.
 
-        With importance weights (arXiv:1511.05952, section 3.4): w = (N P)^-beta / max w.
+        Importance weights (arXiv:1511.05952, section 3.4): w = (N P)^-beta / max w.
         """
         kept, buffer = self.cfg.other.replay_buffer, self.buffers[name]
         unspent = {key: entry for key, entry in live.items() if entry.uses < buffer.max_use}
@@ -411,22 +413,22 @@ class Reference:
             batch.importance = numbers([weights[key] / largest for key in keys])
         for key in keys:
             live[key].uses += 1
-        batch.drawn = [live[key] for key in keys]  # their priorities are new when their values are known
+        batch.drawn = [live[key] for key in keys]  # the value loss renews their priorities
         return batch
 
     @staticmethod
     def _checked(keys: list[Key], live: dict[Key, Entry], size: int) -> list[Key]:
         if len(keys) != size or len(set(keys)) != size:
-            raise Mismatch(f"{len(set(keys))} steps are drawn, and {size} were to be")
+            raise Mismatch(f"the library draws {len(set(keys))} steps, expected {size}")
         if wrong := [key for key in keys if key not in live]:
-            raise Mismatch(f"steps are drawn that may not be: {wrong[:3]}")
+            raise Mismatch(f"the library draws steps that may not be drawn: {wrong[:3]}")
         return list(keys)
 
     def _minibatch(self, buffer: Buffer, keys: list[Key], of_pass: dict[Key, Credit]) -> Minibatch:
         entries, learn = [buffer.entries[key] for key in keys], self.cfg.learn
         batch = Minibatch(self, entries, of_pass)
         if learn.adv_norm in ("minibatch", True):
-            # Divided by a spread of 1e-3 of its size, a number in float32 is off by 1e-4.
+            # Dividing by a spread of 1e-3 of the size gives an error of 1e-4 in float32.
             spread = batch.advantage.std(correction=0) / batch.advantage.abs().max()
             self.watch.near("a minibatch of like advantages", spread / 100)
             batch.advantage = numbers(credit.normalized(batch.advantage.tolist()))
@@ -436,17 +438,17 @@ class Reference:
             batch.weight = numbers([min(learn.weight_bound, entry.weight) for entry in entries])
         return batch
 
-    # Losses of a minibatch, with their metrics.
+    # Losses of a minibatch with their metrics.
 
     def _policy_part(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """-mean(w min(r A, clip(r) A)) - entropy_weight H, with r = pi / pi_prox and w = pi_prox / mu.
+        """Returns -mean(w min(r A, clip(r) A)) - entropy_weight H; r = pi / pi_prox and w = pi_prox / mu.
 
         The penalised form is w r A - c KL(pi_prox || pi) (arXiv:2110.00641, section 3: no weight on the KL).
         """
         learn = self.cfg.learn
         dist = self.networks.policy(self.networks.parameters(batch.obs), batch.mask)
         log_ratio = dist.log_prob(batch.action) - batch.old_log_prob
-        told = {}
+        metrics = {}
         if learn.kl_penalty is None:
             gain = batch.weight * losses.surrogate(
                 log_ratio, batch.advantage, self.clip, learn.dual_clip, self.watch
@@ -454,12 +456,12 @@ class Reference:
         else:
             kl = self.networks.policy(batch.old, batch.mask).kl(dist)
             gain = batch.weight * log_ratio.exp() * batch.advantage - learn.kl_penalty * kl
-            told["kl"] = kl.mean()
+            metrics["kl"] = kl.mean()
             self.watch.near("the clip, which is counted", (log_ratio.exp() - 1).abs() - self.clip)
         policy_loss = -(batch.importance * gain).mean()
         entropy = dist.entropy().mean()
         outside = ((log_ratio.exp() - 1).abs() > self.clip).double().mean()
-        return policy_loss - self.entropy_weight * entropy, told | {
+        return policy_loss - self.entropy_weight * entropy, metrics | {
             "policy_loss": policy_loss,
             "entropy_loss": entropy,
             "approx_kl": losses.approx_kl(log_ratio),
@@ -467,7 +469,7 @@ class Reference:
         }
 
     def _value_part(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        """value_weight times the mean error of V, in units of the heads."""
+        """Returns value_weight times the mean error of V, in units of the heads."""
         learn = self.cfg.learn
         value = self.networks.value(batch.obs)
         error = losses.value_error(
@@ -479,12 +481,12 @@ class Reference:
         return learn.value_weight * value_loss, {"value_loss": value_loss}
 
     def _both_parts(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        policy, told = self._policy_part(batch)
-        value, also = self._value_part(batch)
-        return policy + value, told | also | {"total_loss": policy + value}
+        policy, policy_metrics = self._policy_part(batch)
+        value, value_metrics = self._value_part(batch)
+        return policy + value, policy_metrics | value_metrics | {"total_loss": policy + value}
 
     def _renew_priorities(self, batch: Minibatch, value: Tensor) -> None:
-        """Sets the priorities of what was drawn by |target - V|, in raw units, with V of this step."""
+        """Sets the priorities of the drawn steps from |target - V| in raw units."""
         std = self.value_scale.std if self.value_scale else 1.0
         for entry, error in zip(batch.drawn, (batch.target - value.detach()).tolist(), strict=True):
             entry.priority = self._priority(error * std)
@@ -492,7 +494,7 @@ class Reference:
     # The auxiliary phase.
 
     def _remember(self, collected: dict[Key, Credit]) -> None:
-        """Keeps the rollout's steps with their targets; of those still in a buffer, the latest by V-trace."""
+        """Stores the rollout's steps and targets; steps still in a buffer get their latest target."""
         self.memory |= {step.key: (step, collected[step.key].target) for step in self.steps}
         self.remembered += 1
         if self.cfg.on_policy:
@@ -502,9 +504,9 @@ class Reference:
                 self.memory[key] = (entry.step, entry.credit.target)
 
     def _auxiliary_phase(self) -> None:
-        """E_aux epochs of 0.5 (V_aux - R)^2 + beta_clone KL(pi_old || pi) + aux_value_weight 0.5 (V - R)^2.
+        """Minimises 0.5 (V_aux - R)^2 + beta_clone KL(pi_old || pi) + aux_value_weight 0.5 (V - R)^2.
 
-        pi_old is the policy before the first step of the phase (arXiv:2009.04416, eqs. 3 and 4).
+        pi_old is the policy before the first of E_aux epochs (arXiv:2009.04416, eqs. 3 and 4).
         """
         learn, scale, history = self.cfg.learn, self.value_scale, []
         keys = list(self.memory)
@@ -514,7 +516,9 @@ class Reference:
                 raise Mismatch("the library has fewer auxiliary epochs")
             order = self.draws.auxiliary.pop(0)
             if sorted(order) != sorted(keys):
-                raise Mismatch("an auxiliary epoch of the library is not each sample of the memory once")
+                raise Mismatch(
+                    "an auxiliary epoch of the library does not have each sample of the memory once"
+                )
             for size in minibatch_sizes(len(keys), learn.aux_batch_size or learn.batch_size):
                 own, order = order[:size], order[size:]
                 obs, mask = self.inputs([self.memory[key][0].obs for key in own])
@@ -534,7 +538,7 @@ class Reference:
                         "aux_grad_norm": self.optimizers["auxiliary"].step(total),
                     }
                 )
-        self._tell(history)
+        self._log_means(history)
         self.watch.saw("the auxiliary phase, again", "the auxiliary phase" in self.watch.seen)
         self.watch.saw("the auxiliary phase")
         self.metrics["aux_updates"] = float(len(history))
@@ -542,6 +546,7 @@ class Reference:
 
 
 def numbers(values: list[float]) -> Tensor:
+    """Returns a float64 tensor."""
     return torch.tensor(values, dtype=torch.float64)
 
 

@@ -1,4 +1,4 @@
-"""Who may be drawn, how often and for how long: the rollouts of the last iterations."""
+"""Replay buffers: the rollouts of the last iterations, and which of their steps may be drawn."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Entry:
     """A valid step in a buffer.
 
     Attributes:
-        credit: as it is kept: that of its collection, or of its last renewal by V-trace.
-        uses: how often it was drawn.
-        priority: for draws in proportion to it.
-        proximal: its log-prob under the policy at the start of this iteration's updates.
+        credit: of the collection, or of the last renewal by V-trace.
+        uses: number of draws.
+        priority: the step is drawn in proportion to it.
+        proximal: log-prob under the policy at the start of this iteration's updates.
         old: the parameters of that policy's distribution, for the KL penalty.
     """
 
@@ -39,13 +39,13 @@ class Entry:
 
 
 class Buffer:
-    """Rollouts, the oldest first. A rollout leaves as a whole, when none of its steps may be drawn any more.
+    """Rollouts, the oldest first. A rollout is removed as a whole once none of its steps may be drawn.
 
     Args:
         max_use: draws of one step.
-        max_staleness: iterations after its own in which a step may be drawn.
-        capacity: rows that there is room for; the oldest rollouts leave first.
-        updates: optimiser steps an iteration; inf: until nothing may be drawn.
+        max_staleness: iterations after the collection in which a step may be drawn.
+        capacity: in rows; the oldest rollouts are removed first.
+        updates: optimiser steps per iteration; inf: until no step may be drawn.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Buffer:
         self.entries: dict[Key, Entry] = {}
 
     def push(self, segments: list[list[Step]], entries: list[Entry]) -> None:
-        """Takes in the rollout of this iteration."""
+        """Adds the rollout of this iteration."""
         rows = sum(map(len, segments))
         while self.rollouts and rows + sum(len(s) for r in self.rollouts.values() for s in r) > self.capacity:
             self._drop(min(self.rollouts))
@@ -75,7 +75,7 @@ class Buffer:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether there is nothing but the rollout of this iteration."""
+        """Whether the buffer has only the rollout of this iteration."""
         return set(self.rollouts) == {self.iteration}
 
     def live(self) -> dict[Key, Entry]:
@@ -94,7 +94,7 @@ class Buffer:
 
 
 def minibatch_sizes(n: int, batch_size: int) -> list[int]:
-    """Splits a pass over ``n`` samples: the short last minibatch is kept, and one sample alone is not."""
+    """Splits a pass over ``n`` samples. A short last minibatch is kept unless it has one sample only."""
     sizes = [batch_size] * (n // batch_size)
     if n % batch_size == 1 and sizes:
         sizes[-1] += 1

@@ -1,4 +1,4 @@
-"""From rewards and values to advantages and value targets, one step at a time."""
+"""Advantages and value targets from rewards and values, one step at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
 
 @dataclass
 class Credit:
-    """What one step is worth, in raw units."""
+    """Value, advantage and value target of one step, in raw units."""
 
     value: float
     advantage: float
@@ -40,11 +40,11 @@ def assign(
     V-trace (arXiv:1802.01561, eq. 1 and remark 2: c_i = lambda min(c-bar, rho_i)).
 
     Args:
-        segment: rows of one environment. What is after the last one reaches it by V(s_{t+1}) alone.
+        segment: rows of one environment; V(s_{t+1}) of the last row stands for all later rows.
         value, next_value: V(s_t), and V(s_{t+1}) of the same episode.
         reward: scaled.
-        ratio: rho; no entry is 1.
-        ignore_done: a termination has a future too; the sum ends there all the same.
+        ratio: rho; a missing entry is 1.
+        ignore_done: whether to bootstrap after a termination; the sum ends there in either case.
     """
     found: dict[tuple, Credit] = {}
     after = 0.0  # c_{t+1} A_{t+1}
@@ -74,7 +74,7 @@ def nstep_target(
 ) -> float:
     """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m (1 - terminated) V(s_{t+m}) of the row ``start``.
 
-    m is ``nstep``, or less where the episode or the segment ends before.
+    m is ``nstep``, or less where the episode or the segment ends earlier.
     """
     total = 0.0
     for k, step in enumerate(segment[start : start + nstep]):
@@ -83,11 +83,11 @@ def nstep_target(
             if not step.terminated or ignore_done:
                 total += gamma ** (k + 1) * next_value[step.key]
             return total
-    raise AssertionError("a row is the last one of something")
+    raise AssertionError("the loop returns at the last row of the segment at the latest")
 
 
 def normalized(advantages: list[float]) -> list[float]:
-    """Returns (A - mean) / std, with the std of the population; where all are the same, 0."""
+    """Returns (A - mean) / std with the population's std, or 0 where all advantages are equal."""
     mean = sum(advantages) / len(advantages)
     std = math.sqrt(sum((a - mean) ** 2 for a in advantages) / len(advantages))
     constant = std <= 1e-6 * abs(mean)

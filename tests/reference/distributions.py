@@ -1,8 +1,7 @@
 """Action distributions as their formulas, in float64: log-prob, entropy and KL(self || other), each (N,).
 
-``parameters`` are what the policy head puts out; a distribution over a tree of actions is a dict of them.
-Actions are as they were sampled: indices from 0, bits, the value before the squash of a Tanh-Normal, the
-share of the width of a Beta.
+``parameters`` are the output of the policy head, a dict of them for a tree of actions. Actions are raw
+samples: indices from 0, bits, the value before the tanh of a Tanh-Normal, the share of the width of a Beta.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor
 from reference.recording import SPACES, Mismatch, branches
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-BETA_EDGE = 1e-6  # a Beta sample is held this far inside (0, 1), where its density is finite
+BETA_EDGE = 1e-6  # Beta samples are clamped to [edge, 1 - edge], where the density is finite
 
 
 class Categorical:
@@ -27,12 +26,12 @@ class Categorical:
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
         self.legal = torch.ones_like(logit, dtype=torch.bool) if mask is None else mask
         total = torch.logsumexp(logit.masked_fill(~self.legal, -math.inf), -1, keepdim=True)
-        self.log_p = (logit - total).masked_fill(~self.legal, 0.0)  # of legal actions; the rest has no say
+        self.log_p = (logit - total).masked_fill(~self.legal, 0.0)  # 0 for illegal actions
         self.p = self.log_p.exp().masked_fill(~self.legal, 0.0)
 
     def log_prob(self, action: Tensor) -> Tensor:
         if not bool(self.legal.gather(-1, action[:, None]).all()):
-            raise Mismatch("an action that is not legal was sampled")
+            raise Mismatch("the library sampled an illegal action")
         return self.log_p.gather(-1, action[:, None])[:, 0]
 
     def entropy(self) -> Tensor:
@@ -45,7 +44,7 @@ class Categorical:
 
 
 class Bits:
-    """Independent bits with log-odds x: p = 1 / (1 + exp(-x)). A bit that may not be 1 is 0."""
+    """Independent bits with log-odds x: p = 1 / (1 + exp(-x)). A masked bit is always 0."""
 
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
         self.free = torch.ones_like(logit) if mask is None else mask.to(logit.dtype)
@@ -144,7 +143,7 @@ class Beta:
 
 
 class Independent:
-    """Independent distributions side by side: log-probs, entropies and KLs add up."""
+    """Independent distributions: log-probs, entropies and KLs add up."""
 
     def __init__(self, parts: list[tuple[Any, Any]]) -> None:
         """Takes pairs of a distribution and a function that finds its part of an action."""
@@ -199,7 +198,7 @@ def distribution(space: gym.Space, box: str, parameters: Any, mask: Any) -> Any:
 
 
 def handed_to_env(space: gym.Space, box: str, action: Any) -> Any:
-    """Returns what the environment takes for one sampled action."""
+    """Returns the environment action of one raw action."""
     parts = branches(space)
     if parts is not None:
         return {name: handed_to_env(part, box, action[name]) for name, part in parts.items()}

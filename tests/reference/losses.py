@@ -1,4 +1,4 @@
-"""The objectives of a minibatch, each sample's: (N,)."""
+"""The objectives of a minibatch, one number per sample: (N,)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 class Watch:
-    """What happened in a run: which mechanisms were at work, and how near a loss came to one of its corners.
+    """Records which mechanisms a run used, and how near a loss came to one of its corners.
 
-    At a corner the gradient has a jump. There float32 may go another way than float64, and both are right.
+    At a corner the gradient jumps. There float32 and float64 may differ, and both are right.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Faults that the sweep must find: each is one text of the library, and what it is replaced by.
+"""Faults that the sweep must find. Each fault replaces one text of the library.
 
-A text stands once in the whole package, whatever file that is in. Where the library is rewritten, the list is
-to be rewritten with it; a test says so.
+Each text must occur exactly once in the package, which a test checks. A change of such a line must also
+change the text here.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ FAULTS = (
     ),
     Fault(
         "a truncated step looks at the next episode",
-        "next_value[final.t, final.env] = self._values(final.obs, lead=1)",
+        "next_value[final.t, final.env] = self.values(final.obs, lead=1)",
         "pass",
     ),
     Fault(
         "the last row of a segment looks at another one",
-        'firsts = map_tree(lambda leaf: leaf[length::length].flatten(0, 1), fields["obs"])',
-        'firsts = map_tree(lambda leaf: leaf[length - 1 : -1 : length].flatten(0, 1), fields["obs"])',
+        'next_obs = map_tree(lambda leaf: leaf[length::length].flatten(0, 1), fields["obs"])',
+        'next_obs = map_tree(lambda leaf: leaf[length - 1 : -1 : length].flatten(0, 1), fields["obs"])',
     ),
-    Fault("V-trace has a step's own weight in its advantage", "carry[:-1] *= weight[1:]", "carry *= weight"),
+    Fault("V-trace has a step's own weight in its advantage", "trace[:-1] *= weight[1:]", "trace *= weight"),
     Fault(
         "no weight in the targets of V-trace",
-        "own = advantage if weight is None else weight * advantage",
-        "own = advantage",
+        "weighted = advantage if weight is None else weight * advantage",
+        "weighted = advantage",
     ),
     Fault("V-trace is not bounded at 1", "TRACE_BOUND = 1.0", "TRACE_BOUND = 9.0"),
     Fault(
         "targets of n steps run on after a truncation",
-        "goes_on = ~(terminated | truncated)",
-        "goes_on = ~terminated",
+        "continues = ~(terminated | truncated)",
+        "continues = ~terminated",
     ),
     Fault(
         "values that have moved are not looked at",
-        "if stale or values_moved or flat is not None:",
-        "if stale or flat is not None:",
+        "if stale or values_moved or training_set is not None:",
+        "if stale or training_set is not None:",
     ),
     Fault(
         "old advantages in every epoch",
@@ -71,9 +71,10 @@ FAULTS = (
     # Scales.
     Fault(
         "rows that are not valid in the normalisation of advantages",
-        '        fields = flatten_rows(fields, rows)\n        if self.cfg.learn.adv_norm == "batch":\n',
+        "        fields = flatten_rows(fields, rows)\n        adv_norm = self.cfg.learn.adv_norm\n"
+        '        if adv_norm == "batch":\n',
         '        whole = fields["advantage"]\n        fields = flatten_rows(fields, rows)\n'
-        '        if self.cfg.learn.adv_norm == "batch":\n'
+        '        adv_norm = self.cfg.learn.adv_norm\n        if adv_norm == "batch":\n'
         "            std, mean = torch.std_mean(whole, correction=0)\n"
         '            fields["advantage"] = (fields["advantage"] - mean) / (std + 1e-8)\n'
         '        elif self.cfg.learn.adv_norm == "never":\n',
@@ -120,8 +121,8 @@ FAULTS = (
     ),
     Fault(
         "the dual clip holds where A > 0",
-        "torch.log1p(clip), above)",
-        "above, above)",
+        "torch.log1p(clip), high_of_negative)",
+        "high_of_negative, high_of_negative)",
     ),
     Fault(
         "no dual clip, in closed form",
@@ -130,8 +131,8 @@ FAULTS = (
     ),
     Fault(
         "the value clip is around the new value",
-        "near = old_value + _clamped(value - old_value, -value_clip, value_clip)",
-        "near = value + _clamped(old_value - value, -value_clip, value_clip)",
+        "clipped = old_value + _clamped(value - old_value, -value_clip, value_clip)",
+        "clipped = value + _clamped(old_value - value, -value_clip, value_clip)",
     ),
     Fault(
         "the value clip stops all that is outside of it, in closed form",
@@ -160,13 +161,13 @@ FAULTS = (
     ),
     Fault(
         "the entropy bonus is a malus, in closed form",
-        "found.backward(slope, -entropy_weight, place.log_sigma)",
-        "found.backward(slope, entropy_weight, place.log_sigma)",
+        "result.backward(slope, -entropy_weight, place.log_sigma)",
+        "result.backward(slope, entropy_weight, place.log_sigma)",
     ),
     Fault(
         "no mask in the loss",
-        "batch.dist = self._distribution(batch.obs, logit)\n",
-        "batch.dist = self.model.distribution(logit)\n",
+        "batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)",
+        "batch.with_outputs(dist=self.model.distribution(logit), new_value=value)",
     ),
     Fault(
         "no mask in the loss, in closed form",
@@ -187,8 +188,8 @@ FAULTS = (
     Fault("Adam's eps inside of the root", "            eps=self.eps,\n", "            eps=self.eps**0.5,\n"),
     Fault(
         "a gradient below the clip is blown up",
-        "scale = (clip_value / (norm + 1e-6)).clamp(max=1.0)",
-        "scale = clip_value / (norm + 1e-6)",
+        "scale = (clip.value / (norm + 1e-6)).clamp(max=1.0)",
+        "scale = clip.value / (norm + 1e-6)",
     ),
     Fault("log sigma leaves its range", "parameter.clamp_(low, high)", "pass"),
     Fault(
@@ -213,7 +214,7 @@ FAULTS = (
         "(self.uses <= self.limits.max_use)",
     ),
     Fault("a sample alone is a minibatch", "if rest == 1 and sizes:", "if rest == -1 and sizes:"),
-    Fault("importance weights upside down", ".clamp_min(1e-12) ** -beta", ".clamp_min(1e-12) ** beta"),
+    Fault("importance weights upside down", "clamp_min(1e-12) ** -self.cfg", "clamp_min(1e-12) ** self.cfg"),
     Fault(
         "priorities are not renewed",
         "buffer.priority.view(-1)[rows[index]] = self._priority(error)",
@@ -223,13 +224,13 @@ FAULTS = (
     Fault("the KL is reversed", "old.kl(new).mean()", "new.kl(old).mean()"),
     Fault(
         "the old policy is looked at after the first steps",
-        "        for _ in range(learn.aux_train_epoch):\n",
-        "        for _ in range(learn.aux_train_epoch):\n"
-        '            old_logit = self.policy._logits(memory.all()["obs"], lead=1)\n',
+        "            for _ in range(learn.aux_train_epoch):\n",
+        "            for _ in range(learn.aux_train_epoch):\n"
+        '                old_logit = self.policy.logits(memory.all()["obs"], lead=1)\n',
     ),
     Fault(
         "no mask in the KL",
-        "old, new = (self._distribution(batch.obs, each) for each in (batch.old_logit, logit))",
+        "old, new = (self.distribution(batch.obs, each) for each in (batch.old_logit, logit))",
         "old, new = (self.model.distribution(each) for each in (batch.old_logit, logit))",
     ),
     Fault(
@@ -251,12 +252,12 @@ FAULTS = (
 
 
 def files_with(library: Path, text: str) -> list[Path]:
-    """Returns the files of a package that have a text, each as often as it stands there."""
+    """Returns the files of a package that contain a text, once for each occurrence."""
     return [path for path in sorted(library.rglob("*.py")) for _ in range(path.read_text().count(text))]
 
 
 def plant(fault: Fault, library: Path, folder: Path) -> None:
-    """Copies the package ``library`` into ``folder``, with a fault."""
+    """Copies the package ``library`` into ``folder``, and plants a fault in the copy."""
     copy = folder / library.name
     shutil.copytree(library, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (path,) = files_with(copy, fault.text)

@@ -1,4 +1,4 @@
-"""Which layers make the policy, the value and the auxiliary value of an observation.
+"""The networks of the policy, the value and the auxiliary value.
 
     separate, dual    obs - actor encoder - policy, auxiliary value        obs - critic encoder - value
     shared            obs - actor encoder - policy, auxiliary value, value
@@ -29,13 +29,13 @@ class Layers:
     """The layers of a model, in float64.
 
     Attributes:
-        actor_encoder, critic_encoder: None where the value has none of its own.
-        actor_hidden: the layers between the encoder and the last one of the policy.
+        actor_encoder, critic_encoder: the latter is None where the value has no separate encoder.
+        actor_hidden: the layers between the encoder and the last layer of the policy.
         actor_out: the last layers of the policy, one for each leaf of the action space.
         log_sigma: the free parameters of the Boxes among them.
-        critic_head, auxiliary_head: with their last layer.
-        parameters: by the name that the model has for them.
-        modules: all of them.
+        critic_head, auxiliary_head: including their last layer.
+        parameters: by their names in the model.
+        modules: all modules of the model.
     """
 
     actor_encoder: nn.Module
@@ -53,8 +53,8 @@ class Networks:
     """Policy and values of observations (N, ...).
 
     Args:
-        layers: of which they are made.
-        space: of the actions.
+        layers: of all networks.
+        space: the action space.
         arch: "separate", "shared", "dual" or "detach".
         options: ``policy.model`` of the config, for the Boxes.
     """
@@ -96,7 +96,7 @@ class Networks:
         return distribution(self.space, self.options.box_distribution, parameters, mask)
 
     def value(self, obs: Tensor) -> Tensor:
-        """Returns the value (N,), in the units that the head is in."""
+        """Returns the value (N,), in the units of the head."""
         if self.arch in ("separate", "dual"):
             features = self.layers.critic_encoder(obs)
         else:
@@ -106,7 +106,7 @@ class Networks:
         return self.layers.critic_head(features)[:, 0]
 
     def auxiliary(self, obs: Tensor) -> Tensor:
-        """Returns the auxiliary value (N,), of the policy's own features."""
+        """Returns the auxiliary value (N,), from the features of the policy."""
         return self.layers.auxiliary_head(self.layers.actor_encoder(obs))[:, 0]
 
     @property

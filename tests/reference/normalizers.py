@@ -1,7 +1,7 @@
-"""The scales of observations, rewards and value targets. Each keeps all that it has seen.
+"""The scales of observations, rewards and value targets. Each stores all of its samples.
 
-std = sqrt(max(var, 1e-8)), and var is the population's: what is constant has a std of 1e-4, not 0. An
-observation that is constant so far has a std of 1: the first other number may be of any size.
+std = sqrt(max(var, 1e-8)), where var is the population's, so a constant has a std of 1e-4 and not 0. An
+observation that has been constant so far has a std of 1, because the next value may be of any size.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ LEAST_VARIANCE = 1e-8
 
 
 class ObservationScale:
-    """(obs - mean) / std, clipped, of the observations of random steps and of all rollouts before this one.
+    """(obs - mean) / std, clipped; mean and std are of random steps and of all earlier rollouts.
 
     Args:
-        clip: how far from 0 the result may be.
-        running: whether rollouts are taken in, or the random steps alone.
+        clip: largest absolute value of the result.
+        running: whether rollouts are added to the statistics, or only the random steps.
     """
 
     def __init__(self, clip: float, running: bool) -> None:
@@ -50,7 +50,7 @@ class RewardScale:
         self.running: dict[int, float] = {}
 
     def take_in(self, columns: list[list[Step]]) -> None:
-        """Takes in one rollout: a column of rows for each environment."""
+        """Adds one rollout: a list of rows for each environment."""
         for env, column in enumerate(columns):
             for step in column:
                 if not step.valid:
@@ -73,7 +73,7 @@ class ValueScale:
 
         mean = sum w_k sum R / sum w_k n_k,     var = sum w_k sum (R - mean)^2 / sum w_k n_k
 
-    Before the first batch they are 0 and 1.
+    Before the first batch the mean is 0 and the std 1.
     """
 
     def __init__(self, decay: float) -> None:
@@ -87,7 +87,7 @@ class ValueScale:
         return total / sum(w * len(x) for w, x in zip(weights, numbers, strict=True))
 
     def take_in(self, targets: list[float], heads: list[torch.nn.Linear]) -> None:
-        """Takes in raw targets, and corrects the heads so that V in raw units stays (eq. 9).
+        """Adds raw targets, and rescales the heads so that V in raw units does not change (eq. 9).
 
         w <- w s / s',   b <- (s b + m - m') / s'
         """

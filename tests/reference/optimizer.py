@@ -1,4 +1,4 @@
-"""One step of Adam, and what is done to the gradient before it."""
+"""One step of Adam, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Adam:
         m <- b1 m + (1 - b1) g,    v <- b2 v + (1 - b2) g^2
         p <- p - lr (m / (1 - b1^k)) / (sqrt(v / (1 - b2^k)) + eps)
 
-    A parameter that the loss does not reach has no gradient: nothing of it moves, its count neither. A free
-    log sigma is brought back into its range after the step.
+    A parameter that the loss does not reach has no gradient; the step changes neither its value, its moments
+    nor its count. A free log sigma is clamped to its range after the step.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Adam:
         self.learning_rate = math.nan
 
     def step(self, loss: Tensor) -> float:
-        """Goes one step down ``loss``; returns the norm of its gradient before the clip."""
+        """Takes one step on ``loss``; returns the norm of the gradient before clipping."""
         found = torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
         gradients = {name: g for name, g in zip(self.parameters, found, strict=True) if g is not None}
         norm = math.sqrt(sum(float((g**2).sum()) for g in gradients.values()))
@@ -47,7 +47,7 @@ class Adam:
         if self.clip_type is not None:
             largest = norm if self.clip_type == "clip_norm" else gradient.abs().max()
             self.watch.saw(f"grad_clip_type={self.clip_type}", largest > self.clip)
-        if self.clip_type == "clip_norm":  # all parameters together, as torch's own
+        if self.clip_type == "clip_norm":  # of all parameters together, as in torch
             return gradient * min(1.0, self.clip / (norm + 1e-6))
         return gradient.clamp(-self.clip, self.clip) if self.clip_type == "clip_value" else gradient
 

@@ -1,4 +1,4 @@
-"""Environments that keep a record of all that happens to them, and the rollout that follows from it."""
+"""Environments that record all of their resets and steps, and the rollouts that result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Mismatch(AssertionError):
 
 
 def branches(space: gym.Space) -> dict[str, gym.Space] | None:
-    """Returns the named parts of a Dict or a Tuple space, None for any other."""
+    """Returns the named parts of a Dict or a Tuple space, or None for a leaf."""
     if isinstance(space, SPACES.Dict):
         return dict(space.spaces)
     if isinstance(space, SPACES.Tuple):
@@ -39,7 +39,7 @@ def branches(space: gym.Space) -> dict[str, gym.Space] | None:
 
 
 def map_tree(function: Any, tree: Any, *others: Any) -> Any:
-    """Applies ``function`` to the leaves of nested dicts of one structure."""
+    """Returns ``function`` of the leaves of nested dicts with the same structure."""
     if isinstance(tree, dict):
         return {name: map_tree(function, tree[name], *(other[name] for other in others)) for name in tree}
     return function(tree, *others)
@@ -59,7 +59,7 @@ def mask_shapes(space: gym.Space) -> Any:
 
 
 def random_mask(space: gym.Space, rng: np.random.Generator) -> Any:
-    """Returns a mask that leaves at least one action in every part that must have one."""
+    """Returns a random mask with at least one legal action in each part that needs one."""
     parts = branches(space)
     if parts is not None:
         masked = mask_shapes(space)
@@ -75,13 +75,13 @@ def random_mask(space: gym.Space, rng: np.random.Generator) -> Any:
 
 @dataclass(frozen=True)
 class World:
-    """What the environments of a case are like.
+    """The environments of a case.
 
     Attributes:
         action: a key of ``ACTION_SPACES``.
         masked: whether the observations carry random masks.
         tree: whether observations are a Dict of two vectors, not one vector.
-        ends: probability of a termination, and of a truncation, at each step. Both at once are possible.
+        ends: probabilities of a termination and of a truncation at each step; both may happen at once.
         reward_scale, reward_shift: of the rewards.
         autoreset: of the vector environment.
     """
@@ -158,20 +158,20 @@ class RecordingEnv(gym.Env):
 
 
 def vector_of(obs: Any) -> np.ndarray:
-    """Returns the numbers of one recorded observation, side by side in the order of their names."""
+    """Returns the numbers of one recorded observation, concatenated in the order of the names."""
     if isinstance(obs, dict):
         obs = np.concatenate([obs[name] for name in sorted(obs) if name != MASK])
     return np.asarray(obs, np.float64)
 
 
 def mask_of(obs: Any) -> Any:
-    """Returns the mask of one recorded observation, None where it has none."""
+    """Returns the mask of one recorded observation, or None."""
     return obs.get(MASK) if isinstance(obs, dict) else None
 
 
 @dataclass(eq=False)
 class Step:
-    """One row of one environment. A filler row is one that the vector environment spent on a reset.
+    """One row of one environment. In a filler row the vector environment only reset it.
 
     Attributes:
         key: (iteration, environment, row).
@@ -186,7 +186,7 @@ class Step:
     terminated: bool = False
     truncated: bool = False
     next_obs: Any = None
-    action: Any = None  # as it was sampled
+    action: Any = None  # the raw sample
     log_prob: float = 0.0  # under the policy that collected
 
     @property
@@ -196,29 +196,29 @@ class Step:
 
 @dataclass
 class Reader:
-    """Reads the record of one environment as its vector environment shows it, row by row."""
+    """Reads the record of one environment row by row, as its vector environment returns it."""
 
     log: list[tuple[Any, ...]]
     autoreset: str
     place: int = 0
     obs: Any = None
-    pending: bool = False  # the episode ended in the last row, and the next row is spent on the reset
+    pending: bool = False  # the episode ended in the last row, and the next row is a filler
 
     def begin(self) -> None:
-        """Goes on to the beginning of new episodes; what was open is left."""
+        """Moves to the next reset; the open episode is abandoned."""
         self.obs, self.pending = self._next("reset")[0], False
 
     def _next(self, kind: str) -> tuple[Any, ...]:
         if self.place >= len(self.log):
-            raise Mismatch(f"the environment has not seen the {kind} that must come next")
-        found, *values = self.log[self.place]
-        if found != kind:
-            raise Mismatch(f"the environment saw a {found} where a {kind} must come")
+            raise Mismatch(f"the record of the environment ends, expected a {kind}")
+        recorded, *values = self.log[self.place]
+        if recorded != kind:
+            raise Mismatch(f"the record of the environment has a {recorded}, expected a {kind}")
         self.place += 1
         return tuple(values)
 
     def row(self, iteration: int, env: int, t: int) -> Step:
-        """Returns the next row, and moves on."""
+        """Returns the next row, and moves past it."""
         step = Step((iteration, env, t), self.obs, valid=not self.pending)
         if self.pending:
             self.begin()
@@ -233,6 +233,6 @@ class Reader:
         return step
 
     def finish(self) -> None:
-        """Checks that nothing was done to the environment beyond the rows that were read."""
+        """Checks that all recorded calls were read."""
         if self.place != len(self.log):
-            raise Mismatch(f"{len(self.log) - self.place} calls of an environment are in no row")
+            raise Mismatch(f"{len(self.log) - self.place} calls of an environment belong to no row")

@@ -1,6 +1,6 @@
-"""Random configurations, and the comparison of the library with the reference on each.
+"""Random configurations, and the comparison of library and reference on each of them.
 
-python -m reference.sweep 0 400        compares these seeds; prints those that differ
+python -m reference.sweep 0 400        compares these seeds; prints the seeds that differ
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from reference.recording import (
     mask_shapes,
 )
 
-# Tolerances. The library computes in float32: a number is off by some 1e-7 of what it is made of, and then by
-# what the parameters are off by, which grows from step to step.
-OF_RESULTS = 1e-4  # of the largest number among those compared: log-probs, values, advantages, targets
+# Relative tolerances. The library computes in float32, with a relative error of about 1e-7 per operation. The
+# error of the parameters grows from step to step.
+OF_RESULTS = 1e-4  # log-probs, values, advantages, targets: relative to the largest number compared
 OF_STATISTICS = 1e-5
-OF_A_STEP = 0.01  # parameters: of the learning rate, which is about the length of one step of Adam
-OF_PARAMETERS = 1e-5  # and of the largest number in the tensor, which PopArt multiplies
+OF_A_STEP = 0.01  # parameters: relative to the learning rate, about the length of one step of Adam,
+OF_PARAMETERS = 1e-5  # plus relative to the largest number in the tensor, which PopArt multiplies
 OF_METRICS = 5e-4
-OF_TANH_ENTROPY = 1e-3  # nats: the library's quadrature promises 2e-4 a dimension
-# A sample this near to a corner of its loss may be on one side in float32 and on the other in float64. A case
-# that differs after that is not counted as a disagreement.
+OF_TANH_ENTROPY = 1e-3  # nats; the error of the library's quadrature is at most 2e-4 per dimension
+# A sample this near to a corner of its loss may be on different sides of it in float32 and in float64. A case
+# that differs afterwards is not counted as a disagreement.
 TIE = 1e-5
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 DISAGREES = 3  # exit status
@@ -55,7 +55,7 @@ KLS = ("approx_kl", "kl", "behavioral_cloning_loss")
 
 @dataclass
 class Case:
-    """One configuration; ``chosen`` names the value of each option that was drawn from a few."""
+    """One configuration; ``chosen`` has the values of the options that were drawn from a list."""
 
     seed: int
     world: World
@@ -69,25 +69,25 @@ class Case:
 
 
 class Chooser:
-    """Draws options, and notes those that are drawn from a few values."""
+    """Draws options, and records those that are drawn from a list of values."""
 
-    offered: dict[str, set[str]] = {}  # by all of them: each option's values
+    offered: dict[str, set[str]] = {}  # the values of each option, over all choosers
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng, self.chosen = rng, {}
 
     def one(self, name: str, *values: Any) -> Any:
-        """Returns one of ``values``, of which each may stand there several times."""
+        """Returns one of ``values``; repeated values are drawn more often."""
         self.chosen[name] = value = values[int(self.rng.integers(len(values)))]
         self.offered.setdefault(name, set()).update(map(str, values))
         return value
 
     def number(self, low: float, high: float) -> float:
-        """Returns a number whose logarithm is uniform."""
+        """Returns a log-uniform number."""
         return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
     def number_or_none(self, name: str, low: float, high: float) -> float | None:
-        """Returns a number, or None in two cases of three."""
+        """Returns a log-uniform number, or None with probability 2/3."""
         number = self.number(low, high)
         return number if self.one(name, None, None, "a number") else None
 
@@ -96,7 +96,7 @@ class Chooser:
 
 
 def random_case(seed: int) -> Case:
-    """Returns the configuration number ``seed``: the first that the library does not refuse."""
+    """Returns the configuration of a seed: the first one that the library accepts."""
     rng = np.random.default_rng([20_240_917, seed])
     while True:
         choose = Chooser(rng)
@@ -197,9 +197,9 @@ def _draw_model(kind: str, action: str, choose: Chooser) -> dict[str, Any]:
 
 
 def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
-    # A penalty of 10 makes float32's rounding grow from step to step beyond what is tolerated.
+    # With a penalty of 10 the rounding errors of float32 grow beyond the tolerances.
     kl_penalty = choose.one("kl_penalty", *[None] * 8, 1.0, 3.0)
-    # Where a phase begins the gradient of a KL is 0, and in float32 1e-7. Adam divides it by eps.
+    # At the start of a phase the gradient of a KL is 0, but about 1e-7 in float32. Adam divides it by eps.
     with_kl = kind.startswith("ppg") or kl_penalty is not None
     return {
         "compile": False,
@@ -276,13 +276,13 @@ def _draw_replay(policy: dict[str, Any], choose: Chooser, rows: int) -> None:
 
 @dataclass
 class Outcome:
-    """What the comparison of a case came to.
+    """The result of one comparison.
 
     Attributes:
-        difference: what differs first, None where nothing does.
-        tie: the corner of a loss that the run came so near to that float32 may have gone another way.
-        errors: for each kind of number the largest error, as a share of what is tolerated.
-        closed_form: whether gradients in closed form were at work.
+        difference: the first difference, or None.
+        tie: a corner of a loss that is near enough to explain the difference by rounding, or None.
+        errors: the largest error of each kind of number, divided by its tolerance.
+        closed_form: whether the library used gradients in closed form.
     """
 
     seed: int
@@ -290,8 +290,8 @@ class Outcome:
     tie: str | None = None
     errors: dict[str, float] = field(default_factory=dict)
     closed_form: bool = False
-    nearest: float = math.inf  # to a corner
-    seen: set[str] = field(default_factory=set)  # what happened in the run
+    nearest: float = math.inf  # distance to a corner
+    seen: set[str] = field(default_factory=set)  # mechanisms that the run used
 
     @property
     def disagrees(self) -> bool:
@@ -299,7 +299,7 @@ class Outcome:
 
 
 class Comparison:
-    """One case, run by the library and by the reference side by side."""
+    """One case, run by the library and by the reference."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.cfg, world = case, case.cfg, case.world
@@ -354,7 +354,7 @@ class Comparison:
     # The rollout.
 
     def _collect(self, iteration: int) -> tuple[list[list[Step]], dict[str, Any]]:
-        """Returns the rollout as the records have it, and as the library has it; they must be the same."""
+        """Returns the recorded rollout and the library's rollout, after checking that they are equal."""
         rollout = self.product.collect()
         rows = -(-self.cfg.collect.n_sample // self.case.envs)
         if rollout["valid"].shape != (rows, self.case.envs):
@@ -391,7 +391,7 @@ class Comparison:
             handed = {str(i): part for i, part in enumerate(handed)}
         near = map_tree(lambda a, b: bool(np.allclose(a, b, rtol=0, atol=1e-5)), expected, handed)
         if not all(_leaves(near)):
-            raise Mismatch(f"row {t}, environment {env}: the action {step.action} is given as {handed}")
+            raise Mismatch(f"row {t}, environment {env}: the action {step.action} reaches it as {handed}")
 
     def _check_finals(self, found: Any, expected: dict[tuple[int, int], Any]) -> None:
         places = [] if found is None else list(zip(found["t"].tolist(), found["env"].tolist(), strict=True))
@@ -404,14 +404,14 @@ class Comparison:
     @staticmethod
     def _same(what: str, found: Any, expected: Any, place: tuple[int, ...]) -> None:
         if not all(_leaves(map_tree(lambda a, b: bool(np.array_equal(a, b)), found, expected))):
-            raise Mismatch(f"{what} at {place} is {found}, and the environment's own is {expected}")
+            raise Mismatch(f"{what} at {place} is {found}, but the environment recorded {expected}")
 
     # Numbers.
 
     def _near(
         self, what: str, found: Any, expected: Any, tolerance: float, scale: float | None = None
     ) -> None:
-        """Compares numbers; they may be off by ``tolerance`` times the largest, or times ``scale``."""
+        """Compares numbers; the absolute tolerance is ``tolerance`` times ``scale`` or the largest number."""
         found, expected = np.asarray(found, float), np.asarray(expected, float)
         if found.shape != expected.shape:
             raise Mismatch(f"{what}: the shape is {found.shape}, not {expected.shape}")
@@ -423,8 +423,8 @@ class Comparison:
         if worst > 1:
             k = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
             raise Mismatch(
-                f"{what} is {found.flat[k]:.8g}, and the reference says {expected.flat[k]:.8g}: "
-                f"{worst:.1f} times what is tolerated"
+                f"{what} is {found.flat[k]:.8g}, expected {expected.flat[k]:.8g}: "
+                f"{worst:.1f} times the tolerance"
             )
 
     def _compare_credit(self, rollout: dict[str, Any], collected: dict[Any, Credit]) -> None:
@@ -451,7 +451,7 @@ class Comparison:
         if reference.value_scale is not None:
             expected |= {"value_mean": reference.value_scale.mean, "value_std": reference.value_scale.std}
         if found.keys() != expected.keys():
-            raise Mismatch(f"the library has the scales {sorted(found)}, and not {sorted(expected)}")
+            raise Mismatch(f"the library has the scales {sorted(found)}, expected {sorted(expected)}")
         for name in expected.keys() & set(names):
             scale = None if name != "value_mean" else abs(expected[name]) + expected["value_std"]
             self._near(name, found[name], expected[name], OF_STATISTICS, scale)
@@ -487,7 +487,7 @@ class Comparison:
             if name in ("entropy_loss", "total_loss") and tanh:
                 self._near(f"metric {name} of tanh", metrics[name], expected[name], OF_TANH_ENTROPY, 1.0)
                 continue
-            # A KL of 1e-4 is a difference of numbers near 1.
+            # A KL of 1e-4 is a difference of numbers near 1, so its relative error is larger.
             floor = 1e-6 / OF_METRICS if name in KLS else 0.01
             scale = abs(expected[name]) + floor
             self._near(f"metric {name}", metrics[name], expected[name], OF_METRICS, scale)
@@ -500,14 +500,14 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 def compare(seed: int) -> Outcome:
-    """Returns what comes of the case number ``seed``."""
+    """Runs the case of a seed."""
     return Comparison(random_case(seed)).run()
 
 
 def main(arguments: list[str]) -> int:
-    """Compares the seeds from the first to before the second argument; stops at the first disagreement.
+    """Compares the seeds from the first argument up to, not including, the second.
 
-    With a third argument, ``all``, it goes on after a disagreement.
+    Stops at the first disagreement unless there is a third argument ``all``.
     """
     torch.set_num_threads(1)
     first, last, *rest = arguments

@@ -1,7 +1,7 @@
-"""All that the reference and its sweep know of the library's inside.
+"""The only module of the reference that reads attributes of the library.
 
-What is taken from it: the layers at the start, the sampled actions, and the order of the minibatches.
-The rest is read to be compared.
+The reference uses the initial layers, the sampled actions and the order of the minibatches. All other values
+are read to compare them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 import ding_lite
-from ding_lite.collector import Collector
-from ding_lite.config import compile_config
+from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.data.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ConfigError
-from ding_lite.registry import POLICY_REGISTRY
-from ding_lite.rollout import to_dict
+from ding_lite.trees import to_dict
 from reference.algorithm import Draws
 from reference.networks import Layers
 from reference.recording import branches, map_tree
@@ -32,7 +32,7 @@ LIBRARY = str(Path(ding_lite.__file__).parent)
 
 
 def compiled_config(env_type: type, envs: int, policy: dict[str, Any]) -> Any:
-    """Returns the complete section ``policy`` of a config, None where the library refuses it."""
+    """Returns the complete section ``policy`` of a config, or None if the library refuses it."""
     user = {"env": {"type": env_type, "collector_env_num": envs}, "policy": policy}
     try:
         return compile_config(user).values.policy
@@ -41,12 +41,12 @@ def compiled_config(env_type: type, envs: int, policy: dict[str, Any]) -> Any:
 
 
 class Product:
-    """A policy and its collector, as a run of the library has them.
+    """A policy of the library and its collector.
 
     Args:
         cfg: the complete section ``policy``.
-        make: builds environment number i.
-        envs: how many.
+        make: builds the environment with an index.
+        envs: their number.
         autoreset: of the vector environment.
         seed: of the run.
         closed_form: whether gradients may be those in closed form; else all are torch's.
@@ -71,17 +71,13 @@ class Product:
         )
         self.policy = POLICY_REGISTRY.get(cfg.type)(cfg, vector.obs_space, vector.action_space, seed=seed)
         self.collector = Collector(vector, self.policy.collect_mode, cfg.collect.n_sample)
-        updaters = [self.policy.optimizer, getattr(self.policy, "value_optimizer", None)]
-        self._updaters = [updater for updater in updaters if updater is not None]
-        if not closed_form:
-            for updater in self._updaters:
-                updater.closed_form = None
+        self.policy.fast.use_numpy = closed_form
         self._draws: dict[str, list[torch.Tensor]] = {}
         for name, buffer in self.policy.buffers.items():
             self._listen(name, buffer)
         self._memory: list[Key] = []  # the samples of the auxiliary memory, in their order
 
-    # What the reference shares.
+    # Inputs of the reference.
 
     def layers(self) -> Layers:
         """Returns a copy of the layers as they are now, in float64."""
@@ -102,7 +98,7 @@ class Product:
 
     @property
     def arch(self) -> str:
-        """How policy and value share an encoder."""
+        """Whether policy and value share an encoder: "separate", "shared" or an ``arch`` of PPG."""
         model = self.policy.model
         return getattr(model, "arch", "separate" if model.critic_encoder is not None else "shared")
 
@@ -111,7 +107,7 @@ class Product:
         return float(self.policy.entropy_weight)
 
     def set_log_sigma(self, value: float) -> None:
-        """Begins with another free log sigma."""
+        """Sets the free log sigmas."""
         with torch.no_grad():
             for name, parameter in self.policy.model.named_parameters():
                 if name.endswith("log_sigma"):
@@ -120,7 +116,7 @@ class Product:
     # A run.
 
     def warm_up(self) -> int:
-        """Takes the random steps before training; returns how many observations the policy was shown."""
+        """Takes the random steps before training; returns the number of observations."""
         steps = self.policy.warm_up_steps
         if steps:
             self.policy.warm_up(self.collector.random_observations(steps, self.seed))
@@ -132,7 +128,7 @@ class Product:
         return arrays(to_dict(self._rollout))
 
     def learn(self) -> tuple[dict[str, float], Draws]:
-        """Learns from the rollout; returns the metrics, and what was drawn in which order."""
+        """Learns from the rollout; returns the metrics and the order of the draws."""
         auxiliary = getattr(self.policy, "auxiliary", None)
         order = torch.Generator()
         if auxiliary is not None:
@@ -150,7 +146,7 @@ class Product:
         return metrics, Draws({name: list(drawn) for name, drawn in self._draws.items()}, epochs)
 
     def _listen(self, name: str, buffer: Any) -> None:
-        """Notes each draw from a buffer, which is told of the rows of its wide rollout (T, C)."""
+        """Records each draw from a buffer; ``use`` receives rows of its wide rollout (T, C)."""
         use = buffer.use
 
         def noted(rows: torch.Tensor) -> None:
@@ -164,12 +160,12 @@ class Product:
         buffer.use = noted
 
     def _key(self, t: int, column: int, version: torch.Tensor) -> Key:
-        """Returns which step is at row ``t`` of a column: those of an iteration lie in their own order."""
+        """Returns the step at row ``t`` of a column of the wide rollout."""
         iteration = int(version[column])
         return self._place(iteration, t, column - int((version < iteration).sum()))
 
     def _place(self, iteration: int, t: int, column: int) -> Key:
-        """Returns the step at row ``t`` of a column; each segment has a column for each environment."""
+        """Returns the step at row ``t`` of a column of one iteration."""
         length = self.cfg.collect.unroll_len
         segment, env = divmod(column, self.envs)
         return (iteration, env, t + segment * (length if length > 1 else 0))
@@ -184,18 +180,18 @@ class Product:
         keys = [self._place(iteration, t, column) for t, column in places]
         return [key for key in keys if bool(valid[key[2], key[1]])]
 
-    # What is compared.
+    # Values to compare.
 
     def uses_closed_form(self) -> bool:
         """Returns whether some gradient of the policy phase is computed in closed form."""
-        forms = [(updater.closed_form, loss) for updater, loss in self.policy._steps()]
-        return any(form is not None and form.of(loss) is not None for form, loss in forms)
+        names = [optimizer.gradients.name_of(loss) for optimizer, loss in self.policy.optimized_losses()]
+        return "closed form" in names
 
     def parameters(self) -> dict[str, np.ndarray]:
         return {name: p.detach().double().numpy() for name, p in self.policy.model.named_parameters()}
 
     def statistics(self) -> dict[str, np.ndarray]:
-        """Returns mean and std of each scale; those of observations with their leaves side by side."""
+        """Returns mean and std of each scale; the leaves of observations are concatenated."""
         policy, found = self.policy, {}
         if policy.obs_norm is not None:
             stats = [policy.obs_norm.stats[path] for path in sorted(policy.obs_norm.stats)]

@@ -1,7 +1,7 @@
 """The library against the algorithms written from their formulas, on random configurations.
 
-``sweep`` makes a case of each seed. Forty are compared every day; with ``-m slow`` four hundred, and the
-comparison itself is put to the test by faults planted in a copy of the library.
+``sweep`` makes one case per seed. The daily tests compare 40 cases. With ``-m slow`` they compare 400 cases,
+and check that the comparison finds faults planted in a copy of the library.
 """
 
 import json
@@ -23,9 +23,9 @@ from reference.recording import ACTION_SPACES, Mismatch
 
 DAILY, ALL = 40, 400
 DAILY_FAULTS = ("no gamma in delta", "PopArt leaves the bias")
-TIES = 4  # cases that may differ because they came too near to a corner of a loss: see sweep.TIE
+TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
-# What must have happened in so many of all cases: else agreement says nothing of it.
+# Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
 OFTEN = 20
 MECHANISMS = (
     *("terminated", "truncated", "filler", "filler in row 0"),
@@ -37,6 +37,7 @@ MECHANISMS = (
 )
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize("seed", range(DAILY))
 def test_the_library_agrees_with_the_reference(seed):
     outcome = sweep.compare(seed)
@@ -66,10 +67,12 @@ def test_every_value_of_every_option_is_drawn_often():
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_one_text_of_the_library(fault):
-    assert len(files_with(Path(taps.LIBRARY), fault.text)) == 1
+    (source,) = files_with(Path(taps.LIBRARY), fault.text)
     assert fault.replacement != fault.text
+    compile(source.read_text().replace(fault.text, fault.replacement), source, "exec")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(f, id=f.name, marks=[] if f.name in DAILY_FAULTS else pytest.mark.slow) for f in FAULTS],
@@ -103,7 +106,7 @@ def random_parameters(name, box, rng):
 
 
 def every_action(name, space, box):
-    """Returns all actions (M, ...), and how much of the environment's actions each stands for, (M,)."""
+    """Returns a grid of actions (M, ...), and the volume of environment actions of each grid cell, (M,)."""
     if name != "box":
         sizes = {"discrete": (3,), "multi_discrete": (2, 3), "multi_binary": (2, 2, 2)}[name]
         actions = torch.tensor(list(np.ndindex(*sizes)))
@@ -134,7 +137,7 @@ def test_entropy_and_kl_of_the_reference_are_sums_over_all_actions(name, box):
 
     if box:
         log_p, log_q = p.log_prob(actions), q.log_prob(actions)
-    else:  # an index is looked up in a row of its own
+    else:  # one row per index
         log_p, log_q = (torch.cat([dist.log_prob(a[None]) for a in actions]) for dist in (p, q))
     of = log_p.exp() * share
     assert float(of.sum()) == pytest.approx(1, abs=1e-4)
@@ -149,5 +152,5 @@ def test_actions_that_are_not_legal_have_no_part_in_entropy_and_kl():
     legal_p, legal_q = (distribution(two, "", x[:, [0, 2]], None) for x in (logit, 2 * logit))
     assert torch.allclose(p.entropy(), legal_p.entropy())
     assert torch.allclose(p.kl(q), legal_p.kl(legal_q))
-    with pytest.raises(Mismatch, match="not legal"):
+    with pytest.raises(Mismatch, match="illegal"):
         p.log_prob(torch.tensor([1]))

@@ -1,4 +1,4 @@
-"""The losses of PPO: numbers worked by hand, and where gradients are exactly zero."""
+"""The losses of PPO: values computed by hand, and gradients that are exactly zero."""
 
 import math
 
@@ -17,7 +17,7 @@ from ding_lite.rl.losses import (
 
 
 def surrogate_gradient(ratio, advantage, **options):
-    """The gradient of the objective in log pi at one sample."""
+    """Returns the gradient of the objective with respect to log pi, for one sample."""
     log_ratio = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     objective = clipped_surrogate(log_ratio, torch.tensor([advantage], dtype=torch.float64), 0.2, **options)
     (gradient,) = torch.autograd.grad(objective.sum(), log_ratio)
@@ -186,7 +186,7 @@ def test_smooth_l1_is_clipped_too():
 
 
 def test_value_clip_without_the_old_value_is_refused():
-    with pytest.raises(ValueError, match="needs old_value"):
+    with pytest.raises(ValueError, match="old_value"):
         value_error(torch.zeros(1), torch.zeros(1), value_clip=0.2)
 
 

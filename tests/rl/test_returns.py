@@ -1,4 +1,4 @@
-"""Credit assignment: hand-worked numbers, closed forms, naive loops, and a second implementation."""
+"""Credit assignment against values computed by hand, closed forms, naive loops, and Stable-Baselines3."""
 
 import warnings
 
@@ -11,7 +11,7 @@ from ding_lite.rl import returns
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
 
 with warnings.catch_warnings():
-    # What Stable-Baselines3 pulls in (plotting, TensorBoard) may warn at import.
+    # Dependencies of Stable-Baselines3 (plotting, TensorBoard) may warn at import.
     warnings.simplefilter("ignore")
     from stable_baselines3.common.buffers import RolloutBuffer
 
@@ -25,7 +25,7 @@ def flags(steps, *true_at):
 
 
 def random_rollout(seed, steps=40, envs=7, dtype=torch.float64):
-    """A rollout with both ends of an episode, some of them on one row, and V-trace weights."""
+    """Returns a rollout with terminations and truncations, some on the same row, and V-trace weights."""
     draw = torch.Generator().manual_seed(seed)
     normal = [torch.randn(steps, envs, generator=draw, dtype=dtype) for _ in range(3)]
     terminated, truncated = (torch.rand(steps, envs, generator=draw) < 0.12 for _ in range(2))
@@ -34,7 +34,7 @@ def random_rollout(seed, steps=40, envs=7, dtype=torch.float64):
 
 
 def naive_gae(reward, value, next_value, terminated, truncated, gamma, lam, weight=None, ignore_done=False):
-    """Env by env and step by step in Python floats, straight from the definition as a sum.
+    """Computes GAE from its definition as a sum, in Python floats.
 
     A_t = sum_k delta_{t+k} prod_{1<=i<=k} gamma lambda c_{t+i}, up to the end of the episode.
     """
@@ -182,7 +182,7 @@ def test_lambda_one_with_a_terminal_step_does_not_depend_on_the_values():
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("as_array", [False, True])
 def test_random_rollout_equals_a_naive_loop(seed, ignore_done, weighted, as_array, monkeypatch):
-    monkeypatch.setattr(returns, "_is_array", lambda x: as_array)
+    monkeypatch.setattr(returns, "_numpy_can_view", lambda x: as_array)
     *data, weight = random_rollout(seed)
     weight = weight if weighted else None
     advantage, target = gae(*data, gamma=0.97, gae_lambda=0.93, weight=weight, ignore_done=ignore_done)
@@ -301,7 +301,7 @@ def test_environments_do_not_mix():
 def test_argument_of_another_shape_is_refused(position):
     *data, _ = random_rollout(0)
     data[position] = data[position][:-1]
-    with pytest.raises(ValueError, match=r"every argument is \(T, B\).*\(39, 7\).*\(40, 7\)"):
+    with pytest.raises(ValueError, match=r"all tensors .* \(T, B\).*\(39, 7\).*\(40, 7\)"):
         gae(*data, gamma=0.9, gae_lambda=0.9)
 
 
@@ -338,7 +338,7 @@ def test_negative_control_truncation_taken_for_termination_gives_other_numbers()
 
 
 def vtrace(data, trace, own):
-    """Advantage and target with the weights ``trace`` of later steps and ``own`` of the step itself."""
+    """Returns advantage and target, with weights ``trace`` of later steps and ``own`` of the step itself."""
     advantage = naive_gae(*data, 0.97, 0.93, trace)
     return advantage, data[1] + own * advantage
 
@@ -365,7 +365,7 @@ def test_negative_control_mutated_vtrace_gives_other_numbers(mutation):
 
 
 def test_trace_is_cut_where_the_weight_is_zero():
-    """pi would never have done what was done at step 2: step 1 sees nothing past its own error."""
+    """pi gives the action of step 2 probability 0, so the advantage of step 1 is its one-step error."""
     *data, weight = random_rollout(13)
     weight[2] = 0.0
     advantage, target = gae(*data, gamma=0.97, gae_lambda=0.93, weight=weight)
@@ -379,7 +379,7 @@ def test_trace_is_cut_where_the_weight_is_zero():
 
 
 def naive_nstep(reward, next_value, terminated, truncated, gamma, nstep, ignore_done=False):
-    """Each step's own loop over those after it, in Python floats."""
+    """Computes n-step returns with one loop per step, in Python floats."""
     steps, envs = reward.shape
     result = np.zeros((steps, envs))
     for b in range(envs):

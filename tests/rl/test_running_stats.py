@@ -1,4 +1,4 @@
-"""Running statistics: against NumPy on all samples at once, and against naive loops."""
+"""Running statistics against NumPy on all samples at once, and against naive loops."""
 
 import numpy as np
 import pytest
@@ -215,7 +215,7 @@ def test_value_norm_without_a_decay_forgets_nothing():
 
 
 def test_value_norm_weighs_rollouts_by_their_samples():
-    """A rollout of one sample must not move the scale as one of a thousand does."""
+    """A rollout of one sample changes the scale less than a rollout of a thousand."""
     norm = ValueNorm(decay=0.5)
     norm.update(np.zeros(1000))
     norm.update(np.ones(1))
@@ -241,7 +241,7 @@ def test_value_norm_state_round_trip():
 
 
 def naive_returns(rollouts, gamma):
-    """The running discounted return of every valid row, env by env; 0 at every border of episodes."""
+    """Returns the running discounted return of each valid row; it restarts at 0 between episodes."""
     envs = rollouts[0][0].shape[1]
     running, seen = [0.0] * envs, []
     for reward, done, valid in rollouts:
@@ -309,7 +309,7 @@ def test_rows_that_are_not_valid_change_nothing_whatever_they_hold(huge):
 
 
 def test_no_return_runs_on_over_a_row_that_is_not_valid():
-    """There, an episode may have been lost with its worker, that nothing had ended before."""
+    """An open episode may have been lost with its worker before such a row."""
     scale, never = RewardScale(gamma=1.0), np.zeros((3, 1), bool)
     scale.update_from(np.ones((3, 1)), never, np.array([[True], [False], [True]]))
     assert (scale.count, scale.mean, scale.var) == (2, 1.0, 0.0)

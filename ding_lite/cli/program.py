@@ -1,0 +1,213 @@
+"""The program ``ding-lite``: builds the parser from the command files, and runs one command."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import errno
+import importlib
+import keyword
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from ding_lite.cli.process import (
+    flush_output,
+    limit_blas_threads,
+    no_garbage_collection,
+    shorten_openmp_waiting,
+)
+from ding_lite.cli.signals import Signals
+from ding_lite.errors import ConfigError, DingLiteError
+
+# In the order of the help; each is the module of its name in this folder.
+COMMANDS = ("train", "eval", "plot", "config", "list", "check-env", "profile", "import")
+
+DESCRIPTION = """\
+Trains agents with PPO and PPG, evaluates them, and draws learning curves.
+
+A config file holds one dict with the environment, the policy and all other settings. Every
+key has a default, so a config names only what differs. Shipped configs are used by name.
+"""
+EXAMPLES = """\
+first steps:
+  ding-lite list configs                             the shipped configs
+  ding-lite train -c cartpole_ppo                    train one; writes runs/cartpole_ppo
+  ding-lite eval runs/cartpole_ppo -n 100            play 100 episodes with its best checkpoint
+  ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves; with several seeds, an interval
+
+a task of your own:
+  ding-lite check-env my_module:MyEnv                check that the environment works
+  ding-lite train --env my_module:MyEnv              train on it, without a config file
+  ding-lite config -c cartpole_ppo                   show every key with its value and source
+  ding-lite train -c my.py -s 3 policy.learn.learning_rate=1e-3
+                                                     train from my.py with seed 3 and another value
+
+runs:
+  ding-lite train -c cartpole_ppo --resume           continue the run
+  ding-lite train -c my.py --init-from runs/other    start from the weights of another run
+  ding-lite profile -c cartpole_ppo                  show where the time goes
+  ding-lite profile -c cartpole_ppo --tune           find the fastest settings on this machine
+
+`ding-lite COMMAND --help` shows the options of one command.
+
+exit codes:
+  0  success                          4  a loss or gradient that is not finite
+  2  a fault in arguments or config   5  a fault in a checkpoint
+  3  a fault in an environment        130, 143  ended by Ctrl-C, by SIGTERM
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that suggests the closest valid choice; argparse itself does so from Python 3.14."""
+
+    def error(self, message: str) -> NoReturn:
+        value, _, choices = message.partition("invalid choice: ")[2].partition(" (choose from ")
+        close = difflib.get_close_matches(value.strip("'"), re.findall(r"[\w-]+", choices), n=1)
+        super().error(f"{message}; did you mean {close[0]!r}?" if close else message)
+
+
+def command_module(command: str) -> Any:
+    """Imports the file of a command: ``check_env`` for "check-env", ``import_`` for "import"."""
+    name = command.replace("-", "_")
+    return importlib.import_module(
+        f"ding_lite.cli.{name}_" if keyword.iskeyword(name) else f"ding_lite.cli.{name}"
+    )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line."""
+    parser = Parser(
+        prog="ding-lite",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name in COMMANDS:
+        module = command_module(name)
+        command = commands.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=module.DESCRIPTION,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+        module.add_arguments(command)
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses the arguments of the program; overrides (``key.path=value``) may stand anywhere among them.
+
+    argparse accepts the positional arguments of a command at one place only, and returns further ones as
+    unrecognized. They are appended to the command's ``overrides`` here.
+    """
+    parser = build_parser()
+    args, rest = parser.parse_known_args(_detach_resume(argv))
+    if rest and ("overrides" not in args or any(token.startswith("-") for token in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.overrides = [*args.overrides, *rest]
+    return args
+
+
+def _detach_resume(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments such that ``--resume`` does not take an override after it as its value."""
+    detached = list(argv)
+    for i, token in enumerate(argv[:-1]):
+        if token == "--resume" and "=" in argv[i + 1]:
+            detached[i] = "--resume="
+    return detached
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: arguments of the program; None: those of this process, which then exits after the command.
+
+    Returns:
+        the exit code: 0, that of the error (see ``ding_lite.errors``), or that of the signal that ended it.
+    """
+    args = parse(sys.argv[1:] if argv is None else argv)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"ding_lite {version('ding_lite')}")
+        return 0
+    if args.command is None:
+        build_parser().print_help()
+        return 2
+    limit_blas_threads()
+    shorten_openmp_waiting()
+    # Modules of the user are found in the working directory, as with `python script.py`.
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with Signals() as args.signals:
+        return _run_and_flush(args, owns_process=argv is None)
+
+
+def _run_and_flush(args: argparse.Namespace, owns_process: bool) -> int:
+    """Runs the command and flushes standard output; a fault of the output is reported once, at the end."""
+    output_fault: OSError | None = None
+    try:
+        code = _run(args, owns_process)
+    except KeyboardInterrupt:
+        code = args.signals.exit_code or 130
+    except OSError as error:
+        if args.command == "train" or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        code = 0
+        output_fault = error
+    output_fault = flush_output() or output_fault
+    # A training has its log.txt. A closed pipe, as behind `| head`, means that the reader has enough.
+    if output_fault is None or args.command == "train" or isinstance(output_fault, BrokenPipeError):
+        return code
+    print(f"ding-lite {args.command}: error: cannot write the output: {output_fault}", file=sys.stderr)
+    return code or 1
+
+
+def _run(args: argparse.Namespace, owns_process: bool) -> int:
+    """Runs the command; prints a DingLiteError and returns its exit code."""
+    command = command_module(args.command)
+    try:
+        with no_garbage_collection() if owns_process else contextlib.nullcontext():
+            for module in getattr(command, "PRELOAD", ()):
+                importlib.import_module(module)
+        args.modules = [_import(name) for name in getattr(args, "imports", [])]
+        return int(command.run(args))
+    except DingLiteError as error:
+        if args.debug:
+            import traceback
+
+            traceback.print_exc()
+        print(f"ding-lite {args.command}: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _import(name: str) -> str:
+    """Imports a module, or a .py file as a module, and returns the module's name.
+
+    Raises:
+        ConfigError: if there is no such module.
+    """
+    module = name
+    if name.endswith(".py"):
+        folder, file = os.path.split(os.path.abspath(name))
+        sys.path.insert(0, folder)
+        module = file.removesuffix(".py")
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"--import {name}: there is no such module (looked in {sys.path[0]})"
+            ) from error
+        raise
+    return module

@@ -1,0 +1,315 @@
+"""Completes a user's config: checks it, fills in the defaults, and records the source of each value.
+
+    file or dict  ->  overrides applied  ->  checked against the schema  ->  defaults filled in
+
+Each default is declared in the class that reads it. A section is checked against the class that its key
+``type`` names, so a custom policy or model declares its own keys. The input is never changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from easydict import EasyDict
+
+from ding_lite.config.files import file_name, find_config, parse_overrides, read_config
+from ding_lite.config.registry import POLICY_REGISTRY, modules_of
+from ding_lite.config.schema import as_schema, check, default_values, leaves
+from ding_lite.config.sections import RUN_CONFIG, cross_checks, schema_of
+from ding_lite.errors import CheckpointError, ConfigError
+
+# Sources of values, besides "default" and the name of a config file.
+COMMAND_LINE = "command line"
+PLANNED_STEPS = "planned gradient steps"  # derived from the number of gradient steps of the run
+
+
+@dataclass(frozen=True)
+class Config:
+    """A complete config.
+
+    Attributes:
+        values: every key with its value, as an EasyDict.
+        source: the origin of each value, by its path: ``{"policy.learn.batch_size": "default", ...}``.
+    """
+
+    values: EasyDict
+    source: dict[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the content of a run's ``config.json``; a class is written as "package.module:Name"."""
+        return {"config": plain(self.values), "source": dict(self.source)}
+
+    def replaced(self, **values: Any) -> Config:
+        """Returns a copy with other top-level values; None leaves a value unchanged.
+
+        The length of the schedules (``policy.learn.schedule_env_step``) stays the same.
+
+        Raises:
+            ConfigError: if a value is out of its range.
+        """
+        changes = {name: value for name, value in values.items() if value is not None}
+        checked, faults = check(changes, as_schema(RUN_CONFIG))
+        if faults:
+            raise _error("the call", faults)
+        source = {**self.source, **dict.fromkeys(checked, COMMAND_LINE)}
+        complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
+        if "max_env_step" in checked and source.get("policy.learn.compile") == PLANNED_STEPS:
+            complete.policy.learn.compile = _planned_compile(complete)
+        return Config(complete, source)
+
+    def modules(self) -> list[str]:
+        """Returns the modules of the classes that this config names as "package.module:Name"."""
+        return foreign_modules(plain(self.values))
+
+
+def compile_config(
+    user: Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    origin: str = "config",
+) -> Config:
+    """Checks a config and fills in its defaults. Compiling the result again changes nothing.
+
+    Args:
+        user: a config as the user wrote it, or the content of a run's ``config.json``.
+        overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
+        origin: the name of ``user`` in error messages and in ``source``, such as a file name.
+
+    Raises:
+        ConfigError: listing every fault, each with the whole path of its key and the remedy.
+    """
+    user, source = _config_and_source(user, origin)
+    key_faults = list(_key_faults(user))
+    if key_faults:
+        raise _error(origin, key_faults)
+    _expand_manager(user)
+    user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
+    for path, value in (overrides or {}).items():
+        _set(user, path, value)
+        _expand_manager(user)  # so that an override env.manager.autoreset=... can follow env.manager=base
+        user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
+        user_sources[path] = COMMAND_LINE
+    origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
+    key_faults = list(_key_faults(user))
+    if key_faults:
+        raise _error(origins, key_faults)
+    schema, faults = schema_of(user)
+    values, value_faults = check(user, schema)
+    faults += value_faults
+    if not faults:
+        values = _merge(default_values(schema), values)
+        faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
+    if faults:
+        raise _error(origins, faults)
+    for path, _ in leaves(values):
+        user_source = next(
+            (s for p, s in user_sources.items() if path == p or path.startswith(f"{p}.")), None
+        )
+        source[path] = user_source or source.get(path, "default")
+    _fill_derived(values, source)
+    return Config(EasyDict(values), source)
+
+
+def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns copies of a config and of its sources; only a run's ``config.json`` has sources."""
+    content: dict[str, Any] = copy.deepcopy(dict(user))
+    if set(content) != {"config", "source"}:
+        return content, {}
+    if not (isinstance(content["config"], dict) and isinstance(content["source"], dict)):
+        raise ConfigError(f"{origin}: 'config' and 'source' of a run's config.json must be objects")
+    return content["config"], dict(content["source"])
+
+
+def _expand_manager(user: dict[str, Any]) -> None:
+    """Replaces the short form ``manager="base"`` by ``manager=dict(type="base")``, in place."""
+    env = user.get("env")
+    if isinstance(env, dict) and isinstance(env.get("manager"), str):
+        env["manager"] = {"type": env["manager"]}
+
+
+def _error(origin: str, faults: list[str]) -> ConfigError:
+    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    return ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
+
+
+def _key_faults(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
+    """Yields a message for each key that EasyDict cannot offer as an attribute."""
+    for name, value in tree.items():
+        if not isinstance(name, str):
+            yield f"{path}: the key {name!r} is not a string"
+        elif hasattr(dict, name):
+            yield f"{path}: {name!r} is the name of a dict's method"
+        if isinstance(value, Mapping):
+            yield from _key_faults(value, f"{path}.{name}")
+
+
+def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
+    """Sets the values that are derived from other keys, and their sources, in place."""
+    learn = values["policy"]["learn"]
+    if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
+        learn["schedule_env_step"] = values["max_env_step"]
+        source["policy.learn.schedule_env_step"] = "max_env_step"
+    if learn.get("compile") == "auto":
+        learn["compile"] = _planned_compile(values)
+        source["policy.learn.compile"] = PLANNED_STEPS
+    if not values["exp_name"]:
+        kind = values["env"]["env_id"] or _name_of(values["env"]["type"])
+        values["exp_name"] = file_name(f"{kind}_{_name_of(values['policy']['type'])}")
+        source["exp_name"] = "env and policy"
+
+
+def _planned_compile(values: Mapping[str, Any]) -> Any:
+    """Returns the value that ``policy.learn.compile="auto"`` stands for in this run."""
+    return POLICY_REGISTRY.get(values["policy"]["type"]).planned_compile(values)
+
+
+def _name_of(kind: Any) -> str:
+    """Returns a registered name unchanged, and a class or another callable as "package.module:Name"."""
+    if isinstance(kind, str):
+        return kind
+    named = kind if hasattr(kind, "__qualname__") else type(kind)  # a functools.partial has no name
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def plain(value: Any) -> Any:
+    """Returns a config as JSON data: plain dicts, classes as "package.module:Name", other objects as repr.
+
+    A config with such objects can be run, but not recreated from the run's ``config.json``.
+    """
+    if isinstance(value, Mapping):
+        return {name: plain(v) for name, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if callable(value):
+        return _name_of(value)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+def policy_modules(policy: Mapping[str, Any]) -> list[str]:
+    """Returns the modules that the section ``policy`` names as "package.module:Name", sorted."""
+    encoder = policy["model"].get("encoder")
+    encoders = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
+    return modules_of([policy["type"], policy["model"]["type"], *encoders])
+
+
+def foreign_modules(values: Mapping[str, Any]) -> list[str]:
+    """Returns the modules that a complete config names as "package.module:Name".
+
+    Building the run imports them.
+    """
+    env = values["env"]
+    wrappers = [w["type"] if isinstance(w, Mapping) else w for w in env["wrappers"]]
+    return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *wrappers])
+
+
+def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
+    """Checks that the user trusts the modules that a checkpoint's config names.
+
+    Args:
+        modules: that the config names. Building the run would import and so execute them.
+        trust: modules that the user has named in this call.
+
+    Raises:
+        CheckpointError: naming the first module that is not in ``trust``.
+    """
+    for module in modules:
+        if module not in trust:
+            raise CheckpointError(
+                f"the checkpoint's config names a class of the module {module!r}. A module that only a "
+                f"checkpoint names is not imported. If you trust it, name it: --import {module}, or -c FILE "
+                f"with the config file that uses it (in Python: trust=[{module!r}])"
+            )
+
+
+def trusted_config(
+    saved: Mapping[str, Any], modules: Callable[[Mapping[str, Any]], list[str]], trust: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the config in a checkpoint, after checking that the user trusts the modules it names.
+
+    Args:
+        saved: content of the checkpoint's ``config.json``.
+        modules: returns the modules that a config names.
+        trust: modules that the user has named in this call.
+
+    Raises:
+        CheckpointError: if a module is not trusted, or if ``saved`` has no config of a run.
+    """
+    try:
+        named = modules(saved["config"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint's config is not that of a run: {error!r}") from error
+    refuse_untrusted(named, trust)
+    config: dict[str, Any] = saved["config"]
+    return config
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Returns the differences between two complete configs, sorted by path.
+
+    Returns:
+        a list of ``(path, value in one, value in other)``; the value of a missing key is None.
+    """
+    left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
+    return [
+        (path, left.get(path), right.get(path))
+        for path in sorted(set(left) | set(right))
+        if left.get(path) != right.get(path)
+    ]
+
+
+def _merge(defaults: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Writes ``values`` over ``defaults``, in place, and returns it."""
+    for name, value in values.items():
+        both_dicts = isinstance(defaults.get(name), dict) and isinstance(value, dict)
+        defaults[name] = _merge(defaults[name], value) if both_dicts else value
+    return defaults
+
+
+def _set(tree: Any, path: str, value: Any) -> None:
+    """Sets one value of a nested dict, in place, and creates the sections above it."""
+    *parents, last = path.split(".")
+    for i, name in enumerate(parents):
+        tree = tree.setdefault(name, {})
+        if not isinstance(tree, dict):
+            above = ".".join(parents[: i + 1])
+            raise ConfigError(f"override {path}={value!r}: {above} is a value, not a section")
+    tree[last] = value
+
+
+def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Reads a config file, or a shipped config by its name, and compiles it.
+
+    Args:
+        name: ``path/to/file.py``, ``run/config.json``, or a shipped name such as ``cartpole_ppo``.
+        overrides: ``["key.path=value", ...]``.
+
+    Raises:
+        ConfigError: if the file does not exist or cannot be read, or if the config has a fault.
+    """
+    file = find_config(name)
+    return compile_config(read_config(file), parse_overrides(overrides), origin=str(file))
+
+
+def as_config(config: Mapping[str, Any] | str | Path | Config) -> Config:
+    """Returns a complete config.
+
+    Args:
+        config: a dict, the path of a file, the name of a shipped config, or a complete config.
+
+    Raises:
+        ConfigError: if it is none of these, or has a fault.
+    """
+    if isinstance(config, Config):
+        return config
+    if isinstance(config, (str, Path)):
+        return load_config(config)
+    if not isinstance(config, Mapping):
+        raise ConfigError(
+            "expected a config: a dict, a file, the name of a shipped config or a compiled one; got "
+            f"{config!r:.60}"
+        )
+    return compile_config(config)

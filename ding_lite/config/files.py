@@ -1,0 +1,129 @@
+"""Finds and reads config files, and parses the overrides of the command line."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text
+
+CONFIG_FOLDERS = (
+    Path(__file__).parents[1] / "_configs",  # an installed package
+    Path(__file__).parents[2] / "configs",  # a checkout
+)
+LITERALS = {"true": True, "false": False, "none": None, "null": None}
+
+
+def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
+    """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
+
+    A value is a Python literal, or true, false, none or null in any case; any other text is a string.
+
+    Raises:
+        ConfigError: for a token without "=", key or value, and for two different values of one key.
+    """
+    overrides: dict[str, Any] = {}
+    for token in tokens:
+        path, equals, text = token.partition("=")
+        if not equals or not path or not text:
+            hint = "" if equals else f" (to name a config, write -c {token})"
+            raise ConfigError(
+                f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128{hint}"
+            )
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            value = LITERALS.get(text.lower(), text)
+        if repr(overrides.setdefault(path, value)) != repr(value):
+            raise ConfigError(
+                f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one of them"
+            )
+    return overrides
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Returns the files of the configs that ding_lite ships, by name.
+
+    Python files in that folder without a ``config``, such as environments, are left out.
+    """
+    folder = next((f for f in CONFIG_FOLDERS if f.is_dir()), None)
+    files = [] if folder is None else sorted(folder.glob("*.py"))
+    return {f.stem: f for f in files if "\nconfig = " in f.read_text()}
+
+
+def find_config(name: str | Path) -> Path:
+    """Returns the file of a config.
+
+    Args:
+        name: the path of a .py or .json file, or the name of a shipped config.
+
+    Raises:
+        ConfigError: if the file does not exist; the message has the closest name of a shipped config.
+    """
+    path = Path(name)
+    if path.suffix in (".py", ".json"):
+        if path.is_file():
+            return path
+        raise ConfigError(f"config file {path} does not exist (looked in {path.absolute().parent})")
+    shipped = shipped_configs()
+    if str(name) in shipped:
+        return shipped[str(name)]
+    close = difflib.get_close_matches(str(name), shipped, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ConfigError(
+        f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
+        f"Shipped: {', '.join(shipped)}"
+    )
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Executes a Python file and returns its dict named ``config``, or returns the object in a JSON file.
+
+    The file's folder is added to ``sys.path``, so that ``type="my_module:MyPolicy"`` can name a module in it.
+
+    Raises:
+        ConfigError: if the file cannot be read or has no such dict.
+    """
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        if file.suffix == ".json":
+            config = json.loads(file.read_text(), object_pairs_hook=_dict_without_duplicates)
+        else:
+            config = runpy.run_path(str(file)).get("config")
+    except SyntaxError as error:
+        raise ConfigError(f"config file {file}, line {error.lineno}: {error.msg}") from error
+    except DingLiteError:
+        raise
+    except FOREIGN as error:
+        raise ConfigError(f"config file {file} cannot be read: {error_text(error)}") from error
+    if not isinstance(config, dict):
+        other_type = "" if config is None else f"; its `config` is a {type(config).__name__}"
+        raise ConfigError(f"config file {file} has no dict named `config`{other_type}")
+    return config
+
+
+def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the dict of a JSON object.
+
+    Raises:
+        ValueError: if a key occurs twice.
+    """
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"the key {name!r} occurs twice in one object: remove one of them")
+        content[name] = value
+    return content
+
+
+def file_name(text: str) -> str:
+    """Returns ``text`` with every character other than letters, digits, ".", "_" and "-" replaced by "_"."""
+    return "".join(char if char.isalnum() or char in "._-" else "_" for char in text)

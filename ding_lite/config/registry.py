@@ -1,0 +1,208 @@
+"""Registries: tables from the names in a config to classes.
+
+A config names a class as ``type="ppo"`` or as ``type="my_package.my_module:MyPolicy"``.
+
+Example::
+
+    @POLICY_REGISTRY.register("my_ppo")
+    class MyPPO(PPOPolicy): ...
+
+    POLICY_REGISTRY.get("my_ppo")
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ding_lite.config.schema import Schema, arguments_of, check
+from ding_lite.errors import FOREIGN, RegistryError, error_text
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+
+class Registry:
+    """A table from names to classes or functions.
+
+    Args:
+        noun: the kind of the entries, for messages: "policy".
+        modules: modules of the library that register entries. They are imported at the first lookup.
+        base: the base class of all entries, as "package.module:Name".
+    """
+
+    def __init__(self, noun: str, modules: tuple[str, ...] = (), base: str = "builtins:object") -> None:
+        self.noun = noun
+        self._base = base
+        self._modules = modules
+        self._library_prefixes = tuple(f"{module}." for module in modules)
+        self._entries: dict[str, Any] = {}
+        self._replaced: set[str] = set()  # names registered with force=True
+        self._section: dict[str, Any] = {}
+        self._section_faults: Callable[[Mapping[str, Any]], list[str]] = lambda values: []
+
+    def register(self, name: str, *, force: bool = False) -> Callable[[T], T]:
+        """Registers the decorated class or function.
+
+        Args:
+            name: of the entry.
+            force: replaces an entry of the same name.
+
+        Raises:
+            RegistryError: if the name is registered already; the message has both places.
+        """
+
+        def decorate(entry: T) -> T:
+            existing = self._entries.get(name)
+            if force:
+                self._replaced.add(name)
+            elif name in self._replaced and f"{entry.__module__}.".startswith(self._library_prefixes):
+                return entry  # the user's replacement was registered before the library's entry
+            if existing is not None and not force and _place(existing) != _place(entry):
+                raise RegistryError(
+                    f"{self.noun} {name!r} is registered twice: by {_place(existing)} and by "
+                    f"{_place(entry)}. Choose another name, or pass force=True to replace it."
+                )
+            self._entries[name] = entry
+            return entry
+
+        return decorate
+
+    def get(self, name: Any) -> Any:
+        """Returns an entry.
+
+        Args:
+            name: a registered name, "package.module:Name", or a class or another callable, which is returned.
+
+        Raises:
+            RegistryError: if the name is unknown; the message has the closest name and all names.
+        """
+        if not isinstance(name, str):
+            if callable(name):
+                return name
+            raise RegistryError(
+                f"{name!r} is no {self.noun}; write a registered name ({', '.join(self.names())}), "
+                '"package.module:Name", or in Python the class itself'
+            )
+        if name not in self._entries:
+            self._load_library()
+        if name in self._entries:
+            return self._entries[name]
+        if ":" in name:
+            return self._import(name)
+        close = self.closest(name)
+        hint = f" Did you mean {close!r}?" if close else ""
+        raise RegistryError(
+            f"there is no {self.noun} named {name!r}.{hint} Registered: {', '.join(self.names())}. "
+            'For a class of your own, write "package.module:Name", or import the module that registers it '
+            "(--import MODULE)."
+        )
+
+    def closest(self, name: Any) -> str | None:
+        """Returns the registered name that is closest to ``name``, or None if none is close."""
+        text = "" if ":" in str(name) else str(name)
+        return next(iter(difflib.get_close_matches(text, self.names(), n=1)), None)
+
+    def choice_faults(self, choice: Mapping[str, Any], path: str) -> list[str]:
+        """Returns the faults of ``{"type": name, **arguments}`` at ``path``, one message each.
+
+        Without a type, each argument must be one of any registered entry. The arguments of an import path
+        ("package.module:Name") are not checked, because the check would import it.
+        """
+        arguments = {name: value for name, value in choice.items() if name != "type"}
+        accepted: Schema = {}
+        for kind in [choice["type"]] if "type" in choice else self.names():
+            if isinstance(kind, str) and ":" in kind:
+                return []
+            try:
+                schema = arguments_of(self.get(kind))
+            except RegistryError as error:
+                return [f"{path}: {error}"]
+            if schema is None:
+                return []
+            accepted |= schema
+        _, faults = check(arguments, accepted, path)
+        return faults
+
+    def names(self) -> list[str]:
+        """Returns every registered name, sorted."""
+        self._load_library()
+        return sorted(self._entries)
+
+    def declare_section(
+        self, config: dict[str, Any], faults: Callable[[Mapping[str, Any]], list[str]]
+    ) -> None:
+        """Declares the config section that all entries of this registry share.
+
+        Args:
+            config: a nested dict of defaults.
+            faults: returns the faults between keys of a complete section, one message each.
+        """
+        self._section = config
+        self._section_faults = faults
+
+    @property
+    def section(self) -> dict[str, Any]:
+        """The shared section, as a nested dict of defaults."""
+        self._load_library()
+        return self._section
+
+    def section_faults(self, values: Mapping[str, Any]) -> list[str]:
+        """Returns the faults between keys of a complete section, one message each."""
+        self._load_library()
+        return self._section_faults(values)
+
+    @property
+    def base(self) -> type:
+        """The base class of all entries."""
+        base: type = self._import(self._base)
+        return base
+
+    def __contains__(self, name: str) -> bool:
+        self._load_library()
+        return name in self._entries
+
+    def _load_library(self) -> None:
+        """Imports the modules of the library that register entries."""
+        for module in self._modules:
+            importlib.import_module(module)
+
+    def _import(self, path: str) -> Any:
+        """Returns the object at "package.module:Name" or "package.module:Class.attribute"."""
+        module_name, _, attribute = path.partition(":")
+        try:
+            target: Any = importlib.import_module(module_name)
+            for part in attribute.split("."):
+                target = getattr(target, part)
+        except (ImportError, AttributeError) as error:
+            raise RegistryError(
+                f"{self.noun} {path!r} cannot be imported: {error}. Is its folder on the Python path?"
+            ) from error
+        except FOREIGN as error:  # raised by code of the module
+            raise RegistryError(f"{self.noun} {path!r} cannot be imported: {error_text(error)}") from error
+        return target
+
+
+def _place(entry: Any) -> str:
+    """Returns where an entry is defined: "package.module.Name (file:line)"."""
+    try:
+        file = inspect.getsourcefile(entry) or "?"
+        line = inspect.getsourcelines(entry)[1]
+    except (OSError, TypeError):
+        return f"{entry.__module__}.{entry.__qualname__}"
+    return f"{entry.__module__}.{entry.__qualname__} ({file}:{line})"
+
+
+def modules_of(names: Sequence[Any]) -> list[str]:
+    """Returns the modules of those ``names`` that are import paths ("package.module:Name"), sorted."""
+    paths = [name for name in names if isinstance(name, str) and ":" in name]
+    return sorted({path.partition(":")[0] for path in paths})
+
+
+POLICY_REGISTRY = Registry("policy", ("ding_lite.policies",), "ding_lite.policies:Policy")
+MODEL_REGISTRY = Registry("model", ("ding_lite.models",), "ding_lite.models:ActorCritic")
+ENCODER_REGISTRY = Registry("encoder", modules=("ding_lite.models",))
+ENV_REGISTRY = Registry("environment", modules=("ding_lite.envs",))
+WRAPPER_REGISTRY = Registry("wrapper", modules=("ding_lite.envs",))

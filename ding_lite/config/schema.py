@@ -1,0 +1,340 @@
+"""The schema of a config: the default, type and range of each key, and the check against them.
+
+A class declares its keys in a nested dict named ``config``. A leaf of it is either a plain default, whose
+type the value must have, or a :class:`Key` with more rules. The dicts are merged along the bases of the
+class, so a subclass declares only the keys that it adds and the defaults that it replaces.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Names of keys in other libraries (Stable-Baselines3, CleanRL, TorchRL), with the names used here.
+SYNONYMS = {
+    "gamma": "discount_factor",
+    "lambda": "gae_lambda",
+    "gae_lambda_": "gae_lambda",
+    "lr": "learning_rate",
+    "ent_coef": "entropy_weight",
+    "vf_coef": "value_weight",
+    "clip_range": "clip_ratio",
+    "clip_coef": "clip_ratio",
+    "n_epochs": "epoch_per_collect",
+    "update_epochs": "epoch_per_collect",
+    "minibatch_size": "batch_size",
+    "n_steps": "n_sample",
+    "num_steps": "n_sample",
+    "num_envs": "collector_env_num",
+    "n_envs": "collector_env_num",
+    "total_timesteps": "max_env_step",
+    "max_grad_norm": "grad_clip_value",
+    "normalize_advantage": "adv_norm",
+    "norm_adv": "adv_norm",
+    "env": "env_id",
+    # The names in the PPG paper and in its implementations.
+    "n_pi": "aux_freq",
+    "n_iteration": "aux_freq",
+    "e_pi": "actor_epoch_per_collect",
+    "e_policy": "actor_epoch_per_collect",
+    "e_v": "critic_epoch_per_collect",
+    "v_value": "critic_epoch_per_collect",
+    "e_aux": "aux_train_epoch",
+    "e_auxiliary": "aux_train_epoch",
+    "epochs_aux": "aux_train_epoch",
+    "n_aux_epochs": "aux_train_epoch",
+    "beta_clone": "aux_bc_weight",
+    "beta_weight": "aux_bc_weight",
+    "aux_lr": "aux_learning_rate",
+}
+
+# Added to the suggestion for a synonym whose unit is another one here.
+SYNONYM_NOTES = {name: ": steps x environments" for name in ("n_steps", "num_steps")}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a config: its default, and the rules for its values.
+
+    Attributes:
+        default: the value of a config that does not have the key.
+        kind: the accepted types; empty: the type of the default, or any type if the default is None.
+        low, high: inclusive bounds of a number, or of each item of a list.
+        above, below: exclusive bounds.
+        choices: accepted values; with ``kind``, in addition to the values of these types.
+        optional: whether None is accepted too; it always is if it is the default.
+        fixed_because: why only the default is accepted. For keys of DI-engine that exist here for
+            compatibility only; they are not part of the complete config.
+        faults: returns further faults of ``(value, path)``, one message each.
+    """
+
+    default: Any
+    kind: tuple[type, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[Any, ...] = ()
+    optional: bool = False
+    fixed_because: str = ""
+    faults: Callable[[Any, str], list[str]] | None = None
+
+    @property
+    def kinds(self) -> tuple[type, ...]:
+        """Returns the accepted types; empty if any type is accepted."""
+        return self.kind or (() if self.default is None else (type(self.default),))
+
+
+Schema = dict[str, Any]  # nested; every leaf is a Key
+
+
+def merged_config(cls: type) -> Schema:
+    """Returns the schema of ``cls``: the ``config`` of each base class, overlaid with its subclass's."""
+    merged: Schema = {}
+    for base in reversed(cls.__mro__):
+        merged = _overlay(merged, vars(base).get("config", {}))
+    return merged
+
+
+def as_schema(config: Mapping[str, Any]) -> Schema:
+    """Returns a nested dict of defaults as a schema; ``{}`` becomes a key that takes a dict with any keys."""
+    return _overlay({}, config)
+
+
+def arguments_of(factory: Callable[..., Any]) -> Schema | None:
+    """Returns the schema of the keyword arguments of ``factory``, or None if it accepts any.
+
+    The first parameter is left out, because the library passes it (a space or an environment). Arguments
+    without an entry in the ``config`` of the class accept any value.
+    """
+    try:
+        parameters = list(inspect.signature(factory).parameters.values())[1:]
+    except ValueError:  # a built-in callable without a signature
+        return None
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    schema: Schema = {parameter.name: Key(None) for parameter in parameters if parameter.kind in by_name}
+    if isinstance(factory, type) and isinstance(getattr(factory, "config", None), Mapping):
+        schema |= {name: rule for name, rule in merged_config(factory).items() if name in schema}
+    return schema
+
+
+def _overlay(base: Schema, config: Mapping[str, Any]) -> Schema:
+    """Returns the schema ``base`` with the keys and defaults of ``config`` added or replaced."""
+    merged = dict(base)
+    for name, value in config.items():
+        inherited = merged.get(name)
+        if isinstance(value, Key):
+            merged[name] = value
+        elif isinstance(inherited, Key) and not (isinstance(value, Mapping) and dict not in inherited.kinds):
+            merged[name] = _with_default(inherited, value)
+        elif isinstance(value, Mapping) and value:
+            merged[name] = _overlay(inherited if isinstance(inherited, dict) else {}, value)
+        elif not (isinstance(inherited, dict) and isinstance(value, Mapping)):
+            merged[name] = Key(value)
+    return merged
+
+
+def _with_default(key: Key, value: Any) -> Key:
+    """Returns ``key`` with another default; if its type is not accepted yet, it is added to the types."""
+    kinds = key.kinds
+    if float in kinds and type(value) is int:
+        value = float(value)
+    if key.choices or value is None or type(value) in kinds:
+        return dataclasses.replace(key, default=value, kind=key.kind if key.choices else kinds)
+    return dataclasses.replace(key, default=value, kind=(*kinds, type(value)))
+
+
+def default_values(schema: Schema) -> dict[str, Any]:
+    """Returns all defaults as a nested dict, without the keys that have ``fixed_because``."""
+    return {
+        name: default_values(key) if isinstance(key, dict) else copy.deepcopy(key.default)
+        for name, key in schema.items()
+        if isinstance(key, dict) or not key.fixed_because
+    }
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields ``("a.b.c", leaf)`` for every leaf of a nested dict; an empty dict is a leaf."""
+    for name, value in tree.items():
+        where = f"{path}.{name}" if path else str(name)
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, where)
+        else:
+            yield where, value
+
+
+def check(user: Mapping[str, Any], schema: Schema, path: str = "") -> tuple[dict[str, Any], list[str]]:
+    """Checks the part of a config that the user wrote.
+
+    Args:
+        user: nested dict.
+        schema: of ``user``.
+        path: of ``user`` in the whole config, for the messages.
+
+    Returns:
+        ``(values, faults)``: ``user`` converted to the declared types, and one message for each fault.
+    """
+    return _check(user, schema, schema, path)
+
+
+def _check(
+    user: Mapping[str, Any], schema: Schema, root: Schema, path: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Does the work of :func:`check`; ``root`` is the schema in which unknown keys are looked up."""
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for name, value in user.items():
+        where = f"{path}.{name}" if path else str(name)
+        rule = schema.get(name)
+        if rule is None:
+            faults.append(_unknown(str(name), path, schema, root))
+        elif isinstance(rule, dict):
+            if isinstance(value, Mapping):
+                values[name], section_faults = _check(value, rule, root, where)
+                faults += section_faults
+            else:
+                faults.append(f"{where}: expected a dict, got {_show(value)}")
+        else:
+            values[name], fault = _check_value(value, rule)
+            if fault:
+                faults.append(f"{where}: {fault}")
+            elif rule.fixed_because:
+                del values[name]
+            elif rule.faults is not None:
+                faults += rule.faults(values[name], where)
+    return values, faults
+
+
+def _unknown(name: str, path: str, schema: Schema, root: Schema) -> str:
+    """Returns the message for an unknown key, with the key that was probably meant."""
+    where = f"{path}: " if path else ""
+    all_paths = [leaf for leaf, _ in leaves(root)]
+    translated = SYNONYMS.get(name, name)
+    same_name = [leaf for leaf in all_paths if leaf.split(".")[-1] == translated]
+    close_here = difflib.get_close_matches(name, [str(key) for key in schema], n=1, cutoff=0.75)
+    path_of = {leaf.split(".")[-1]: leaf for leaf in all_paths}
+    close_elsewhere = difflib.get_close_matches(name, path_of, n=1, cutoff=0.7)
+    if same_name:
+        hint = f"{translated!r} exists at {' and '.join(same_name[:3])}{SYNONYM_NOTES.get(name, '')}"
+    elif close_here:
+        hint = f"did you mean {close_here[0]!r}?"
+    elif close_elsewhere:
+        hint = f"did you mean {path_of[close_elsewhere[0]]!r}?"
+    else:
+        hint = f"known here: {', '.join(sorted(map(str, schema)))}"
+    return f"{where}unknown key {name!r}; {hint}"
+
+
+def _check_value(value: Any, key: Key) -> tuple[Any, str]:
+    """Returns ``(value converted to a declared type, fault)``; the fault is "" if there is none."""
+    if key.fixed_because:
+        return value, "" if value == key.default else (
+            f"only {_show(key.default)} is accepted, got {_show(value)}: {key.fixed_because}"
+        )
+    if value is None and (key.optional or key.default is None):
+        return None, ""
+    if any(value is choice or (type(value) is type(choice) and value == choice) for choice in key.choices):
+        return value, ""
+    if key.choices and not key.kind:
+        wanted = ", ".join(map(str, key.choices))
+        return value, f"expected one of {wanted}, got {value!r:.60}{_suggested_choice(value, key)}"
+    if not key.kinds:
+        return value, ""
+    converted, fault = _convert(value, key)
+    if fault:
+        return value, fault
+    if isinstance(converted, (Mapping, type)) or callable(converted):
+        return converted, ""
+    items = converted if isinstance(converted, list) else [converted]
+    for item in items:
+        fault = _range_fault(item, key, in_list=isinstance(converted, list))
+        if fault:
+            return value, fault
+    return converted, ""
+
+
+def _convert(value: Any, key: Key) -> tuple[Any, str]:
+    """Returns ``(converted value, fault)``.
+
+    Converts only without loss: 64.0 to 64, 1 to 1.0, a tuple to a list.
+    """
+    kinds = key.kinds
+    if type(value) in kinds:
+        return (copy.deepcopy(value) if isinstance(value, (list, dict)) else value), ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if float in kinds and _same_as_float(value):
+            return float(value), ""
+        if int in kinds and float(value).is_integer():
+            return int(value), ""
+    if list in kinds and isinstance(value, tuple):
+        return list(value), ""
+    if dict in kinds and isinstance(value, Mapping):
+        return copy.deepcopy(dict(value)), ""
+    if object in kinds:
+        return value, ""
+    names = {int: "a whole number", float: "a number"}
+    wanted = " or ".join(
+        [*(names.get(kind, f"a {kind.__name__}") for kind in kinds), *map(repr, key.choices)]
+    )
+    hint = _suggested_choice(value, key)
+    if isinstance(value, str) and (int in kinds or float in kinds) and _is_number(value):
+        hint = " (a number is written without quotes)"
+    return value, f"expected {wanted}, got {_show(value)}{hint}"
+
+
+def _suggested_choice(value: Any, key: Key) -> str:
+    """Returns "; did you mean 'x'?" with the choice closest to ``value``, or "" if none is close."""
+    texts = [choice for choice in key.choices if isinstance(choice, str)]
+    close = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _same_as_float(value: float) -> bool:
+    """Returns whether ``value`` is NaN or exactly representable as a float."""
+    try:
+        return math.isnan(value) or float(value) == value
+    except OverflowError:
+        return False
+
+
+def _range_fault(item: Any, key: Key, in_list: bool) -> str:
+    """Returns why ``item`` is outside of the range of ``key``, or "".
+
+    Items of a list with bounds must be numbers.
+    """
+    bounds = [
+        (key.low, lambda x, b: x >= b, "at least"),
+        (key.high, lambda x, b: x <= b, "at most"),
+        (key.above, lambda x, b: x > b, "above"),
+        (key.below, lambda x, b: x < b, "below"),
+    ]
+    if isinstance(item, bool) or not isinstance(item, (int, float)):
+        bounded = any(bound is not None for bound, _, _ in bounds)
+        return f"expected a list of numbers, got {_show(item)} in it" if in_list and bounded else ""
+    if not math.isfinite(item):
+        return f"expected a finite number, got {item}"
+    if any(bound is not None and not holds(item, bound) for bound, holds, _ in bounds):
+        wanted = " and ".join(f"{word} {bound:g}" for bound, _, word in bounds if bound is not None)
+        return f"expected a number {wanted}, got {item!r}"
+    return ""
+
+
+def _show(value: Any) -> str:
+    """Returns ``value`` as text of at most 60 characters."""
+    text = f"the string {value!r}" if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

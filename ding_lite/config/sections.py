@@ -1,0 +1,176 @@
+"""The sections of a config: the schema of each one, and the checks between keys of different sections.
+
+The keys at the top level are declared here. Those of the sections ``env``, ``policy`` and ``policy.model``
+are declared by the environments' module and by the classes that the key ``type`` of each section names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ding_lite.config.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, modules_of
+from ding_lite.config.schema import Key, Schema, as_schema, merged_config
+from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
+
+
+def run_name_faults(name: str, path: str) -> list[str]:
+    """Returns why ``name`` cannot be the name of a folder under ``runs/``, as a list of 0 or 1 messages."""
+    try:
+        unusable = b"\0" in name.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        unusable = True
+    if unusable:
+        return [f"{path}: {name!r} cannot be the name of a folder"]
+    folder = Path(name)
+    if name and (folder.is_absolute() or ".." in folder.parts or not folder.parts):
+        return [
+            f"{path}: expected the name of a folder under runs/, got {name!r}; for a folder elsewhere, use "
+            "--exp-name DIR on the command line"
+        ]
+    return []
+
+
+RUN_CONFIG: dict[str, Any] = dict(
+    # Name of the run's folder under runs/; empty: derived from the environment and the policy.
+    exp_name=Key("", faults=run_name_faults),
+    seed=Key(0, low=0),
+    max_env_step=Key(1_000_000, low=1),  # env steps to train for
+    max_train_iter=Key(None, (int,), low=1, optional=True),  # optimiser steps to train for
+    # Torch's CPU threads. "auto": 1 for vector observations, whose matrices are small; every core for images.
+    # The command line applies it; a pipeline in a script only with SerialPipeline(..., own_process=True).
+    num_threads=Key("auto", (int,), choices=("auto",), low=1, high=1024),
+    checkpoint=dict(
+        freq=Key(50_000, low=0),  # env steps between saves of ckpt/last; 0: save at the end only
+        keep_freq=Key(0, low=0),  # env steps between snapshots ckpt/iteration_*; 0: none
+        keep=Key(3, low=1),  # number of the newest snapshots to keep
+    ),
+    logger=dict(
+        freq=Key(5_000, low=1),  # env steps between rows in TensorBoard (metrics.csv has every iteration)
+        tensorboard=True,
+    ),
+)
+
+
+def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
+    """Returns the schema of a whole config, and the faults of its keys ``type``.
+
+    Where a ``type`` is wrong and no registered name is close to it, its section accepts any keys, so that
+    the other sections can still be checked.
+    """
+    schema = as_schema(RUN_CONFIG)
+    env = _mapping(user.get("env"))
+    policy = _mapping(user.get("policy"))
+    schema["env"] = as_schema(ENV_REGISTRY.section)
+    if env.get("wrappers"):
+        _import_quietly(modules_of([env.get("type"), env.get("env_id")]))
+    kind = policy.get("type", "ppo")
+    policy_class, faults = _chosen(POLICY_REGISTRY, kind, "policy.type")
+    if policy_class is None:
+        schema["policy"] = Key({}, (dict,))
+        return schema, faults
+    schema["policy"] = _keys(policy_class, kind)
+    policy_keys_of_model = schema["policy"].get("model", {})
+    kind = _mapping(policy.get("model")).get("type", _default_model(policy_class))
+    model_class, model_faults = _chosen(MODEL_REGISTRY, kind, "policy.model.type")
+    schema["policy"]["model"] = (
+        Key({}, (dict,))
+        if model_class is None
+        else {**policy_keys_of_model, **_keys(model_class, kind), "type": Key(kind, (str, object))}
+    )
+    return schema, faults + model_faults
+
+
+def _import_quietly(modules: Sequence[str]) -> None:
+    """Imports modules that may register wrappers; errors are ignored until the environment is made."""
+    for module in modules:
+        with contextlib.suppress(*FOREIGN):
+            importlib.import_module(module)
+
+
+def _default_model(policy_class: Any) -> Any:
+    """Returns the name of a policy's default model, after importing the modules that register it.
+
+    Raises:
+        ConfigError: if ``default_model`` of the class does not work.
+    """
+    try:
+        name, modules = policy_class.default_model()
+        for module in modules:
+            importlib.import_module(module)
+    except FOREIGN as error:
+        raise ConfigError(
+            f"policy.type: {policy_class.__name__}.default_model must be a classmethod that returns (name, "
+            f"modules to import): {error_text(error)}"
+        ) from error
+    return name
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """Returns a section, or an empty one if the value is no dict; that fault is reported elsewhere."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _chosen(registry: Registry, kind: Any, path: str) -> tuple[Any, list[str]]:
+    """Returns ``(class, faults)`` of the value ``kind`` of a key ``type``.
+
+    If the name is unknown, the class is that of the closest name, or None if no name is close.
+    """
+    try:
+        cls = registry.get(kind)
+        if not (isinstance(cls, type) and issubclass(cls, registry.base)):
+            raise RegistryError(
+                f"expected a registered name ({', '.join(registry.names())}), 'package.module:Name' or a "
+                f"subclass of {registry.base.__name__}, got {kind!r}"
+            )
+    except RegistryError as error:
+        closest = registry.closest(kind)
+        return None if closest is None else registry.get(closest), [f"{path}: {error}"]
+    return cls, []
+
+
+def _keys(cls: type, kind: Any) -> Schema:
+    """Returns the schema of a class, with ``kind`` as the default of its key ``type``."""
+    schema = merged_config(cls)
+    if "type" in schema:
+        schema["type"] = Key(kind, (str, object))
+    return schema
+
+
+def cross_checks(values: Mapping[str, Any]) -> list[str]:
+    """Returns the faults between keys of a complete config, one message each."""
+    env = values["env"]
+    policy = values["policy"]
+    env_num = env["collector_env_num"]
+    n_sample = policy["collect"].get("n_sample")
+    n_episode = policy["collect"].get("n_episode")
+    length = policy["collect"].get("unroll_len") or 0
+    batch_size = policy["learn"].get("batch_size")
+    faults = ENV_REGISTRY.section_faults(env)
+    if n_episode is not None and n_episode < env_num:
+        faults.append(
+            f"policy.collect.n_episode: got {n_episode} episodes for {env_num} environments, each of which "
+            "plays at least one; increase it, or decrease env.collector_env_num"
+        )
+    if isinstance(n_sample, int) and n_episode is None:
+        steps = -(-n_sample // env_num)  # rounded up
+        if length > 1 and steps % length:
+            faults.append(
+                f"policy.collect.unroll_len: a rollout of {steps} steps cannot be cut into segments of "
+                f"{length}; policy.collect.n_sample={-(-steps // length) * length * env_num} would fit"
+            )
+        rows = steps * env_num
+        if isinstance(batch_size, int) and batch_size > rows:
+            faults.append(
+                f"policy.learn.batch_size: a minibatch of {batch_size} samples is larger than a rollout, "
+                f"which has {rows}; decrease it, or increase policy.collect.n_sample"
+            )
+    if batch_size == 1 and policy["learn"].get("adv_norm") in (True, "minibatch"):
+        faults.append(
+            "policy.learn.batch_size: the advantage of 1 sample is always 0 when normalised within its "
+            "minibatch; use at least 2, or policy.learn.adv_norm='batch' or False"
+        )
+    return faults

@@ -1,0 +1,1 @@
+"""Data: from environment steps over rollouts and replay buffers to minibatches, and evaluation."""

@@ -1,0 +1,307 @@
+"""Data that is kept over iterations: rollouts for replay, and samples for the auxiliary phase.
+
+Shapes: T steps, C columns: those of all kept rollouts side by side, N samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ding_lite.data.rollout import Rollout, as_rollout, to_device
+from ding_lite.data.segments import first_rows, padded, select_columns, side_by_side, with_rows
+from ding_lite.trees import leading_size, map_tree, to_dict
+
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a buffer holds, and how long and how often its transitions are used.
+
+    The defaults are for fresh rollouts: one rollout, until each transition was used ``max_use`` times.
+    """
+
+    max_use: int  # draws of one transition
+    max_staleness: int = 0  # iterations after its own in which a transition may be drawn
+    capacity: float = math.inf  # in transitions; the oldest rollouts leave first
+    steps: int | None = None  # optimiser steps in an iteration
+    # Uses of each fresh transition, if ``steps`` is None; if both are None, until nothing is left to draw.
+    reuse: float | None = None
+    batch_size: int = 1
+    whole_episodes: bool = False  # rollouts have whole episodes in each column, and different lengths
+    segment: int = 0  # steps of the segments that rollouts are cut into; 0: they are not cut
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rollouts have different lengths, and shorter ones are padded."""
+        return self.whole_episodes and self.segment <= 1
+
+
+class ReplayBuffer:
+    """The rollouts of the last iterations as one wide rollout (T, C), with the uses of each transition.
+
+    Credit is assigned over whole columns. Transitions are drawn one by one, by their place in (T, C). A
+    rollout leaves when all its transitions are spent or stale.
+
+    Attributes:
+        data: the wide rollout, None when empty; a policy may add fields to it.
+        uses: (T, C), how often each transition was drawn.
+        version: (C,), the iteration that each column was collected in.
+        priority: (T, C), for prioritised draws.
+        is_fresh: whether the buffer holds only the rollout of this iteration.
+    """
+
+    def __init__(self, limits: Limits, device: torch.device | None = None) -> None:
+        self.limits, self.device = limits, device or torch.device("cpu")
+        self.iteration = 0
+        self.data: Rollout = None
+        self.uses = self.priority = self.version = torch.zeros(0)
+        self.is_fresh = False
+        self._rows: Tensor | None = None  # the result of live_rows(), while it is valid
+        self._draws_left: int | None = None  # of each of those rows; None if they differ
+
+    def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
+        """Adds the rollout (T, B) of this iteration; it is not copied while it is alone.
+
+        Raises:
+            ValueError: if the rollout exceeds the capacity or has another length, unless rollouts have whole
+                episodes.
+        """
+        rows, columns = rollout.valid.shape
+        if rows * columns > self.limits.capacity and not self.limits.whole_episodes:
+            raise ValueError(f"a rollout of {rows * columns} does not fit into {self.limits.capacity:g}")
+        device = rollout.valid.device
+        uses = torch.zeros(rows, columns, dtype=torch.int32, device=device)
+        version = torch.full((columns,), self.iteration, device=device)
+        priority = torch.ones(rows, columns, device=device) if priority is None else priority
+        if self.data is not None and len(self.uses) != rows and not self.limits.ragged:
+            raise ValueError(f"rollouts of {len(self.uses)} and {rows} steps cannot lie side by side")
+        while (
+            self.data is not None and self._size_of(self.data) + self._size_of(rollout) > self.limits.capacity
+        ):
+            # Rollouts leave whole: dropping a part would favour some environments.
+            self._keep(self.version > self.version[0])
+        if self.data is not None and len(self.uses) != rows:
+            longest = max(len(self.uses), rows)
+            self.data, rollout = padded(self.data, longest), padded(rollout, longest)
+            self.uses, self.priority = (with_rows(x, longest) for x in (self.uses, self.priority))
+            uses, priority = (with_rows(x, longest) for x in (uses, priority))
+        self._is_not_fresh()
+        if self.data is None:
+            self.is_fresh, self._draws_left = True, self.limits.max_use
+        else:
+            rollout = side_by_side(self.data, rollout)
+            uses = torch.cat([self.uses, uses], 1)
+            version = torch.cat([self.version, version])
+            priority = torch.cat([self.priority, priority], 1)
+        self.data = rollout
+        self.uses = uses
+        self.version = version
+        self.priority = priority
+
+    def _size_of(self, rollout: Rollout) -> int:
+        """Returns the number of transitions; with whole episodes, without the padding."""
+        return int(rollout.valid.sum()) if self.limits.whole_episodes else rollout.valid.numel()
+
+    def planned_steps(self) -> float:
+        """Returns the number of optimiser steps of this iteration; inf: until nothing is left to draw."""
+        limits = self.limits
+        if limits.steps is not None or limits.reuse is None:
+            return math.inf if limits.steps is None else limits.steps
+        fresh = int(self.data.valid[:, self.age == 0].sum())
+        return math.ceil(limits.reuse * fresh / limits.batch_size)
+
+    @property
+    def age(self) -> Tensor:
+        """Iterations since each column (C,) was collected."""
+        return self.iteration - self.version
+
+    def live(self) -> Tensor:
+        """Returns which transitions (T, C) may be drawn: valid, neither spent nor stale."""
+        fresh_enough = self.age <= self.limits.max_staleness
+        live: Tensor = self.data.valid & (self.uses < self.limits.max_use) & fresh_enough
+        return live
+
+    def live_rows(self) -> Tensor:
+        """Returns the places (N,) of live transitions in the flattened (T, C), ascending.
+
+        For a fresh rollout that is drawn whole they are computed once, so that a device is not waited for.
+        """
+        if self._rows is None:
+            self._rows = self.live().flatten().nonzero().squeeze(-1)
+        return self._rows[:0] if self._draws_left == 0 else self._rows
+
+    def use(self, rows: Tensor) -> None:
+        """Counts one draw of each of some live transitions.
+
+        Args:
+            rows: (N,), their places in the flattened (T, C), all different.
+        """
+        if len(rows) == self.uses.numel():
+            self.uses += 1
+        else:
+            self.uses.view(-1)[rows] += 1
+        if self._draws_left is not None and self._rows is not None and len(rows) == len(self._rows):
+            self._draws_left -= 1
+        else:
+            self._rows = self._draws_left = None
+
+    def end_iteration(self) -> None:
+        """Makes all rollouts one iteration older, and drops those without live transitions."""
+        self.iteration += 1
+        if self._draws_left == 0:
+            self.clear()
+        elif self.data is not None:
+            live_versions = self.version[self.live().any(0)]
+            self._keep(torch.isin(self.version, live_versions))
+
+    def _keep(self, columns: Tensor) -> None:
+        if not bool(columns.any()):
+            self.clear()
+            return
+        self._is_not_fresh()
+        index = columns.nonzero().squeeze(-1)
+        # A copy even of all columns: the collector writes its next rollout into the same memory.
+        self.data = select_columns(self.data, index)
+        self.uses, self.priority = self.uses[:, index], self.priority[:, index]
+        self.version = self.version[index]
+        if self.limits.ragged:  # the longest rollout may have left
+            rows = int(self.data.valid.any(1).nonzero().max()) + 1
+            self.data = first_rows(self.data, rows)
+            self.uses, self.priority = self.uses[:rows], self.priority[:rows]
+
+    @property
+    def _layout(self) -> list[Any]:
+        """What a column holds; a saved buffer with another layout cannot be continued."""
+        return [self.limits.whole_episodes, self.limits.segment]
+
+    def clear(self) -> None:
+        """Drops all rollouts."""
+        self.data = None
+        self.uses = self.priority = self.version = torch.zeros(0)
+        self._is_not_fresh()
+
+    def _is_not_fresh(self) -> None:
+        self.is_fresh = False
+        self._rows = None
+        self._draws_left = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the counter and the rollouts; ``data`` is None if there are none."""
+        return {
+            **{name: getattr(self, name) for name in ("iteration", "uses", "version", "priority")},
+            "layout": self._layout,
+            "data": None if self.data is None else to_dict(self.data),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        self.iteration, data = int(state["iteration"]), state["data"]
+        if list(state.get("layout", [False, 0])) != self._layout:
+            return  # a run that was resumed with another layout
+        self.data = None if data is None else as_rollout(to_device(data, self.device))
+        for name in ("uses", "version", "priority"):
+            setattr(self, name, torch.as_tensor(state[name], device=self.device))
+
+
+class SampleMemory:
+    """Samples of the last iterations, in arrays on the host that are allocated once.
+
+    Leaves keep their dtype (uint8 images stay uint8). The samples of an iteration are contiguous, in the
+    order of its valid rows, time first.
+    """
+
+    def __init__(self) -> None:
+        self.capacity = 0  # samples
+        self.size = 0
+        self.starts: dict[int, int] = {}  # where the samples of each iteration begin
+        self._fields: dict[str, Any] = {}
+
+    def reserve(self, capacity: int) -> None:
+        """Makes room for ``capacity`` samples; existing samples stay."""
+        if capacity <= self.capacity:
+            return
+        kept, self.capacity = self.all(), capacity
+        if kept:  # rollouts have become longer
+            self._fields = map_tree(self._room_for, kept)
+            _write(self._fields, 0, kept)
+
+    def _room_for(self, leaf: Tensor) -> Tensor:
+        return torch.empty((self.capacity, *leaf.shape[1:]), dtype=leaf.dtype)
+
+    def append(self, iteration: int, fields: Mapping[str, Any]) -> None:
+        """Adds the samples (N, ...) of one iteration.
+
+        Raises:
+            ValueError: if they exceed the capacity.
+        """
+        count = leading_size(fields)
+        if self.size + count > self.capacity:
+            raise ValueError(f"{count} samples do not fit: {self.size} of {self.capacity} are there already")
+        if not self._fields:
+            self._fields = map_tree(self._room_for, dict(fields))
+        self.starts[iteration] = self.size
+        self.write(self.size, fields)
+        self.size += count
+
+    def write(self, start: int, fields: Mapping[str, Any]) -> None:
+        """Overwrites the samples from ``start`` on with ``fields`` (N, ...), some of the fields."""
+        _write({name: self._fields[name] for name in fields}, start, fields)
+
+    def all(self) -> Any:
+        """Returns all samples, as views of the arrays."""
+        return map_tree(lambda leaf: leaf[: self.size], self._fields)
+
+    def read(self, index: Tensor, device: torch.device) -> Any:
+        """Returns the samples ``index`` (N,), on ``device``."""
+        return map_tree(lambda leaf: leaf.index_select(0, index).to(device), self._fields)
+
+    def clear(self) -> None:
+        """Drops all samples; the arrays stay."""
+        self.size, self.starts = 0, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "capacity": self.capacity,
+            "iterations": list(self.starts),
+            "starts": list(self.starts.values()),
+            "fields": self.all() if self.size else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        self._fields, self.capacity = {}, int(state["capacity"])
+        if state["fields"] is not None:
+            self.append(0, to_device(state["fields"], torch.device("cpu")))
+        self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
+
+
+def host_memory() -> int | None:
+    """Returns the bytes of memory that are free for this process, or None if the system does not tell."""
+    try:
+        fields = dict(line.split(":") for line in MEMINFO.read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    try:  # the limit of a container; its usage includes the file cache, which can be freed
+        limit, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        free = min(free, limit - used + int(stat["inactive_file"]))
+    except (OSError, KeyError, ValueError):
+        pass
+    return free
+
+
+def _write(arrays: Any, start: int, values: Any) -> None:
+    if isinstance(arrays, dict):
+        for name, value in values.items():
+            _write(arrays[name], start, value)
+    else:
+        arrays[start : start + len(values)] = values

@@ -1,0 +1,317 @@
+"""Collects rollouts: steps the environments with the policy and stores each row.
+
+obs (B, ...) --policy--> action, log_prob --envs--> transition --storage--> rollout (T, B)
+
+Environments in worker processes may form two groups: while one group steps, the policy acts for the other.
+
+Shapes: T steps, B environments, G environments of one group, K final observations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.data.episode_quota import EpisodeQuota
+from ding_lite.data.modes import CollectMode
+from ding_lite.data.rollout import Rollout, RolloutStorage
+from ding_lite.envs.bad_values import DROP
+from ding_lite.envs.checks import Watch
+from ding_lite.envs.spaces import sample_actions
+from ding_lite.envs.transition import RECENT_EPISODES, Episode, Transition
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.workers.cores import leaving_cores
+from ding_lite.errors import NotFiniteError
+from ding_lite.rl.seeding import integer_seed
+from ding_lite.trees import MASK_KEY, Tree, map_tree
+
+
+class Collector:
+    """Collects rollouts of T = ceil(n_sample / B) steps from B environments, or of whole episodes.
+
+    Args:
+        envs: only the collector steps them.
+        mode: collect mode of the policy.
+        n_sample: transitions in a rollout, rounded up to whole steps.
+        n_episode: if given, a rollout has this many whole episodes, an equal share for each environment, and
+            ``n_sample`` only sets the initial size of the storage. Rows after an environment's share are not
+            valid, and each rollout begins with a reset of all environments.
+
+    Attributes:
+        steps: T; with ``n_episode`` the rows that the storage has at the start.
+        obs: current observations of each group, (G, ...).
+        finished: return and length of the most recent finished episodes.
+        episodes: that finished in the last rollout.
+        episode_count: finished episodes since the start of the run.
+        bad_values: values in the last rollout that are not finite.
+    """
+
+    METRICS = (
+        "episode_return",
+        "episode_length",
+        "episode_length_max",
+        "episode_count",
+        "env_restarts",
+        "bad_values",
+    )
+
+    def __init__(
+        self, envs: VectorEnv, mode: CollectMode, n_sample: int, n_episode: int | None = None
+    ) -> None:
+        self.envs = envs
+        self.mode = mode
+        self._watch = Watch(envs, "; nothing was learned from this rollout")
+        self.steps = math.ceil(n_sample / envs.num_envs)
+        self.quota = None if n_episode is None else EpisodeQuota(n_episode, envs.num_envs)
+        self.storage = RolloutStorage(self.steps, envs.num_envs)
+        self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
+        # Of the current rollout: (t, environments, last observations) of the episodes that were cut at row t.
+        self._finals: list[tuple[int, np.ndarray, Tree]] = []
+        # Of the current rollout: (t, environments) whose step at row t gave a value that is not finite.
+        self._spoiled: list[tuple[int, np.ndarray]] = []
+        self._start_from(self._watch.reset("collect"))
+        self.finished: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self.episodes: list[Episode] = []
+        self.episode_count = 0
+        self.bad_values = 0
+
+    @property
+    def n_sample(self) -> int:
+        """Transitions in a rollout, T * B; with ``n_episode`` an estimate."""
+        return self.steps * self.envs.num_envs
+
+    def collect(self) -> Rollout:
+        """Returns one rollout with advantages. The next rollout overwrites its memory.
+
+        Shapes:
+            -> (T, B)
+
+        Raises:
+            EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
+                or a mask leaves no legal action. Nothing is learned from this rollout.
+            NotFiniteError: if env.on_bad_value allows values that are not finite, and no valid row is left.
+        """
+        envs = self.envs
+        storage = self.storage
+        self._begin_rollout()
+        bad_before = envs.bad_values
+        mode = self.mode.for_rollout()
+        with torch.inference_mode(), leaving_cores(envs.busy_cores):
+            last_obs = self._step_environments(mode)
+        steps = self.steps if self.quota is None else self.quota.steps
+        self.bad_values = envs.bad_values - bad_before
+        if self._spoiled and envs.on_bad_value == DROP:
+            self._drop_spoiled_episodes()
+        self._truncate_lost_episodes(steps)
+        if self.bad_values and not storage.array("valid")[:steps].any():
+            raise NotFiniteError(
+                f"all {steps * envs.num_envs} steps of a rollout are lost to values that are not finite; "
+                f"env.on_bad_value={envs.on_bad_value!r} is meant for rare values, so correct the environment"
+            )
+        self.finished.extend((e.episode_return, e.length) for e in self.episodes)
+        self.episode_count += len(self.episodes)
+        others = {"last_obs": last_obs}
+        if self._finals:
+            others["final"] = _final_fields(self._finals)
+        return mode.get_train_sample(storage.rollout(steps, **others))
+
+    def _begin_rollout(self) -> None:
+        """Prepares environments, storage and records for a rollout."""
+        for group, pending in enumerate(self._pending):
+            if pending is not None:  # an error interrupted the last rollout while the group was stepping
+                self._receive(group)
+        if self.quota is not None:
+            self.quota.begin()
+            self._start_from(self._watch.reset("collect", "episodes", self.episode_count))
+        self.episodes = []
+        self._finals = []
+        self._spoiled = []
+        self.storage.begin()
+
+    def _step_environments(self, mode: CollectMode) -> Tree:
+        """Steps until the rollout is complete; returns the observations (B, ...) after its last row."""
+        groups = range(len(self.envs.groups))
+        t = 0
+        while t < self.steps if self.quota is None else not self.quota.is_met:
+            self.storage.reserve(t + 1)
+            for group in groups:
+                if t:
+                    self._finish_row(mode, t - 1, group)
+                self._act(mode, t, group)
+            t += 1
+        last_row = RolloutStorage(1, self.envs.num_envs)
+        for group in groups:
+            self._finish_row(mode, t - 1, group)
+            last_row.write(0, "obs", self.obs[group], self.envs.groups[group])
+        last_obs: Tree = map_tree(lambda rows: rows[0], last_row.array("obs"))
+        return last_obs
+
+    def _act(self, mode: CollectMode, t: int, group: int) -> None:
+        """Chooses the actions of row ``t`` for a group of environments, and sends them."""
+        # The policy reads the row of the storage, because the environments may reuse their arrays.
+        obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
+        output = mode.forward(obs)
+        self.envs.send(mode.to_env(output["action"]), group)
+        self._pending[group] = obs, output
+
+    def _finish_row(self, mode: CollectMode, t: int, group: int) -> None:
+        """Receives the transition of row ``t`` of a group of environments, and stores it."""
+        obs, output = self._pending[group]
+        received = self._receive(group)
+        rows = self.envs.groups[group]
+        env_indices = self._env_indices[group]
+        transition = received if self.quota is None else self.quota.count(t, received, env_indices)
+        for name, value in mode.process_transition(obs, output, transition).items():
+            if name != "obs":
+                self.storage.write(t, name, value, rows)
+        if transition.final_obs is not None:
+            self._finals.append((t, env_indices[transition.final_env], transition.final_obs))
+        if transition.spoiled:
+            self._spoiled.append((t, env_indices[transition.spoiled]))
+        self._watch.look(received, env_indices)
+        episodes = transition.episodes
+        if len(self._env_indices) > 1:  # a transition counts the environments of its group from 0
+            episodes = [episode._replace(env=int(env_indices[episode.env])) for episode in episodes]
+        self.episodes += episodes
+
+    def _receive(self, group: int) -> Transition:
+        """Waits for the transition of a group of environments, and keeps its observations."""
+        transition = self.envs.receive(group)
+        self.obs[group] = transition.obs
+        self._pending[group] = None
+        return transition
+
+    def _start_from(self, obs: Tree) -> None:
+        """Sets the current observations (B, ...); no environment may be stepping."""
+        self.obs = [map_tree(lambda leaf, rows=rows: leaf[rows], obs) for rows in self.envs.groups]
+        # For each group: observations and policy output of the row that is being stepped, or None.
+        self._pending: list[Any] = [None] * len(self.obs)
+
+    def _truncate_lost_episodes(self, steps: int) -> None:
+        """Marks episodes that were lost with their worker as truncated at their last known observation.
+
+        An episode was lost if it is open and its next row is not valid. That row holds the last known
+        observation, from which the policy chose an action that was never stepped. If it is the first row of
+        the rollout, nothing needs to be done: the previous rollout ended with a bootstrap there.
+        """
+        valid, terminated, truncated = (
+            self.storage.array(name)[:steps] for name in ("valid", "terminated", "truncated")
+        )
+        lost = valid[:-1] & ~terminated[:-1] & ~truncated[:-1] & ~valid[1:]
+        for t in np.flatnonzero(lost.any(axis=1)).tolist():
+            envs = np.flatnonzero(lost[t])
+            truncated[t, envs] = True
+            last_obs = map_tree(lambda obs, t=t, envs=envs: obs[t + 1, envs], self.storage.array("obs"))
+            self._finals.append((t, envs, last_obs))
+
+    def _drop_spoiled_episodes(self) -> None:
+        """Marks the rows of episodes that ended in a value that is not finite as not valid.
+
+        Rows of these episodes in earlier rollouts have been learned from already.
+        """
+        valid, terminated, truncated = (
+            self.storage.array(name) for name in ("valid", "terminated", "truncated")
+        )
+        is_border = terminated | truncated | ~valid
+        for t, envs in self._spoiled:
+            for env in envs:
+                borders = np.flatnonzero(is_border[:t, env])
+                first_row = borders[-1] + 1 if len(borders) else 0
+                valid[first_row:t, env] = False
+
+    def random_observations(self, n: int, seed: int) -> Tree:
+        """Returns the observations of random steps, and resets all environments afterwards.
+
+        Actions are samples of the action space. If observations contain masks, they are samples of the
+        untrained policy, which is nearly uniform over the legal actions.
+
+        Args:
+            n: number of observations.
+            seed: of the action space.
+
+        Shapes:
+            -> (n, ...)
+
+        Raises:
+            EnvContractError: as :meth:`collect`.
+        """
+        envs = self.envs
+        envs.action_space.seed(integer_seed(seed, "warm up"))
+        env_indices = np.arange(envs.num_envs)
+        obs = self._watch.reset("warm up")
+        rows = []
+        for _ in range(math.ceil(n / envs.num_envs)):
+            rows.append(map_tree(np.copy, obs))
+            if isinstance(obs, dict) and MASK_KEY in obs:
+                action = self.mode.to_env(self.mode.forward(obs)["action"])
+            else:
+                action = sample_actions(envs.action_space, envs.num_envs)
+            transition = envs.step(action)
+            self._watch.look(transition, env_indices)
+            obs = transition.obs
+        self._start_from(self._watch.reset("collect"))
+        return map_tree(lambda *leaves: np.concatenate(leaves)[:n], *rows)
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics named in ``METRICS``.
+
+        Returns and lengths are taken over the most recent finished episodes, and are missing before the first
+        one. ``env_restarts`` counts from 0 in a resumed run. ``bad_values`` counts the last rollout only.
+        """
+        counts = {
+            "episode_count": float(self.episode_count),
+            "env_restarts": float(self.envs.restarts),
+            "bad_values": float(self.bad_values),
+        }
+        if not self.finished:
+            return counts
+        returns, lengths = zip(*self.finished, strict=True)
+        return counts | {
+            "episode_return": float(np.mean(returns)),
+            "episode_length": float(np.mean(lengths)),
+            "episode_length_max": float(max(lengths)),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state of the environments, the recent finished episodes and their count."""
+        return {
+            "envs": self.envs.state_dict(),
+            "finished": np.array(self.finished, np.float64).reshape(-1, 2),
+            "episode_count": self.episode_count,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
+        """Restores the state.
+
+        Args:
+            state: as :meth:`state_dict` returns it.
+            new_episodes: whether to reset the environments and not to continue the open episodes.
+        """
+        self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
+        self.episode_count = int(state["episode_count"])
+        if self.envs.restorable and not new_episodes:
+            self._start_from(self.envs.load_state_dict(state["envs"]))
+        else:
+            # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
+            self._start_from(self._watch.reset("collect", "resumed", self.episode_count))
+
+
+def _final_fields(finals: list[tuple[int, np.ndarray, Tree]]) -> dict[str, Any]:
+    """Returns the last observations of cut episodes, with the rows and columns that they belong to.
+
+    Args:
+        finals: ``(t, environments, last observations)`` for each row in which an episode was cut.
+
+    Shapes:
+        -> "obs": (K, ...); "t", "env": (K,)
+    """
+    return {
+        "obs": map_tree(lambda *leaves: np.concatenate(leaves), *[obs for _, _, obs in finals]),
+        "t": np.concatenate([np.full(len(envs), t) for t, envs, _ in finals]),
+        "env": np.concatenate([envs for _, envs, _ in finals]),
+    }

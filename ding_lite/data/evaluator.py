@@ -1,0 +1,190 @@
+"""Evaluation: plays whole episodes with the policy's eval mode. Training is not affected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ding_lite.data.episode_quota import SPOILED_PER_EPISODE, shares
+from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.modes import EvalMode
+from ding_lite.envs.checks import Watch
+from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import NotFiniteError
+from ding_lite.trees import Tree
+
+
+class Evaluator:
+    """Plays ``n_episode`` episodes, an equal share in each environment.
+
+    Args:
+        envs: made for evaluation; only the evaluator steps them.
+        mode: eval mode of the policy.
+        n_episode: episodes in one evaluation.
+        max_steps: an episode that reaches this length is cut, in case the environment has no limit.
+    """
+
+    def __init__(self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int) -> None:
+        self.envs = envs
+        self.mode = mode
+        self.n_episode = n_episode
+        self.max_steps = max_steps
+        self._watch = Watch(envs, ", in an evaluation")
+        self._env_indices = np.arange(envs.num_envs)
+        self._bad_values_before = 0  # envs.bad_values when the evaluation began
+
+    def evaluate(self, *stream: str | int, on_step: Callable[[Tree], Any] | None = None) -> Evaluation:
+        """Plays one evaluation. The same ``stream`` gives the same initial states.
+
+        Args:
+            stream: name of the seeds, such as ``(iteration, attempt)``.
+            on_step: called with the observations (B, ...) before each step.
+
+        Raises:
+            EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
+                or a mask leaves no legal action.
+            NotFiniteError: if env.on_bad_value allows values that are not finite, and they occur more than
+                ``SPOILED_PER_EPISODE * n_episode`` times.
+        """
+        left = shares(self.n_episode, self.envs.num_envs)
+        self._bad_values_before = self.envs.bad_values
+        results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
+        round_number = 0
+        while left.any():
+            for episode in self._play_round(left, stream, round_number, on_step):
+                results[episode.env].append(episode)
+                left[episode.env] -= 1
+            round_number += 1
+        episodes = [episode for of_env in results for episode in of_env]
+        return Evaluation(
+            returns=tuple(episode.episode_return for episode in episodes),
+            lengths=tuple(episode.length for episode in episodes),
+            cut_short=sum(episode.cut for episode in episodes),
+        )
+
+    def _play_round(
+        self, left: np.ndarray, stream: tuple[str | int, ...], number: int, on_step: Any
+    ) -> Iterator[Episode]:
+        """Yields finished episodes until each environment has played ``left`` (B,) of them or was cut.
+
+        An environment without a time limit of the library (a native one) is cut here. It cannot be reset
+        alone, so it waits for the next round, which resets all environments.
+        """
+        envs = self.envs
+        done = left <= 0
+        played = np.zeros(envs.num_envs, np.int64)
+        open_lengths = np.zeros(envs.num_envs, np.int64)
+        self.mode.reset()
+        obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
+        self._check_spoiled()
+        while not done.all():
+            if on_step is not None:
+                on_step(obs)
+            transition = envs.step(self.mode.to_env(self.mode.forward(obs)["action"]))
+            self._watch.look(transition, self._env_indices)
+            self._check_spoiled()
+            obs = transition.obs
+            # A row that is not valid begins a new episode: a lost episode is played again.
+            open_lengths = np.where(transition.valid, open_lengths + 1, 0)
+            for episode in transition.episodes:
+                open_lengths[episode.env] = 0
+                if not done[episode.env]:
+                    played[episode.env] += 1
+                    yield episode
+            done |= played >= left
+            for env in np.flatnonzero(~done & (open_lengths >= self.max_steps)):
+                done[env] = True
+                yield Episode(
+                    env=int(env),
+                    episode_return=float(envs.episode_returns[env]),
+                    length=int(envs.episode_lengths[env]),
+                    info={},
+                    cut=True,
+                )
+
+    def _check_spoiled(self) -> None:
+        """Raises NotFiniteError if too many episodes of this evaluation were lost."""
+        spoiled = self.envs.bad_values - self._bad_values_before
+        if spoiled > SPOILED_PER_EPISODE * self.n_episode:
+            raise NotFiniteError(
+                f"an evaluation of {self.n_episode} episodes lost {spoiled} episodes to values that are not "
+                f"finite, more than {SPOILED_PER_EPISODE} per episode; env.on_bad_value="
+                f"{self.envs.on_bad_value!r} is meant for rare values, so correct the environment"
+            )
+
+
+class Scores:
+    """The evaluations of a run: the last one, the best mean return, and whether the task is solved.
+
+    Args:
+        stop_value: the task is solved if the mean returns of two evaluations with different seeds both
+            reach this value; None: it is never solved.
+
+    Attributes:
+        last: the last evaluation, or None.
+        best: highest finite mean return so far; -inf before the first.
+        iteration: of the last evaluation; -1 before the first.
+    """
+
+    def __init__(self, stop_value: float | None) -> None:
+        self.stop_value = stop_value
+        self.last: Evaluation | None = None
+        self.best = -math.inf
+        self.iteration = -1
+
+    def evaluate(self, evaluator: Evaluator, iteration: int) -> tuple[Evaluation, bool]:
+        """Evaluates once, or twice if the first mean reaches ``stop_value``.
+
+        Returns:
+            ``(evaluation, solved)``; the evaluation has the episodes of both rounds.
+        """
+        evaluation = evaluator.evaluate(iteration, 0)
+        solved = False
+        if self.stop_value is not None and evaluation.mean >= self.stop_value:
+            second = evaluator.evaluate(iteration, 1)
+            solved = second.mean >= self.stop_value
+            evaluation = evaluation + second
+        self.last = evaluation
+        self.iteration = iteration
+        return evaluation, solved
+
+    def is_best(self, evaluation: Evaluation) -> bool:
+        """Returns whether the mean return is the best so far, and remembers it if it is.
+
+        Of equal means the later one is the best, because its policy was trained for longer. A mean that is
+        not finite is never the best: no later one could exceed infinity.
+        """
+        if not (math.isfinite(evaluation.mean) and evaluation.mean >= self.best):
+            return False
+        self.best = evaluation.mean
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        last = self.last
+        return {
+            "best": None if math.isinf(self.best) else self.best,
+            "iteration": self.iteration,
+            "last": None if last is None else [list(last.returns), list(last.lengths), last.cut_short],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        last = state["last"]
+        self.last = None if last is None else Evaluation(tuple(last[0]), tuple(last[1]), int(last[2]))
+        self.best = -math.inf if state["best"] is None else float(state["best"])
+        self.iteration = int(state["iteration"])
+
+
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
+    """Returns the logged metrics of an evaluation, by name."""
+    return {
+        "eval/episode_return_mean": evaluation.mean,
+        "eval/episode_return_std": evaluation.std,
+        "eval/episode_return_min": min(evaluation.returns),
+        "eval/episode_return_max": max(evaluation.returns),
+        "eval/episode_length_mean": float(np.mean(evaluation.lengths)),
+        "eval/episode_length_max": float(max(evaluation.lengths)),
+    }

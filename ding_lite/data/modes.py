@@ -1,0 +1,47 @@
+"""The three modes of a policy: the methods that a collector, a learner and an evaluator call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ding_lite.trees import Tree
+
+
+class LearnMode(NamedTuple):
+    """The functions that a learner calls."""
+
+    forward: Callable[..., dict[str, float]]
+    monitor_vars: Callable[[], list[str]]
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[Mapping[str, Any]], None]
+
+
+class CollectMode(NamedTuple):
+    """The functions that a collector calls."""
+
+    forward: Callable[..., dict[str, Any]]
+    to_env: Callable[[Tree], Tree]
+    process_transition: Callable[..., dict[str, Any]]
+    get_train_sample: Callable[[Any], Any]
+    state_dict: Callable[[], dict[str, Any]]
+    load_state_dict: Callable[[Mapping[str, Any]], None]
+    # Takes a mode; returns the mode that collects one rollout in its place. See for_rollout.
+    specialize: Callable[[Any], Any] | None = None
+
+    def for_rollout(self) -> CollectMode:
+        """Returns the mode for one rollout, during which the policy does not change.
+
+        It gives the same rollout. It may be faster: the policy decides once how it acts, and may leave the
+        log-probs to ``get_train_sample``.
+        """
+        mode: CollectMode = self if self.specialize is None else self.specialize(self)
+        return mode
+
+
+class EvalMode(NamedTuple):
+    """The functions that an evaluator calls."""
+
+    forward: Callable[..., dict[str, Any]]
+    to_env: Callable[[Tree], Tree]
+    reset: Callable[[], None]

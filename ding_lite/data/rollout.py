@@ -1,0 +1,155 @@
+"""The rollout: a time-major tree that is written in place and indexed as one object.
+
+Fields (T steps, B envs): obs, action, log_prob, reward, terminated, truncated, valid, and what the
+policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs`` (B, ...), the
+observation after the last row, and, where episodes were cut, ``final``: ``final.obs`` (K, ...), the true
+last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
+
+This is the only module that touches treetensor: its import-time warnings are silenced here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.trees import map_tree, to_dict
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"treevalue\.")
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"treetensor\.|hbutils\.")
+    import treetensor.torch as ttorch
+    from treevalue.tree.common import create_storage
+
+# A treetensor whose leaves are the fields above. (The library ships no type hints.)
+Rollout = Any
+UNLIKE_THE_REST = ("last_obs", "final")  # fields that are not (T, B, ...)
+
+
+def as_rollout(fields: Mapping[str, Any]) -> Rollout:
+    """Makes a rollout of a nested dict of tensors."""
+    # ttorch.Tensor(dict) formats every leaf as text, which takes milliseconds; this takes microseconds.
+    return ttorch.Tensor(create_storage(to_dict(fields)))
+
+
+def view(number: Tensor) -> np.ndarray:
+    """Returns an array on the memory of a CPU tensor."""
+    array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
+    return array
+
+
+def to_device(tree: Any, device: torch.device) -> Any:
+    """Returns a tree of arrays or tensors as tensors on ``device``; on the CPU arrays are not copied."""
+    return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
+
+
+def time_major_fields(rollout: Rollout) -> dict[str, Any]:
+    """Returns the fields that are (T, B, ...), by name."""
+    return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
+
+
+def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
+    """Returns the rows ``rows`` (N,) of flattened (T, B, ...) fields, as (N, ...).
+
+    ``rows`` ascend. If they are all rows, nothing is copied.
+    """
+
+    def flat(leaf: Tensor) -> Tensor:
+        leaf = leaf.flatten(0, 1)
+        return leaf if len(leaf) == len(rows) else leaf.index_select(0, rows)
+
+    return {name: map_tree(flat, field) for name, field in fields.items()}
+
+
+class RolloutStorage:
+    """Arrays (T, B, ...) that are allocated at the first row and reused for every rollout.
+
+    The arrays are on the host, where the environments are. A complete rollout goes to a device in one copy.
+
+    Args:
+        steps: T.
+        num_envs: B.
+    """
+
+    def __init__(self, steps: int, num_envs: int) -> None:
+        self.steps, self.num_envs = steps, num_envs
+        self._arrays: dict[str, Any] = {}
+        self._rows: dict[str, list[Any]] = {}  # a view of each row, made once
+        self._written: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_rows": {}}  # a copy cannot keep views
+
+    def begin(self) -> None:
+        """Begins a rollout. It has the fields that are written from now on."""
+        self._written.clear()
+
+    def reserve(self, steps: int) -> None:
+        """Makes room for at least ``steps`` rows; existing rows stay."""
+        if steps <= self.steps:
+            return
+        more, self.steps = max(steps, 2 * self.steps) - self.steps, max(steps, 2 * self.steps)
+        self._rows = {}
+        self._arrays = map_tree(
+            lambda leaf: np.concatenate([leaf, np.zeros((more, *leaf.shape[1:]), leaf.dtype)]), self._arrays
+        )
+
+    def write(self, t: int, name: str, value: Any, envs: slice = slice(None)) -> Any:
+        """Copies ``value`` into the field ``name`` of row ``t``, for the environments ``envs``.
+
+        Returns:
+            the view of the storage that was written.
+        """
+        self._written.add(name)
+        if name not in self._rows:
+            if name not in self._arrays:
+                self._arrays[name] = self._allocate(value)
+            array = self._arrays[name]
+            self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
+        row = self._rows[name][t]
+        if type(row) is dict:
+            return _write(row, envs, value)
+        row[envs] = value if type(value) is np.ndarray else _as_array(value)
+        return row[envs]
+
+    def _allocate(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: self._allocate(leaf) for name, leaf in value.items()}
+        leaf = _as_array(value)
+        return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
+
+    def array(self, name: str) -> Any:
+        """Returns the array (T, B, ...) of one field."""
+        return self._arrays[name]
+
+    def rollout(self, steps: int | None = None, **others: Any) -> Rollout:
+        """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
+
+        Args:
+            steps: number of rows; None is all.
+            **others: fields that are not (T, B, ...).
+        """
+        written = {name: array for name, array in self._arrays.items() if name in self._written}
+        fields = map_tree(lambda leaf: torch.from_numpy(leaf[:steps]), written)
+        others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
+        return as_rollout({**fields, **others})
+
+
+def _write(row: Any, envs: slice, value: Any) -> Any:
+    if isinstance(row, dict):
+        return {name: _write(leaf, envs, value[name]) for name, leaf in row.items()}
+    row[envs] = _as_array(value)
+    return row[envs]
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if type(value) is np.ndarray:  # the usual case; this is called several times a step
+        return value
+    if isinstance(value, Tensor):
+        return value.numpy() if value.is_cpu else value.cpu().numpy()
+    return np.asarray(value)

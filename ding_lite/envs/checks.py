@@ -1,0 +1,112 @@
+"""Checks what environments return before a policy acts on it or learns from it, on every backend."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from ding_lite.envs.bad_values import LAST_OBSERVATION, bad_observation, bad_step
+from ding_lite.envs.masks import mask_fault, without_legal_action
+from ding_lite.envs.transition import Transition
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import EnvContractError, NotFiniteError
+from ding_lite.trees import MASK_KEY, Tree, children, path_text, space_leaves, value_at
+
+
+class Watch:
+    """Refuses values that are not finite, indices outside their range, and masks without a legal action.
+
+    Args:
+        envs: the environments whose results are checked.
+        suffix: appended to the message of every error, such as ``", in an evaluation"``.
+
+    Raises:
+        EnvContractError: if the space of the masks does not fit the action space.
+    """
+
+    def __init__(self, envs: VectorEnv, suffix: str) -> None:
+        self.envs = envs
+        self._suffix = suffix
+        self._indices = _index_leaves(envs.obs_space)
+        mask = (children(envs.obs_space) or {}).get(MASK_KEY)
+        self._masked = mask is not None
+        if mask is not None and (fault := mask_fault(mask, envs.action_space)):
+            raise EnvContractError(". ".join(fault))
+
+    def reset(self, *stream: str | int) -> Tree:
+        """Resets the environments, checks their observations (B, ...), and returns them.
+
+        Raises:
+            EnvContractError: if an observation is not finite, an index is outside its range, or a mask leaves
+                no legal action.
+        """
+        obs = self.envs.reset(*stream)
+        numbers = np.arange(self.envs.num_envs)
+        if bad := bad_observation(obs, "observation after reset"):
+            self._refuse(bad.env, bad.message, NotFiniteError)
+        self._check_indices(obs, numbers)
+        if self._masked:
+            self._check_masks(obs, np.ones(len(numbers), bool), numbers)
+        return obs
+
+    def look(self, transition: Transition, numbers: np.ndarray) -> None:
+        """Checks one step of some of the environments.
+
+        Args:
+            transition: what the step returned, for G environments.
+            numbers: (G,), the numbers of these environments in the vector.
+
+        Raises:
+            EnvContractError: if a value is not finite, an index is outside its range, or a mask leaves no
+                legal action.
+        """
+        if bad := bad_step(transition):
+            self._refuse(int(numbers[bad.env]), bad.message, NotFiniteError)
+        if self._indices:
+            self._check_indices(transition.obs, numbers)
+            if transition.final_obs is not None:
+                self._check_indices(transition.final_obs, numbers[transition.final_env], LAST_OBSERVATION)
+        if self._masked:
+            acts = np.ones(len(numbers), bool)
+            if self.envs.has_fillers:  # the policy's action on an episode's last observation is discarded
+                acts = ~(transition.terminated | transition.truncated)
+            self._check_masks(transition.obs, acts, numbers)
+
+    def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
+        for leaf in self._indices:
+            array = value_at(obs, leaf.path)
+            outside = (array < leaf.low) | (array > leaf.high)
+            if outside.any():
+                row, *index = np.argwhere(outside)[0].tolist()
+                value = f"{name}{path_text(leaf.path)}{index or ''} = {array[(row, *index)]}"
+                self._refuse(int(numbers[row]), f"{value}, which is not in {leaf.space}")
+
+    def _check_masks(self, obs: Tree, acts: np.ndarray, numbers: np.ndarray) -> None:
+        """Refuses masks without a legal action of environments that the policy acts in, ``acts`` (G,)."""
+        stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & acts
+        if stuck.any():
+            self._refuse(int(numbers[stuck][0]), f"{MASK_KEY} leaves no legal action")
+
+    def _refuse(self, env: int, message: str, kind: type[EnvContractError] = EnvContractError) -> None:
+        raise kind(f"{self.envs.describe(env)}: {message}{self._suffix}")
+
+
+class _IndexLeaf(NamedTuple):
+    """A leaf of whole numbers within bounds; encoders use them as indices."""
+
+    path: tuple[str, ...]
+    space: gym.Space
+    low: Any
+    high: Any
+
+
+def _index_leaves(space: gym.Space) -> list[_IndexLeaf]:
+    found = []
+    for path, leaf in space_leaves(space):
+        if isinstance(leaf, gym.spaces.Discrete):
+            found.append(_IndexLeaf(path, leaf, leaf.start, leaf.start + leaf.n - 1))
+        elif isinstance(leaf, gym.spaces.MultiDiscrete):
+            found.append(_IndexLeaf(path, leaf, leaf.start, leaf.start + leaf.nvec - 1))
+    return found

@@ -1,0 +1,1 @@
+"""Vector environments that are stepped in worker processes."""

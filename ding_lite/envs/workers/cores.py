@@ -1,0 +1,34 @@
+"""Counts CPU cores and divides them between worker processes and torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+
+def cores() -> int:
+    """Returns how many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_workers(double_buffer: bool) -> int:
+    """Returns one worker process per core; half as many if they step while the policy acts."""
+    return max(1, cores() // 2) if double_buffer else cores()
+
+
+@contextlib.contextmanager
+def leaving_cores(busy: int) -> Iterator[None]:
+    """Limits torch to the cores that ``busy`` other processes leave free, but to no fewer than one."""
+    import torch  # here, because workers import this module and must not import torch
+
+    threads = torch.get_num_threads()
+    free = min(threads, max(1, cores() - busy)) if busy else threads
+    if free == threads:
+        yield
+        return
+    torch.set_num_threads(free)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,1 @@
+"""What makes small networks and gradient steps fast."""

@@ -1,0 +1,141 @@
+"""The clipped gradient of a loss by torch: plain autograd, or the same function compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ding_lite.data.minibatches import Batch
+from ding_lite.fast.compiling import CompiledFunction
+from ding_lite.models.memory_layout import laid_out_as
+from ding_lite.trees import leading_size
+
+# A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
+Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
+Number = Tensor | float  # a float if the host knows it already
+Metrics = Mapping[str, Number]
+
+
+class Clip(NamedTuple):
+    """How gradients are clipped: ``kind`` is "clip_norm" (over all parameters), "clip_value" or None."""
+
+    kind: str | None
+    value: float
+
+
+class Gradient(NamedTuple):
+    """The gradient of a loss over one minibatch."""
+
+    values: list[Tensor | None]  # clipped, for each parameter; None if the loss does not reach it
+    norm: Number  # before clipping
+    bad: Number  # 1.0 if the loss or the norm is not finite, else 0.0
+    metrics: Metrics
+
+
+# (the parts of a minibatch, clip) -> gradient
+GradientFunction = Callable[[Sequence[Batch], Clip], Gradient]
+
+
+class Gradients(Protocol):
+    """Chooses the function that computes the gradient of a loss."""
+
+    def of(self, loss: Loss) -> GradientFunction:
+        """Returns the function, which is valid until the policy or its model is changed from outside."""
+
+    def name_of(self, loss: Loss) -> str:
+        """Returns the name of the implementation: "closed form", "compiled" or "autograd"."""
+
+
+def autograd_gradient(
+    loss: Loss, parameters: Sequence[Tensor], parts: Iterable[Mapping[str, Any]], clip: Clip
+) -> Gradient:
+    """Returns the gradient of the sum of ``loss`` over ``parts``, the fields of a minibatch or of its parts.
+
+    Pure: no argument is changed, so that it can be compiled, and called again if that fails.
+    """
+    values: list[Tensor | None] = [None] * len(parameters)
+    metrics: dict[str, Tensor] = {}
+    total = torch.zeros((), device=parameters[0].device)
+    for fields in parts:
+        part, part_metrics = loss(Batch(**fields))
+        gradients = torch.autograd.grad(part, parameters, allow_unused=True)
+        with torch.no_grad():
+            values = [
+                b if a is None else a if b is None else a + b for a, b in zip(values, gradients, strict=True)
+            ]
+            total = total + part.detach()
+            metrics = {
+                k: v.detach() + metrics[k] if k in metrics else v.detach() for k, v in part_metrics.items()
+            }
+    with torch.no_grad():
+        values = [v if v is None else laid_out_as(p, v) for p, v in zip(parameters, values, strict=True)]
+        reached = [value for value in values if value is not None]
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in reached]))
+        if clip.kind == "clip_norm":
+            scale = (clip.value / (norm + 1e-6)).clamp(max=1.0)  # as nn.utils.clip_grad_norm_
+            reached = list(torch._foreach_mul(reached, scale))
+        elif clip.kind == "clip_value":
+            reached = [value.clamp(-clip.value, clip.value) for value in reached]
+        clipped = iter(reached)
+        values = [None if value is None else next(clipped) for value in values]
+        bad = (~torch.isfinite(norm + total)).to(norm.dtype)
+    return Gradient(values, norm, bad, metrics)
+
+
+class TorchGradients:
+    """Gradients by autograd; compiled if ``compiled_size`` is given.
+
+    Args:
+        parameters: to differentiate by.
+        compiled_size: number of samples of a full minibatch. One graph is compiled for full minibatches and
+            one for all other sizes, such as that of a short last minibatch. None: nothing is compiled.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], compiled_size: int | None = None) -> None:
+        self.parameters, self.compiled_size = list(parameters), compiled_size
+        device = self.parameters[0].device.type
+        self._on_host = device == "cpu"
+        # A CUDA graph has one size, so minibatches of other sizes run without.
+        self._of_full = CompiledFunction(autograd_gradient, any_size=False, cuda_graph=device == "cuda")
+        self._of_others = CompiledFunction(autograd_gradient, any_size=True)
+
+    def of(self, loss: Loss) -> GradientFunction:
+        """Returns the function that computes the gradient of ``loss``."""
+
+        def gradient(parts: Sequence[Batch], clip: Clip) -> Gradient:
+            fields = [part.fields() for part in parts]
+            if self.compiled_size is None:
+                return autograd_gradient(loss, self.parameters, fields, clip)
+            size = sum(leading_size(part.obs) for part in parts)
+            compiled = self._of_full if size == self.compiled_size else self._of_others
+            result = compiled(loss, self.parameters, fields, clip)
+            return result if self._on_host else _lasting(result)
+
+        return gradient
+
+    def name_of(self, loss: Loss) -> str:
+        """Returns "compiled" or "autograd"."""
+        return "autograd" if self.compiled_size is None else "compiled"
+
+
+def _lasting(gradient: Gradient) -> Gradient:
+    """Returns the gradient with copies of all numbers that are read after its step.
+
+    A CUDA graph writes its results over those of the step before.
+    """
+    norm, *metrics = stacked([gradient.norm, *gradient.metrics.values()]).unbind()
+    return gradient._replace(
+        norm=norm,
+        bad=torch.as_tensor(gradient.bad).clone(),
+        metrics=dict(zip(gradient.metrics, metrics, strict=True)),
+    )
+
+
+def stacked(numbers: Sequence[Number]) -> Tensor:
+    """Returns numbers as one tensor (N,), without waiting for a device."""
+    if all(isinstance(number, float) for number in numbers):
+        return torch.tensor(numbers)
+    return torch.stack([torch.as_tensor(number) for number in numbers])

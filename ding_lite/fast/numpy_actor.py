@@ -1,0 +1,110 @@
+"""The policy network of a small model in NumPy, on the memory of torch's parameters.
+
+It does the same float32 arithmetic on noise that torch's generator draws, in a third of the time. So the
+actions and the saved generator are those of the model.
+
+Shapes: N samples, F features, A action size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.fast.numpy_distributions import NumpyCategorical, NumpyNormal, mask_of
+from ding_lite.fast.numpy_mlp import BLOCK, NumpyMLP, find_mlp, products_have_one_thread
+from ding_lite.models.actor_critic import VAC, ActorCritic
+from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
+from ding_lite.trees import leaf_at
+
+MAX_WEIGHTS = 2**14  # in a layer; above it torch acts as fast
+# OpenBLAS uses one thread up to this many products, whatever its number of threads. Waking the others costs
+# more.
+MAX_PRODUCTS = 2**18
+
+
+def find_actor(model: ActorCritic, max_weights: int = MAX_WEIGHTS) -> NumpyActor | None:
+    """Returns the NumPy form of a model's policy network, or None if it has none.
+
+    It has one if :func:`~ding_lite.fast.numpy_mlp.find_mlp` knows its layers, and the actions are Discrete
+    or a Normal whose sigma does not depend on the observation.
+
+    Args:
+        model: with an encoder and a head as ``vac`` and ``ppg`` have them.
+        max_weights: in one layer.
+    """
+    if not isinstance(model, VAC):
+        return None
+    head = model.actor_head
+    if type(head) is not ActionHead or not _is_plain_head(head.out):
+        return None
+    mlp = find_mlp(model, model.actor_encoder, head, [head.hidden, head.out.layer])
+    return None if mlp is None or mlp.largest > max_weights else NumpyActor(mlp, head.out)
+
+
+def _is_plain_head(out: Any) -> bool:
+    if type(out) is BoxHead:
+        return out.kind == "normal" and out.sigma_type in ("independent", "fixed")
+    return type(out) is DiscreteHead
+
+
+class NumpyActor:
+    """Draws actions for one model; made by :func:`find_actor`."""
+
+    def __init__(self, mlp: NumpyMLP, out: DiscreteHead | BoxHead) -> None:
+        self.mlp = mlp
+        self.block = BLOCK if products_have_one_thread() else MAX_PRODUCTS // mlp.largest  # rows at a time
+        self.head: NumpyNormal | NumpyCategorical = (
+            NumpyNormal(out) if isinstance(out, BoxHead) else NumpyCategorical()
+        )
+
+    def vectors(self, obs: Any) -> np.ndarray | None:
+        """Returns the leaf of ``obs`` that the encoder reads, or None if it is not an array of its shape."""
+        obs = leaf_at(obs, self.mlp.path)
+        if not isinstance(obs, np.ndarray) or not obs.size:
+            return None
+        return obs if obs.size == len(obs) * self.mlp.in_features else None
+
+    def draw(self, vectors: np.ndarray, obs: Any, generator: torch.Generator) -> tuple[Tensor, np.ndarray]:
+        """Returns actions, as the model's distribution draws them, and the network's output.
+
+        Shapes:
+            vectors (N, ...), scaled where observations are -> (N,) or (N, A), and (N, A)
+        """
+        with np.errstate(all="ignore"):  # the learner checks for non-finite numbers
+            output = self.output(vectors)
+            return torch.from_numpy(self.head.sample(output, mask_of(obs), generator)), output
+
+    def log_prob(self, output: np.ndarray, obs: Any, action: np.ndarray) -> Tensor:
+        """Returns the log-probs of actions from the network's outputs.
+
+        Shapes:
+            with any leading dims: output (..., A), action (...,) or (..., A) -> (...,)
+        """
+        lead = output.shape[:-1]
+        count = math.prod(lead)
+        mask = mask_of(obs)
+        with np.errstate(all="ignore"):
+            log_prob = self.head.log_prob(
+                output.reshape(count, -1),
+                None if mask is None else mask.reshape(count, -1),
+                action.reshape(count, *action.shape[len(lead) :]),
+            )
+        return torch.from_numpy(log_prob.reshape(lead))
+
+    def mode(self, vectors: np.ndarray, obs: Any) -> Tensor:
+        """Returns the greedy actions (N,) or (N, A)."""
+        with np.errstate(all="ignore"):
+            return torch.from_numpy(self.head.mode(self.output(vectors), mask_of(obs)))
+
+    def output(self, vectors: np.ndarray) -> np.ndarray:
+        """Returns the output of the last layer: a logit, or the mean before its bound.
+
+        Shapes:
+            (N, ...) -> (N, A)
+        """
+        return self.mlp.forward(vectors, self.block)

@@ -1,0 +1,344 @@
+"""Decides which implementation acts, computes values, and takes gradients: NumPy, or torch.
+
+    acting       NumPy, or torch
+    values       NumPy, or torch
+    gradients    closed form (in NumPy), compiled, or autograd
+
+Whether torch's gradients are compiled is ``learn.compile`` (``compiling.may_compile``). All implementations
+give the same numbers within rounding. The NumPy implementations are for small networks of vectors on the
+CPU; ``numpy_actor.find_actor`` and ``numpy_mlp.find_critic`` say for which layers. They stand for methods of
+this library, which are listed below. If a subclass, a model or an assignment replaces one of these methods,
+torch runs.
+
+A decision is made when a rollout or a learning phase begins, and for each call outside of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ding_lite.data.minibatches import Batch
+from ding_lite.data.modes import CollectMode
+from ding_lite.data.rollout import Rollout, view
+from ding_lite.fast.closed_form import ClosedForm, Options
+from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
+from ding_lite.fast.numpy_actor import NumpyActor, find_actor
+from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic, max_weights
+from ding_lite.models.actor_critic import VAC, ActorCritic
+from ding_lite.rl.distributions import Distribution
+from ding_lite.trees import Tree, map_tree
+
+# The classes whose methods the NumPy implementations stand for.
+CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
+# What each implementation stands for. Methods of the policy:
+INPUTS = ("inputs", "distribution", "on_device")  # acting: the model's input, and the meaning of its output
+LATE_LOG_PROBS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
+VALUES_WHILE_ACTING = ("_forward_collect", "_process_transition", "_get_train_sample", "credit", "values")
+GRADIENTS = (*INPUTS, "policy_loss", "value_loss")
+# Losses with a closed form, and the terms that each is the sum of.
+CLOSED_FORMS = {"loss": ("policy", "value"), "actor_loss": ("policy",), "critic_loss": ("value",)}
+# Methods of the model:
+MODEL = {
+    "policy": ("compute_actor", "distribution"),
+    "value": ("compute_critic", "compute_actor_critic", "_critic_features"),
+}
+COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic", "_critic_features")
+
+# Fields of a rollout between acting and get_train_sample.
+ACTING_OUTPUT = "acting_output"  # the output of the NumPy actor, from which log-probs are computed at once
+ACTING_VALUE = "acting_value"  # values that a shared network gave while it acted
+
+
+class ActorCriticLike(Protocol):
+    """What the switch uses of a policy; ``policies.actor_critic`` documents it."""
+
+    model: ActorCritic
+    obs_norm: Any
+    generator: torch.Generator
+    cfg: Any
+
+    def inputs(self, obs: Tree) -> Any: ...
+    def distribution(self, inputs: Any, logit: Any) -> Distribution: ...
+    def raw_values(self, value: Tensor) -> Tensor: ...
+
+
+def are_library_methods(thing: Any, names: Sequence[str]) -> bool:
+    """Returns whether the methods ``names`` of an object are those of the ``CLASSES`` of this library."""
+    return all(_is_library_method(thing, name) for name in names)
+
+
+def _is_library_method(thing: Any, name: str) -> bool:
+    method = getattr(thing, name, None)
+    if getattr(method, "__self__", None) is not thing:
+        return False
+    function = getattr(method, "__func__", None)
+    module = _module_of(function)
+    while module.startswith("torch."):  # torch.no_grad() as a decorator
+        function = getattr(function, "__wrapped__", None)
+        module = _module_of(function)
+    name_of_class = getattr(function, "__qualname__", "").partition(".")[0]
+    return module.startswith("ding_lite.") and name_of_class in CLASSES
+
+
+def _module_of(function: Any) -> str:
+    """Returns the module that wrote a function; the ``__module__`` of a wrapper may be copied."""
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
+
+
+def _model_is_ours(model: ActorCritic, part: str) -> bool:
+    """Returns whether the methods that compute the "policy" or the "value" are those of this library."""
+    return are_library_methods(model, [name for name in MODEL[part] if hasattr(model, name)])
+
+
+def _are_current(actor: NumpyActor | None, critic: NumpyMLP | None) -> bool:
+    networks = (None if actor is None else actor.mlp, critic)
+    return all(mlp is None or mlp.is_current() for mlp in networks)
+
+
+class TorchActing:
+    """Acts by the model."""
+
+    name = "torch"
+
+    def __init__(self, policy: ActorCriticLike) -> None:
+        self.policy = policy
+
+    def sample(self, obs: Tree) -> dict[str, Any]:
+        """Returns actions and their log-probs."""
+        policy = self.policy
+        with torch.inference_mode():
+            inputs = policy.inputs(obs)
+            return self._drawn(inputs, policy.model.compute_actor(inputs))
+
+    def sample_with_values(self, obs: Tree) -> dict[str, Any]:
+        """Returns actions, their log-probs, and the values of the observations in raw units."""
+        policy = self.policy
+        with torch.inference_mode():
+            inputs = policy.inputs(obs)
+            logit, value = policy.model.compute_actor_critic(inputs)
+            return {**self._drawn(inputs, logit), ACTING_VALUE: policy.raw_values(value)}
+
+    def _drawn(self, inputs: Any, logit: Any) -> dict[str, Any]:
+        dist = self.policy.distribution(inputs, logit)
+        action = dist.sample(self.policy.generator)
+        return {"action": action, "log_prob": dist.log_prob(action)}
+
+    def greedy(self, obs: Tree) -> Any:
+        """Returns the greedy actions."""
+        policy = self.policy
+        with torch.inference_mode():
+            inputs = policy.inputs(obs)
+            return policy.distribution(inputs, policy.model.compute_actor(inputs)).mode()
+
+
+class NumpyActing:
+    """Acts in NumPy; observations that are not plain arrays go to the model."""
+
+    name = "NumPy"
+
+    def __init__(self, policy: ActorCriticLike, actor: NumpyActor) -> None:
+        self.policy, self.actor = policy, actor
+        self.torch = TorchActing(policy)
+
+    def _vectors(self, obs: Tree) -> np.ndarray | None:
+        """Returns the scaled input of the network, or None if ``obs`` is not an array of its shape."""
+        vectors, norm = self.actor.vectors(obs), self.policy.obs_norm
+        if vectors is None or norm is None:
+            return vectors
+        scaled: np.ndarray = norm.of_array(vectors, self.actor.mlp.path)
+        return scaled
+
+    def sample(self, obs: Tree) -> dict[str, Any]:
+        """Returns actions and their log-probs."""
+        vectors = self._vectors(obs)
+        if vectors is None:
+            return self.torch.sample(obs)
+        action, output = self.actor.draw(vectors, obs, self.policy.generator)
+        return {"action": action, "log_prob": self.actor.log_prob(output, obs, action.numpy())}
+
+    def sample_outputs(self, obs: Tree) -> dict[str, Any]:
+        """Returns actions, and the outputs from which :meth:`add_log_probs` computes their log-probs."""
+        vectors = self._vectors(obs)
+        if vectors is None:
+            return self.torch.sample(obs)
+        action, output = self.actor.draw(vectors, obs, self.policy.generator)
+        return {"action": action, ACTING_OUTPUT: output}
+
+    def add_log_probs(self, rollout: Rollout) -> None:
+        """Replaces the outputs in a rollout by log-probs, in one call; sigma must be that of the rollout."""
+        output = rollout.pop(ACTING_OUTPUT, None)
+        if output is not None:
+            obs, action = map_tree(view, rollout.obs), view(rollout.action)
+            rollout.log_prob = self.actor.log_prob(view(output), obs, action)
+
+    def greedy(self, obs: Tree) -> Any:
+        """Returns the greedy actions."""
+        vectors = self._vectors(obs)
+        return self.torch.greedy(obs) if vectors is None else self.actor.mode(vectors, obs)
+
+
+class Switch:
+    """Decides for one policy.
+
+    Args:
+        policy: an ``ActorCriticPolicy``.
+
+    Attributes:
+        use_numpy: False lets torch do everything.
+    """
+
+    def __init__(self, policy: ActorCriticLike) -> None:
+        self.policy, self.use_numpy = policy, True
+        self._actor: NumpyActor | None = None
+        self._critic: NumpyMLP | None = None
+        self._examined: ActorCritic | None = None  # the model that _actor and _critic were found in
+
+    def _examine(self) -> None:
+        """Finds the NumPy forms of the networks, unless those from before are still current."""
+        model = self.policy.model
+        if self._examined is model and _are_current(self._actor, self._critic):
+            return
+        self._actor = find_actor(model)
+        self._critic = find_critic(model)
+        self._examined = model
+
+    def acting(self) -> NumpyActing | TorchActing:
+        """Returns the implementation that acts."""
+        model = self.policy.model
+        if self.use_numpy and _model_is_ours(model, "policy"):
+            self._examine()
+            actor = self._actor
+            if actor is not None and not actor.mlp.has_hooks() and are_library_methods(self.policy, INPUTS):
+                return NumpyActing(self.policy, actor)
+        return TorchActing(self.policy)
+
+    def rollout_mode(self, mode: CollectMode) -> CollectMode:
+        """Returns the policy's own ``mode``, specialised for one rollout."""
+        acting = self.acting()
+        if not are_library_methods(self.policy, ("_forward_collect",)):
+            return mode
+        if isinstance(acting, NumpyActing) and are_library_methods(self.policy, LATE_LOG_PROBS):
+            add_log_probs = acting.add_log_probs
+
+            def get_train_sample(rollout: Rollout) -> Rollout:
+                add_log_probs(rollout)
+                return mode.get_train_sample(rollout)
+
+            return mode._replace(forward=acting.sample_outputs, get_train_sample=get_train_sample)
+        if isinstance(acting, TorchActing) and self._gives_values():
+            return mode._replace(forward=acting.sample_with_values)
+        return mode._replace(forward=acting.sample)
+
+    def _gives_values(self) -> bool:
+        """Returns whether the network computes values while it acts, at little cost.
+
+        That is the case if its class says how to compute both together, and no class after it how to compute
+        one alone.
+        """
+        model = self.policy.model
+        if not are_library_methods(self.policy, (*VALUES_WHILE_ACTING, "raw_values")):
+            return False
+        if isinstance(model, VAC) and model.critic_encoder is not None:
+            return False
+        if not vars(model).keys().isdisjoint(COMPUTES):
+            return False
+        defined = next(kind for kind in type(model).__mro__ if not vars(kind).keys().isdisjoint(COMPUTES))
+        return defined is not ActorCritic and "compute_actor_critic" in vars(defined)
+
+    def critic(self) -> Callable[[Any], Tensor]:
+        """Returns the function that computes values (N,) of inputs, without gradient."""
+        mlp = self._numpy_critic()
+        if mlp is None:
+            return self.policy.model.compute_critic
+
+        def values(inputs: Any) -> Tensor:
+            with np.errstate(all="ignore"):  # the learner checks for non-finite numbers
+                return torch.from_numpy(mlp.forward(mlp.rows(Batch(obs=inputs)))[:, 0])
+
+        return values
+
+    def _numpy_critic(self) -> NumpyMLP | None:
+        if not self.use_numpy or not _model_is_ours(self.policy.model, "value"):
+            return None
+        self._examine()
+        return None if self._critic is None or self._critic.has_hooks() else self._critic
+
+    def gradients(
+        self, parameters: Sequence[Tensor], compiled_size: int | None, *, closed_form: bool
+    ) -> PolicyGradients:
+        """Returns the choice of gradients for one optimiser.
+
+        Args:
+            parameters: of the optimiser.
+            compiled_size: see :class:`~ding_lite.fast.gradients.TorchGradients`.
+            closed_form: whether closed forms may be used.
+        """
+        return PolicyGradients(self, TorchGradients(parameters, compiled_size), closed_form)
+
+
+class PolicyGradients:
+    """The closed form if it is valid, else torch."""
+
+    def __init__(self, switch: Switch, torch_gradients: TorchGradients, closed_form: bool) -> None:
+        self.switch = switch
+        self.torch = torch_gradients
+        self.closed_form = closed_form
+        self._form: ClosedForm | None = None
+        self._examined: ActorCritic | None = None  # the model that _form is for
+
+    def of(self, loss: Loss) -> GradientFunction:
+        """Returns the function that computes the gradient of ``loss`` of the policy as it is now."""
+        plain, closed = self.torch.of(loss), self._closed(loss)
+        if closed is None:
+            return plain
+        return lambda parts, clip: closed(parts, clip) if len(parts) == 1 else plain(parts, clip)
+
+    def name_of(self, loss: Loss) -> str:
+        """Returns "closed form", "compiled" or "autograd"."""
+        return "closed form" if self._closed(loss) is not None else self.torch.name_of(loss)
+
+    def _closed(self, loss: Loss) -> GradientFunction | None:
+        policy: Any = self.switch.policy
+        name = getattr(loss, "__name__", "")
+        if not (self.closed_form and self.switch.use_numpy and name in CLOSED_FORMS):
+            return None
+        if loss != getattr(policy, name) or not are_library_methods(policy, (*GRADIENTS, name)):
+            return None
+        terms = CLOSED_FORMS[name]
+        if not all(_model_is_ours(policy.model, term) for term in terms):
+            return None
+        if policy.cfg.learn.kl_penalty is not None or torch.is_autocast_enabled("cpu"):
+            return None
+        form = self._current_form()
+        if not form.covers(terms):
+            return None
+        options = _options(policy)  # last, since it waits for a device
+        return None if options is None else form.of(terms, options)
+
+    def _current_form(self) -> ClosedForm:
+        """Returns the closed form for the model as it is now."""
+        form, model = self._form, self.switch.policy.model
+        if form is not None and self._examined is model and _are_current(form.actor, form.critic):
+            return form
+        self._examined = model
+        self._form = ClosedForm(find_actor(model, max_weights()), find_critic(model), self.torch.parameters)
+        return self._form
+
+
+def _options(policy: Any) -> Options | None:
+    """Returns the coefficients of PPO's losses, or None if one is not a plain number."""
+    learn = policy.cfg.learn
+    coefficients = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
+    if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in coefficients):
+        return None
+    clip_ratio, entropy_weight, value_clip = (None if x is None else float(x) for x in coefficients)
+    assert clip_ratio is not None
+    assert entropy_weight is not None
+    return Options(
+        clip_ratio, entropy_weight, value_clip, learn.dual_clip, learn.value_weight, learn.value_loss
+    )

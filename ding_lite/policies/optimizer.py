@@ -1,0 +1,290 @@
+"""One gradient step: clipping, the guard against non-finite steps, and Adam.
+
+The loop over minibatches is the policy's, so that ``learn_mode`` works without a pipeline. What a step does
+is here, in one place, so that it can be guarded and measured. ``fast.gradients`` computes the gradient.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ding_lite.data.minibatches import Batch
+from ding_lite.errors import NumericsError
+from ding_lite.fast.gradients import (
+    Clip,
+    Gradient,
+    GradientFunction,
+    Gradients,
+    Loss,
+    Metrics,
+    Number,
+    TorchGradients,
+    stacked,
+)
+from ding_lite.models.heads import clamp_to_ranges
+from ding_lite.models.memory_layout import laid_out_as
+
+BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
+
+
+class BadSteps:
+    """The number of steps that were not finite, over all optimisers of a run, and how many are tolerated."""
+
+    def __init__(self, budget: int = 0) -> None:
+        self.budget, self.count = budget, 0
+
+    @property
+    def left(self) -> int:
+        """The number of further bad steps that are tolerated."""
+        return max(0, self.budget - self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = int(state["count"])
+
+
+def _flat(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Returns views (numel,) in the order of memory: Adam's kernel copies tensors that are not contiguous."""
+    return [tensor.detach().as_strided((tensor.numel(),), (1,)) for tensor in tensors]
+
+
+class Optimizer:
+    """Adam with clipped gradients. A step that is not finite changes nothing.
+
+    Args:
+        parameters: those that the loss reaches.
+        learning_rate: of the first step; assign ``optimizer.learning_rate`` to change it.
+        eps: Adam's.
+        grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
+        grad_clip_value: the bound.
+        bad_steps: of the run. The first bad step beyond their budget stops all that follow until
+            :meth:`first_bad_step` is called, so that the parameters are still those that it failed with.
+        gradients: computes gradients; autograd if None.
+        ranges: ``(parameter, low, high)`` of parameters that are clamped after each step
+            (``models.heads.parameter_ranges``).
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        learning_rate: float,
+        eps: float,
+        grad_clip_type: str | None,
+        grad_clip_value: float,
+        bad_steps: BadSteps | None = None,
+        gradients: Gradients | None = None,
+        ranges: Sequence[tuple[Tensor, float, float]] = (),
+    ) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        own = {id(p) for p in self.parameters}
+        self.ranges = [each for each in ranges if id(each[0]) in own]
+        self.clip = Clip(grad_clip_type, grad_clip_value)
+        self.learning_rate, self.eps = learning_rate, eps
+        # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
+        self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
+        self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
+        self.bad_steps = bad_steps or BadSteps()
+        self.gradients: Gradients = TorchGradients(self.parameters) if gradients is None else gradients
+        self.on_host = self._counts.device.type == "cpu"  # numbers can be read without waiting for a device
+        self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
+        self._chosen: dict[Loss, GradientFunction] | None = None  # within a phase
+        # Of the steps since first_bad_step(): 1 for each that was not taken, and their number.
+        self._flags: list[Number] = []
+        self._not_taken: Number = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_reached": {}}  # its counts are views, which a copy cannot keep
+
+    @contextlib.contextmanager
+    def phase(self) -> Iterator[None]:
+        """A series of steps, between which nothing else changes the policy.
+
+        The gradient function of each loss is chosen once.
+        """
+        self._chosen = {}
+        self._lay_out()
+        try:
+            yield
+        finally:
+            self._chosen = None
+
+    def step(self, loss: Loss, *parts: Batch) -> Metrics:
+        """Takes one step down ``loss`` and returns its metrics and ``grad_norm``, the norm before clipping.
+
+        If the loss or the norm is not finite, neither parameters nor Adam's moments change. No device is
+        waited for; :meth:`first_bad_step` reports it later.
+
+        Args:
+            loss: of a minibatch, pure.
+            parts: the minibatch, or parts of a minibatch that is too large for one backward pass. The losses
+                and metrics of parts add up.
+        """
+        gradient = self.gradient(loss, parts)
+        self.apply(gradient)
+        return {**gradient.metrics, "grad_norm": gradient.norm}
+
+    def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
+        """Returns the clipped gradient of the sum of ``loss`` over the parts of a minibatch."""
+        if self._chosen is None:
+            self._lay_out()
+            return self.gradients.of(loss)(parts, self.clip)
+        if loss not in self._chosen:
+            self._chosen[loss] = self.gradients.of(loss)
+        return self._chosen[loss](parts, self.clip)
+
+    @torch.no_grad()
+    def apply(self, gradient: Gradient) -> None:
+        """Takes Adam's step along a gradient if it is finite."""
+        bad = self._flag(gradient.bad)
+        self._flags.append(bad)
+        self._not_taken = self._not_taken + bad
+        reached = tuple(value is not None for value in gradient.values)
+        if reached not in self._reached:
+            self._reached[reached] = self._part(reached)
+        parameters, means, squares, counts, own = self._reached[reached]
+        gradients = [value for value in gradient.values if value is not None]
+        # Gradients have the memory layout of their parameters; those in closed form are contiguous.
+        if not all([parameter.is_contiguous() for parameter in parameters]):  # noqa: C419 - half the time
+            gradients = [laid_out_as(p, value) for p, value in zip(parameters, gradients, strict=True)]
+            parameters, gradients, means, squares = map(_flat, (parameters, gradients, means, squares))
+        if isinstance(bad, Tensor):
+            self._counts.addcmul_(own, 1 - bad)
+        elif bad:
+            return
+        else:
+            self._counts.add_(own)
+        torch._fused_adam_(
+            parameters,
+            gradients,
+            means,
+            squares,
+            [],
+            counts,
+            # As GradScaler does: if it is 1, nothing changes.
+            found_inf=bad if isinstance(bad, Tensor) else None,
+            lr=self.learning_rate,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            weight_decay=0.0,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+        clamp_to_ranges(self.ranges)
+
+    def _flag(self, bad: Number) -> Number:
+        """Returns 1 if a step must not be taken, else 0: a float on the host, else a tensor.
+
+        A step is not taken if it is not finite, or if earlier steps exceeded the budget.
+        """
+        over = self._not_taken > self.bad_steps.left
+        if self.on_host:
+            return max(float(bad), float(over))
+        bad = torch.as_tensor(bad)
+        return bad.maximum(over) if isinstance(over, Tensor) else bad
+
+    @torch.no_grad()
+    def _lay_out(self) -> None:
+        """Gives the moments the memory layout that their parameters have now.
+
+        Adam's kernel walks through the memory of all of them in parallel and ignores strides. A parameter
+        with gaps in its memory, such as a slice, gets new memory.
+        """
+        for parameter, *moments in zip(self.parameters, self._means, self._squares, strict=True):
+            if torch.empty_like(parameter).stride() != parameter.stride():  # it has gaps
+                parameter.data = parameter.clone(memory_format=torch.contiguous_format)
+            for moment in moments:
+                moment.data = laid_out_as(parameter, moment)
+
+    def _part(self, reached: tuple[bool, ...]) -> tuple[Any, ...]:
+        """Returns the reached parameters, their moments and counts, and 1.0 for each reached parameter."""
+        # The counts are views, so that one call increments all.
+        of_all = (self.parameters, self._means, self._squares, self._counts.unbind())
+        own = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
+        return *(list(compress(tensors, reached)) for tensors in of_all), own
+
+    def first_bad_step(self) -> int | None:
+        """Returns the number of the first step since the last call that exceeded the budget, or None.
+
+        Waits for a device once.
+        """
+        flags, self._flags, self._not_taken = self._flags, [], 0.0
+        bad = [step for step, flag in enumerate(flags if self.on_host else stacked(flags).tolist()) if flag]
+        left = self.bad_steps.left
+        self.bad_steps.count += len(bad)
+        return bad[left] if len(bad) > left else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns moments and counts. ``eps`` is not saved: a resumed run takes it from its config."""
+        moments = zip(self._means, self._squares, strict=True)
+        return {
+            "learning_rate": self.learning_rate,
+            "counts": self._counts,
+            "moments": {k: {"mean": mean, "square": square} for k, (mean, square) in enumerate(moments)},
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.learning_rate = float(state["learning_rate"])
+        mine = self.state_dict()
+        pairs = [("counts", mine["counts"], state["counts"])]
+        for number, moments in mine["moments"].items():
+            pairs += [(f"{k} {number}", moments[k], state["moments"][number][k]) for k in moments]
+        for name, tensor, value in pairs:
+            if value.shape != tensor.shape:
+                raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(value.shape)}")
+            tensor.copy_(value)
+
+
+class Steps:
+    """The gradient steps of one phase: takes them, keeps their metrics, and reports one that is not finite.
+
+    Args:
+        optimizer: takes the steps.
+        failure: makes the error for a step that is not finite, from its loss, minibatch, metrics and number.
+            The policy is as it was before that step.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, failure: Callable[[Loss, Batch, Metrics, int], NumericsError]
+    ) -> None:
+        self.optimizer, self.failure = optimizer, failure
+        self.history: list[Metrics] = []
+        self._unchecked: list[tuple[Loss, Callable[[], Batch]]] = []
+
+    def take(self, loss: Loss, *parts: Batch, remake: Callable[[], Batch]) -> Metrics:
+        """Takes a step and returns its metrics; ``remake`` makes its minibatch again."""
+        metrics = self.optimizer.step(loss, *parts)
+        self.history.append(metrics)
+        self._unchecked.append((loss, remake))
+        return metrics
+
+    def check(self) -> None:
+        """Looks at the steps since the last check, waiting for a device once.
+
+        Raises:
+            NumericsError: if one of them was not finite, beyond the budget.
+        """
+        bad = self.optimizer.first_bad_step()
+        if bad is not None:
+            loss, remake = self._unchecked[bad]
+            step = len(self.history) - len(self._unchecked) + bad
+            raise self.failure(loss, remake(), self.history[step], step)
+        self._unchecked.clear()
+
+    def mean_metrics(self) -> dict[str, float]:
+        """Returns the mean of every metric over the steps that have it, waiting for a device once."""
+        names = sorted({name for step in self.history for name in step})
+        if not names:
+            return {}
+        means = [stacked([step[name] for step in self.history if name in step]).mean() for name in names]
+        return dict(zip(names, torch.stack(means).tolist(), strict=True))

@@ -1,0 +1,62 @@
+"""Named random streams, all derived from the one seed of a run.
+
+Each use of randomness has a name, and each name has its own stream, so a new use never changes the numbers
+of another. ``numpy.random.SeedSequence`` makes the streams of neighbouring seeds unrelated.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def seed_sequence(seed: int, *name: str | int) -> np.random.SeedSequence:
+    """Returns the seed sequence of the stream ``name``, such as ``("env", 3, 17)``.
+
+    Args:
+        seed: of the run; not negative.
+        name: strings and integers that together name the stream.
+
+    Raises:
+        ValueError: if ``seed`` is negative.
+    """
+    key = tuple(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in name)
+    return np.random.SeedSequence(entropy=seed, spawn_key=key)
+
+
+def integer_seed(seed: int, *name: str | int) -> int:
+    """Returns a seed in 0 .. 2^31 - 1 for ``env.reset(seed=...)``, from the stream ``name``."""
+    return int(seed_sequence(seed, *name).generate_state(1)[0]) & 0x7FFFFFFF
+
+
+def numpy_generator(seed: int, *name: str | int) -> np.random.Generator:
+    """Returns a new NumPy generator for the stream ``name``."""
+    return np.random.Generator(np.random.PCG64(seed_sequence(seed, *name)))
+
+
+def torch_generator(seed: int, *name: str | int, device: Any = "cpu") -> torch.Generator:
+    """Returns a new torch generator on ``device`` for the stream ``name``."""
+    import torch
+
+    generator = torch.Generator(device=device)
+    generator.manual_seed(integer_seed(seed, *name))
+    return generator
+
+
+class GeneratorState:
+    """Saves and restores the state of a torch generator, with the methods that checkpoints call."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.generator.set_state(state["state"])

@@ -1,0 +1,1 @@
+"""A training run: its loop, its folder and checkpoints, and how it is resumed."""

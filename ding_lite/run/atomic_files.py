@@ -1,0 +1,121 @@
+"""Files and folders that are either complete or absent, and that survive a power loss."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+
+def read_bounded(file: Path, limit: int | None, expected: int | None = None) -> bytes:
+    """Returns a file's bytes; checks the kind and the size of the file before it reads them.
+
+    Args:
+        file: a regular file. A link is refused, and so is a pipe, which could block forever.
+        limit: maximum number of bytes, or None.
+        expected: exact number of bytes, or None.
+
+    Raises:
+        OSError: if the file cannot be read. The message continues a sentence that begins with its name.
+    """
+    try:
+        if file.is_symlink() or not file.is_file():
+            raise OSError("is missing")
+        size = file.stat().st_size
+        if expected is not None and size != expected:
+            raise OSError(f"has {size} bytes, its manifest says {expected}")
+        if limit is not None and size > limit:
+            raise OSError(f"has {size} bytes, and at most {limit} are read")
+        with file.open("rb") as stream:
+            return stream.read(size)
+    except (MemoryError, OverflowError) as error:
+        raise OSError("is too large for the memory of this machine") from error
+    except OSError as error:
+        raise OSError(f"cannot be read: {error.strerror}" if error.errno else str(error)) from error
+
+
+def write_synced(file: Path, data: bytes) -> None:
+    """Writes a file and waits until it is on the disk."""
+    with file.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until renames inside ``folder`` are on the disk; does nothing on Windows."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def replace_folder(new: Path, old: Path) -> None:
+    """Renames ``new`` to ``old``, and removes the folder that was there, if any."""
+    if not old.exists():
+        new.rename(old)
+    elif _exchange(new, old):
+        shutil.rmtree(new)
+    else:
+        # Without an atomic exchange the old folder keeps another name until the new one is in place.
+        aside = old.with_name(f".{old.name}.old")
+        shutil.rmtree(aside, ignore_errors=True)
+        old.rename(aside)
+        try:
+            new.rename(old)
+        except BaseException:
+            aside.rename(old)
+            raise
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swaps two folders atomically (Linux: renameat2, RENAME_EXCHANGE); returns whether that succeeded."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    at_cwd, exchange = -100, 2
+    return renameat2(at_cwd, os.fsencode(a), at_cwd, os.fsencode(b), exchange) == 0
+
+
+@contextlib.contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Yields a temporary path, which replaces ``file`` if the block ends without an error."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def open_locked(file: Path) -> TextIO:
+    """Opens ``file`` for appending and locks it against other processes, and against this one.
+
+    The lock is released when the stream is closed or the process ends, whatever signal ends it.
+
+    Raises:
+        BlockingIOError: if the file is locked.
+        OSError: if the file cannot be written to.
+    """
+    stream = file.open("a")
+    if os.name == "posix":
+        import fcntl
+
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.close()
+            raise
+        except OSError:  # a file system without locks: two runs in the folder are not noticed
+            pass
+    return stream

@@ -1,0 +1,83 @@
+"""Builds the parts of a run from its config: environments, policy, collector and evaluator."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.data.collector import Collector
+from ding_lite.data.evaluator import Evaluator
+from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.policies.base import Policy
+
+
+def build_envs(cfg: Any, env_setting: EnvSetting | None, resources: ExitStack) -> tuple[VectorEnv, VectorEnv]:
+    """Makes the environments of a run.
+
+    Args:
+        cfg: a complete config.
+        env_setting: ``(make, collector_cfgs, evaluator_cfgs)``, used instead of the environments that the
+            config describes.
+        resources: closes the environments when it is closed.
+
+    Returns:
+        The environments to collect from, and those to evaluate on.
+
+    Raises:
+        EnvError: if the environments cannot be made.
+    """
+    env, seed = cfg.env, cfg.seed
+    ignore_done = cfg.policy.learn.get("ignore_done", False)
+    if env_setting is None:
+        collector_envs = make_vector_env(env, env.collector_env_num, seed, final_of_terminated=ignore_done)
+        resources.callback(collector_envs.close)
+        evaluator_envs = make_vector_env(env, env.evaluator_env_num, seed, evaluate=True)
+        resources.callback(evaluator_envs.close)
+        return collector_envs, evaluator_envs
+    make, collector_cfgs, evaluator_cfgs = env_setting
+    collector_envs = vector_env_of(
+        make, collector_cfgs, seed, final_of_terminated=ignore_done, on_bad_value=env.on_bad_value
+    )
+    resources.callback(collector_envs.close)
+    evaluator_envs = vector_env_of(
+        make, evaluator_cfgs, seed, max_steps=env.max_eval_steps, on_bad_value=env.on_bad_value
+    )
+    resources.callback(evaluator_envs.close)
+    return collector_envs, evaluator_envs
+
+
+def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Policy:
+    """Builds the policy for the spaces of ``envs``.
+
+    Args:
+        cfg: a complete config.
+        envs: environments that the policy acts in.
+        model: trained as it is, instead of a model built from the config.
+
+    Raises:
+        ConfigError: if the policy or its model cannot be built for these spaces.
+    """
+    policy: Policy = POLICY_REGISTRY.get(cfg.policy.type)(
+        cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed
+    )
+    return policy
+
+
+def build_collector(cfg: Any, envs: VectorEnv, policy: Policy) -> Collector:
+    """Builds the collector and allocates its memory for one rollout.
+
+    Memory that does not suffice is thus noticed before the run has a folder.
+    """
+    collect = cfg.policy.collect
+    collector = Collector(envs, policy.collect_mode, collect.n_sample, collect.get("n_episode"))
+    collector.storage.write(0, "obs", collector.obs[0], envs.groups[0])
+    return collector
+
+
+def build_evaluator(cfg: Any, envs: VectorEnv, policy: Policy) -> Evaluator:
+    """Builds the evaluator, which plays on environments of its own."""
+    return Evaluator(envs, policy.eval_mode, cfg.env.n_evaluator_episode, cfg.env.max_eval_steps)

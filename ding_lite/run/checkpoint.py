@@ -1,0 +1,356 @@
+"""Checkpoints: folders of JSON and safetensors that are either complete or absent.
+
+    state.json           the state tree, with a name in the place of each array
+    tensors.safetensors  the arrays
+    config.json          the resolved config
+    manifest.json        format version, and size and SHA-256 of every other file and of its own body
+
+A checkpoint is written under a temporary name, synced, read back, and then renamed. Loading a checkpoint from
+any source never runs code: nothing is unpickled, imported or executed. See SECURITY.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ding_lite.errors import CheckpointError
+from ding_lite.run.atomic_files import read_bounded, replace_folder, sync_folder, write_synced
+from ding_lite.run.progress import Progress
+
+FORMAT_VERSION = 1
+MANIFEST, STATE, TENSORS, CONFIG = "manifest.json", "state.json", "tensors.safetensors", "config.json"
+FILES = (STATE, TENSORS, CONFIG)
+MAX_JSON_BYTES = 2**26  # parsed JSON takes about thirty times its size: 2 GB at most
+MAX_FAILURES = 3  # failed saves in a row that end a run
+ABANDONED = "abandoned"  # folder in ckpt/ for checkpoints past the one that a run was resumed from
+DUMP = "dump"  # folder beside ckpt/ for a gradient step that failed; it is no checkpoint of the run
+ARRAY = "__array__"  # {"__array__": name} in state.json stands for an array
+
+
+def save_checkpoint(folder: Path, state: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Writes ``state`` to ``folder``; a checkpoint that is already there is replaced atomically.
+
+    Raises:
+        CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
+    """
+    from safetensors.numpy import save
+
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # from a process that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        arrays: dict[str, np.ndarray] = {}
+        tree = _pull_arrays(state, "", arrays)
+        contents = {
+            STATE: json.dumps(tree, indent=1).encode(),
+            TENSORS: save(arrays),
+            CONFIG: json.dumps(config, indent=1).encode(),
+        }
+        body = {
+            "format_version": FORMAT_VERSION,
+            "files": {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in contents.items()},
+        }
+        manifest = {**body, "sha256": _sha256(_canonical(body))}
+        contents[MANIFEST] = json.dumps(manifest, indent=1).encode()
+        for name, data in contents.items():
+            write_synced(temporary / name, data)
+        sync_folder(temporary)
+        _verified_files(temporary)  # some full disks report no error: the old checkpoint stays until here
+        replace_folder(temporary, folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns ``(state, config)`` of a checkpoint after verifying it; arrays are NumPy arrays.
+
+    Raises:
+        CheckpointError: if a file is missing, damaged, not of a checkpoint, or of a newer format.
+    """
+    from safetensors.numpy import load
+
+    contents = _verified_files(Path(folder))
+    try:
+        arrays = load(contents[TENSORS])
+        state = _put_arrays(json.loads(contents[STATE]), arrays)
+        config = json.loads(contents[CONFIG])
+    except Exception as error:
+        raise CheckpointError(f"checkpoint {folder}: {type(error).__name__}: {error}") from error
+    if arrays:
+        raise CheckpointError(f"checkpoint {folder}: {STATE} names none of the arrays {sorted(arrays)[:3]}")
+    if not isinstance(state, dict) or not isinstance(config, dict):
+        raise CheckpointError(f"checkpoint {folder}: {STATE} and {CONFIG} must hold JSON objects")
+    return state, config
+
+
+def find_checkpoint(path: Path, name: str) -> Path:
+    """Returns ``path`` if it is a checkpoint, or the checkpoint called ``name`` if it is a run.
+
+    "last" stands in for a missing "best", since a run may not have been evaluated yet.
+
+    Raises:
+        CheckpointError: if there is no such checkpoint.
+    """
+    path = Path(path)
+    names = (name, "last") if name == "best" else (name,)
+    for folder in (path, *(path / "ckpt" / candidate for candidate in names)):
+        if (folder / MANIFEST).is_file():
+            return folder
+    if (path / "config.json").is_file():
+        raise CheckpointError(
+            f"{path} is a run without a checkpoint: it ended before its first save. A lower checkpoint.freq "
+            "(in env steps) saves earlier"
+        )
+    raise CheckpointError(
+        f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or {path / MANIFEST}"
+    )
+
+
+def checkpoints_of(run: Path) -> dict[Path, int]:
+    """Returns the checkpoints of a run with their iterations, the newest first, without verifying them.
+
+    A checkpoint whose iteration cannot be read has -1 and comes first, so that it is reported as damaged.
+    Among checkpoints of one iteration ``last`` comes first, since it was written last.
+    """
+    reserved_names = re.compile(r"last|best|iteration_\d+|\.\w+\.old")
+    iterations = {
+        folder: _iteration_of(folder)
+        for folder in (run / "ckpt").glob("*")
+        if folder.is_dir()
+        and not folder.name.endswith(".tmp")
+        # A script may save checkpoints under names of its own.
+        and (reserved_names.fullmatch(folder.name) or (folder / MANIFEST).is_file())
+    }
+
+    def order(folder: Path) -> tuple[bool, int, bool, str]:
+        iteration = iterations[folder]
+        return iteration >= 0, -iteration, folder.name != "last", folder.name
+
+    return {folder: iterations[folder] for folder in sorted(iterations, key=order)}
+
+
+def _iteration_of(folder: Path) -> int:
+    """Returns the iteration in a checkpoint's state.json, or -1 if it cannot be read; reads no arrays."""
+    try:
+        return int(json.loads(read_bounded(folder / STATE, MAX_JSON_BYTES))["progress"]["iteration"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return -1
+
+
+class CheckpointKeeper:
+    """Writes the folder ``ckpt`` of a run: ``last``, ``best``, and the newest snapshots ``iteration_*``.
+
+    Args:
+        folder: folder of the run.
+        config: saved with every checkpoint.
+        keep: number of snapshots to keep.
+        freq: env steps between saves of ``last``; 0 saves at the end only.
+        keep_freq: env steps between snapshots; 0 makes none.
+    """
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], keep: int, freq: int = 0, keep_freq: int = 0
+    ) -> None:
+        self.folder = folder / "ckpt"
+        self.config = config
+        self.keep = keep
+        self.freq = freq
+        self.keep_freq = keep_freq
+        self._failures = 0  # saves in a row
+
+    def save_due(
+        self, progress: Progress, is_best: bool, state: Callable[[], Mapping[str, Any]]
+    ) -> str | None:
+        """Saves the checkpoints that are due after an iteration.
+
+        Args:
+            progress: progress of the run after the iteration.
+            is_best: whether its evaluation is the best so far.
+            state: returns the state of the run.
+
+        Returns:
+            A warning if a save failed that may succeed later, as on a full disk; older checkpoints stay as
+            they are. None if all saves succeeded.
+
+        Raises:
+            CheckpointError: at the third failure in a row, or if the state cannot be saved at all.
+        """
+        try:
+            if is_best:
+                self.save("best", state())
+            if progress.crossed(self.freq):
+                self.save("last", state())
+                self._failures = 0
+            if progress.crossed(self.keep_freq):
+                self.snapshot(progress.iteration, state())
+        except CheckpointError as error:
+            self._failures += 1
+            if self._failures == MAX_FAILURES or not isinstance(error.__cause__, OSError):
+                raise
+            return (
+                f"WARNING: {error}. Earlier checkpoints are complete and training goes on, until "
+                f"{MAX_FAILURES} saves in a row have failed (this is number {self._failures})"
+            )
+        return None
+
+    def save(self, name: str, state: Mapping[str, Any]) -> Path:
+        """Saves ``ckpt/<name>`` and returns its path."""
+        save_checkpoint(self.folder / name, state, self.config)
+        return self.folder / name
+
+    def dump(self, error: BaseException) -> None:
+        """Saves the gradient step that a NumericsError carries to ``dump``, and says so in its message."""
+        state = getattr(error, "dump", None)
+        if state is None:
+            return
+        folder = self.folder.parent / DUMP
+        try:
+            save_checkpoint(folder, state, self.config)
+            message = f"ding_lite.testing.replay_step({str(folder)!r}) repeats the step"
+        except CheckpointError as save_error:
+            message = f"the step could not be saved: {save_error}"
+        error.args = (f"{error}. {message}",)
+
+    def snapshot(self, iteration: int, state: Mapping[str, Any]) -> None:
+        """Saves a snapshot and removes the oldest ones."""
+        self.save(f"iteration_{iteration:08d}", state)
+        for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def abandon_after(self, iteration: int) -> list[str]:
+        """Moves the checkpoints past ``iteration``, and those without a readable one, to ``ckpt/abandoned``.
+
+        A run that is resumed from an earlier checkpoint diverges from its later ones. If they stayed, the
+        next resume would continue from them, and they would displace new snapshots.
+
+        Returns:
+            The names of the checkpoints that were moved.
+        """
+        moved = []
+        for folder, saved_at in checkpoints_of(self.folder.parent).items():
+            if saved_at < 0 or saved_at > iteration:
+                target = self.folder / ABANDONED / folder.name
+                target.parent.mkdir(exist_ok=True)
+                shutil.rmtree(target, ignore_errors=True)
+                folder.rename(target)
+                moved.append(folder.name)
+        return moved
+
+    def name_of(self, name: str) -> str | None:
+        """Returns ``"ckpt/<name>"``, or None if there is no such checkpoint."""
+        return f"ckpt/{name}" if (self.folder / name).is_dir() else None
+
+
+def _verified_files(folder: Path) -> dict[str, bytes]:
+    """Returns the contents of a checkpoint's files, whose sizes and checksums match its manifest."""
+    manifest = _parse_manifest(folder)
+    contents = {}
+    for name in FILES:
+        entry = manifest["files"][name]
+        limit = None if name == TENSORS else MAX_JSON_BYTES
+        try:
+            contents[name] = read_bounded(folder / name, limit, expected=entry["bytes"])
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {folder}: {name} {error}") from error
+        if _sha256(contents[name]) != entry["sha256"]:
+            raise CheckpointError(f"checkpoint {folder}: {name} is damaged (its checksum does not match)")
+    return contents
+
+
+def _parse_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(read_bounded(folder / MANIFEST, MAX_JSON_BYTES))
+        checksum = manifest.pop("sha256")
+        version = manifest["format_version"]
+        files = manifest["files"]
+        sizes = [files[name]["bytes"] for name in FILES]
+        intact = checksum == _sha256(_canonical(manifest)) and len(sizes) == len(files)
+        if not all(type(size) is int for size in sizes):
+            raise ValueError("a size is not a whole number")
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {folder}: {MANIFEST} {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} is not the manifest of a checkpoint: {error}") from error
+    if not intact:
+        raise CheckpointError(f"checkpoint {folder}: {MANIFEST} is damaged (its checksum does not match)")
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint {folder} has the format version {version}, this ding_lite reads {FORMAT_VERSION}"
+        )
+    return manifest
+
+
+def _pull_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns the JSON form of a state tree, and puts its arrays into ``arrays``.
+
+    Args:
+        value: a tree, or a part of one.
+        path: path of the part in the tree, for messages.
+        arrays: the arrays so far, by their names.
+
+    Raises:
+        CheckpointError: for a type that JSON lacks.
+    """
+    if isinstance(value, Mapping):
+        return {
+            _json_key(key, path): _pull_arrays(part, f"{path}.{key}" if path else str(key), arrays)
+            for key, part in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_pull_arrays(part, f"{path}.{i}", arrays) for i, part in enumerate(value)]
+    if hasattr(value, "detach"):  # a torch tensor; this module does not import torch
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        name = f"{len(arrays):06d}"
+        arrays[name] = np.ascontiguousarray(value)
+        # Some versions of safetensors lack 0-d arrays, so the shape is saved here.
+        return {ARRAY: name, "shape": list(value.shape)}
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise CheckpointError(f"the state at {path!r} is a {type(value).__name__}, which cannot be saved")
+
+
+def _put_arrays(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """Returns the state tree with its arrays, which are removed from ``arrays``: each may be named once."""
+    if isinstance(value, dict):
+        if ARRAY in value:
+            array = arrays.pop(value[ARRAY]).reshape(value["shape"])
+            return array.copy()  # the original is a read-only view of the bytes of the file
+        return {_original_key(key): _put_arrays(part, arrays) for key, part in value.items()}
+    return [_put_arrays(part, arrays) for part in value] if isinstance(value, list) else value
+
+
+def _json_key(key: Any, path: str) -> str:
+    """Returns a key as text: the optimiser's state is keyed by the numbers of its parameters."""
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f"#{key}"
+    if not isinstance(key, str) or key.startswith("#") or key == ARRAY:
+        raise CheckpointError(f"the state at {path!r} has the key {key!r}, which cannot be saved")
+    return key
+
+
+def _original_key(key: str) -> str | int:
+    return int(key[1:]) if key.startswith("#") else key
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()

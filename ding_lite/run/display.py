@@ -1,0 +1,158 @@
+"""What a run shows while it trains: a live bar in a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, TextIO
+
+from ding_lite.run.progress import Progress
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Display(Protocol):
+    """Shows the progress of a run; it must never change or stop the run."""
+
+    def say(self, text: str) -> None: ...
+
+    def show(self, progress: Progress, max_env_step: int) -> None: ...
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def say(self, text: str) -> None:
+        """Ignores the text."""
+
+    def show(self, progress: Progress, max_env_step: int) -> None:
+        """Ignores the progress."""
+
+
+class Lines:
+    """Writes plain lines, for logs and pipes: one every few seconds, and one at each evaluation.
+
+    Args:
+        stream: standard output if None.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = stream or sys.stdout
+        self._last_line_at = 0.0
+
+    def say(self, text: str) -> None:
+        """Writes a line; a stream that is closed, as by ``| head``, does not end the training."""
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(text + "\n")
+            self.stream.flush()
+
+    def show(self, progress: Progress, max_env_step: int) -> None:
+        """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
+        now = time.monotonic()
+        if progress.evaluation is not None:
+            self.say(evaluation_line(progress))
+        elif now - self._last_line_at >= SECONDS_BETWEEN_LINES:
+            self._last_line_at = now
+            texts = [
+                f"{progress.env_step:>9,}/{max_env_step:,} steps",
+                *key_metrics(progress.metrics),
+                f"left {time_left(progress, max_env_step)}",
+            ]
+            self.say("  ".join(texts))
+
+
+class Bar:
+    """Draws a live bar: steps, return and length of the recent episodes, learning rate, speed, time left."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self.console = Console()
+        self._bar = RichProgress(
+            TextColumn("[bold]{task.fields[steps]}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("{task.fields[metrics]}"),
+            TextColumn("[dim]left {task.fields[left]}"),
+            console=self.console,
+            refresh_per_second=5,
+        )
+        self._task = self._bar.add_task("", total=None, steps="", metrics="", left="?")
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        self.console.print(text, highlight=False, markup=False)
+
+    def show(self, progress: Progress, max_env_step: int) -> None:
+        """Updates the bar, and prints the evaluation if there was one."""
+        if progress.evaluation is not None:
+            self.say(evaluation_line(progress))
+        self._bar.update(
+            self._task,
+            total=max_env_step,
+            completed=min(progress.env_step, max_env_step),
+            steps=f"{progress.env_step:,}",
+            metrics="  ".join(key_metrics(progress.metrics)),
+            left=time_left(progress, max_env_step),
+        )
+
+    @contextlib.contextmanager
+    def live(self) -> Iterator[None]:
+        """Keeps the bar on the screen inside the block."""
+        with self._bar:
+            yield
+
+
+@contextlib.contextmanager
+def display_for(stream: TextIO, quiet: bool = False) -> Iterator[Display]:
+    """Yields a bar for a terminal, lines for any other stream, or nothing if ``quiet``."""
+    if quiet:
+        yield Quiet()
+    elif stream.isatty():
+        bar = Bar()
+        with bar.live():
+            yield bar
+    else:
+        yield Lines(stream)
+
+
+def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
+    """Returns the metrics that a line or a bar shows, as short texts; those that are missing are left out."""
+    texts = []
+    if "collect/episode_return" in metrics:
+        length, longest = metrics["collect/episode_length"], metrics["collect/episode_length_max"]
+        texts.append(f"return {metrics['collect/episode_return']:.1f}")
+        texts.append(f"length {length:.0f} (max {longest:.0f})")
+    if "learn/cur_lr" in metrics:
+        texts.append(f"lr {metrics['learn/cur_lr']:.2g}")
+    if "time/env_steps_per_second" in metrics:
+        texts.append(f"{metrics['time/env_steps_per_second']:,.0f} steps/s")
+    return texts
+
+
+def time_left(progress: Progress, max_env_step: int) -> str:
+    """Returns the time to ``max_env_step`` at the present speed, as [h:]mm:ss, or "?" without a speed."""
+    speed = progress.metrics.get("time/env_steps_per_second", 0.0)
+    if not speed:
+        return "?"
+    seconds = int(max(0, max_env_step - progress.env_step) / speed)
+    hours, seconds = divmod(seconds, 3600)
+    minutes, seconds = divmod(seconds, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def evaluation_line(progress: Progress) -> str:
+    """Returns a line about the evaluation of the last iteration; there must have been one."""
+    evaluation = progress.evaluation
+    assert evaluation is not None, "called after an evaluation"
+    line = (
+        f"{progress.env_step:>9,} steps  evaluation {evaluation.mean:.1f} ± {evaluation.std:.1f} "
+        f"over {len(evaluation.returns)} episodes"
+    )
+    if evaluation.cut_short:
+        line += f"  ({evaluation.cut_short} cut at env.max_eval_steps)"
+    return line + ("  solved" if progress.solved else "")

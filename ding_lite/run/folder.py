@@ -1,0 +1,316 @@
+"""A run's folder and the files in it, which are written while the run trains.
+
+config.json   {config, source}             metrics.csv   one row per iteration
+log.txt       messages, with times         episodes.csv  one row per episode
+git.txt       commit and changes           tb/           for TensorBoard
+ckpt/         last, best, iteration_*      result.json   how the run ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import math
+import os
+import platform
+import shutil
+import subprocess
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from ding_lite.envs.transition import Episode
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.run.atomic_files import open_locked, replacing
+from ding_lite.run.tensorboard import EventFile
+
+OWNER_MARK = "  process "  # precedes the process that writes a log, in the lines of the log
+
+
+@contextlib.contextmanager
+def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
+    """Creates the folder of a new run, and removes it if the block ends with an error.
+
+    Args:
+        exp_name: a path if ``exact``, else a name under ``runs/``, with a suffix ``_2``, ``_3``, ... if the
+            name is taken.
+        exact: whether the user named the folder itself.
+
+    Raises:
+        ConfigError: if the folder exists (``exact``), or cannot be created or written to.
+    """
+    wanted = Path(exp_name) if exact else Path("runs") / exp_name
+    new_parents = [parent for parent in wanted.parents if not parent.exists()]
+    folder = wanted
+    number = 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError as error:
+            if exact:
+                raise ConfigError(
+                    f"run folder {folder} exists; choose another --exp-name, continue the run with --resume, "
+                    "or remove the folder"
+                ) from error
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}_{number}")
+        except OSError as error:
+            raise ConfigError(f"run folder {folder} cannot be created: {error}") from error
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in new_parents:
+            with contextlib.suppress(OSError):  # another process has put something there
+                parent.rmdir()
+        raise
+
+
+def claim(folder: Path) -> TextIO:
+    """Opens the log of a run and locks it, which reserves the whole folder for this process.
+
+    Removes the temporary files of a process that was killed.
+
+    Raises:
+        ConfigError: if another process holds the lock, or the folder cannot be written to.
+    """
+    file = folder / "log.txt"
+    try:
+        log = open_locked(file)
+    except BlockingIOError as error:
+        owners = [line for line in file.read_text(errors="replace").splitlines() if OWNER_MARK in line]
+        owner = owners[-1].partition(OWNER_MARK)[2] if owners else "(unknown)"
+        raise ConfigError(
+            f"run folder {folder} is in use by process {owner}: two runs would mix their rows and "
+            "checkpoints. Wait for the process, stop it, or choose another --exp-name"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+    for leftover in (*folder.glob(".*.tmp"), *folder.glob("ckpt/.*.tmp")):
+        if leftover.is_file():
+            leftover.unlink()
+        else:
+            shutil.rmtree(leftover, ignore_errors=True)
+    return log
+
+
+class CsvFile:
+    """A CSV file to which rows are appended; a new column is added to the rows that are already there.
+
+    Args:
+        file: continued if it exists.
+        first_columns: columns of a new file.
+    """
+
+    def __init__(self, file: Path, first_columns: Iterable[str]) -> None:
+        self.file = file
+        self.columns = list(first_columns)
+        if file.exists():
+            with file.open(newline="") as stream:
+                self.columns = next(csv.reader(stream), self.columns)
+        else:
+            file.write_text(_csv_line(self.columns))
+        self._stream = file.open("a", newline="")
+
+    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Appends rows and passes them to the operating system."""
+        rows = list(rows)
+        new_columns = [name for row in rows for name in row if name not in self.columns]
+        if new_columns:
+            self._add_columns(list(dict.fromkeys(new_columns)))
+        lines = (_csv_line([_csv_cell(row.get(column)) for column in self.columns]) for row in rows)
+        self._stream.write("".join(lines))
+        self._stream.flush()
+
+    def _add_columns(self, new_columns: list[str]) -> None:
+        self._stream.close()
+        lines = self.file.read_text().splitlines()
+        padding = "," * len(new_columns)
+        self.columns += new_columns
+        body = "".join(f"{line}{padding}\n" for line in lines[1:])
+        with replacing(self.file) as temporary:
+            temporary.write_text(_csv_line(self.columns) + body)
+        self._stream = self.file.open("a", newline="")
+
+    def cut_after(self, column: str, last: float) -> None:
+        """Drops the rows whose ``column`` is above ``last``, and a torn last row; keeps the other bytes."""
+        self._stream.close()
+        lines = self.file.read_text().splitlines(keepends=True)
+        index = self.columns.index(column)
+        complete = [line for line in lines[1:] if line.endswith("\n")]  # a crash may tear the last row
+        kept = [line for line in complete if _number(line.split(",")[index]) <= last]
+        with replacing(self.file) as temporary:
+            temporary.write_text("".join(lines[:1] + kept))
+        self._stream = self.file.open("a", newline="")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _csv_line(cells: Iterable[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("inf")  # a row torn by a crash is dropped with those past the checkpoint
+
+
+class RunLogger:
+    """Writes the files of one run.
+
+    Args:
+        folder: an existing folder.
+        log: log of the folder, from :func:`claim`.
+        config: contents of config.json.
+        columns: columns of metrics.csv that are known in advance; others are added when they first appear.
+        resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
+
+    Raises:
+        ConfigError: if the folder cannot be written to.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: TextIO,
+        config: Mapping[str, Any],
+        columns: Iterable[str] = (),
+        resume_at: int | None = None,
+    ) -> None:
+        self.folder = folder
+        self._log = log
+        options = config["config"]["logger"]
+        self.freq = options["freq"]
+        self._next_tensorboard = 0
+        try:
+            self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
+            self.episodes = CsvFile(folder / "episodes.csv", ["env_step", "return", "length"])
+            if resume_at is None:
+                (folder / "git.txt").write_text(_git_state())
+            else:
+                self.metrics.cut_after("env_step", resume_at)
+                self.episodes.cut_after("env_step", resume_at)
+            with replacing(folder / "config.json") as temporary:
+                temporary.write_text(json.dumps(config, indent=2) + "\n")
+            purge_step = None if resume_at is None else resume_at + 1
+            self._tensorboard = EventFile(folder / "tb", purge_step) if options["tensorboard"] else None
+        except OSError as error:
+            log.close()
+            raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+
+    def write_owner(self) -> None:
+        """Writes the id of this process to log.txt; :func:`claim` tells it to other processes."""
+        self.say(f"{OWNER_MARK.strip()} {os.getpid()} on {platform.node()}")
+
+    def say(self, text: str) -> None:
+        """Writes lines to log.txt, each with the time; a full disk does not end the run here."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        with contextlib.suppress(OSError, ValueError):  # the next row of metrics.csv raises
+            self._log.write("".join(f"{stamp}  {line}\n" for line in text.splitlines()))
+            self._log.flush()
+
+    def write_traceback(self, error: BaseException) -> None:
+        """Writes the traceback of an error and of its causes, in this process or a worker, to log.txt."""
+        self.say("".join(traceback.format_exception(error)))
+
+    def write_iteration(self, env_step: int, row: Mapping[str, Any], episodes: Iterable[Episode]) -> None:
+        """Writes one iteration: its row of metrics, and its finished episodes.
+
+        Raises:
+            CheckpointError: if they cannot be written, for example on a full disk.
+        """
+        episode_rows = [
+            {
+                "env_step": env_step,
+                "return": episode.episode_return,
+                "length": episode.length,
+                **episode.info,
+            }
+            for episode in episodes
+        ]
+        try:
+            self.metrics.write([row])
+            self.episodes.write(episode_rows)
+        except OSError as error:
+            raise CheckpointError(
+                f"run folder {self.folder} cannot be written to: {error}. Free some disk space, and continue "
+                f"from the last checkpoint, if there was one: --resume {self.folder}"
+            ) from error
+        has_evaluation = any(name.startswith("eval/") for name in row)
+        if has_evaluation or env_step >= self._next_tensorboard:
+            self._next_tensorboard = env_step + self.freq
+            self._write_event(env_step, {name: x for name, x in row.items() if "/" in name})
+
+    def _write_event(self, env_step: int, row: Mapping[str, Any]) -> None:
+        """Writes a row for TensorBoard; the first failure is the last try, since metrics.csv has all rows."""
+        if self._tensorboard is None:
+            return
+        try:
+            self._tensorboard.write(env_step, row)
+        except OSError as error:
+            self.say(
+                f"WARNING: {self.folder / 'tb'} cannot be written: {error}; TensorBoard gets no more rows"
+            )
+            self._close(self._tensorboard)
+            self._tensorboard = None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes result.json, complete or not at all.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        try:
+            with replacing(self.folder / "result.json") as temporary:
+                temporary.write_text(json.dumps(_with_null(result), indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"{self.folder / 'result.json'} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Closes all files; a second call has no effect."""
+        for file in (self.metrics, self.episodes, self._log, self._tensorboard):
+            if file is not None:
+                self._close(file)
+
+    @staticmethod
+    def _close(file: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a failed write was reported; or the file is closed
+            file.close()
+
+
+def _with_null(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a result with None in place of nan and infinity, which JSON lacks."""
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in result.items()}
+
+
+def _git_state() -> str:
+    """Returns the commit and the changes of the working directory, or the reason why there are none."""
+    texts = []
+    for command in (["rev-parse", "HEAD"], ["status", "--short"], ["diff", "HEAD"]):
+        try:
+            done = subprocess.run(
+                ["git", *command], capture_output=True, text=True, errors="replace", timeout=10,
+                env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"no git state: {error}\n"
+        if done.returncode:
+            return "not in a git repository\n"
+        texts.append(done.stdout.strip())
+    return "\n\n".join(text for text in texts if text) + "\n"

@@ -1,0 +1,215 @@
+"""Detects common faults of a training run from its metrics, and names the config key to change.
+
+Each rule looks at the means of the last iterations. The run reports a finding when it appears, and again at
+the end. The thresholds are wide: a finding deserves attention, and no finding proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+WINDOW = 10  # iterations that the rules average over
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fault of a run: its cause, the numbers that show it, and what to try."""
+
+    cause: str
+    evidence: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.evidence}. Try: {self.advice}"
+
+
+@dataclass(frozen=True)
+class RecentMetrics:
+    """The metrics of the last iterations and the settings of the run, as the rules see them.
+
+    Attributes:
+        means: mean of each metric over the last iterations.
+        last: last value of each metric.
+        first: metrics of the first iteration of the run.
+        run_fraction: share of max_env_step that is done.
+        policy: the section ``policy`` of the config.
+        continuous: whether the action space contains a Box.
+    """
+
+    means: Mapping[str, float]
+    last: Mapping[str, float]
+    first: Mapping[str, float]
+    run_fraction: float
+    policy: Mapping[str, Any]
+    continuous: bool
+
+    def __getitem__(self, name: str) -> float:
+        """Returns the mean of ``learn/<name>``; nan if the policy lacks it, so that no comparison holds."""
+        return self.means.get(f"learn/{name}", math.nan)
+
+    def newest(self, name: str) -> float:
+        """Returns the last value of a metric that only some iterations have; nan if none had it."""
+        return self.last.get(f"learn/{name}", math.nan)
+
+
+def _steps_too_large(recent: RecentMetrics) -> Finding | None:
+    kl, clipped = recent["approx_kl"], recent["clipfrac"]
+    if not (kl > 0.1 or clipped > 0.5):
+        return None
+    return Finding(
+        "the policy moves too far in one iteration",
+        f"approx_kl {kl:.3g} (usual: below 0.03), clipfrac {clipped:.2f} (usual: below 0.3)",
+        "a lower policy.learn.learning_rate, fewer epochs, or policy.learn.target_kl=0.02",
+    )
+
+
+def _steps_too_small(recent: RecentMetrics) -> Finding | None:
+    deterministic = not recent.continuous and recent["entropy_loss"] < 0.05  # so it cannot move any more
+    if deterministic or not (
+        recent["approx_kl"] < 1e-6 and recent["cur_lr"] > 0 and recent.run_fraction < 0.9
+    ):
+        return None
+    return Finding(
+        "the policy hardly moves",
+        f"approx_kl {recent['approx_kl']:.1e} at learning rate {recent['cur_lr']:.1e}",
+        "a higher policy.learn.learning_rate; also check that rewards differ at all (collect/episode_return)",
+    )
+
+
+def _value_worse_than_constant(recent: RecentMetrics) -> Finding | None:
+    explained = recent["explained_variance"]
+    # If all returns are nearly equal, there is no variance to explain, and the normalised error is small.
+    small_error = recent.policy["learn"].get("value_norm") and recent["value_loss"] < 0.05
+    if small_error or not (explained < 0.0 and recent.run_fraction > 0.2):
+        return None
+    scaled = recent.policy["learn"].get("value_norm") or recent.policy["normalize"]["reward"]
+    return Finding(
+        "the value network predicts worse than a constant would",
+        f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect, 0 a constant)",
+        "a lower policy.collect.discount_factor, a higher policy.learn.learning_rate"
+        + ("" if scaled else ", or policy.learn.value_norm=True: the returns are not normalised"),
+    )
+
+
+def _entropy_collapsed(recent: RecentMetrics) -> Finding | None:
+    entropy, start = recent["entropy_loss"], recent.first.get("learn/entropy_loss", math.nan)
+    # The entropy of a continuous action has no lower bound: a loss of 3 nats is a standard deviation 20 times
+    # smaller.
+    collapsed = entropy < start - 3.0 if recent.continuous else entropy < 0.02 * start
+    if not (collapsed and recent.run_fraction < 0.5):
+        return None
+    return Finding(
+        "the policy has stopped exploring early",
+        f"entropy {entropy:.3g}, at first {start:.3g}, with {1 - recent.run_fraction:.0%} of the run left",
+        "a higher policy.learn.entropy_weight, or a lower policy.learn.learning_rate",
+    )
+
+
+def _gradient_clipped_away(recent: RecentMetrics) -> Finding | None:
+    learn = recent.policy["learn"]
+    if learn.get("grad_clip_type") != "clip_norm" or not recent["grad_norm"] > 50 * learn["grad_clip_value"]:
+        return None
+    return Finding(
+        "nearly all of the gradient is clipped away",
+        f"grad_norm {recent['grad_norm']:.3g}, policy.learn.grad_clip_value {learn['grad_clip_value']:g}",
+        "policy.learn.value_norm=True or policy.normalize.reward=True: the scale of the returns is large",
+    )
+
+
+def _dead_units(recent: RecentMetrics) -> Finding | None:
+    dead = recent.newest("dead_units")
+    if not dead > 0.5:
+        return None
+    return Finding(
+        "most units of the network are the same for every observation",
+        f"dead_units {dead:.2f} (share of hidden units that are 0, or at a bound of tanh)",
+        'a lower policy.learn.learning_rate, policy.model.activation="tanh", or policy.normalize.obs=True',
+    )
+
+
+def _observations_clipped(recent: RecentMetrics) -> Finding | None:
+    if not recent["obs_clipped"] > 0.02:
+        return None
+    return Finding(
+        "observations lie outside their scale",
+        f"{recent['obs_clipped']:.1%} of the numbers are clipped at policy.normalize.obs_clip",
+        'policy.normalize.obs="initial", a larger policy.normalize.obs_samples, or a higher '
+        "policy.normalize.obs_clip: a running scale follows the observations that are frequent, not those "
+        "that episodes start with",
+    )
+
+
+def _auxiliary_phase_moves_the_policy(recent: RecentMetrics) -> Finding | None:
+    epochs = recent.policy["learn"].get("aux_train_epoch", 0)
+    kl = recent.newest(f"aux_kl_epoch_{epochs}")
+    if not (epochs and kl > 0.03):
+        return None
+    return Finding(
+        "the auxiliary phase moves the policy",
+        f"KL {kl:.3g} from the policy before it (usual: below 0.01)",
+        "a higher policy.learn.aux_bc_weight, a lower policy.learn.aux_learning_rate, or "
+        "policy.learn.value_norm=True",
+    )
+
+
+RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
+    _steps_too_large,
+    _steps_too_small,
+    _value_worse_than_constant,
+    _entropy_collapsed,
+    _gradient_clipped_away,
+    _dead_units,
+    _observations_clipped,
+    _auxiliary_phase_moves_the_policy,
+)
+
+
+class HealthCheck:
+    """Applies the rules to the metrics of every iteration, and keeps the findings.
+
+    Args:
+        policy: the section ``policy`` of a complete config.
+        max_env_step: of the run.
+        continuous: whether the action space contains a Box.
+
+    Attributes:
+        findings: all findings so far, by their causes.
+    """
+
+    def __init__(self, policy: Mapping[str, Any], max_env_step: int, continuous: bool) -> None:
+        self.policy = policy
+        self.max_env_step = max_env_step
+        self.continuous = continuous
+        self.findings: dict[str, Finding] = {}
+        self._first: dict[str, float] = {}
+        self._recent: dict[str, deque[float]] = {}
+        self._iterations = 0
+
+    def check(self, metrics: Mapping[str, float], env_step: int) -> list[Finding]:
+        """Adds the metrics of one iteration, and returns the findings that are new."""
+        self._iterations += 1
+        for name, value in metrics.items():
+            self._recent.setdefault(name, deque(maxlen=WINDOW)).append(value)
+        if self._iterations == 1:
+            self._first = dict(metrics)
+        if self._iterations < WINDOW:
+            return []
+        recent = RecentMetrics(
+            means={name: sum(values) / len(values) for name, values in self._recent.items()},
+            last={name: values[-1] for name, values in self._recent.items()},
+            first=self._first,
+            run_fraction=env_step / self.max_env_step,
+            policy=self.policy,
+            continuous=self.continuous,
+        )
+        new_findings = []
+        for rule in RULES:
+            finding = rule(recent)
+            if finding is not None and finding.cause not in self.findings:
+                self.findings[finding.cause] = finding
+                new_findings.append(finding)
+        return new_findings

@@ -1,0 +1,512 @@
+"""The training loop in one process: collect, learn, and at intervals evaluate.
+
+    envs -> Collector -> rollout -> Learner -> policy
+                                    Evaluator ---^   (beside the loop: never changes training)
+
+The pipeline is an iterator, so that a script that embeds it owns the loop.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from ding_lite.config.compile import Config, as_config
+from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
+from ding_lite.envs.make import EnvSetting
+from ding_lite.envs.space_json import space_to_json
+from ding_lite.errors import CheckpointError, DingLiteError
+from ding_lite.policies.base import Policy
+from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
+from ding_lite.run.checkpoint import CheckpointKeeper
+from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
+from ding_lite.run.folder import RunLogger, claim, new_run_folder
+from ding_lite.run.health import HealthCheck
+from ding_lite.run.learner import Learner
+from ding_lite.run.load import as_tensors
+from ding_lite.run.progress import Progress
+from ding_lite.run.report import description, import_option, metric_names, results
+from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
+from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of, versions
+from ding_lite.run.warm_start import warm_start
+from ding_lite.trees import has_box
+
+
+class SerialPipeline:
+    """Builds the parts of a run from a config, and trains iteration by iteration.
+
+    A pipeline leaves the process of the script that embeds it as it is: torch's thread count, the memory
+    allocator and the environment variables. With ``own_process=True`` it applies the config's
+    ``num_threads`` and makes glibc keep freed memory, as the command line does. Small networks train several
+    times faster on one thread than on torch's default number of threads.
+
+    Args:
+        config: a dict, a file, the name of a shipped config, or a compiled config.
+        seed: replaces the config's seed.
+        env_setting: ``(make, collector_cfgs, evaluator_cfgs)``: one environment ``make(cfg)`` for each cfg,
+            used instead of the environments that the config describes.
+        model: trained as it is, instead of a model built from the config.
+        max_train_iter, max_env_step: stop at the first iteration boundary at or past these limits.
+        folder: folder of the run, which must not exist. If None, ``runs/<exp_name>``, with a suffix ``_2``,
+            ``_3``, ... where it exists.
+        init_from: a run (its best checkpoint) or a checkpoint whose weights and scales the run starts with.
+        display: shows the progress. If None, nothing is shown.
+        own_process: sets torch's threads to ``num_threads`` and keeps freed memory. :meth:`close` restores
+            the thread count; glibc's allocator can not be set back. At most one open pipeline at a time may
+            own the process. The command line moreover sets variables that are read when NumPy and torch are
+            loaded (OPENBLAS_NUM_THREADS, GOMP_SPINCOUNT); a script sets them itself before it imports torch.
+
+    Attributes:
+        config: the compiled config, with the source of each value.
+        cfg: the values of the config.
+        policy, collector, learner, evaluator: the parts of the loop.
+        scores: evaluations so far.
+        progress: counters of the run and the results of its last iteration.
+        health: findings about the training so far.
+        folder: folder of the run.
+        checkpoints, logger: write to the folder.
+        display: shows the progress.
+        status: "running", "solved", "finished", "interrupted" or "failed".
+        error: why the run was interrupted or failed; "" otherwise.
+
+    Raises:
+        ConfigError: for any fault of the config, before an environment steps.
+        EnvError: if the environments cannot be made.
+        CheckpointError: if the weights to start with do not fit. None of these errors leaves a folder.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str | Path | Config,
+        *,
+        seed: int | None = None,
+        env_setting: EnvSetting | None = None,
+        model: torch.nn.Module | None = None,
+        max_train_iter: int | None = None,
+        max_env_step: int | None = None,
+        folder: str | Path | None = None,
+        init_from: str | Path | None = None,
+        display: Display | None = None,
+        own_process: bool = False,
+    ) -> None:
+        config = as_config(config).replaced(
+            max_train_iter=max_train_iter, max_env_step=max_env_step, seed=seed
+        )
+        self._build(config, env_setting, model, display, own_process)
+        name = self.cfg.exp_name if folder is None else str(folder)
+        try:
+            messages = warm_start(self.policy, init_from) if init_from else []
+            messages += self._warm_up()  # if the weights brought no statistics of observations
+            with new_run_folder(name, exact=folder is not None) as self.folder:
+                self._open_folder(claim(self.folder), ["new run", *messages])
+        except BaseException:
+            self._resources.close()
+            raise
+
+    @classmethod
+    def resume(
+        cls,
+        run: str | Path,
+        *,
+        checkpoint: str | None = None,
+        config: Mapping[str, Any] | str | Path | Config | None = None,
+        changes: Mapping[str, Any] | None = None,
+        override: bool = False,
+        max_train_iter: int | None = None,
+        max_env_step: int | None = None,
+        env_setting: EnvSetting | None = None,
+        model: torch.nn.Module | None = None,
+        display: Display | None = None,
+        trust: Sequence[str] = (),
+        own_process: bool = False,
+    ) -> SerialPipeline:
+        """Returns the pipeline of a saved run, ready to continue from its checkpoint.
+
+        Args:
+            run: a run's folder, or one of its checkpoints.
+            checkpoint: the name of a checkpoint of the run. If None, the newest undamaged one.
+            config: compared with the saved config, which takes precedence (:mod:`ding_lite.run.resume`
+                gives the rules).
+            changes: of the saved config, such as ``{"checkpoint.freq": 10_000}``.
+            override: begin new episodes, and apply also the changes that do not fit the saved state.
+            max_train_iter, max_env_step: new limits, if not None. A limit that the run has not reached also
+                lets a solved run continue.
+            env_setting, model, display, own_process: as for a new pipeline.
+            trust: modules of the user that the saved config may import.
+
+        Raises:
+            CheckpointError: if there is no checkpoint, or it does not fit.
+            ConfigError: if a change is refused, or another process writes to the run's folder.
+        """
+        limits = {"max_train_iter": max_train_iter, "max_env_step": max_env_step}
+        request = ResumeRequest(
+            changes={**(changes or {}), **{key: limit for key, limit in limits.items() if limit is not None}},
+            config=None if config is None else as_config(config),
+            override=override,
+            trust=trust,
+        )
+        self = cls.__new__(cls)
+        self.folder = run_of(Path(run))
+        with ExitStack() as undo:
+            log = undo.enter_context(claim(self.folder))  # before the checkpoints are read
+            point = find_resume_point(Path(run), checkpoint, request)
+            self._build(point.config, env_setting, model, display, own_process)
+            undo.callback(self._resources.close)
+            self._continue_from(point, log)
+            undo.pop_all()
+        return self
+
+    def _continue_from(self, point: ResumePoint, log: TextIO) -> None:
+        """Restores the state of a checkpoint and opens the run's folder.
+
+        Changes are saved at once, since an interruption before the next save would lose them.
+        """
+        self.load_state_dict(point.state, new_episodes=point.new_episodes)
+        progress_before = self.progress.state_dict()
+        point.apply_to(self.progress)
+        self._open_folder(log, ["resumed", *point.messages], resume_at=self.progress.env_step)
+        moved = [] if self.is_over() else self.checkpoints.abandon_after(self.progress.iteration)
+        if moved:
+            self.say(f"moved to ckpt/abandoned: {', '.join(moved)}")
+        if moved or point.changed or self.progress.state_dict() != progress_before:
+            self.save("last")
+
+    def _build(
+        self,
+        config: Config,
+        env_setting: EnvSetting | None,
+        model: torch.nn.Module | None,
+        display: Display | None,
+        own_process: bool,
+    ) -> None:
+        """Builds all parts of the run but its folder; ``_resources`` frees what they hold."""
+        self.config = config
+        self.cfg = cfg = config.values
+        self.display = display or Quiet()
+        self.status = "running"
+        self.error = ""
+        self._stop_reason = ""
+        self._earlier_wall_time = 0.0
+        self._started = time.monotonic()
+        memory_advice = (
+            f"Lower the sizes under policy.model, policy.collect.n_sample ({cfg.policy.collect.n_sample:,}) "
+            f"or env.collector_env_num ({cfg.env.collector_env_num:,})"
+        )
+        with explained_memory_errors("building the run", memory_advice), ExitStack() as resources:
+            envs, evaluator_envs = build_envs(cfg, env_setting, resources)
+            if own_process:
+                resources.enter_context(tuned_process(thread_count(cfg.num_threads, envs.obs_space)))
+            self.policy = build_policy(cfg, envs, model)
+            self.collector = build_collector(cfg, envs, self.policy)
+            self.learner = Learner(self.policy.learn_mode)
+            self.evaluator: Evaluator = build_evaluator(cfg, evaluator_envs, self.policy)
+            self.scores = Scores(cfg.env.stop_value)
+            self.progress = Progress()
+            self.health = HealthCheck(cfg.policy, cfg.max_env_step, has_box(envs.action_space))
+            self._resources = resources.pop_all()
+
+    def _warm_up(self) -> list[str]:
+        """Shows the policy the random steps that it needs before training; returns what to report."""
+        steps = self.policy.warm_up_steps
+        if not steps:
+            return []
+        self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed))
+        return [f"the statistics of observations are taken from {steps:,} random steps"]
+
+    def _open_folder(self, log: TextIO, messages: Sequence[str], resume_at: int | None = None) -> None:
+        """Opens the files of the run's folder and writes the first lines of the log.
+
+        Args:
+            log: the open log of the folder, which reserves the folder for this process.
+            messages: how the run begins, first in a word or two.
+            resume_at: env step that a resumed run continues from.
+        """
+        config = self.config.as_json()
+        spaces = {
+            "obs": space_to_json(self.policy.obs_space),
+            "action": space_to_json(self.policy.action_space),
+        }
+        saved = {**config, "spaces": spaces, "versions": versions()}
+        self.checkpoints = CheckpointKeeper(self.folder, saved, **self.cfg.checkpoint)
+        self.logger = RunLogger(self.folder, log, config, metric_names(self.policy), resume_at)
+        beginning, *others = messages
+        self.say(f"{beginning}  folder {self.folder}")
+        for line in description(self.cfg, self.policy, self.collector):
+            self.say(line)
+        self._connect_envs()
+        for line in others:
+            self.say(line)
+        self.logger.write_owner()
+
+    def _connect_envs(self) -> None:
+        """Lets the environments report to the log and the display.
+
+        Their callbacks hold no reference to the pipeline. A reference cycle would keep the worker processes
+        of a dropped pipeline until the garbage collector runs.
+        """
+        say = _log_and_show(self.logger, self.display)
+        envs, evaluator_envs = self.collector.envs, self.evaluator.envs
+        envs.say = say
+        evaluator_envs.say = lambda line: say(f"in evaluation: {line}")
+        # Tracebacks of replaced workers go to the log alone.
+        envs.explain = evaluator_envs.explain = self.logger.say
+
+    def say(self, line: str) -> None:
+        """Writes a line to log.txt, and shows it."""
+        _log_and_show(self.logger, self.display)(line)
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Trains until a limit is reached or the task is solved; yields after every iteration.
+
+        A ``break`` saves the run, which can then be resumed, and leaves the pipeline open.
+        """
+        self._started = time.monotonic()
+        self.status = "running"
+        try:
+            while not (self.is_over() or self._stop_reason):
+                self.step()
+                yield self.progress
+            self._conclude()
+        except GeneratorExit:
+            self._conclude()
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self.close()
+
+    def is_over(self) -> bool:
+        """Returns whether a limit is reached, or the task is solved."""
+        cfg, progress = self.cfg, self.progress
+        return bool(
+            (progress.solved and not progress.past_solved)
+            or progress.env_step >= cfg.max_env_step
+            or (cfg.max_train_iter is not None and progress.train_iter >= cfg.max_train_iter)
+        )
+
+    def request_stop(self, reason: str) -> None:
+        """Requests the run to end at the next iteration boundary; safe to call from a signal handler."""
+        self._stop_reason = reason
+
+    def step(self) -> Progress:
+        """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
+        progress = self.progress
+        began = time.perf_counter()
+        rollout = self.collector.collect()
+        collect_seconds = time.perf_counter() - began
+        learn_metrics = self.learner.train(rollout)
+
+        new_steps = int(rollout.valid.sum())
+        progress.turn_began = progress.env_step
+        progress.env_step += new_steps
+        progress.train_iter = self.learner.train_iter
+        progress.iteration += 1
+        progress.metrics = {
+            **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
+            **{f"learn/{name}": value for name, value in learn_metrics.items()},
+            "time/env_steps_per_second": new_steps / (collect_seconds + self.learner.seconds),
+            "time/collect_s": collect_seconds,
+            "time/learn_s": self.learner.seconds,
+        }
+        for finding in self.health.check(progress.metrics, progress.env_step):
+            self.say(f"health: {finding}")
+        progress.evaluation = None
+        if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
+            self._evaluate()
+        self._write_row()  # before the save: every checkpoint has its row
+        self._save_due()
+        self.display.show(progress, self.cfg.max_env_step)
+        return progress
+
+    def _evaluate(self) -> None:
+        progress = self.progress
+        began = time.perf_counter()
+        progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        progress.solved |= solved
+        self.logger.say(evaluation_line(progress))
+        progress.metrics |= evaluation_metrics(progress.evaluation)
+        progress.metrics["time/eval_s"] = time.perf_counter() - began
+
+    def _write_row(self) -> None:
+        progress = self.progress
+        row = {
+            "env_step": progress.env_step,
+            "train_iter": progress.train_iter,
+            "iteration": progress.iteration,
+            **progress.metrics,
+            "time/wall_s": self.wall_time,
+        }
+        self.logger.write_iteration(progress.env_step, row, self.collector.episodes)
+
+    def _save_due(self) -> None:
+        """Saves the checkpoints that are due; if that fails, the best score is as before."""
+        evaluation = self.progress.evaluation
+        best_before = self.scores.best
+        is_best = evaluation is not None and self.scores.is_best(evaluation)
+        try:
+            warning = self.checkpoints.save_due(self.progress, is_best, self.state_dict)
+        except BaseException:
+            self.scores.best = best_before
+            raise
+        if warning is not None:
+            self.scores.best = best_before
+            self.say(warning)
+
+    def _conclude(self) -> None:
+        """Saves a run that has ended in order, and writes its result."""
+        if self.is_over():  # even if a stop was requested in the last iteration
+            self.status = "solved" if self.progress.solved else "finished"
+            self.error = ""
+        else:
+            self.status = "interrupted"
+            self.error = self._stop_reason
+        self.save("last")
+        self._write_result()
+        for finding in self.health.findings.values():
+            self.say(f"health, in this run: {finding}")
+        self.logger.say(self.summary())
+
+    def _fail(self, error: BaseException) -> None:
+        """Writes the result of a run that an error ended; its checkpoints stay as they are."""
+        self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        try:
+            self.checkpoints.dump(error)
+            self.error = f"{type(error).__name__}: {error}"
+            self.logger.write_traceback(error)
+            self.logger.say(self.error)
+            self._write_result()
+        except (DingLiteError, OSError) as second_error:
+            self.display.say(f"result.json could not be written: {second_error}")
+        self.close()
+
+    def _write_result(self) -> None:
+        self.logger.write_result(
+            {
+                "status": self.status,
+                **results(self.cfg, self.progress, self.scores, self.wall_time),
+                "checkpoint": self.checkpoints.name_of("last"),
+                "best_checkpoint": self.checkpoints.name_of("best"),
+                "error": self.error or None,
+            }
+        )
+
+    def summary(self) -> str:
+        """Returns two lines: how the run ended, and the command to type next."""
+        progress, last = self.progress, self.scores.last
+        evaluation = "" if last is None else f", evaluation {last.mean:.1f} ± {last.std:.1f}"
+        arguments = (
+            f"train --resume {self.folder}" if self.status == "interrupted" else f"eval {self.folder} -n 100"
+        )
+        return (
+            f"{self.status} after {progress.env_step:,} env steps and {self.wall_time:.1f} s{evaluation}\n"
+            f"run: {self.folder}   try: ding-lite {arguments}{import_option(self.policy)}"
+        )
+
+    @property
+    def wall_time(self) -> float:
+        """Seconds of training so far, over all sessions of the run."""
+        return self._earlier_wall_time + time.monotonic() - self._started
+
+    def close(self) -> None:
+        """Closes environments and files, and restores torch's threads (``own_process``).
+
+        A second call has no effect.
+        """
+        self._resources.close()
+        self.logger.close()
+
+    def save(self, name: str = "last") -> Path:
+        """Saves a checkpoint as ``ckpt/<name>`` in the run's folder and returns its path."""
+        return self.checkpoints.save(name, self.state_dict())
+
+    def _stateful_parts(self) -> dict[str, Any]:
+        return {
+            "policy": self.policy,
+            "collector": self.collector,
+            "learner": self.learner,
+            "progress": self.progress,
+            "scores": self.scores,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the whole state of the run as a tree; only ``clock`` depends on the machine's speed."""
+        state = {name: part.state_dict() for name, part in self._stateful_parts().items()}
+        return {**state, "clock": {"wall_time": self.wall_time}}
+
+    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
+        """Restores the whole state; the environments continue in the middle of their episodes.
+
+        Args:
+            state: from :meth:`state_dict`.
+            new_episodes: begin new episodes, since the saved ones do not belong to these environments.
+
+        Raises:
+            CheckpointError: if a part is missing or does not fit.
+        """
+        for name, part in self._stateful_parts().items():
+            if name not in state:
+                raise CheckpointError(f"the checkpoint has no {name!r}, so no run can be resumed from it")
+            options = {"new_episodes": True} if new_episodes and name == "collector" else {}
+            try:
+                part_state = as_tensors(state[name]) if name == "policy" else state[name]
+                part.load_state_dict(part_state, **options)
+            except CheckpointError:
+                raise
+            except Exception as error:  # a forged checkpoint can make any part fail in any way
+                raise CheckpointError(
+                    f"the checkpoint's {name!r} does not fit: {type(error).__name__}: {error}"
+                ) from error
+        try:
+            self._earlier_wall_time = float(state["clock"]["wall_time"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"the checkpoint's 'clock' is not complete: {error!r}") from error
+
+
+def _log_and_show(logger: RunLogger, display: Display) -> Callable[[str], None]:
+    """Returns a function that writes a line to log.txt and shows it."""
+
+    def say(line: str) -> None:
+        logger.say(line)
+        display.say(line)
+
+    return say
+
+
+def serial_pipeline(
+    config: Mapping[str, Any] | str | Path | Config,
+    seed: int | None = None,
+    env_setting: EnvSetting | None = None,
+    model: torch.nn.Module | None = None,
+    max_train_iter: int | None = None,
+    max_env_step: int | None = None,
+    *,
+    own_process: bool = False,
+) -> Policy:
+    """Trains what ``config`` describes to its end, shows the progress, and returns the policy.
+
+    The arguments are those of :class:`SerialPipeline`; ``seed=None`` keeps the config's seed.
+    """
+    with display_for(sys.stdout) as display:
+        pipeline = SerialPipeline(
+            config,
+            seed=seed,
+            env_setting=env_setting,
+            model=model,
+            max_train_iter=max_train_iter,
+            max_env_step=max_env_step,
+            display=display,
+            own_process=own_process,
+        )
+        for _ in pipeline:
+            pass
+        display.say(pipeline.summary())
+    return pipeline.policy
+
+
+serial_pipeline_onpolicy = serial_pipeline  # the name that DI-engine's users know

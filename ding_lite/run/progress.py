@@ -1,0 +1,53 @@
+"""The counters of a run and the results of its last iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ding_lite.data.evaluation import Evaluation
+
+
+@dataclass
+class Progress:
+    """State of a run after an iteration; the pipeline yields the same object after every iteration.
+
+    Attributes:
+        env_step: valid transitions collected so far. A transition is one decision of the policy, whatever the
+            number of frames.
+        train_iter: optimiser steps of the policy phase so far.
+        iteration: iterations so far. An iteration collects one rollout and learns from it.
+        metrics: metrics of the last iteration, by their names in metrics.csv.
+        evaluation: evaluation in the last iteration, or None if there was none.
+        solved: whether an evaluation and its repetition reached ``env.stop_value``.
+        past_solved: whether the run trains on after it is solved.
+        turn_began: ``env_step`` before the last iteration.
+    """
+
+    env_step: int = 0
+    train_iter: int = 0
+    iteration: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
+    solved: bool = False
+    past_solved: bool = False
+    turn_began: int = 0
+
+    def crossed(self, freq: int) -> bool:
+        """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps.
+
+        False if ``freq`` is 0.
+        """
+        return freq > 0 and self.env_step // freq > self.turn_began // freq
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("env_step", "train_iter", "iteration", "solved", "past_solved")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.env_step = int(state["env_step"])
+        self.train_iter = int(state["train_iter"])
+        self.iteration = int(state["iteration"])
+        self.solved = bool(state["solved"])
+        self.past_solved = bool(state["past_solved"])

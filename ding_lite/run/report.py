@@ -1,0 +1,96 @@
+"""What a run reports about itself: its first lines, metric columns, result.json and its last lines."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from ding_lite.config.compile import plain
+from ding_lite.data.collector import Collector
+from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.evaluator import Scores, evaluation_metrics
+from ding_lite.policies.base import Policy
+from ding_lite.run.progress import Progress
+from ding_lite.run.resources import thread_count
+
+TIME_METRICS = ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_s")
+
+
+def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
+    """Returns the first lines of a run: environments, policy, and the settings that were adapted."""
+    envs = collector.envs
+    parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+    lines = [
+        f"env {env_name(cfg)}: {envs.backend}",
+        f"policy {plain(cfg.policy.type)} on {policy.device}, {parameters:,} parameters, "
+        f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
+    ]
+    lines += policy.describe()
+    threads = thread_count(cfg.num_threads, policy.obs_space)
+    if threads != torch.get_num_threads():
+        lines.append(
+            f"num_threads={cfg.num_threads} (torch threads: {threads}) is not applied, since this process "
+            "belongs to a script; SerialPipeline(..., own_process=True) applies it"
+        )
+    if not envs.restorable and collector.quota is None:
+        lines.append("this backend cannot save open episodes: a resumed run begins new ones")
+    n_sample = cfg.policy.collect.n_sample
+    if collector.quota is not None:
+        lines.append(f"rollouts of {collector.quota.n_episode} whole episodes")
+    elif collector.n_sample != n_sample:
+        lines.append(
+            f"n_sample={n_sample} is rounded up to {collector.n_sample}: {collector.steps} steps of "
+            f"{envs.num_envs} environments"
+        )
+    return lines
+
+
+def metric_names(policy: Policy) -> list[str]:
+    """Returns the names of the metrics that a run logs, in the order of the columns of metrics.csv."""
+    return [
+        *(f"collect/{name}" for name in Collector.METRICS),
+        *(f"learn/{name}" for name in policy.learn_mode.monitor_vars()),
+        *evaluation_metrics(Evaluation((0.0,), (0,))),
+        *(f"time/{name}" for name in TIME_METRICS),
+    ]
+
+
+def results(cfg: Any, progress: Progress, scores: Scores, wall_time: float) -> dict[str, Any]:
+    """Returns the results of a run for result.json; None stands for what was not measured.
+
+    Args:
+        cfg: a complete config.
+        progress: of the run.
+        scores: evaluations of the run.
+        wall_time: seconds of training, over all sessions of the run.
+    """
+    last = scores.last
+    return {
+        "solved": progress.solved,
+        "eval_value": None if last is None else last.mean,
+        "eval_value_std": None if last is None else last.std,
+        "best_eval_value": scores.state_dict()["best"],
+        "env_step": progress.env_step,
+        "train_iter": progress.train_iter,
+        "iterations": progress.iteration,
+        "wall_time_s": wall_time,
+        "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
+        "seed": cfg.seed,
+        "policy": plain(cfg.policy.type),
+        "env_id": env_name(cfg),
+    }
+
+
+def env_name(cfg: Any) -> Any:
+    """Returns the environment's id, or the name of its class."""
+    return cfg.env.env_id or plain(cfg.env.type)
+
+
+def import_option(policy: Policy) -> str:
+    """Returns the ``--import`` options by which the command line finds the user's own classes, or ""."""
+    classes = (type(policy), type(policy.model))
+    modules = {cls.__module__ for cls in classes if not cls.__module__.startswith("ding_lite.")}
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or "MODULE"
+    return "".join(f" --import {script if name == '__main__' else name}" for name in sorted(modules))

@@ -1,0 +1,301 @@
+"""Finds the checkpoint that a saved run continues from, and the config that it continues with.
+
+The saved config takes precedence. A requested change is classified by its effect on the saved state:
+
+    free      no learned number depends on it
+    warned    the state fits, but from here on the numbers differ from those of an uninterrupted run
+    refused   the state would be wrong
+
+Changes that the call names are applied if they are free or warned; refused changes are an error unless
+``override`` is set. Of the differences to a config file only the free ones are applied, except for keys that
+were set on the command line.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ding_lite.config.compile import (
+    Config,
+    compile_config,
+    differences,
+    foreign_modules,
+    trusted_config,
+)
+from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, find_checkpoint, load_checkpoint
+from ding_lite.run.progress import Progress
+
+FREE, WARNED, REFUSED = "free", "warned", "refused"
+NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
+NUMERIC_PACKAGES = ("torch", "numpy", "gymnasium")  # their versions can change numbers
+# The effect of a change, by the longest matching prefix of the key; a key without one is refused.
+KINDS = {
+    "max_env_step": FREE,
+    "max_train_iter": FREE,
+    "num_threads": WARNED,  # the order of summation changes
+    "checkpoint": FREE,
+    "logger": FREE,
+    "env.evaluator_env_num": FREE,
+    "env.n_evaluator_episode": FREE,
+    "env.stop_value": FREE,
+    "env.max_eval_steps": FREE,
+    "env.info_keys": FREE,
+    "env.manager": FREE,  # transitions do not depend on worker processes and their limits
+    "env.manager.type": REFUSED,
+    "env.manager.autoreset": REFUSED,
+    "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
+    "policy.device": WARNED,
+    "policy.cuda": WARNED,
+    "policy.model.encoder_dtype": WARNED,  # the saved weights are float32
+    "policy.recompute_adv": WARNED,
+    "policy.nstep_return": WARNED,
+    "policy.nstep": WARNED,
+    "policy.priority": WARNED,
+    "policy.priority_IS_weight": WARNED,
+    "policy.other": WARNED,
+    "policy.other.replay_buffer.policy": REFUSED,  # equal to value's: one buffer; otherwise two
+    "policy.other.replay_buffer.value": REFUSED,
+    "policy.eval": FREE,
+    "policy.collect": WARNED,
+    "policy.collect.n_episode": REFUSED,  # the kind of rollouts in a buffer
+    "policy.collect.unroll_len": REFUSED,
+    "policy.learn": WARNED,
+    "policy.learn.value_norm": REFUSED,
+    "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two
+    "policy.learn.critic_epoch_per_collect": REFUSED,
+    "policy.learn.aux_freq": REFUSED,  # the size of the sample memory
+    "policy.learn.aux_train_epoch": REFUSED,  # 0: no sample memory
+    "policy.normalize": WARNED,
+    "policy.normalize.obs": REFUSED,
+    "policy.normalize.reward": REFUSED,
+}
+
+
+def kind_of(path: str) -> str:
+    """Returns the effect of a change of the key ``path`` on a saved state: free, warned or refused."""
+    parts = path.split(".")
+    prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((KINDS[prefix] for prefix in prefixes if prefix in KINDS), REFUSED)
+
+
+@dataclass(frozen=True)
+class ResumeRequest:
+    """Arguments of a call that resumes a run.
+
+    Attributes:
+        changes: changes of single keys, such as ``{"policy.learn.learning_rate": 1e-4}``.
+        config: a config to compare with the saved one, such as that of ``-c``.
+        override: apply refused changes too, and begin new episodes in any case.
+        trust: modules that the saved config may import.
+    """
+
+    changes: Mapping[str, Any]
+    config: Config | None = None
+    override: bool = False
+    trust: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """An undamaged checkpoint, and the config that the run continues with.
+
+    Attributes:
+        checkpoint: folder of the checkpoint.
+        state: state tree of the checkpoint.
+        config: config to continue with.
+        requested: changes that the call names, with their new values.
+        changed: keys in which that config differs from the saved one.
+        new_episodes: whether the open episodes of the checkpoint are dropped.
+        messages: lines for the user.
+    """
+
+    checkpoint: Path
+    state: Mapping[str, Any]
+    config: Config
+    requested: Mapping[str, Any]
+    changed: frozenset[str]
+    new_episodes: bool
+    messages: tuple[str, ...]
+
+    def apply_to(self, progress: Progress) -> None:
+        """Notes in the progress how the changes affect a solved run, so that they survive an interruption.
+
+        A new ``env.stop_value`` makes the run unsolved. A higher limit lets a run that is already solved
+        train on; a run that is not solved yet still ends when it is.
+        """
+        if "env.stop_value" in self.changed:
+            progress.solved = False
+        if progress.solved:
+            limits = (
+                ("max_env_step", progress.env_step),
+                ("max_train_iter", progress.train_iter),
+            )
+            progress.past_solved |= any((self.requested.get(key) or 0) > reached for key, reached in limits)
+
+
+def run_of(path: Path) -> Path:
+    """Returns the run's folder for ``path``, which is a run or one of its checkpoints.
+
+    Raises:
+        CheckpointError: if it is neither.
+    """
+    if (path / MANIFEST).is_file():
+        parent = path.absolute().parent
+        if parent.name != "ckpt":
+            raise CheckpointError(
+                f"{path} is a checkpoint outside of the folder ckpt/ of a run: there is no run to continue. "
+                f"A new run can begin from its weights: --init-from {path}"
+            )
+        return path.parent.parent if path.parent.name == "ckpt" else parent.parent
+    if not checkpoints_of(path):
+        find_checkpoint(path, "last")  # raises an error that says what is expected
+    return path
+
+
+def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest) -> ResumePoint:
+    """Returns the point that ``path``, a run or one of its checkpoints, continues from.
+
+    Args:
+        path: of a run, the newest undamaged checkpoint is used. A checkpoint that is named, here or by
+            ``checkpoint``, is never replaced by another one.
+        checkpoint: the name of a checkpoint of the run, or None.
+        request: the other arguments of the call.
+
+    Raises:
+        CheckpointError: if the checkpoint is damaged, or names classes that are not trusted.
+        ConfigError: if a change is faulty or refused.
+    """
+    if checkpoint is None and not (path / MANIFEST).is_file():
+        folder, state, saved, messages = _newest_undamaged(path)
+    else:
+        folder = find_checkpoint(path, checkpoint or "last")
+        state, saved = load_checkpoint(folder)
+        messages = []
+    own = config_of_checkpoint(folder, saved, request.trust)
+    config, changed, change_messages = _changed_config(own, request, folder)
+    return ResumePoint(
+        checkpoint=folder,
+        state=state,
+        config=config,
+        requested=request.changes,
+        changed=frozenset(changed),
+        new_episodes=request.override,
+        messages=(*messages, *_version_messages(saved), *change_messages),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that the numbers of a run depend on, to be saved with its checkpoints."""
+    return {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in NUMERIC_PACKAGES},
+    }
+
+
+def _version_messages(saved: Mapping[str, Any]) -> list[str]:
+    """Returns a line for the user if a checkpoint was written under other versions than the present ones."""
+    saved_versions = saved.get("versions")
+    if not isinstance(saved_versions, Mapping):
+        return []
+    changed = [
+        f"{name} {saved_versions[name]!s:.20} -> {version}"
+        for name, version in versions().items()
+        if name in saved_versions and saved_versions[name] != version
+    ]
+    return [f"written under other versions ({', '.join(changed)}): {NOT_BIT_EQUAL}"] if changed else []
+
+
+def _newest_undamaged(run: Path) -> tuple[Path, dict[str, Any], dict[str, Any], list[str]]:
+    """Returns a run's newest undamaged checkpoint: its folder, state, config, and lines for the user."""
+    skipped: list[str] = []
+    for folder in checkpoints_of(run):
+        try:
+            state, saved = load_checkpoint(folder)
+        except CheckpointError as error:
+            skipped.append(f"skipped: {error}")
+            continue
+        messages = [*skipped, f"the newest undamaged checkpoint: {folder}"] if skipped else []
+        return folder, state, saved, messages
+    raise CheckpointError("\n  ".join([f"{run} has no undamaged checkpoint", *skipped]))
+
+
+def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence[str]) -> Config:
+    """Returns the complete config of a checkpoint, which may come from an untrusted source.
+
+    Args:
+        folder: the checkpoint, for messages.
+        saved: contents of its config.json.
+        trust: modules that the config may import.
+
+    Raises:
+        CheckpointError: if this version cannot read the config, or the config names classes that are
+            missing or not trusted.
+    """
+    if "config" not in saved:
+        raise CheckpointError(
+            f"{folder} has weights and nothing else. A new run can begin from them: --init-from {folder}"
+        )
+    trusted_config(saved, foreign_modules, trust)
+    try:
+        return compile_config({"config": saved["config"], "source": saved["source"]})
+    except Exception as error:  # a forged config can fail in any way
+        reason = str(error).rstrip(".")
+        if "--import" not in reason:
+            reason += (
+                ". If it names a class of your own, import the module that registers it: --import MODULE"
+            )
+        raise CheckpointError(f"the config of {folder} cannot be used: {reason}") from error
+
+
+def _changed_config(own: Config, request: ResumeRequest, folder: Path) -> tuple[Config, list[str], list[str]]:
+    """Returns the config to continue with, the keys that change, and lines for the user.
+
+    Args:
+        own: the saved config.
+        request: the requested changes.
+        folder: the checkpoint, for messages.
+
+    Raises:
+        ConfigError: if a change is faulty, or is refused and not overridden.
+    """
+    requested = compile_config(own.as_json(), request.changes, origin="the run's config")
+    changes = [
+        (key, old, new) for key, old, new in differences(own.values, requested.values) if key != "exp_name"
+    ]
+    _refuse_changes(changes, request.override, folder)
+    lines = [(kind_of(key), f"applied: {key}: {old!r} -> {new!r}") for key, old, new in changes]
+    from_file: dict[str, Any] = {}
+    file_differences = [] if request.config is None else differences(requested.values, request.config.values)
+    for key, own_value, file_value in file_differences:
+        if key == "exp_name":
+            continue
+        kind = kind_of(key)
+        if kind == FREE and requested.source.get(key) != "command line":
+            from_file[key] = file_value
+            lines.append((kind, f"applied from the file: {key}: {own_value!r} -> {file_value!r}"))
+        else:
+            lines.append((kind, f"the run keeps its own value: {key}: {own_value!r}, not {file_value!r}"))
+    config = compile_config(requested.as_json(), from_file)
+    if request.config is not None:
+        config.source.update({key: request.config.source[key] for key in from_file})
+    order = (FREE, WARNED, REFUSED)
+    messages = [f"{kind}: {line}" for kind, line in sorted(lines, key=lambda entry: order.index(entry[0]))]
+    if any(kind_of(key) != FREE for key, _, _ in changes):
+        messages.append(NOT_BIT_EQUAL)
+    return config, [key for key, _, _ in changes] + list(from_file), messages
+
+
+def _refuse_changes(changes: Sequence[tuple[str, Any, Any]], override: bool, folder: Path) -> None:
+    refused = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if kind_of(key) == REFUSED]
+    if refused and not override:
+        raise ConfigError(
+            "\n  ".join(["the saved state would be wrong under these changes:", *refused])
+            + f"\nLeave them out, or begin a new run from the weights: --init-from {folder}. With --override "
+            "they are applied with new episodes; whether the result makes sense is then for you to judge"
+        )

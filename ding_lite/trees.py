@@ -1,0 +1,202 @@
+"""Every walk over trees of arrays and over trees of spaces.
+
+A tree is a leaf (an array, a tensor) or a dict of trees. Observations, actions, rollouts and minibatches
+are trees. A Dict or Tuple space is a tree of spaces; the branches of a Tuple are named "0", "1", ...
+
+This module imports neither torch nor treetensor, so that worker processes start quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+Tree = Any  # a leaf, or a dict of trees
+MASK_KEY = "action_mask"  # the branch of an observation that says which actions are legal; encoders skip it
+
+
+def is_branch(tree: Tree) -> bool:
+    """Returns whether ``tree`` is a dict or a treetensor, not a leaf."""
+    return isinstance(tree, dict) or hasattr(tree, "items")
+
+
+def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
+    """Returns nested dicts of ``function(leaf, *other_leaves)``.
+
+    Args:
+        function: called once for each leaf.
+        tree: gives the structure.
+        others: trees of the same structure.
+    """
+    if is_branch(tree):
+        return {name: map_tree(function, x, *[other[name] for other in others]) for name, x in tree.items()}
+    return function(tree, *others)
+
+
+def tree_leaves(tree: Tree) -> list[Any]:
+    """Returns the leaves of a tree, in the order of its keys."""
+    if is_branch(tree):
+        return [leaf for branch in tree.values() for leaf in tree_leaves(branch)]
+    return [tree]
+
+
+def to_dict(tree: Tree) -> Any:
+    """Returns a treetensor, or a tree of anything, as nested plain dicts; leaves are not copied."""
+    if is_branch(tree):
+        return {name: to_dict(branch) for name, branch in tree.items()}
+    return tree
+
+
+def leaf_at(tree: Tree, path: Sequence[str]) -> Any:
+    """Returns the leaf of a tree at ``path``, or None if there is none."""
+    for name in path:
+        if not isinstance(tree, Mapping):
+            return None
+        tree = tree.get(name)
+    return tree
+
+
+def named_leaves(tree: Tree, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Returns the leaves of a tree with their paths, in the order of its keys."""
+    if is_branch(tree):
+        return [leaf for name, branch in tree.items() for leaf in named_leaves(branch, (*path, name))]
+    return [(path, tree)]
+
+
+def same_layout(tree: Tree, other: Tree) -> bool:
+    """Returns whether two trees of NumPy arrays have the same branches, shapes and dtypes."""
+    if isinstance(other, dict):
+        same = isinstance(tree, dict) and tree.keys() == other.keys()
+        return same and all(same_layout(tree[name], branch) for name, branch in other.items())
+    return type(tree) is np.ndarray and tree.dtype == other.dtype and tree.shape == other.shape
+
+
+def leading_size(tree: Tree) -> int:
+    """Returns N of a tree of leaves (N, ...)."""
+    while is_branch(tree):
+        tree = next(iter(tree.values()))
+    return len(tree)
+
+
+def children(space: gym.Space) -> dict[str, gym.Space] | None:
+    """Returns the named branches of a Dict or a Tuple space, or None for a leaf."""
+    if isinstance(space, gym.spaces.Dict):
+        return dict(space.spaces)
+    if isinstance(space, gym.spaces.Tuple):
+        return {str(i): child for i, child in enumerate(space.spaces)}
+    return None
+
+
+def space_leaves(space: gym.Space, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], gym.Space]]:
+    """Returns the leaves of a space with their paths; the branches of a Dict are sorted by name."""
+    branches = children(space)
+    if branches is None:
+        return [(path, space)]
+    if isinstance(space, gym.spaces.Dict):
+        branches = dict(sorted(branches.items()))
+    return [leaf for name, child in branches.items() for leaf in space_leaves(child, (*path, name))]
+
+
+def space_branches(
+    space: gym.Space, path: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], dict[str, gym.Space]]]:
+    """Returns the path and the children of every Dict and Tuple in a space, outermost first."""
+    branches = children(space)
+    if branches is None:
+        return []
+    nested = [branch for name, child in branches.items() for branch in space_branches(child, (*path, name))]
+    return [(path, branches), *nested]
+
+
+def branch_of(value: Any, name: str) -> Any:
+    """Returns the branch ``name`` of a tree, or of a value of a Dict or a Tuple space.
+
+    Raises:
+        KeyError, IndexError, TypeError: if it has no such branch.
+    """
+    return value[name] if is_branch(value) or not name.isdecimal() else value[int(name)]
+
+
+def value_at(value: Any, path: Sequence[str]) -> Any:
+    """Returns what a tree, or a value of a space, has at ``path``.
+
+    Raises:
+        KeyError, IndexError, TypeError: if it has no such branch.
+    """
+    for name in path:
+        value = branch_of(value, name)
+    return value
+
+
+def map_space(function: Callable[..., Any], space: gym.Space, *values: Any) -> Any:
+    """Returns nested dicts of ``function(leaf_space, *leaves)``.
+
+    Args:
+        function: called once for each leaf of the space.
+        space: gives the structure.
+        values: trees of this structure, or values of the space, or batches of either.
+    """
+    branches = children(space)
+    if branches is None:
+        return function(space, *values)
+    return {
+        name: map_space(function, child, *[branch_of(value, name) for value in values])
+        for name, child in branches.items()
+    }
+
+
+def to_tree(value: Any, space: gym.Space) -> Tree:
+    """Returns a value of a space, or a batch of values, as a tree; leaves are not copied."""
+    return map_space(lambda _, leaf: leaf, space, value)
+
+
+def from_tree(tree: Tree, space: gym.Space) -> Any:
+    """Returns a tree as a value of a space, the inverse of :func:`to_tree`; a Tuple becomes a tuple."""
+    branches = children(space)
+    if branches is None:
+        return tree
+    parts = {name: from_tree(tree[name], child) for name, child in branches.items()}
+    return tuple(parts.values()) if isinstance(space, gym.spaces.Tuple) else parts
+
+
+def observation_to_tree(obs: Any, space: gym.Space) -> Tree:
+    """Returns an observation, or a batch, as the tree of arrays that is stored: float64 becomes float32."""
+    return map_space(lambda _, leaf: _without_float64(np.asarray(leaf)), space, obs)
+
+
+def _without_float64(array: np.ndarray) -> np.ndarray:
+    return array.astype(stored_dtype(array.dtype), copy=False)
+
+
+def stored_dtype(dtype: Any) -> np.dtype:
+    """Returns the dtype in which observations of a declared dtype are stored: float32 for float64."""
+    return np.dtype(np.float32 if dtype == np.float64 else dtype)
+
+
+def columns_to_values(columns: Tree, space: gym.Space) -> list[Any]:
+    """Returns a tree of lists of length n as a list of n values of the space.
+
+    Raises:
+        ValueError: if the lists differ in length.
+    """
+    branches = children(space)
+    if branches is None:
+        return columns
+    parts = [columns_to_values(columns[name], child) for name, child in branches.items()]
+    rows = zip(*parts, strict=True)
+    if isinstance(space, gym.spaces.Tuple):
+        return list(rows)
+    return [dict(zip(branches, row, strict=True)) for row in rows]
+
+
+def path_text(path: Sequence[str]) -> str:
+    """Returns a path as messages show it, such as ``"['pose']['arm']"``."""
+    return "".join(f"[{name!r}]" for name in path)
+
+
+def has_box(space: gym.Space) -> bool:
+    """Returns whether ``space`` is a Box or contains one."""
+    return any(isinstance(leaf, gym.spaces.Box) for _, leaf in space_leaves(space))

@@ -1,0 +1,190 @@
+"""The registry: names, import paths, and messages that help."""
+
+import math
+import sys
+import types
+
+import pytest
+
+from ding_lite.config.registry import ENCODER_REGISTRY, Registry
+from ding_lite.errors import DingLiteError, RegistryError
+
+
+class Red:
+    pass
+
+
+class Blue:
+    pass
+
+
+@pytest.fixture
+def registry():
+    registry = Registry("colour")
+    registry.register("red")(Red)
+    registry.register("blue")(Blue)
+    return registry
+
+
+@pytest.fixture
+def late(monkeypatch, tmp_path):
+    """A registry with a module, imported at the first lookup, that registers the name "own"."""
+    registry = Registry("thing", modules=("things_of_the_registry_test",))
+    holder = types.ModuleType("holder_of_the_registry_test")
+    holder.registry = registry
+    monkeypatch.setitem(sys.modules, holder.__name__, holder)
+    monkeypatch.delitem(sys.modules, "things_of_the_registry_test", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "things_of_the_registry_test.py").write_text(
+        "from holder_of_the_registry_test import registry\n\n\n"
+        '@registry.register("own")\nclass Own:\n    pass\n'
+    )
+    return registry
+
+
+def message(registry, name):
+    with pytest.raises(RegistryError) as caught:
+        registry.get(name)
+    return str(caught.value)
+
+
+def test_registered_class_is_found_by_its_name(registry):
+    assert registry.get("red") is Red
+    assert registry.get("blue") is Blue
+
+
+def test_decorator_returns_the_class_itself():
+    assert Registry("colour").register("red")(Red) is Red
+
+
+def test_function_can_be_registered(registry):
+    @registry.register("make_green")
+    def make_green():
+        return "green"
+
+    assert registry.get("make_green")() == "green"
+
+
+def test_names_are_sorted(registry):
+    assert registry.names() == ["blue", "red"]
+
+
+def test_membership_is_by_name(registry):
+    assert "red" in registry
+    assert "green" not in registry
+
+
+def test_unknown_name_suggests_the_closest_and_lists_all(registry):
+    text = message(registry, "bleu")
+    assert "no colour named 'bleu'" in text
+    assert "Did you mean 'blue'?" in text
+    assert "Registered: blue, red" in text
+
+
+def test_name_like_no_other_gets_the_list_without_a_suggestion(registry):
+    text = message(registry, "zzzzzz")
+    assert "Did you mean" not in text
+    assert "blue, red" in text
+    assert "package.module:Name" in text
+
+
+def test_duplicate_name_is_refused_naming_both_places(registry):
+    with pytest.raises(RegistryError) as caught:
+        registry.register("red")(Blue)
+    text = str(caught.value)
+    assert "colour 'red' is registered twice" in text
+    assert f"{__name__}.Red" in text
+    assert f"{__name__}.Blue" in text
+    assert text.count("test_registry.py:") == 2
+    assert "force=True" in text
+
+
+def test_refused_duplicate_leaves_the_first_in_place(registry):
+    with pytest.raises(RegistryError):
+        registry.register("red")(Blue)
+    assert registry.get("red") is Red
+
+
+def test_duplicate_of_a_builtin_function_is_refused_too(registry):
+    registry.register("root")(math.sqrt)
+    with pytest.raises(RegistryError, match="math.sqrt and by math.cbrt"):
+        registry.register("root")(math.cbrt)
+
+
+def test_force_replaces_the_entry(registry):
+    registry.register("red", force=True)(Blue)
+    assert registry.get("red") is Blue
+
+
+def test_same_class_may_be_registered_twice(registry):
+    registry.register("red")(Red)
+    assert registry.get("red") is Red
+
+
+def test_reimported_module_replaces_its_own_entry(late):
+    first = late.get("own")
+    del sys.modules["things_of_the_registry_test"]
+    second = late.get("own")
+    assert second is first
+    late.names()
+    assert late.get("own") is not first
+    assert late.get("own").__qualname__ == "Own"
+
+
+def test_import_path_is_found_without_registration(registry):
+    assert registry.get("collections:OrderedDict").__name__ == "OrderedDict"
+
+
+def test_import_path_may_go_into_a_class(registry):
+    assert registry.get("collections:OrderedDict.fromkeys")("ab") == {"a": None, "b": None}
+
+
+def test_module_that_ends_the_program_is_an_error_with_its_line(registry, tmp_path, monkeypatch):
+    (tmp_path / "ends_here.py").write_text("import sys\n\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "'ends_here:Thing' cannot be imported: SystemExit: 0 (at ends_here.py:3)" in message(
+        registry, "ends_here:Thing"
+    )
+
+
+@pytest.mark.parametrize("path", ["no_such_module_here:Thing", "collections:NoSuchThing"])
+def test_import_path_to_nothing_is_refused_with_the_path(registry, path):
+    text = message(registry, path)
+    assert f"colour '{path}' cannot be imported" in text
+    assert "Python path" in text
+
+
+def test_failed_import_keeps_its_cause(registry):
+    with pytest.raises(RegistryError) as caught:
+        registry.get("no_such_module_here:Thing")
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
+def test_own_modules_are_imported_at_the_first_look(late):
+    assert "things_of_the_registry_test" not in sys.modules
+    assert late.get("own").__name__ == "Own"
+
+
+def test_own_modules_are_imported_to_list_names(late):
+    assert late.names() == ["own"]
+    assert "own" in late
+
+
+def test_forced_entry_made_before_the_own_modules_are_imported_stays(late):
+    late.register("own", force=True)(Red)
+    assert late.names() == ["own"]
+    assert late.get("own") is Red
+
+
+def test_registries_do_not_share_entries(registry):
+    assert "red" not in Registry("colour")
+
+
+def test_registry_error_is_of_the_common_tree_and_exits_2(registry):
+    with pytest.raises(DingLiteError) as caught:
+        registry.get("bleu")
+    assert caught.value.exit_code == 2
+
+
+def test_shipped_encoders_are_found_without_importing_them():
+    assert {"mlp", "embedding", "nature_cnn", "minatar_cnn", "impala_cnn"} <= set(ENCODER_REGISTRY.names())

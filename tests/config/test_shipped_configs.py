@@ -1,0 +1,222 @@
+"""Every shipped config runs, made small; and breakout_ppo has the settings of system E, number by number."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from ding_lite import SerialPipeline, load_policy
+from ding_lite.config.compile import compile_config, load_config
+from ding_lite.config.files import shipped_configs
+from ding_lite.data.minibatches import Batch, as_rollout
+from ding_lite.envs.packages import EXTRAS
+from ding_lite.errors import EnvError
+from ding_lite.policies import PPOPolicy
+from ding_lite.policies.optimizer import BETAS
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = shipped_configs()
+
+
+def learning(policy):
+    """Returns overrides for 8 updates per iteration, and an auxiliary phase in the second iteration."""
+    if not policy.type.startswith("ppg"):
+        updates = {"epoch_per_collect": 2} if policy.on_policy else {"update_per_collect": 8}
+    else:
+        buffers = policy.other.replay_buffer
+        two = not policy.on_policy and buffers.policy != buffers.value  # with as many steps each
+        epochs = {f"{who}_epoch_per_collect": 1 if two else 2 for who in ("actor", "critic")}
+        updates = {**epochs, "aux_batch_size": 16, "aux_freq": 2, "aux_train_epoch": 1}
+    return {f"policy.learn.{name}": value for name, value in updates.items()}
+
+
+def small(name):
+    """Returns a shipped config with rollouts of 4 minibatches of 8 samples, and a run of two of them."""
+    values = load_config(name).values
+    envs = min(2, values.env.collector_env_num)
+    overrides = {
+        "exp_name": name,
+        "max_train_iter": 9,  # one iteration has 8 updates, or fewer where rows were resets
+        "num_threads": 1,
+        "env.collector_env_num": envs,
+        "env.evaluator_env_num": 1,
+        "env.n_evaluator_episode": 1,
+        "env.max_eval_steps": 15,
+        "env.stop_value": None,
+        "env.manager.worker_num": 2,
+        "policy.device": "cpu",
+        "policy.collect.n_sample": 32,
+        "policy.learn.batch_size": 8,
+        **learning(values.policy),
+        "policy.eval.eval_freq": 0,
+        "checkpoint.freq": 0,
+        "logger.tensorboard": False,
+    }
+    return compile_config(values, overrides)
+
+
+def lacking(error):
+    """Returns whether an error says how to install a package that is indeed not installed."""
+    text = str(error)
+    if "apt-get install" in text:  # Procgen's Qt is no Python package
+        return "Qt" in text
+    missing = {extra for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None}
+    return any(f'pip install "ding_lite[{extra}]"' in text for extra in missing)
+
+
+def begun(name, folder):
+    """Returns the pipeline, or None if its extra is not installed and the error says how to install it."""
+    try:
+        return SerialPipeline(small(name), folder=folder)
+    except EnvError as error:
+        if not lacking(error):
+            raise
+        return None
+
+
+# Box2D is built with an old SWIG, whose types Python complains about when they are imported.
+@pytest.mark.daily(30)
+@pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file wherever it is
+    pipeline = begun(name, tmp_path / "run")
+    if pipeline is None:
+        return
+    updates = [progress.metrics["learn/updates"] for progress in pipeline]
+    assert len(updates) == 2
+    phases = pipeline.cfg.policy.type.startswith("ppg")
+    assert ("learn/aux_updates" in pipeline.progress.metrics) is phases
+    assert all(6 <= count <= 8 for count in updates)
+    result = json.loads((pipeline.folder / "result.json").read_text())
+    assert (result["status"], result["iterations"]) == ("finished", 2)
+    assert 48 <= result["env_step"] <= 64
+    assert math.isfinite(result["eval_value"])
+    policy = load_policy(pipeline.folder)
+    obs = policy.obs_space.sample()
+    if name == "masked_ppo":
+        obs["action_mask"][:] = True
+    assert policy.act(obs) in policy.action_space
+
+
+@pytest.mark.parametrize("file", CONFIGS.values(), ids=CONFIGS)
+def test_shipped_config_says_how_to_run_it_and_what_to_install(file):
+    text = file.read_text()
+    assert f"ding-lite train -c {file.stem}\n" in text
+    extras = [extra for extra in EXTRAS.values() if f"(extra {extra}" in text]
+    assert all(f'pip install "ding_lite[{extra}' in text for extra in extras)
+
+
+def test_configs_and_what_lies_beside_them_are_found_in_an_installed_package(tmp_path):
+    """Built as pip builds it, and run from elsewhere."""
+    site = tmp_path / "site"
+    build = ["build", "--build-base", str(tmp_path / "base"), "--build-lib", str(site)]
+    subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=ROOT, check=True, capture_output=True)
+    assert {file.name for file in (site / "ding_lite" / "_configs").glob("*.py")} == {
+        file.name for file in (ROOT / "configs").glob("*.py")
+    }
+    limits = ["--max-env-step", "64", "policy.collect.n_sample=64", "env.max_eval_steps=15"]
+    command = [sys.executable, "-m", "ding_lite", "train", "-c", "masked_ppo", *limits]
+    command += ["policy.learn.batch_size=32", "env.n_evaluator_episode=2"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    config = (tmp_path / "runs" / "masked_ppo" / "config.json").read_text()
+    assert str(site) in config, "taken from the package, not from the checkout"
+
+
+# ------------------------------------------------------------------ system E
+
+BREAKOUT = load_config("breakout_ppo").values
+
+
+@pytest.fixture(scope="module")
+def policy():
+    frames = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    return PPOPolicy({**BREAKOUT.policy, "device": "cpu"}, frames, gym.spaces.Discrete(4))
+
+
+def at(policy, update):
+    """Returns the policy as it is after ``update`` updates."""
+    policy.progress.env_step = update * 1024
+    policy._apply_learning_rate()
+    policy._apply_shares()
+    return policy
+
+
+def test_breakout_is_ten_thousand_updates_of_eight_environments_by_128_steps():
+    env, policy = BREAKOUT.env, BREAKOUT.policy
+    assert (env.collector_env_num, env.manager.type, env.manager.double_buffer) == (8, "subprocess", True)
+    assert policy.collect.n_sample == 8 * 128
+    assert BREAKOUT.max_env_step / policy.collect.n_sample == 10_000
+    assert policy.collect.n_sample / policy.learn.batch_size == 4
+    assert policy.learn.epoch_per_collect == 4
+    assert policy.learn.schedule_env_step == BREAKOUT.max_env_step
+    assert (policy.learn.entropy_weight, policy.learn.value_weight) == (0.01, 0.5)
+    assert (policy.learn.grad_clip_type, policy.learn.grad_clip_value) == ("clip_norm", 0.5)
+
+
+@pytest.mark.parametrize("update", [0, 1, 2500, 5000, 9999, 10_000])
+def test_rate_and_clip_ranges_of_breakout_fall_to_0_together(policy, update):
+    left = 1 - update / 10_000
+    at(policy, update)
+    assert policy.optimizer.learning_rate == pytest.approx(2.5e-4 * left, abs=1e-12)
+    assert float(policy.clip_ratio) == pytest.approx(0.1 * left, abs=1e-12)
+    batch = Batch(new_value=torch.tensor([3.0]), value=torch.tensor([0.0]), value_target=torch.tensor([3.0]))
+    loss, _ = policy.value_loss(batch)  # as if the value had only moved by the clip range
+    assert float(loss) == pytest.approx(0.5 * (3 - 0.1 * left) ** 2, rel=1e-5)
+
+
+def test_optimiser_of_breakout_is_plain_adam(policy):
+    plain = torch.optim.Adam([torch.zeros(1)]).param_groups[0]  # tests/policies/test_updater.py: nothing else
+    assert (BETAS, policy.optimizer.eps) == (plain["betas"], plain["eps"])
+
+
+def test_network_of_breakout_is_shared_and_initialised_as_torch_does(policy):
+    model = policy.model
+    assert model.critic_encoder is None
+    shapes = [tuple(layer.weight.shape) for layer in model.modules() if hasattr(layer, "weight")]
+    convolutions = [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
+    assert shapes == [*convolutions, (512, 64 * 7 * 7), (4, 512), (1, 512)]
+    for layer in model.modules():
+        if hasattr(layer, "weight"):
+            weight, bias = layer.weight.detach(), layer.bias.detach()
+            bound = 1 / math.sqrt(weight[0].numel())
+            assert max(float(weight.abs().max()), float(bias.abs().max())) <= bound
+            assert float(weight.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
+            assert float(bias.abs().max()) > 0
+
+
+def test_frames_of_breakout_are_scaled_by_the_network_alone(policy):
+    frames = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    encoder = policy.model.actor_encoder
+    by_hand = encoder.leaves[0].layers(frames.float() / 255).flatten(1)
+    assert torch.allclose(encoder(frames), encoder.trunk(by_hand), atol=1e-6)
+    assert policy.inputs(frames.numpy()).dtype == torch.uint8
+
+
+def test_advantages_of_breakout_have_mean_0_and_std_1_in_each_minibatch(policy):
+    rollout = as_rollout(
+        {
+            "advantage": torch.randn(128, 8) * 5 + 3,
+            "value": torch.zeros(128, 8),
+            "value_target": torch.zeros(128, 8),
+            "valid": torch.ones(128, 8, dtype=torch.bool),
+        }
+    )
+    batches = list(policy.minibatches(rollout))
+    assert len(batches) == 4
+    for batch in batches:
+        assert float(batch.advantage.mean()) == pytest.approx(0, abs=1e-5)
+        assert float(batch.advantage.std(correction=0)) == pytest.approx(1, abs=1e-4)

@@ -1,0 +1,467 @@
+"""The collector: fields of a rollout, ends of episodes, and values that raise errors before any learning."""
+
+import contextlib
+from functools import partial
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from small_worlds import (
+    SCRIPTS,
+    SPACES,
+    CountingEnv,
+    LengthEnv,
+    SeededBox,
+    SeededEnv,
+    SpoiledEnv,
+    StuckEnv,
+    scripted,
+)
+from worlds import digest, policy_for, vector_of
+
+from ding_lite.data.collector import Collector
+from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.native import NativeVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
+from ding_lite.errors import EnvContractError
+from ding_lite.trees import to_dict
+
+
+def collector_of(make, num_envs=2, n_sample=16, autoreset="same_step", **policy):
+    envs = vector_of(make, num_envs, autoreset=autoreset)
+    return Collector(envs, policy_for(envs, **policy).collect_mode, n_sample)
+
+
+def counting(n_sample=12, **options):
+    return collector_of(lambda index: CountingEnv(SCRIPTS[index]), n_sample=n_sample, **options)
+
+
+def test_rollout_has_every_field_in_its_shape_and_dtype():
+    rollout = to_dict(counting(n_sample=12).collect())
+    final = rollout.pop("final")
+    fields = {name: (tuple(x.shape), str(x.dtype).removeprefix("torch.")) for name, x in rollout.items()}
+    assert fields == {
+        "obs": ((6, 2, 2), "float32"),
+        "action": ((6, 2), "int64"),
+        "log_prob": ((6, 2), "float32"),
+        "reward": ((6, 2), "float32"),
+        "terminated": ((6, 2), "bool"),
+        "truncated": ((6, 2), "bool"),
+        "valid": ((6, 2), "bool"),
+        "value": ((6, 2), "float32"),
+        "advantage": ((6, 2), "float32"),
+        "value_target": ((6, 2), "float32"),
+        "last_obs": ((2, 2), "float32"),
+    }
+    assert {name: tuple(x.shape) for name, x in final.items()} == {"obs": (2, 2), "t": (2,), "env": (2,)}
+
+
+def test_box_actions_are_stored_as_they_were_drawn():
+    rollout = collector_of(lambda index: SeededBox(), n_sample=40).collect()
+    assert rollout.action.shape == (20, 2, 2)
+    assert rollout.action.dtype == torch.float32
+    assert rollout.action.abs().max() > 1  # unclipped: the bounds are +-1
+
+
+@pytest.mark.parametrize(("n_sample", "envs", "steps"), [(16, 2, 8), (17, 2, 9), (2, 3, 1), (7, 3, 3)])
+def test_n_sample_is_rounded_up_to_whole_steps(n_sample, envs, steps):
+    collector = collector_of(lambda index: CountingEnv(), num_envs=envs, n_sample=n_sample)
+    assert collector.n_sample == steps * envs
+    assert collector.collect().reward.shape == (steps, envs)
+
+
+def test_rows_are_those_counted_by_hand():
+    rollout = counting(n_sample=12).collect()
+    assert rollout.obs[:, 0].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 0]]
+    assert rollout.reward[:, 0].tolist() == [1, 2, 11, 12, 13, 21]
+    assert rollout.terminated[:, 0].tolist() == [False, True, False, False, False, False]
+    assert rollout.truncated[:, 0].tolist() == [False, False, False, False, True, False]
+    assert rollout.valid.all()
+
+
+def test_final_and_last_observations_are_those_counted_by_hand():
+    rollout = counting(n_sample=12).collect()
+    assert rollout.final.t.tolist() == [3, 4]
+    assert rollout.final.env.tolist() == [1, 0]
+    assert rollout.final.obs.tolist() == [[1, 1], [1, 3]]
+    assert rollout.last_obs.tolist() == [[2, 1], [3, 1]]
+
+
+def test_rollout_without_a_cut_has_no_final_observations():
+    rollout = collector_of(lambda index: CountingEnv(((3, "terminated"),))).collect()
+    assert "final" not in to_dict(rollout)
+
+
+def test_next_rollout_goes_on_where_the_last_one_stopped():
+    collector = counting(n_sample=4)
+    last = collector.collect().last_obs.tolist()
+    assert collector.collect().obs[0].tolist() == last
+
+
+def test_last_obs_stays_as_it_is_while_collecting_goes_on():
+    collector = counting(n_sample=4)
+    last = collector.collect().last_obs
+    before = last.tolist()
+    collector.collect()
+    assert last.tolist() == before
+
+
+def marked_action(obs):
+    """Returns an action for each observation that does not depend on the other observations."""
+    action = torch.as_tensor(obs[:, 0] + 2 * obs[:, 1]).long() % 3
+    return {"action": action, "log_prob": -torch.ones(len(obs))}
+
+
+@pytest.mark.daily(3)
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize(("num_envs", "num_workers"), [(2, 1), (5, 2), (4, 4)])
+def test_rollouts_of_two_halves_are_those_of_one_process(num_envs, num_workers, autoreset):
+    options = dict(num_workers=num_workers, double_buffer=True, autoreset=autoreset)
+    with contextlib.closing(SubprocessVectorEnv(scripted, num_envs, **options)) as halves:
+        found = []
+        for envs in (halves, InProcessVectorEnv(scripted, num_envs, autoreset=autoreset)):
+            mode = policy_for(envs).collect_mode._replace(forward=marked_action)
+            collector = Collector(envs, mode, 12 * num_envs)
+            collector.collect()
+            last, episodes = to_dict(collector.collect()), collector.episodes
+            key = np.lexsort((last["final"]["env"], last["final"]["t"]))  # halves come one after the other
+            last["final"] = {name: leaf[key] for name, leaf in last["final"].items()}
+            found.append((last, sorted(episodes), collector.metrics()))
+    (one, *rest), (other, *other_rest) = found
+    assert digest(one) == digest(other)
+    assert rest == other_rest
+    assert len(rest[0]) > 3
+
+
+def test_numbers_in_an_error_are_those_of_the_vector():
+    def make(index):
+        at = 4 if index == 3 else -1
+        return EpisodeRecorder(SpoiledEnv(at, lambda result: (np.full(2, np.nan, np.float32), *result[1:])))
+
+    with contextlib.closing(SubprocessVectorEnv(make, 4, num_workers=1, double_buffer=True)) as envs:
+        collector = Collector(envs, policy_for(envs).collect_mode, 40)
+        with pytest.raises(EnvContractError, match=r"env 3 \(.*nan"):
+            collector.collect()
+
+
+def test_row_0_may_be_a_filler_under_next_step():
+    collector = collector_of(
+        lambda index: CountingEnv(((2, "terminated"),)), n_sample=4, autoreset="next_step"
+    )
+    assert collector.collect().valid.tolist() == [[True, True], [True, True]]
+    second = collector.collect()
+    assert second.valid.tolist() == [[False, False], [True, True]]
+    assert second.reward.tolist() == [[0, 0], [11, 11]]
+    assert second.obs[0].tolist() == [[0, 2], [0, 2]]
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_no_transition_crosses_an_episode(autoreset):
+    """The obs (episode, step) and the reward 10 * episode + step + 1 of a valid row are of the same step."""
+    collector = counting(n_sample=40, autoreset=autoreset)
+    for _ in range(3):
+        rollout = collector.collect()
+        obs, valid = rollout.obs, rollout.valid
+        assert torch.equal(rollout.reward[valid], (10 * obs[..., 0] + obs[..., 1] + 1)[valid])
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_final_observations_belong_to_the_episode_they_end(autoreset):
+    rollout = counting(n_sample=60, autoreset=autoreset).collect()
+    final = rollout.final
+    before = rollout.obs[final.t, final.env]
+    assert torch.equal(final.obs, before + torch.tensor([0.0, 1.0]))
+    assert rollout.truncated[final.t, final.env].all()
+    assert len(final.t) == int(rollout.truncated.sum())
+
+
+def test_episode_returns_and_lengths_are_those_counted_by_hand():
+    collector = counting(n_sample=12)
+    collector.collect()
+    episodes = [(e.env, e.episode_return, e.length) for e in collector.episodes]
+    assert episodes == [(0, 3, 2), (1, 6, 3), (1, 11, 1), (0, 36, 3), (1, 21, 1)]
+    assert collector.metrics() == {
+        "episode_return": (3 + 6 + 11 + 36 + 21) / 5,
+        "episode_length": 2.0,
+        "episode_length_max": 3.0,
+        "episode_count": 5.0,
+        "env_restarts": 0.0,
+        "bad_values": 0.0,
+    }
+
+
+def test_metrics_before_any_episode_has_ended_have_no_mean():
+    collector = collector_of(lambda index: LengthEnv(50))
+    collector.collect()
+    assert collector.metrics() == {"episode_count": 0.0, "env_restarts": 0.0, "bad_values": 0.0}
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize("seed", range(5))
+def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
+    """Random terminations and truncations, over several rollouts."""
+    rng = np.random.default_rng(seed)
+    ends = ("terminated", "truncated", "both")
+    scripts = [[(int(rng.integers(1, 7)), ends[int(rng.integers(3))]) for _ in range(40)] for _ in range(3)]
+    collector = collector_of(
+        lambda index: CountingEnv(scripts[index]), num_envs=3, n_sample=51, autoreset=autoreset
+    )
+    valid, lengths, returns, rewards = 0, 0, 0.0, 0.0
+    for _ in range(4):
+        rollout = collector.collect()
+        valid += int(rollout.valid.sum())
+        rewards += float(rollout.reward.sum())
+        lengths += sum(e.length for e in collector.episodes)
+        returns += sum(e.episode_return for e in collector.episodes)
+        # A pending reset is of an episode that has been recorded already.
+        pending = (rollout.terminated[-1] | rollout.truncated[-1]).numpy() & (autoreset == "next_step")
+        open_lengths = collector.envs.episode_lengths[~pending].sum()
+        open_returns = collector.envs.episode_returns[~pending].sum()
+        assert lengths + open_lengths == valid
+        assert returns + open_returns == pytest.approx(rewards)
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_ignored_termination_bootstraps_from_the_true_last_observation(autoreset):
+    """With lambda 0 the target of the last step is r + V(s'), where s' is of the same episode."""
+    envs = vector_of(
+        lambda index: CountingEnv(((3, "terminated"),)), 1, autoreset=autoreset, final_of_terminated=True
+    )
+    policy = policy_for(
+        envs,
+        learn={"ignore_done": True, "value_norm": False},
+        collect={"gae_lambda": 0.0, "discount_factor": 1.0},
+    )
+    rollout = Collector(envs, policy.collect_mode, 4).collect()
+    with torch.no_grad():
+        bootstrap = policy.model.compute_critic(torch.tensor([[0.0, 3.0]]))
+    assert float(rollout.value_target[2, 0]) == pytest.approx(3 + float(bootstrap), abs=1e-5)
+
+
+# ---------------------------------------------------------------------- values that are refused
+
+
+def spoiled(at, spoil, script=((4, "terminated"),), n_sample=16):
+    return collector_of(lambda index: SpoiledEnv(at if index == 1 else -1, spoil, script), n_sample=n_sample)
+
+
+def bad_obs(value):
+    return lambda result: (np.array([0, value], np.float32), *result[1:])
+
+
+def bad_reward(value):
+    return lambda result: (result[0], value, *result[2:])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_reward_that_is_not_finite_names_env_episode_and_step(value):
+    collector = spoiled(2, bad_reward(value))
+    with pytest.raises(EnvContractError, match=rf"env 1 .*episode 0, step 2\).*reward = {value}"):
+        collector.collect()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_observation_that_is_not_finite_names_env_episode_step_and_element(value):
+    collector = spoiled(2, bad_obs(value))
+    with pytest.raises(EnvContractError, match=rf"env 1 .*episode 0, step 2\).*observation\[1\] = {value}"):
+        collector.collect()
+
+
+def test_bad_reward_at_the_end_of_an_episode_names_that_episode():
+    collector = spoiled(4, bad_reward(np.nan))
+    with pytest.raises(EnvContractError, match=r"env 1 .*episode 0, step 4\)"):
+        collector.collect()
+
+
+def test_bad_final_observation_of_a_cut_episode_is_refused():
+    """The value network reads it, so it would reach the advantages."""
+    collector = spoiled(4, bad_obs(np.nan), ((4, "truncated"),))
+    with pytest.raises(EnvContractError, match="env 1 "):
+        collector.collect()
+
+
+def test_bad_observation_of_a_reset_is_refused_before_the_policy_acts_on_it():
+    with pytest.raises(EnvContractError, match="env 1 "):
+        spoiled(0, lambda result: (np.array([0, np.nan], np.float32), {})).collect()
+
+
+def test_bad_value_in_the_last_row_of_a_rollout_is_refused():
+    collector = spoiled(3, bad_obs(np.nan), n_sample=6)
+    with pytest.raises(EnvContractError, match="env 1 "):
+        collector.collect()
+
+
+class Indexed(CountingEnv):
+    """Observes its step, which the third step moves out of its range, and two indices with other starts."""
+
+    observation_space = SPACES.Dict(at=SPACES.Discrete(3), two=SPACES.MultiDiscrete([2, 4], start=[-1, 0]))
+
+    def __init__(self, shown=(), end="terminated"):
+        super().__init__(((3, end),))
+        self.shown = dict(shown)
+
+    def obs(self):
+        sound = {"at": min(self.count, 2), "two": np.array([-1, self.count])}
+        return sound | self.shown if self.count == 3 else sound
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        ({"at": 7}, r"\['at'\] = 7.*Discrete\(3\)"),
+        ({"at": -1}, r"\['at'\] = -1.*Discrete\(3\)"),
+        ({"two": np.array([-1, 4])}, r"\['two'\]\[1\] = 4.*MultiDiscrete"),
+        ({"two": np.array([-2, 0])}, r"\['two'\]\[0\] = -2.*MultiDiscrete"),
+        ({}, ""),
+    ],
+)
+def test_index_outside_of_its_range_is_refused_where_it_is_valued(end, shown, message):
+    """The last observation of a terminated episode is allowed, because the value network never reads it."""
+    collector = collector_of(lambda index: Indexed(shown if index else {}, end))
+    if not message or end == "terminated":
+        assert collector.collect().valid.all()
+        return
+    where = r"env 1 \(seed \d+, episode 1, step 0\): last observation"
+    with pytest.raises(EnvContractError, match=rf"{where}.*{message}"):
+        collector.collect()
+
+
+@pytest.mark.parametrize("backend", ["base", "subprocess", "vector"])
+def test_index_outside_of_its_range_is_refused_at_its_step_by_every_backend(backend):
+    make = partial(Indexed, {"at": 7})
+    if backend == "base":
+        envs = vector_of(lambda index: make(), 2, autoreset="next_step")
+    elif backend == "subprocess":
+        options = dict(num_workers=1, autoreset="next_step")
+        envs = SubprocessVectorEnv(lambda index: EpisodeRecorder(make()), 2, **options)
+    else:
+        envs = NativeVectorEnv(gym.vector.SyncVectorEnv([make, make]))
+    with contextlib.closing(envs):
+        collector = Collector(envs, policy_for(envs).collect_mode, 40)
+        with pytest.raises(
+            EnvContractError, match=r"env 0 .*observation\['at'\] = 7.*Discrete\(3\)"
+        ) as error:
+            collector.collect()
+    assert ("episode 0, step 3)" in str(error.value)) == (backend != "vector")
+
+
+def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
+    with pytest.raises(EnvContractError, match=r"env 0 .*step 3\).*action_mask"):
+        collector_of(lambda index: StuckEnv()).collect()
+
+
+def test_mask_of_one_half_is_refused_by_the_number_in_the_vector():
+    def make(index):
+        return EpisodeRecorder(StuckEnv(2 if index == 3 else 1000))
+
+    with contextlib.closing(SubprocessVectorEnv(make, 4, num_workers=1, double_buffer=True)) as envs:
+        collector = Collector(envs, policy_for(envs).collect_mode, 40)
+        with pytest.raises(EnvContractError, match=r"env 3 .*step 2\).*action_mask"):
+            collector.collect()
+
+
+@pytest.mark.parametrize("stuck_after", [4, 5])
+@pytest.mark.parametrize("autoreset", [*AUTORESET, "native"])
+def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stuck_after):
+    """No action follows it. Under NEXT_STEP it is observed, and the action is ignored."""
+    if autoreset == "native":
+        envs = NativeVectorEnv(gym.vector.SyncVectorEnv([partial(StuckEnv, stuck_after)] * 2))
+    else:
+        envs = vector_of(lambda index: StuckEnv(stuck_after), 2, autoreset=autoreset)
+    collector = Collector(envs, policy_for(envs).collect_mode, 40)
+    if stuck_after == 5:  # the length of its episodes
+        assert collector.collect().valid.sum() == (34 if envs.has_fillers else 40)
+        return
+    with pytest.raises(EnvContractError, match=r"env 0 .*step 4\).*action_mask"):
+        collector.collect()
+
+
+@pytest.mark.parametrize(
+    ("mask", "actions", "message"),
+    [
+        (SPACES.MultiBinary(4), SPACES.Discrete(3), r"Box\(False, True, \(3,\), bool\)"),
+        (SPACES.MultiBinary((1, 3)), SPACES.Discrete(3), r"Box\(False, True, \(3,\), bool\)"),
+        (SPACES.MultiBinary(2), SPACES.MultiDiscrete([2, 3]), r"Box.*\(5,\), bool\)"),
+        (SPACES.MultiBinary(2), SPACES.Box(-1, 1, (2,)), r"Box\(-1.*another name"),
+        (SPACES.MultiBinary(3), SPACES.Tuple([SPACES.Discrete(3)]), r"Dict\('0': Box"),
+        (SPACES.MultiBinary(5), SPACES.MultiDiscrete([2, 3]), ""),
+        (SPACES.Tuple([SPACES.MultiBinary(2), SPACES.MultiBinary(3)]), SPACES.MultiDiscrete([2, 3]), ""),
+        (SPACES.Dict(a=SPACES.MultiBinary(3)), SPACES.Dict(a=SPACES.Discrete(3), b=SPACES.Discrete(2)), ""),
+    ],
+)
+def test_masks_of_another_size_than_the_actions_are_refused(mask, actions, message):
+    class Masked(gym.Env):
+        observation_space = SPACES.Dict(at=SPACES.Discrete(1), action_mask=mask)
+        action_space = actions
+
+        def reset(self, *, seed=None, options=None):
+            return {"at": 0, "action_mask": self._ones(mask)}, {}
+
+        def step(self, action):
+            return self.reset()[0], 0.0, False, False, {}
+
+        def _ones(self, space):
+            if isinstance(space, SPACES.MultiBinary):
+                return np.ones(space.shape, np.int8)
+            if isinstance(space, SPACES.Tuple):
+                return tuple(map(self._ones, space.spaces))
+            return {name: self._ones(child) for name, child in space.spaces.items()}
+
+    if not message:
+        assert collector_of(lambda index: Masked()).collect().valid.all()
+        return
+    with pytest.raises(EnvContractError, match=rf"action_mask.*{message}"):
+        collector_of(lambda index: Masked())
+
+
+@pytest.mark.parametrize("double_buffer", [False, True])
+def test_a_rollout_that_was_broken_off_can_be_begun_anew(double_buffer):
+    """The step that the other half was taking is discarded, and is not mixed with later steps."""
+    options = dict(num_workers=1, double_buffer=double_buffer)
+    with contextlib.closing(SubprocessVectorEnv(scripted, 4, **options)) as envs:
+        mode, calls = policy_for(envs).collect_mode, []
+
+        def sometimes(obs):
+            calls.append(len(obs))
+            if len(calls) == 6:
+                raise ZeroDivisionError
+            return mode.forward(obs)
+
+        collector = Collector(envs, mode._replace(forward=sometimes), 40)
+        with pytest.raises(ZeroDivisionError):
+            collector.collect()
+        rollout = collector.collect()
+        assert rollout.valid.all()
+        at, ended = rollout.obs[..., 1], rollout.terminated | rollout.truncated
+        assert torch.equal(at[1:], torch.where(ended[:-1], 0, at[:-1] + 1))
+
+
+def test_nothing_is_learned_from_a_rollout_that_was_refused():
+    envs = vector_of(lambda index: SpoiledEnv(20, bad_obs(np.nan)), 2)
+    policy = policy_for(envs)
+    collector = Collector(envs, policy.collect_mode, 200)
+    before = digest(policy.model.state_dict())
+    with pytest.raises(EnvContractError, match="nothing was learned from this rollout"):
+        collector.collect()
+    assert digest(policy.model.state_dict()) == before
+    assert collector.episode_count == 0
+
+
+def test_state_goes_on_exactly_where_it_was_saved():
+    def fresh():
+        envs = vector_of(lambda index: SeededEnv(), 3)
+        policy = policy_for(envs)
+        return Collector(envs, policy.collect_mode, 30), policy
+
+    one, policy = fresh()
+    one.collect()
+    collector_state, policy_state = one.state_dict(), policy.state_dict()
+    other, other_policy = fresh()
+    other_policy.load_state_dict(policy_state)
+    other.load_state_dict(collector_state)
+    assert other.metrics() == one.metrics()
+    assert digest(to_dict(other.collect())) == digest(to_dict(one.collect()))
+    assert other.metrics() == one.metrics()

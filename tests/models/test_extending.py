@@ -1,0 +1,145 @@
+"""The docstring examples that add a part: each runs as written, and a policy learns with the part."""
+
+import copy
+import inspect
+import re
+import textwrap
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from small_worlds import SeededBox, SeededEnv
+from worlds import policy_for, trainee, vector_of
+
+from ding_lite import ConfigError
+from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY
+from ding_lite.data.collector import Collector
+from ding_lite.errors import RegistryError
+from ding_lite.models import actor_critic, encoders, heads
+from ding_lite.models.heads import HEADS, make_head
+from ding_lite.rl import distributions
+from ding_lite.rl.distributions import BOX_DISTRIBUTIONS, Normal, register_box_distribution
+
+
+@pytest.fixture(autouse=True)
+def _tables_are_restored():
+    tables = [BOX_DISTRIBUTIONS, HEADS, ENCODER_REGISTRY._entries, MODEL_REGISTRY._entries]
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+def run_example(module, **names):
+    """Runs the example in the docstring of a module, among the names of that module."""
+    (example,) = re.findall(r"::\n\n((?: {4}.*\n|\n)+)", inspect.getdoc(module) + "\n")
+    scope = {**vars(module), **names}
+    exec(textwrap.dedent(example), scope)
+    return scope
+
+
+def assert_learns(world=SeededEnv, **policy):
+    trained, collector = trainee("ppo", world, **policy)
+    before = {name: p.detach().clone() for name, p in trained.model.named_parameters()}
+    metrics = trained.learn_mode.forward(collector.collect())
+    assert all(np.isfinite(value) for value in metrics.values())
+    still = [name for name, p in trained.model.named_parameters() if torch.equal(p, before[name])]
+    assert still == []
+    return trained
+
+
+# ------------------------------------------------------------------ a Box distribution
+
+
+@pytest.mark.parametrize("sigma_type", ["independent", "conditioned"])
+def test_example_of_a_box_distribution_is_learned_with(sigma_type):
+    laplace = run_example(distributions)["Laplace"]
+    policy = assert_learns(SeededBox, model={"box_distribution": "laplace", "sigma_type": sigma_type})
+    dist = policy.model.distribution(policy.model.compute_actor(torch.zeros(1, *policy.obs_space.shape)))
+    assert type(dist) is laplace
+
+
+def test_example_of_a_box_distribution_is_that_of_torch():
+    laplace = run_example(distributions)["Laplace"]
+    draw = torch.Generator().manual_seed(0)
+    mu, sigma, other_mu, other_sigma = (0.5 + torch.rand(5, 2, generator=draw) for _ in range(4))
+    ours, other = laplace({"mu": mu, "sigma": sigma}), laplace({"mu": other_mu, "sigma": other_sigma})
+    theirs = torch.distributions.Laplace(mu, sigma)
+    kl = torch.distributions.kl_divergence(theirs, torch.distributions.Laplace(other_mu, other_sigma))
+    action = ours.sample(torch.Generator().manual_seed(0))
+    assert torch.allclose(ours.log_prob(action), theirs.log_prob(action).sum(-1))
+    assert torch.allclose(ours.entropy(), theirs.entropy().sum(-1))
+    assert torch.allclose(ours.kl(other), kl.sum(-1), atol=1e-6)
+    wide = laplace({"mu": torch.zeros(40_000, 1), "sigma": torch.ones(40_000, 1)})
+    sample = wide.sample(torch.Generator().manual_seed(0))
+    assert sample.abs().mean().item() == pytest.approx(1.0, abs=0.03)  # the mean of |x| is the scale
+    assert sample.mean().item() == pytest.approx(0.0, abs=0.03)
+
+
+def test_box_distribution_that_is_not_registered_is_refused_by_the_config_and_by_the_head():
+    config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": "laplace"}}}
+    refused = r"policy\.model\.box_distribution: .*normal, tanh_normal, beta.*'laplace'"
+    with pytest.raises(ConfigError, match=refused):
+        compile_config(config)
+    with pytest.raises(ConfigError, match=refused):
+        make_head(gym.spaces.Box(-1, 1, (2,)), 3, box_distribution="laplace")
+    run_example(distributions)
+    assert compile_config(config).values.policy.model.box_distribution == "laplace"
+
+
+def test_name_of_a_box_distribution_cannot_be_taken_twice():
+    with pytest.raises(RegistryError, match=r"'normal'.*Normal"):
+        register_box_distribution("normal")(type("Other", (Normal,), {}))
+    assert BOX_DISTRIBUTIONS["normal"] is Normal
+    assert register_box_distribution("normal")(Normal) is Normal
+
+
+# ------------------------------------------------------------------ an encoder, a head, a model
+
+
+def test_example_of_an_encoder_is_learned_with():
+    fourier = run_example(encoders)["FourierEncoder"]
+    policy = assert_learns(SeededBox, model={"encoder": {"type": "fourier", "frequencies": 2}})
+    (leaf,) = policy.model.actor_encoder.leaves
+    assert type(leaf) is fourier
+    assert leaf(torch.zeros(3, 5)).shape == (3, 20)
+    with pytest.raises(ConfigError, match="frequencies.*at least 1"):
+        compile_config(
+            {
+                "env": {"type": SeededBox},
+                "policy": {"model": {"encoder": {"type": "fourier", "frequencies": 0}}},
+            }
+        )
+
+
+def test_example_of_a_head_is_learned_with():
+    class SortedDiscrete(gym.spaces.Discrete):
+        pass
+
+    class SortedActions(SeededEnv):
+        action_space = SortedDiscrete(3)
+
+    sorted_head = run_example(heads, SortedDiscrete=SortedDiscrete)["SortedHead"]
+    policy = assert_learns(SortedActions)
+    assert type(policy.model.actor_head.out) is sorted_head
+
+
+def test_subclass_of_a_space_has_the_head_of_that_space():
+    class Renamed(gym.spaces.Discrete):
+        pass
+
+    assert type(make_head(Renamed(3), 2)) is heads.DiscreteHead
+
+
+def test_example_of_a_model_is_learned_with():
+    mine = run_example(actor_critic, torch=torch)["Mine"]
+    envs = vector_of(lambda index: SeededBox(), 2)
+    policy = policy_for(envs, model={"type": "mine", "width": 8}, learn={"batch_size": 8})
+    assert type(policy.model) is mine
+    before = copy.deepcopy(policy.model)
+    policy.learn_mode.forward(Collector(envs, policy.collect_mode, 32).collect())
+    for new, old in zip(policy.model.parameters(), before.parameters(), strict=True):
+        assert not torch.equal(new, old)

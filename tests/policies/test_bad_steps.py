@@ -1,0 +1,125 @@
+"""A gradient step that is not finite: kept, taken again, or survived."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from worlds import trainee
+
+from ding_lite import POLICY_REGISTRY, NumericsError, PPOPolicy, SerialPipeline, load_policy
+from ding_lite.data.minibatches import Batch
+from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.testing import replay_step
+
+STEPS = 256
+
+
+@POLICY_REGISTRY.register("falls_off_a_log")
+class FallsOff(PPOPolicy):
+    """PPO with a term that is the logarithm of a negative number for carts far to the right."""
+
+    config = dict(learn=dict(far=0.4))
+
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return loss + 1e-6 * torch.log(self.cfg.learn.far - batch.obs[:, 0]).mean(), metrics
+
+
+def run(folder, kind="falls_off_a_log", **learn):
+    config = dict(
+        max_env_step=20 * STEPS,
+        env=dict(env_id="CartPole-v1", n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=10),
+        policy=dict(
+            type=kind,
+            learn=dict(batch_size=16, epoch_per_collect=2) | learn,
+            collect=dict(n_sample=STEPS),
+            eval=dict(eval_freq=0),
+        ),
+        checkpoint=dict(freq=STEPS),
+        logger=dict(tensorboard=False),
+    )
+    pipeline = SerialPipeline(config, folder=folder)
+    for _ in pipeline:
+        pass
+    return pipeline
+
+
+def test_step_is_kept_and_can_be_taken_again(tmp_path):
+    with pytest.raises(
+        NumericsError, match=r"gradient step \d+ of loss in iteration \d+ .*(policy_loss|total_loss)"
+    ) as caught:
+        run(tmp_path / "run")
+    message = str(caught.value)
+    assert str(tmp_path / "run" / "dump") in message
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+    state, _ = load_checkpoint(tmp_path / "run" / "dump")
+    assert (state["batch"]["obs"][:, 0] > 0.4).any(), "this very minibatch"
+    assert len(state["batch"]["obs"]) <= 17
+    told = replay_step(tmp_path / "run" / "dump")
+    assert math.isnan(told["metrics"]["total_loss"])
+    assert told["inputs"] == []
+    assert told["gradients"] == [], "d log x / dx is a number where log x is none"
+    step = int(message.split("gradient step ")[1].split()[0])
+    assert step > 0, "parameters had moved before it: the dump has those of the step, not of the iteration"
+
+
+@POLICY_REGISTRY.register("root_of_nothing")
+class Root(PPOPolicy):
+    """PPO with a term whose value is 0 and whose slope is not finite, from the third iteration on."""
+
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        if self.buffers["policy"].iteration < 2:
+            return loss, metrics
+        return loss + (0 * self.model.actor_head.out.layer.bias.sum()).sqrt(), metrics
+
+
+def test_a_gradient_alone_that_is_not_finite_is_told_by_its_parameter_and_iteration(tmp_path):
+    with pytest.raises(NumericsError) as caught:
+        run(tmp_path / "run", kind="root_of_nothing")
+    message = str(caught.value)
+    assert "gradient step 0 of loss in iteration 3 was not finite" in message
+    assert "of the gradients ['actor_head.out.layer.bias']" in message
+    assert "of its inputs" not in message
+
+
+@pytest.mark.slow
+def test_what_was_saved_before_is_whole(tmp_path):
+    with pytest.raises(NumericsError):
+        run(tmp_path / "run", far=0.4)
+    policy = load_policy(tmp_path / "run", checkpoint="last")
+    assert all(torch.isfinite(p).all() for p in policy.model.parameters())
+    assert policy.act(policy.obs_space.sample()) in policy.action_space
+
+
+@pytest.mark.slow
+def test_a_budget_of_bad_steps_is_survived_and_counted(tmp_path):
+    pipeline = run(tmp_path / "run", far=0.4, skip_bad_steps=10_000)
+    assert pipeline.status == "finished"
+    assert pipeline.progress.metrics["learn/skipped_steps"] > 0
+    assert all(torch.isfinite(p).all() for p in pipeline.policy.model.parameters())
+    assert not (tmp_path / "run" / "dump").exists()
+    assert pipeline.state_dict()["policy"]["bad_steps"]["count"] > 0, "a resumed run goes on counting"
+
+
+def test_a_budget_that_is_used_up_ends_the_run(tmp_path):
+    with pytest.raises(NumericsError) as caught:
+        run(tmp_path / "run", far=0.4, skip_bad_steps=1)
+    step = int(str(caught.value).split("gradient step ")[1].split()[0])
+    assert step > 0
+    assert math.isnan(replay_step(tmp_path / "run" / "dump")["metrics"]["total_loss"])
+
+
+def test_all_optimisers_of_a_run_share_one_budget():
+    policy, _ = trainee("ppg", learn=dict(critic_epoch_per_collect=2, skip_bad_steps=2))
+    updaters = [policy.optimizer, policy.value_optimizer, policy.auxiliary.optimizer]
+    found = []
+    for updater in updaters:
+        total = sum(p.sum() for p in updater.parameters) * math.nan
+        updater.step(lambda _, total=total: (total, {}), Batch())
+        found.append(updater.first_bad_step())
+    assert found == [None, None, 0]
+    assert policy.state_dict()["bad_steps"] == {"count": 3}

@@ -1,0 +1,136 @@
+"""One seed, one run: the same to the last bit, whatever is watched, saved or evaluated beside it."""
+
+import csv
+import random
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import SeededBox, SeededEnv
+from worlds import digest, merged, small_config
+
+from ding_lite import SerialPipeline
+
+WORLDS = {
+    "native": small_config(max_env_step=1024),
+    "base": small_config(SeededEnv, max_env_step=1024),
+    "two halves": small_config(
+        SeededBox, max_env_step=1024, env={"manager": {"type": "subprocess", "double_buffer": True}}
+    ),
+    "next_step": small_config(SeededBox, max_env_step=1000, env={"manager": {"autoreset": "next_step"}}),
+}
+
+
+def run(config, folder, seed=0, **options):
+    """Returns the rows of metrics.csv without the clock, and a hash of the policy's whole state."""
+    pipeline = SerialPipeline(config, seed=seed, folder=folder, **options)
+    for _ in pipeline:
+        pass
+    return rows(folder), digest(pipeline.policy.state_dict())
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return [
+            {name: cell for name, cell in row.items() if not name.startswith("time/")}
+            for row in csv.DictReader(stream)
+        ]
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("config", WORLDS.values(), ids=WORLDS)
+def test_two_runs_with_one_seed_are_equal_to_the_last_bit(config, tmp_path):
+    first, second = run(config, tmp_path / "a"), run(config, tmp_path / "b")
+    assert len(first[0]) >= 4
+    assert first == second
+
+
+def test_episodes_of_two_runs_are_equal_byte_for_byte(tmp_path):
+    for name in ("a", "b"):
+        run(WORLDS["base"], tmp_path / name)
+    texts = [(tmp_path / name / "episodes.csv").read_bytes() for name in ("a", "b")]
+    assert texts[0] == texts[1]
+    assert texts[0].count(b"\n") > 50
+
+
+def test_a_run_in_between_changes_nothing(tmp_path):
+    """Nothing that a run leaves in the process reaches the next one."""
+    alone = run(WORLDS["native"], tmp_path / "a")
+    run(WORLDS["next_step"], tmp_path / "between", seed=9)
+    assert run(WORLDS["native"], tmp_path / "b") == alone
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("world", ["native", "base", "next_step"])
+def test_another_seed_gives_another_run(world, tmp_path):
+    config = WORLDS[world]
+    first, second = run(config, tmp_path / "a"), run(config, tmp_path / "b", seed=1)
+    assert first[1] != second[1]
+    assert first[0][0]["learn/total_loss"] != second[0][0]["learn/total_loss"]
+
+
+def test_seed_of_the_config_and_of_the_argument_are_the_same_thing(tmp_path):
+    config = WORLDS["native"]
+    assert run(merged(config, {"seed": 3}), tmp_path / "a", seed=None) == run(config, tmp_path / "b", seed=3)
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("world", WORLDS)
+def test_evaluating_every_iteration_or_never_gives_the_same_parameters(world, tmp_path):
+    often = run(merged(WORLDS[world], {"policy": {"eval": {"eval_freq": 1}}}), tmp_path / "often")
+    never = run(WORLDS[world], tmp_path / "never")
+    assert often[1] == never[1]
+    assert all(row["eval/episode_return_mean"] for row in often[0])
+    collected = [
+        [row["learn/total_loss"] for row in metrics if row["learn/total_loss"]]
+        for metrics, _ in (often, never)
+    ]
+    assert collected[0] == collected[1]
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"logger": {"tensorboard": True, "freq": 1}},
+        {"logger": {"tensorboard": True, "freq": 10**6}},
+        {"checkpoint": {"freq": 1}},
+        {"checkpoint": {"keep_freq": 1, "keep": 2}},
+        {"env": {"evaluator_env_num": 5, "n_evaluator_episode": 7}},
+    ],
+    ids=str,
+)
+def test_what_is_only_written_down_changes_no_parameter(change, tmp_path):
+    plain, changed = (
+        run(WORLDS["native"], tmp_path / "a"),
+        run(merged(WORLDS["native"], change), tmp_path / "b"),
+    )
+    assert plain[1] == changed[1]
+
+
+class MeddlingEnv(SeededEnv):
+    """Seeds everything that is global at every step, as careless environments do."""
+
+    def step(self, action):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        return super().step(action)
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
+def test_environment_that_seeds_the_global_generators_changes_nothing(world, tmp_path):
+    meddling = type("Meddling", (MeddlingEnv, world), {})
+    alone, disturbed = (
+        run(small_config(kind, max_env_step=1024), tmp_path / name)
+        for kind, name in ((world, "alone"), (meddling, "disturbed"))
+    )
+    assert alone == disturbed
+
+
+def test_limits_do_not_change_the_way_to_them(tmp_path):
+    short = run(WORLDS["native"], tmp_path / "short", max_env_step=512)[0]
+    assert [row["learn/total_loss"] for row in short][:2] == [
+        row["learn/total_loss"] for row in run(WORLDS["native"], tmp_path / "long")[0]
+    ][:2]

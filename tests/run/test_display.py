@@ -1,0 +1,40 @@
+"""The lines that a run shows: their metrics, and when they are written."""
+
+import io
+
+from ding_lite.run.display import Lines, key_metrics, time_left
+from ding_lite.run.progress import Progress
+
+METRICS = {
+    "collect/episode_return": 17.96,
+    "collect/episode_length": 18.4,
+    "collect/episode_length_max": 43.0,
+    "learn/cur_lr": 3e-4,
+    "time/env_steps_per_second": 6904.2,
+}
+
+
+def test_key_metrics_are_return_lengths_learning_rate_and_speed():
+    assert key_metrics(METRICS) == ["return 18.0", "length 18 (max 43)", "lr 0.0003", "6,904 steps/s"]
+
+
+def test_key_metrics_that_are_missing_are_left_out():
+    assert key_metrics({"learn/cur_lr": 1e-3}) == ["lr 0.001"]
+    assert key_metrics({}) == []
+
+
+def test_lines_come_at_intervals():
+    stream = io.StringIO()
+    lines, progress = Lines(stream), Progress(env_step=3096, metrics=METRICS)
+    lines.show(progress, 20_000)
+    lines.show(progress, 20_000)
+    assert stream.getvalue() == (
+        "    3,096/20,000 steps  return 18.0  length 18 (max 43)  lr 0.0003  6,904 steps/s  left 0:02\n"
+    )
+
+
+def test_time_left_is_the_time_to_the_limit_at_the_present_speed():
+    metrics = {"time/env_steps_per_second": 10.0}
+    assert time_left(Progress(metrics=metrics), 36_610) == "1:01:01"
+    assert time_left(Progress(env_step=50, metrics=metrics), 20) == "0:00"
+    assert time_left(Progress(), 20) == "?"

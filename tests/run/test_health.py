@@ -1,0 +1,85 @@
+"""The health check names the cause of real runs that were set up wrongly, and is silent on a good one."""
+
+from __future__ import annotations
+
+import pytest
+
+from ding_lite import SerialPipeline
+from ding_lite.policies.diagnostics import dead_units
+from ding_lite.run.health import RULES, WINDOW, HealthCheck
+
+SICK = {
+    "the policy moves too far in one iteration": dict(learn=dict(learning_rate=0.1)),
+    "the policy hardly moves": dict(learn=dict(learning_rate=1e-9)),
+    "the value network predicts worse than a constant would": dict(learn=dict(learning_rate=1e-9)),
+    "the policy has stopped exploring early": dict(learn=dict(learning_rate=0.3, entropy_weight=0.0)),
+    "nearly all of the gradient is clipped away": dict(learn=dict(value_norm=False, value_weight=1e3)),
+    "most units of the network are the same for every observation": dict(
+        learn=dict(learning_rate=1.0), model=dict(activation="relu")
+    ),
+    "observations lie outside their scale": dict(normalize=dict(obs=True, obs_clip=0.5)),
+    "the auxiliary phase moves the policy": dict(
+        type="ppg",
+        learn=dict(aux_bc_weight=0.0, aux_freq=2, aux_learning_rate=3e-2),
+        model=dict(init_gain=dict(policy=1.0)),
+    ),
+}
+
+
+def trained(policy, folder, n_sample=128):
+    config = dict(
+        max_env_step=32 * n_sample,
+        num_threads=1,
+        env=dict(env_id="CartPole-v1", n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=20),
+        policy=dict(collect=dict(n_sample=n_sample), eval=dict(eval_freq=0)) | {"type": "ppo"} | policy,
+        logger=dict(tensorboard=False),
+    )
+    pipeline = SerialPipeline(config, folder=folder)
+    for _ in pipeline:
+        pass
+    return pipeline.health.findings, (pipeline.folder / "log.txt").read_text()
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("cause", SICK)
+def test_cause_of_a_run_that_was_set_up_wrongly_is_named(cause, tmp_path):
+    findings, log = trained(SICK[cause], tmp_path / "run")
+    assert cause in findings
+    assert log.count(f"health: {cause}: ") == 1, "reported once, when it appears"
+    assert log.count(f"health, in this run: {cause}: ") == 1, "and at the end"
+    assert "policy." in findings[cause].advice, "a key to change"
+
+
+def test_every_rule_is_provoked_here():
+    assert len(SICK) == len(RULES)
+
+
+@pytest.mark.slow
+def test_run_with_the_defaults_has_no_findings(tmp_path):
+    findings, log = trained({}, tmp_path / "run", n_sample=512)
+    assert not findings
+    assert "health" not in log
+
+
+def test_policy_without_these_metrics_has_no_findings():
+    check = HealthCheck({"learn": {}, "normalize": {"reward": False}}, 100, continuous=False)
+    for step in range(3 * WINDOW):
+        assert check.check({"learn/mine": 1.0}, step) == []
+    assert not check.findings
+
+
+def test_dead_units_are_counted():
+    import gymnasium as gym
+    import torch
+
+    from ding_lite.models import VAC
+
+    model = VAC(
+        gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2), activation="relu", encoder_hidden_size_list=[4]
+    )
+    obs = torch.randn(64, 3)
+    assert float(dead_units(model, obs)) == 0
+    with torch.no_grad():
+        model.actor_encoder.trunk[0].bias[:2] = -100.0
+        model.critic_encoder.trunk[0].bias[0] = -100.0
+    assert float(dead_units(model, obs)) == pytest.approx(3 / 8)

@@ -1,0 +1,581 @@
+"""The pipeline: its loop, limits, evaluations, checkpoints and failures, and the results it writes."""
+
+import gc
+import json
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import LengthEnv, RaisingEnv, SeededBox, SeededEnv, SpoiledEnv
+from worlds import digest, merged, small_config, vector_of
+
+from ding_lite import SerialPipeline, compile_config, serial_pipeline, serial_pipeline_onpolicy
+from ding_lite.data.collector import Collector
+from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.evaluator import Evaluator
+from ding_lite.errors import ConfigError, ContractError, EnvContractError, EnvError
+from ding_lite.models import ActorCritic
+from ding_lite.policies import PPOPolicy
+from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.testing import MatchEnv
+
+
+def counted(**others):
+    """Returns a config on CartPole in which every row is valid: env steps are multiples of 256."""
+    return small_config(**merged({"env": {"manager": {"type": "base"}}}, others))
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Returns a function that makes pipelines in folders of their own, and closes them in the end."""
+    made = []
+
+    def make(config=None, **options):
+        folder = tmp_path / f"run_{len(made)}"
+        made.append(SerialPipeline(config or counted(), folder=folder, **options))
+        return made[-1]
+
+    yield make
+    for pipeline in made:
+        pipeline.close()
+
+
+def finished(pipeline):
+    for _ in pipeline:
+        pass
+    return pipeline
+
+
+def remade(cls, pipeline):
+    """Returns an evaluator of another class in place of the pipeline's own."""
+    old = pipeline.evaluator
+    return cls(old.envs, old.mode, old.n_episode, old.max_steps)
+
+
+def result_of(pipeline):
+    return json.loads((pipeline.folder / "result.json").read_text())
+
+
+# ---------------------------------------------------------------------- the loop
+
+
+def test_every_turn_yields_a_progress_with_its_counters(make):
+    counters = [(p.iteration, p.env_step, p.train_iter) for p in make()]
+    # 256 rows in minibatches of 64, two passes: 8 steps an iteration.
+    assert counters == [(n, 256 * n, 8 * n) for n in range(1, 7)]
+
+
+def test_metrics_of_a_turn_have_the_four_kinds(make):
+    for progress in make(counted(policy={"eval": {"eval_freq": 256}}, max_env_step=256)):
+        kinds = {name.split("/")[0] for name in progress.metrics}
+    assert kinds == {"collect", "learn", "time", "eval"}
+
+
+def test_break_saves_the_run_and_says_interrupted(make):
+    pipeline = make()
+    for progress in pipeline:
+        if progress.iteration == 2:
+            break
+    result = result_of(pipeline)
+    assert (result["status"], result["iterations"], result["checkpoint"]) == ("interrupted", 2, "ckpt/last")
+    state, _ = load_checkpoint(pipeline.folder / "ckpt" / "last")
+    assert state["progress"]["env_step"] == 512
+
+
+def test_run_that_was_left_by_break_can_be_resumed(make):
+    pipeline = make()
+    for _ in pipeline:
+        break
+    pipeline.close()
+    again = SerialPipeline.resume(pipeline.folder)
+    assert [progress.iteration for progress in again] == [2, 3, 4, 5, 6]
+    assert result_of(again)["status"] == "finished"
+
+
+def test_pipeline_left_by_break_can_be_continued_in_place(make):
+    straight, pipeline = finished(make()), make()
+    for _ in pipeline:
+        break
+    finished(pipeline)
+    assert digest(pipeline.policy.state_dict()) == digest(straight.policy.state_dict())
+
+
+def test_close_twice_is_fine(make):
+    pipeline = finished(make(counted(max_env_step=256)))
+    pipeline.close()
+    pipeline.close()
+    assert result_of(pipeline)["status"] == "finished"
+
+
+def test_resuming_a_finished_run_takes_no_further_turn(make):
+    pipeline = finished(make())
+    again = SerialPipeline.resume(pipeline.folder)
+    assert again.is_over()
+    assert list(again) == []
+
+
+def test_resuming_twice_from_one_checkpoint_gives_the_same(make):
+    pipeline = make()
+    for _ in pipeline:
+        break
+    pipeline.close()
+    snapshot = pipeline.folder / "ckpt" / "last"
+    digests = []
+    for _ in range(2):
+        again = SerialPipeline.resume(snapshot)
+        again.step()
+        again.close()  # without a save
+        digests.append(digest(again.policy.state_dict()))
+    assert digests[0] == digests[1]
+
+
+def test_request_to_stop_ends_the_run_at_the_next_boundary(make):
+    pipeline = make()
+    for progress in pipeline:
+        if progress.iteration == 2:
+            pipeline.request_stop("SIGTERM")
+    result = result_of(pipeline)
+    assert (result["status"], result["iterations"], result["error"]) == ("interrupted", 2, "SIGTERM")
+    assert result["eval_value"] is None
+
+
+# ---------------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize(("limit", "steps"), [(1, 256), (256, 256), (257, 512), (1000, 1024)])
+def test_env_step_limit_stops_at_the_first_boundary_at_or_past_it(make, limit, steps):
+    assert finished(make(max_env_step=limit)).progress.env_step == steps
+
+
+@pytest.mark.parametrize(("limit", "iterations"), [(1, 1), (8, 1), (9, 2), (24, 3)])
+def test_train_iter_limit_stops_at_the_first_boundary_at_or_past_it(make, limit, iterations):
+    pipeline = finished(make(max_train_iter=limit))
+    assert pipeline.progress.iteration == iterations
+
+
+def test_limits_given_to_the_pipeline_leave_the_schedules_alone(make):
+    pipeline = make(counted(policy={"learn": {"lr_schedule": "linear"}}), max_env_step=256)
+    assert pipeline.cfg.policy.learn.schedule_env_step == 1536
+
+
+def test_rounded_n_sample_is_logged(make):
+    pipeline = make(counted(policy={"collect": {"n_sample": 130}, "learn": {"batch_size": 32}}))
+    assert next(iter(pipeline)).env_step == 132
+    assert "n_sample=130 is rounded up to 132" in (pipeline.folder / "log.txt").read_text()
+
+
+def test_env_step_counts_valid_rows_alone(make):
+    pipeline = make(small_config(LengthEnv, env={"manager": {"autoreset": "next_step"}}, max_env_step=100))
+    (progress,) = list(pipeline)
+    # Episodes of 5 steps and a filler: in 64 rows there are 10 fillers.
+    assert progress.env_step == 256 - 4 * 10
+
+
+# ---------------------------------------------------------------------- evaluation
+
+
+LENGTH = small_config(LengthEnv, env={"stop_value": 5.0}, policy={"eval": {"eval_freq": 256}})
+
+
+def test_solved_ends_the_run_after_a_second_evaluation(make):
+    pipeline = finished(make(LENGTH))
+    assert pipeline.progress.iteration == 1
+    assert pipeline.progress.solved
+    assert len(pipeline.scores.last.returns) == 2 * 2  # both evaluations
+    assert result_of(pipeline)["status"] == "solved"
+    assert result_of(pipeline)["solved"] is True
+
+
+def test_one_lucky_evaluation_does_not_solve(make):
+    """Every second evaluation is one below the bar."""
+    pipeline = make(merged(LENGTH, {"env": {"stop_value": 4.5}}))
+    asked = []
+
+    class Moody(Evaluator):
+        def evaluate(self, *stream, **options):
+            asked.append(stream)
+            for env in self.envs.envs:
+                env.unwrapped.length = 5 if stream[1] == 0 else 4
+            return super().evaluate(*stream, **options)
+
+    pipeline.evaluator = remade(Moody, pipeline)
+    finished(pipeline)
+    assert not pipeline.progress.solved
+    assert asked[:4] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert result_of(pipeline)["status"] == "finished"
+
+
+def test_no_stop_value_is_never_solved(make):
+    pipeline = finished(make(merged(LENGTH, {"env": {"stop_value": None}})))
+    assert pipeline.progress.iteration == 6
+    assert result_of(pipeline)["solved"] is False
+
+
+def test_last_evaluation_comes_at_the_end_and_has_a_row(make):
+    pipeline = finished(make(small_config(LengthEnv)))
+    assert pipeline.scores.iteration == 6
+    assert result_of(pipeline)["eval_value"] == 5.0
+    first, *rows = (pipeline.folder / "metrics.csv").read_text().splitlines()
+    column = first.split(",").index("eval/episode_return_mean")
+    assert [row.split(",")[column] for row in rows] == [""] * 5 + ["5.0"]
+
+
+def test_last_evaluation_is_not_repeated_where_there_was_one(make):
+    pipeline = finished(make(small_config(LengthEnv, policy={"eval": {"eval_freq": 256}})))
+    assert (pipeline.folder / "metrics.csv").read_text().count("\n") == 1 + 6
+
+
+@pytest.mark.parametrize(
+    ("freq", "iterations"), [(256, [1, 2, 3, 4, 5, 6]), (300, [2, 3, 4, 5, 6]), (700, [3, 6])]
+)
+def test_evaluations_come_at_the_first_boundary_past_each_multiple(make, freq, iterations):
+    pipeline = make(counted(policy={"eval": {"eval_freq": freq}}))
+    evaluated = [p.iteration for p in pipeline if p.evaluation is not None]
+    assert evaluated == iterations
+
+
+def test_best_checkpoint_is_that_of_the_best_mean(make):
+    """The evaluation environments pay less and less after the third evaluation."""
+    pipeline = make(small_config(LengthEnv, policy={"eval": {"eval_freq": 256}}))
+    lengths = iter([3, 5, 7, 6, 6, 2])
+
+    class Changing(Evaluator):
+        def evaluate(self, *stream, **options):
+            length = next(lengths)
+            for env in self.envs.envs:
+                env.unwrapped.length = length
+            return super().evaluate(*stream, **options)
+
+    pipeline.evaluator = remade(Changing, pipeline)
+    finished(pipeline)
+    state, _ = load_checkpoint(pipeline.folder / "ckpt" / "best")
+    assert state["progress"]["iteration"] == 3
+    assert state["scores"]["best"] == 7.0
+    result = result_of(pipeline)
+    assert (result["best_eval_value"], result["best_checkpoint"], result["eval_value"]) == (
+        7.0,
+        "ckpt/best",
+        2.0,
+    )
+
+
+class NoNumber(Evaluator):
+    """An evaluation that came to nothing, as of an environment that never ends."""
+
+    def evaluate(self, *stream, **options):
+        return Evaluation((float("nan"),), (1,))
+
+
+def test_nan_never_becomes_the_best_and_result_is_json_that_anyone_can_read(make):
+    pipeline = make(small_config(LengthEnv, max_env_step=256))
+    pipeline.evaluator = remade(NoNumber, pipeline)
+    finished(pipeline)
+    assert not (pipeline.folder / "ckpt" / "best").exists()
+    text = (pipeline.folder / "result.json").read_text()
+    assert "NaN" not in text
+    result = json.loads(text)
+    assert [result[k] for k in ("best_checkpoint", "best_eval_value", "eval_value")] == [None] * 3
+
+
+# ---------------------------------------------------------------------- checkpoints
+
+
+def test_checkpoints_come_at_their_multiples_and_snapshots_are_pruned(make):
+    pipeline = make(counted(checkpoint={"freq": 512, "keep_freq": 256, "keep": 2}))
+    saved = []
+    for progress in pipeline:
+        last = pipeline.folder / "ckpt" / "last"
+        saved.append(load_checkpoint(last)[0]["progress"]["iteration"] if last.exists() else None)
+        assert progress.iteration == len(saved)
+    assert saved == [None, 2, 2, 4, 4, 6]
+    snapshots = sorted(f.name for f in (pipeline.folder / "ckpt").glob("iteration_*"))
+    assert snapshots == ["iteration_00000005", "iteration_00000006"]
+
+
+def test_snapshot_can_be_resumed_from(make):
+    pipeline = finished(make(counted(checkpoint={"keep_freq": 256, "keep": 9})))
+    again = SerialPipeline.resume(pipeline.folder, checkpoint="iteration_00000004")
+    assert [progress.iteration for progress in again] == [5, 6]
+    assert digest(again.policy.state_dict()) == digest(pipeline.policy.state_dict())
+
+
+def test_assigned_learning_rate_replaces_the_base_of_the_schedule_and_is_saved(make):
+    pipeline = make(counted(policy={"learn": {"lr_schedule": "linear", "learning_rate": 1e-3}}))
+    rates = []
+    for progress in pipeline:
+        rates.append(progress.metrics["learn/cur_lr"])
+        if progress.iteration == 2:
+            pipeline.policy.learning_rate = 4e-3
+        if progress.iteration == 3:
+            break
+    pipeline.close()
+    again = SerialPipeline.resume(pipeline.folder)
+    assert again.policy.learning_rate == 4e-3
+    rates += [progress.metrics["learn/cur_lr"] for progress in again]
+    bases = [1e-3, 1e-3, 4e-3, 4e-3, 4e-3, 4e-3]
+    assert rates == pytest.approx([base * (1 - n / 6) for n, base in enumerate(bases)])
+
+
+# ---------------------------------------------------------------------- what is brought along
+
+
+def test_env_setting_brings_environments_for_both_sides(make):
+    setting = (LengthEnv, [3, 3, 3], [9, 9])
+    pipeline = finished(make(small_config(LengthEnv), env_setting=setting))
+    assert pipeline.collector.metrics()["episode_length"] == 3
+    assert pipeline.scores.last.lengths == (9, 9)
+
+
+def test_env_setting_is_bounded_in_evaluation(make):
+    setting = (LengthEnv, [3], [10**9])
+    config = small_config(LengthEnv, env={"max_eval_steps": 4}, max_env_step=256)
+    pipeline = finished(make(config, env_setting=setting))
+    assert pipeline.scores.last.lengths == (4, 4)
+    assert "(2 cut at env.max_eval_steps)" in (pipeline.folder / "log.txt").read_text()
+
+
+class Ones(ActorCritic):
+    """A model whose parameters are all 0.5."""
+
+    def __init__(self, obs_space, action_space):
+        from ding_lite.models import ActionHead
+
+        super().__init__(obs_space, action_space)
+        self.actor_head = ActionHead(action_space, obs_space.shape[0])
+        self.critic_head = torch.nn.Linear(obs_space.shape[0], 1)
+        self.value_heads = (self.critic_head,)
+        for parameter in self.parameters():
+            torch.nn.init.constant_(parameter, 0.5)
+
+    def compute_actor(self, obs):
+        return self.actor_head(obs)
+
+    def compute_critic(self, obs):
+        return self.critic_head(obs).squeeze(-1)
+
+
+def test_user_s_model_is_used_as_it_is(make):
+    env = MatchEnv()
+    model = Ones(env.observation_space, env.action_space)
+    pipeline = make(small_config(MatchEnv), model=model)
+    assert pipeline.policy.model is model
+    assert all((parameter == 0.5).all() for parameter in model.parameters())
+    next(iter(pipeline))
+    assert not all((parameter == 0.5).all() for parameter in model.parameters())
+
+
+def test_config_is_never_changed(make):
+    config = counted()
+    before = json.dumps(config)
+    finished(make(config))
+    assert json.dumps(config) == before
+
+
+def test_serial_pipeline_returns_the_trained_policy(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    config = counted(exp_name="mine", max_env_step=256)
+    policy = serial_pipeline(config, seed=3)
+    assert isinstance(policy, PPOPolicy)
+    assert policy.progress.env_step == 256
+    assert json.loads((tmp_path / "runs" / "mine" / "result.json").read_text())["seed"] == 3
+    assert "finished after 256 env steps" in capsys.readouterr().out
+
+
+def test_the_name_of_di_engine_is_the_same_function():
+    assert serial_pipeline_onpolicy is serial_pipeline
+
+
+# ---------------------------------------------------------------------- modes alone
+
+
+def policy_with(*fields, env=SeededEnv):
+    cfg = compile_config(small_config(env)).values.policy
+    return PPOPolicy(cfg, env.observation_space, env.action_space, enable_field=fields)
+
+
+@pytest.mark.parametrize("env", [SeededEnv, SeededBox])
+def test_collect_mode_works_alone(env):
+    policy = policy_with("collect", env=env)
+    rollout = Collector(vector_of(lambda i: env(), 2), policy.collect_mode, 8).collect()
+    assert rollout.advantage.shape == (4, 2)
+
+
+@pytest.mark.parametrize("env", [SeededEnv, SeededBox])
+def test_eval_mode_works_alone(env):
+    policy = policy_with("eval", env=env)
+    envs = vector_of(lambda i: env(), 2)
+    assert len(Evaluator(envs, policy.eval_mode, 3, 100).evaluate(0).returns) == 3
+
+
+@pytest.mark.parametrize("env", [SeededEnv, SeededBox])
+def test_learn_mode_works_alone(env):
+    rollout = Collector(
+        vector_of(lambda i: env(), 2), policy_with("collect", env=env).collect_mode, 128
+    ).collect()
+    assert policy_with("learn", env=env).learn_mode.forward(rollout)["updates"] == 4.0
+
+
+def test_modes_apart_learn_the_same_as_one_policy_with_all():
+    """A collecting and a learning policy that pass the state on are one policy."""
+    envs, whole_envs = vector_of(lambda i: SeededEnv(), 2), vector_of(lambda i: SeededEnv(), 2)
+    collecting, learning = policy_with("collect"), policy_with("learn")
+    whole = policy_with("collect", "learn")
+    apart = Collector(envs, collecting.collect_mode, 64)
+    together = Collector(whole_envs, whole.collect_mode, 64)
+    for _ in range(3):
+        learning.learn_mode.forward(apart.collect())
+        collecting.collect_mode.load_state_dict(
+            {**learning.learn_mode.state_dict(), "generator": collecting.state_dict()["generator"]}
+        )
+        whole.learn_mode.forward(together.collect())
+    assert digest(learning.model.state_dict()) == digest(whole.model.state_dict())
+    assert digest(collecting.model.state_dict()) == digest(whole.model.state_dict())
+
+
+@pytest.mark.parametrize("mode", ["learn", "collect", "eval"])
+def test_mode_that_was_not_enabled_says_so(mode):
+    others = [name for name in ("learn", "collect", "eval") if name != mode]
+    with pytest.raises(ContractError, match=f"without '{mode}'"):
+        getattr(policy_with(*others), f"{mode}_mode")
+
+
+def test_unknown_mode_is_refused():
+    with pytest.raises(ConfigError, match="'command'"):
+        policy_with("learn", "command")
+
+
+# ---------------------------------------------------------------------- runs that fail
+
+
+def test_environment_that_raises_fails_the_run_and_keeps_the_last_checkpoint(make):
+    config = small_config(RaisingEnv, env={"kwargs": {"at": 150}}, checkpoint={"freq": 256})
+    pipeline = make(config)
+    with pytest.raises(EnvError, match="the world has ended"):
+        finished(pipeline)
+    result = result_of(pipeline)
+    assert (result["status"], result["iterations"], result["env_step"]) == ("failed", 2, 512)
+    assert "the world has ended" in result["error"]
+    assert load_checkpoint(pipeline.folder / "ckpt" / "last")[0]["progress"]["iteration"] == 2
+    assert "the world has ended" in (pipeline.folder / "log.txt").read_text()
+
+
+class HungryPPO(PPOPolicy):
+    """Wants more memory than there is, from its second iteration on."""
+
+    def policy_loss(self, batch):
+        if self.learned:
+            torch.empty(2**60)
+        return super().policy_loss(batch)
+
+    learned = False
+
+    def _forward_learn(self, data):
+        metrics = super()._forward_learn(data)
+        self.learned = True
+        return metrics
+
+
+def test_out_of_memory_says_what_to_lower_and_keeps_the_last_checkpoint(make):
+    pipeline = make(counted(policy={"type": HungryPPO}, checkpoint={"freq": 256}))
+    message = r"out of memory .* 64 steps of 4 environments: .*Lower policy.learn.batch_size"
+    with pytest.raises(ConfigError, match=message):
+        finished(pipeline)
+    assert result_of(pipeline)["status"] == "failed"
+    assert load_checkpoint(pipeline.folder / "ckpt" / "last")[0]["progress"]["iteration"] == 1
+
+
+def test_failed_before_the_first_save_has_no_checkpoint(make):
+    pipeline = make(small_config(RaisingEnv))
+    with pytest.raises(EnvError):
+        finished(pipeline)
+    result = result_of(pipeline)
+    assert (result["status"], result["checkpoint"], result["best_checkpoint"]) == ("failed", None, None)
+
+
+def test_bad_observation_fails_the_run_with_the_parameters_of_before(make):
+    spoil = (lambda cfg: SpoiledEnv(cfg, lambda r: (r[0] * np.nan, *r[1:])), [-1, 250], [-1])
+    pipeline = make(small_config(SpoiledEnv, policy={"learn": {"batch_size": 32}}), env_setting=spoil)
+    digests = []
+    with pytest.raises(EnvContractError, match="env 1 "):
+        digests.extend(digest(pipeline.policy.model.state_dict()) for _ in pipeline)
+    assert len(digests) == 1
+    assert digest(pipeline.policy.model.state_dict()) == digests[0]
+    assert result_of(pipeline)["status"] == "failed"
+
+
+def test_interrupt_from_the_keyboard_is_interrupted_not_failed(make):
+    class Pressed(LengthEnv):
+        def step(self, action):
+            raise KeyboardInterrupt
+
+    pipeline = make(small_config(LengthEnv), env_setting=(lambda cfg: Pressed(), [0], [0]))
+    with pytest.raises(KeyboardInterrupt):
+        finished(pipeline)
+    assert result_of(pipeline)["status"] == "interrupted"
+
+
+def test_error_in_the_script_s_own_loop_is_saved_as_interrupted(make):
+    pipeline = make()
+
+    def script():
+        for progress in pipeline:
+            assert progress.iteration > 1, "the script is wrong"
+
+    with pytest.raises(AssertionError, match="the script is wrong"):
+        script()
+    gc.collect()  # the traceback held the loop open
+    assert result_of(pipeline)["status"] == "interrupted"
+    assert (pipeline.folder / "ckpt" / "last").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        (small_config("NoSuchEnv-v0"), EnvError),
+        (counted(policy={"learn": {"batch_size": 0}}), ConfigError),
+        (counted(policy={"model": {"obs_shape": 99}}), ConfigError),
+    ],
+    ids=["env", "config", "spaces"],
+)
+def test_run_that_cannot_start_leaves_no_folder(config, error, tmp_path):
+    with pytest.raises(error):
+        SerialPipeline(config, folder=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_folder_that_was_named_is_refused(make):
+    pipeline = make(counted(max_env_step=256))
+    with pytest.raises(ConfigError, match="exists"):
+        SerialPipeline(counted(), folder=pipeline.folder)
+
+
+def test_result_has_every_promised_key(make):
+    result = result_of(finished(make(counted(max_env_step=256))))
+    values = {"eval_value", "eval_value_std", "best_eval_value", "wall_time_s", "env_steps_per_second"}
+    counters = {"env_step", "train_iter", "iterations", "seed"}
+    names = {"status", "solved", "policy", "env_id", "checkpoint", "best_checkpoint", "error"}
+    assert values | counters | names <= set(result)
+    assert (result["policy"], result["env_id"], result["error"]) == ("ppo", "CartPole-v1", None)
+    assert result["env_steps_per_second"] == pytest.approx(
+        result["env_step"] / result["wall_time_s"], rel=0.01
+    )
+
+
+def test_a_solved_run_is_taken_further_by_a_higher_limit_and_its_log_says_so(make):
+    pipeline = finished(
+        make(small_config(LengthEnv, env={"stop_value": 1.0}, policy={"eval": {"eval_freq": 256}}))
+    )
+    assert pipeline.status == "solved"
+    solved_at = pipeline.progress.env_step
+    assert solved_at < pipeline.cfg.max_env_step
+    trust = [LengthEnv.__module__]
+    again = SerialPipeline.resume(pipeline.folder, trust=trust)
+    assert again.is_over()
+    again.close()
+    further = SerialPipeline.resume(pipeline.folder, max_env_step=solved_at + 512, trust=trust)
+    finished(further)
+    assert further.progress.env_step >= solved_at + 512
+    assert further.status == "solved"
+    log = (pipeline.folder / "log.txt").read_text()
+    assert log.count("evaluation") >= 3
+    assert "resumed" in log

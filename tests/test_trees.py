@@ -1,0 +1,124 @@
+"""Walks over trees of arrays, over spaces, and over values of spaces."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from ding_lite.trees import (
+    children,
+    columns_to_values,
+    from_tree,
+    leaf_at,
+    map_space,
+    map_tree,
+    named_leaves,
+    observation_to_tree,
+    same_layout,
+    space_branches,
+    space_leaves,
+    to_tree,
+    tree_leaves,
+    value_at,
+)
+
+SPACES = gym.spaces
+NESTED = SPACES.Dict(
+    camera=SPACES.Box(0, 255, (2, 2), np.uint8),
+    joint=SPACES.Tuple([SPACES.Box(-1.0, 1.0, (3,), np.float64), SPACES.Discrete(4, start=-1)]),
+)
+CAMERA, ANGLES = np.full((2, 2), 7, np.uint8), np.array([0.1, 0.2, 0.3])
+VALUE = {"camera": CAMERA, "joint": (ANGLES, 2)}
+
+
+def test_children_of_a_tuple_are_named_by_their_position():
+    assert list(children(NESTED["joint"])) == ["0", "1"]
+    assert children(SPACES.Discrete(3)) is None
+
+
+def test_map_tree_keeps_the_structure_and_takes_several_trees():
+    left, right = {"a": 1, "b": {"c": 2}}, {"b": {"c": 20}, "a": 10}
+    assert map_tree(lambda x, y: x + y, left, right) == {"a": 11, "b": {"c": 22}}
+
+
+def test_leaves_come_in_the_order_of_the_keys():
+    tree = {"b": 1, "a": {"y": 2, "x": 3}}
+    assert tree_leaves(tree) == [1, 2, 3]
+    assert named_leaves(tree) == [(("b",), 1), (("a", "y"), 2), (("a", "x"), 3)]
+    assert named_leaves(4) == [((), 4)]
+
+
+def test_leaves_of_a_space_are_sorted_and_paths_lead_to_them():
+    space = SPACES.Dict([("b", SPACES.Discrete(2)), ("a", NESTED)])
+    paths = [path for path, _ in space_leaves(space)]
+    assert paths == [("a", "camera"), ("a", "joint", "0"), ("a", "joint", "1"), ("b",)]
+    assert [path for path, _ in space_branches(space)] == [(), ("a",), ("a", "joint")]
+    assert list(space_branches(space)[0][1]) == ["b", "a"]
+
+
+def test_value_of_a_space_becomes_a_tree_and_comes_back():
+    tree = to_tree(VALUE, NESTED)
+    assert tree.keys() == {"camera", "joint"}
+    assert tree["camera"] is CAMERA
+    assert tree["joint"]["0"] is ANGLES
+    assert tree["joint"]["1"] == 2
+    again = from_tree(tree, NESTED)
+    assert again["camera"] is CAMERA
+    assert again["joint"][0] is ANGLES
+    assert type(again["joint"]) is tuple
+    assert to_tree(tree, NESTED).keys() == tree.keys(), "a tree is taken, too"
+
+
+def test_tuple_value_may_be_an_array():
+    space = SPACES.Tuple([SPACES.Discrete(9), SPACES.Discrete(9)])
+    assert to_tree(np.array([4, 5]), space) == {"0": 4, "1": 5}
+
+
+def test_observation_becomes_a_tree_without_float64():
+    tree = observation_to_tree(VALUE, NESTED)
+    assert [leaf.dtype for leaf in tree_leaves(tree)] == [np.uint8, np.float32, np.int64]
+    assert tree["joint"]["0"] == pytest.approx(ANGLES)
+
+
+@pytest.mark.parametrize("value", [None, 3, {"camera": CAMERA}, {"joint": ()}, (CAMERA, ANGLES)], ids=type)
+def test_value_of_another_structure_is_an_error(value):
+    with pytest.raises((KeyError, IndexError, TypeError)):
+        to_tree(value, NESTED)
+    with pytest.raises((KeyError, IndexError, TypeError)):
+        value_at(value, ("joint", "1"))
+
+
+def test_leaf_at_a_missing_path_is_none():
+    assert leaf_at({"a": {"b": 1}}, ("a", "b")) == 1
+    assert leaf_at({"a": {"b": 1}}, ("a", "c")) is None
+    assert leaf_at({"a": 1}, ("a", "b")) is None
+
+
+def test_map_space_gives_each_leaf_space_with_its_leaves():
+    sizes = map_space(lambda leaf, x, y: (type(leaf).__name__, np.size(x) + np.size(y)), NESTED, VALUE, VALUE)
+    assert sizes == {"camera": ("Box", 8), "joint": {"0": ("Box", 6), "1": ("Discrete", 2)}}
+
+
+def test_columns_become_values_of_the_space():
+    columns = {"camera": [1, 2], "joint": {"0": [3, 4], "1": [5, 6]}}
+    assert columns_to_values(columns, NESTED) == [
+        {"camera": 1, "joint": (3, 5)},
+        {"camera": 2, "joint": (4, 6)},
+    ]
+    with pytest.raises(ValueError, match="zip"):
+        columns_to_values({**columns, "camera": [1]}, NESTED)
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ({"a": np.zeros(2), "b": {"c": np.ones(3)}}, True),
+        ({"b": {"c": np.ones(3)}, "a": np.ones(2)}, True),
+        ({"a": np.zeros(2)}, False),
+        ({"a": np.zeros(2), "b": {"c": np.ones(4)}}, False),
+        ({"a": np.zeros(2), "b": {"c": np.ones(3, np.float32)}}, False),
+        ({"a": np.zeros(2), "b": np.ones(3)}, False),
+    ],
+)
+def test_same_layout_compares_branches_shapes_and_dtypes(other, same):
+    tree = {"a": np.zeros(2), "b": {"c": np.ones(3)}}
+    assert same_layout(tree, other) == same_layout(other, tree) == same

@@ -1,0 +1,461 @@
+"""Learning curves: the numbers that are drawn, how runs are grouped, the file, and every error."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ding_lite.errors import ConfigError
+from ding_lite.tools.plot import (
+    PANELS,
+    Curve,
+    Group,
+    Run,
+    bootstrap_interval,
+    common_grid,
+    curve,
+    draw,
+    format_count,
+    group_runs,
+    plot_runs,
+    read_run,
+)
+
+TRAIN_RETURN, TRAIN_LENGTH, EVAL_RETURN, EVAL_LENGTH = PANELS
+HEADER = ["env_step", "iteration", "collect/episode_return", "collect/episode_length_max", "time/note"]
+EVAL_HEADER = ["eval/episode_return_mean", "eval/episode_return_std", "eval/episode_length_max"]
+
+
+def write_run(
+    folder: Path, *, seed: int = 0, returns: list[float] | None = None, every: int = 2, step: int = 1000,
+    policy: str = "ppo", env_id: str = "CartPole-v1", learn: dict[str, Any] | None = None,
+) -> Path:  # fmt: skip
+    """Writes a run whose iteration i ends at (i + 1) * step, evaluated ``every`` iterations (0: never)."""
+    folder.mkdir(parents=True)
+    config = {
+        "exp_name": folder.name,
+        "seed": seed,
+        "env": {"env_id": env_id, "type": "gymnasium"},
+        "policy": {"type": policy, "learn": learn or {"learning_rate": 0.001}},
+    }
+    (folder / "config.json").write_text(json.dumps({"config": config, "source": {}}))
+    with (folder / "metrics.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEADER + EVAL_HEADER)
+        for index, value in enumerate(returns or [10.0, 20.0, 15.0, 40.0]):
+            evaluated = every and (index + 1) % every == 0
+            cells = [value + 5, 2.5, 2 * value] if evaluated else ["", "", ""]
+            writer.writerow([(index + 1) * step, index, value, 3 * value, "not a number", *cells])
+    return folder
+
+
+def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
+    return [(list(line.get_xdata()), list(line.get_ydata())) for line in figure.axes[panel].get_lines()]
+
+
+def titles(figure: Any) -> list[str]:
+    return [axes.get_title(loc="left") for axes in figure.axes]
+
+
+def runs_at(x: list[float], *ys: list[float]) -> list[Run]:
+    columns = [{TRAIN_RETURN.column: np.array(y, dtype=float)} for y in ys]
+    return [
+        Run(Path(f"run{seed}"), {"seed": seed}, np.array(x, dtype=float), column)
+        for seed, column in enumerate(columns)
+    ]
+
+
+# What is read and drawn
+
+
+def test_the_lines_are_the_numbers_of_the_csv(tmp_path):
+    run = read_run(write_run(tmp_path / "run"))
+    figure = draw(group_runs([run]))
+    assert titles(figure) == [panel.title for panel in PANELS]
+    steps = [1000, 2000, 3000, 4000]
+    assert lines(figure, 0) == [(steps, [10, 20, 15, 40])]
+    assert lines(figure, 1) == [(steps, [30, 60, 45, 120])]
+    # Rows without an evaluation are missing, not zero.
+    assert lines(figure, 2) == [([2000, 4000], [25, 45])]
+    assert lines(figure, 3) == [([2000, 4000], [40, 80])]
+
+
+def test_another_column_can_be_the_axis(tmp_path):
+    run = read_run(write_run(tmp_path / "run"), x="iteration")
+    figure = draw(group_runs([run]), x="iteration")
+    assert lines(figure, 0) == [([0, 1, 2, 3], [10, 20, 15, 40])]
+    assert figure.axes[-1].get_xlabel() == "Iterations"
+
+
+def test_cells_that_are_empty_or_nan_are_missing(tmp_path):
+    folder = write_run(tmp_path / "run")
+    rows = "env_step,collect/episode_return\n1,5\n2,\n\n3,nan\n,9\n4,8\n"
+    (folder / "metrics.csv").write_text(rows)
+    drawn = curve([read_run(folder)], TRAIN_RETURN)
+    assert drawn is not None
+    assert drawn.x.tolist() == [1, 4]
+    assert drawn.y.tolist() == [5, 8]
+
+
+@pytest.mark.parametrize(("every", "count"), [(0, 2), (2, 4)])
+def test_panels_without_data_are_left_out(tmp_path, every, count):
+    figure = draw(group_runs([read_run(write_run(tmp_path / "run", every=every))]))
+    assert titles(figure) == [panel.title for panel in PANELS[:count]]
+    rows, cols = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()
+    assert (rows, cols) == (count // 2, 2)
+    # Only the lowest panels name the axis.
+    assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * (count - 2) + [True] * 2
+
+
+def test_a_panel_is_drawn_where_one_group_has_data(tmp_path):
+    with_eval = read_run(write_run(tmp_path / "a"))
+    without = read_run(write_run(tmp_path / "b", policy="ppg", every=0))
+    figure = draw(group_runs([with_eval, without]))
+    assert len(lines(figure, 0)) == 2
+    assert len(lines(figure, 2)) == 1
+
+
+def test_one_seed_has_a_band_of_one_std_over_episodes(tmp_path):
+    run = read_run(write_run(tmp_path / "run"))
+    evaluation = curve([run], EVAL_RETURN)
+    assert evaluation is not None
+    np.testing.assert_array_equal(evaluation.band, [[22.5, 42.5], [27.5, 47.5]])
+    for panel in (TRAIN_RETURN, TRAIN_LENGTH, EVAL_LENGTH):
+        plain = curve([run], panel)
+        assert plain is not None
+        assert plain.band is None
+
+
+def test_a_single_evaluation_is_a_point_with_a_bar(tmp_path):
+    figure = draw(group_runs([read_run(write_run(tmp_path / "run", every=4))]))
+    point = figure.axes[2].containers[0]
+    assert point.has_yerr
+    assert list(point.lines[0].get_ydata()) == [45]
+    figure.draw_without_rendering()
+
+
+# Several seeds
+
+
+def test_two_seeds_are_drawn_beside_their_mean():
+    drawn = curve(runs_at([0, 10], [1, 3], [3, 7]), TRAIN_RETURN)
+    assert drawn is not None
+    assert drawn.y.tolist() == [2, 5]
+    assert [y.tolist() for _, y in drawn.seeds] == [[1, 3], [3, 7]]
+    assert drawn.band is None
+    figure = draw([Group(runs_at([0, 10], [1, 3], [3, 7]), "two")])
+    assert len(lines(figure, 0)) == 3
+
+
+def test_three_seeds_have_a_mean_and_a_band():
+    drawn = curve(runs_at([0, 10], [1, 3], [3, 7], [5, 2]), TRAIN_RETURN)
+    assert drawn is not None
+    assert drawn.y.tolist() == [3, 4]
+    assert not drawn.seeds
+    figure = draw([Group(runs_at([0, 10], [1, 3], [3, 7], [5, 2]), "three")])
+    assert len(lines(figure, 0)) == 1
+    assert len(figure.axes[0].collections) == 1
+
+
+def test_the_interval_of_equal_seeds_has_no_width():
+    curve_of_one = np.random.default_rng(1).normal(size=50)
+    low, high = bootstrap_interval(np.tile(curve_of_one, (5, 1)))
+    np.testing.assert_array_equal(low, curve_of_one)
+    np.testing.assert_array_equal(high, curve_of_one)
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 20])
+def test_the_interval_covers_the_mean_and_repeats_itself(seeds):
+    values = np.random.default_rng(seeds).exponential(size=(seeds, 200))
+    low, high = bootstrap_interval(values)
+    assert np.all(low < values.mean(axis=0))
+    assert np.all(values.mean(axis=0) < high)
+    assert np.all(values.min(axis=0) <= low + 1e-12)
+    assert np.all(high <= values.max(axis=0) + 1e-12)
+    np.testing.assert_array_equal(bootstrap_interval(values), (low, high))
+
+
+def test_the_interval_agrees_with_the_normal_one_and_contains_the_truth():
+    values = np.random.default_rng(0).normal(size=(30, 400))
+    low, high = bootstrap_interval(values)
+    width = 2 * 1.96 * values.std(axis=0) / np.sqrt(30)
+    np.testing.assert_allclose((high - low).mean(), width.mean(), rtol=0.03)
+    assert 0.90 < np.mean((low < 0) & (high > 0)) < 0.98
+
+
+def test_seeds_are_interpolated_on_the_range_they_share():
+    first = Run(
+        Path("a"), {"seed": 0}, np.array([0.0, 10, 20]), {TRAIN_RETURN.column: np.array([0.0, 10, 20])}
+    )
+    other = Run(
+        Path("b"), {"seed": 1}, np.array([5.0, 15, 40]), {TRAIN_RETURN.column: np.array([5.0, 15, 40])}
+    )
+    drawn = curve([first, other], TRAIN_RETURN)
+    assert drawn is not None
+    assert drawn.x.tolist() == [5, 10, 15, 20]
+    assert drawn.y.tolist() == [5, 10, 15, 20]
+    assert drawn.cut
+
+
+def test_the_grid_is_exact_for_equal_steps_and_bounded_for_many():
+    steps = np.arange(0, 500, 7.0)
+    np.testing.assert_array_equal(common_grid([steps, steps]), steps)
+    grid = common_grid([np.arange(0, 9000, 3.0), np.arange(1, 9000, 2.0)])
+    assert len(grid) == 1000
+    assert (grid[0], grid[-1]) == (1, 8997)
+
+
+def test_seeds_that_share_no_step_have_no_mean(tmp_path):
+    # One evaluation each, at the end, and the ends differ: as with a stop_value.
+    folders = [write_run(tmp_path / f"{seed}", seed=seed, every=4, step=1000 + seed) for seed in range(3)]
+    runs = [read_run(folder) for folder in folders]
+    drawn = curve(runs, EVAL_RETURN)
+    assert drawn is not None
+    assert drawn.x.size == 0
+    assert [x.tolist() for x, _ in drawn.seeds] == [[4000], [4004], [4008]]
+    figure = draw(group_runs(runs))
+    assert len(lines(figure, 2)) == 3
+    assert "No mean where seeds share no step." in figure.get_supxlabel()
+
+
+def test_seeds_without_data_are_reported(tmp_path):
+    folders = [write_run(tmp_path / f"{seed}", seed=seed, every=2 * (seed > 0)) for seed in range(4)]
+    figure = draw(group_runs([read_run(folder) for folder in folders]))
+    assert "Evaluation return: 3 of 4 seeds" in figure.get_supxlabel()
+    assert "Training" not in figure.get_supxlabel()
+
+
+# Groups and labels
+
+
+def label(tmp_path: Path, *runs: dict[str, Any]) -> list[str]:
+    folders = [write_run(tmp_path / f"run{index}", **each) for index, each in enumerate(runs)]
+    return [group.label for group in group_runs([read_run(folder) for folder in folders])]
+
+
+def test_the_seeds_of_one_config_are_one_group(tmp_path):
+    assert label(tmp_path, *({"seed": seed} for seed in range(5))) == ["ppo, CartPole-v1, n=5 seeds"]
+
+
+def test_a_run_alone_names_its_seed(tmp_path):
+    assert label(tmp_path, {"seed": 3}) == ["ppo, CartPole-v1, seed 3"]
+
+
+def test_labels_say_only_what_differs(tmp_path):
+    runs = [{"policy": policy, "seed": seed} for seed in (0, 1) for policy in ("ppo", "ppg")]
+    assert label(tmp_path / "policy", *runs) == ["ppo, n=2 seeds", "ppg, n=2 seeds"]
+    runs = [{"env_id": env_id} for env_id in ("CartPole-v1", "Acrobot-v1")]
+    assert label(tmp_path / "env", *runs) == ["CartPole-v1, seed 0", "Acrobot-v1, seed 0"]
+    # What follows from the policy is not repeated.
+    runs = [{"policy": "ppo"}, {"policy": "ppg", "learn": {"learning_rate": 0.1, "aux_freq": 5}}]
+    assert label(tmp_path / "follows", *runs) == ["ppo, seed 0", "ppg, seed 0"]
+
+
+def test_labels_fall_back_on_the_first_keys_that_differ(tmp_path):
+    runs = [{"learn": {"learning_rate": rate, "twice": 2 * rate}} for rate in (0.1, 0.2)]
+    assert label(tmp_path / "one", *runs) == ["learning_rate=0.1, seed 0", "learning_rate=0.2, seed 0"]
+    runs = [{"learn": {"rate": 1, "clip": 2}}, {"learn": {"rate": 3, "clip": 2}}, {"learn": {"rate": 1}}]
+    expected = ["rate=1, clip=2, seed 0", "rate=3, clip=2, seed 0", "rate=1, clip=not set, seed 0"]
+    assert label(tmp_path / "two", *runs) == expected
+
+
+def test_a_seed_that_comes_twice_is_no_second_sample(tmp_path):
+    runs = [read_run(write_run(tmp_path / when / "s1", seed=1)) for when in ("before", "after")]
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [1, 1]
+    assert [group.label for group in groups] == [
+        str(Path(when) / "s1") + ", seed 1" for when in ("before", "after")
+    ]
+
+
+def test_the_title_is_what_the_groups_share(tmp_path):
+    groups = group_runs([read_run(write_run(tmp_path / policy, policy=policy)) for policy in ("ppo", "ppg")])
+    assert draw(groups).legends[0].get_title().get_text() == "CartPole-v1"
+    figure = draw(groups, title="Two $policies_")
+    assert figure.legends[0].get_title().get_text() == "Two $policies_"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo, seed 0", "ppg, seed 0"]
+    alone = draw(groups[:1]).legends[0]
+    assert alone.get_title().get_text() == groups[0].label
+    assert not alone.get_texts()
+
+
+def test_groups_differ_in_colour_and_in_grey():
+    groups = [Group(runs_at([0, 1], [index, 1]), str(index)) for index in range(9)]
+    drawn = draw(groups).axes[0].get_lines()
+    assert len({(line.get_color(), line.get_linestyle()) for line in drawn}) == 9
+    assert len({line.get_color() for line in drawn[:7]}) == 7
+    assert len({line.get_linestyle() for line in drawn[:4]}) == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (500, "500"),
+        (20_000, "20k"),
+        (1_500_000, "1.5M"),
+        (-2500, "\N{MINUS SIGN}2.5k"),
+        (0.1 + 0.2, "0.3"),
+    ],
+)
+def test_counts_are_in_thousands_and_millions(value, text):
+    assert format_count(value) == text
+
+
+# The file
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("a.png", b"\x89PNG\r\n\x1a\n"), ("a.pdf", b"%PDF-"), ("a.svg", b"<?xml"), ("A.PNG", b"\x89PNG")],
+)
+def test_the_file_is_an_image_of_its_suffix(tmp_path, name, start):
+    folders = [write_run(tmp_path / f"_run${seed}", seed=seed) for seed in (0, 1, 2)]
+    output = tmp_path / name
+    assert plot_runs(folders, output) == output
+    content = output.read_bytes()
+    assert content.startswith(start)
+    assert len(content) > 5_000
+    if name == "a.png":
+        import matplotlib.image
+
+        pixels = matplotlib.image.imread(output)
+        assert pixels.shape[0] > 800
+        assert pixels.shape[1] > 1200
+        assert pixels[..., :3].std() > 0.01
+    if name == "a.svg":
+        assert content.rstrip().endswith(b"</svg>")
+
+
+def test_the_same_folder_twice_is_one_run(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run")
+    seen: list[Group] = []
+    monkeypatch.setattr("ding_lite.tools.plot.draw", lambda groups, **_: seen.extend(groups) or draw(groups))
+    plot_runs([folder, folder / ".." / "run"], tmp_path / "a.png")
+    assert [len(group.runs) for group in seen] == [1]
+
+
+def test_nothing_global_is_used(tmp_path):
+    folder = write_run(tmp_path / "run")
+    code = (
+        "import sys, ding_lite.tools.plot as p; from pathlib import Path\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "p.plot_runs([Path(sys.argv[1])], Path(sys.argv[2]))\n"
+        "assert 'matplotlib.pyplot' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    arguments = [sys.executable, "-c", code, str(folder), str(tmp_path / "a.png")]
+    subprocess.run(arguments, check=True, timeout=120, cwd=root)
+
+
+@pytest.mark.slow
+def test_threads_can_plot_at_once(tmp_path):
+    folder = write_run(tmp_path / "run")
+    outputs = [tmp_path / f"{index}.png" for index in range(4)]
+    threads = [threading.Thread(target=plot_runs, args=([folder], output)) for output in outputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({output.read_bytes() for output in outputs}) == 1
+
+
+# Errors
+
+
+def test_folders_that_are_no_runs(tmp_path):
+    with pytest.raises(ConfigError, match="no run folder .*nowhere"):
+        plot_runs([tmp_path / "nowhere"], tmp_path / "a.png")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"empty is not a run folder: it has no metrics\.csv"):
+        plot_runs([tmp_path / "empty"], tmp_path / "a.png")
+    with pytest.raises(ConfigError, match="at least one run folder"):
+        plot_runs([], tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"config": 3}'])
+def test_a_config_that_cannot_be_read(tmp_path, text):
+    folder = write_run(tmp_path / "run")
+    (folder / "config.json").unlink()
+    if text is not None:
+        (folder / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"cannot read the config in .*config\.json"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (b"1,2\n2,abc\n", r"metrics\.csv, line 3: .*abc"),
+        (b"1,2\n2,3,4\n", r"metrics\.csv, line 3: 3 cells where the header has 2"),
+        (b"1,2\n2\n", r"metrics\.csv, line 3: 1 cells"),
+        (b"1,\xff\xfe\n", r"metrics\.csv, line 2: "),
+        (b"1,2\n\n9,1\n2,3\n", r"metrics\.csv, line 5: env_step goes back from 9 to 2"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path, rows, message):
+    folder = write_run(tmp_path / "run")
+    (folder / "metrics.csv").write_bytes(b"env_step,collect/episode_return\n" + rows)
+    with pytest.raises(ConfigError, match=message):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "env_step,iteration\n1,2\n",
+        "env_step,collect/episode_return\n",
+        "env_step,collect/episode_return\n1,\n,2\n",
+    ],
+)
+def test_nothing_to_draw(tmp_path, text):
+    folder = write_run(tmp_path / "run")
+    (folder / "metrics.csv").write_text(text)
+    with pytest.raises(ConfigError, match=r"run.metrics\.csv has nothing to draw"):
+        plot_runs([folder], tmp_path / "a.png")
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_an_axis_that_is_not_there(tmp_path):
+    folder = write_run(tmp_path / "run")
+    with pytest.raises(
+        ConfigError, match=r"metrics\.csv has no column 'frames'; it has: env_step, iteration"
+    ):
+        plot_runs([folder], tmp_path / "a.png", x="frames")
+    (folder / "metrics.csv").write_text("")
+    with pytest.raises(ConfigError, match="no column 'env_step'; it has: none"):
+        read_run(folder)
+
+
+def test_outputs_that_cannot_be_written(tmp_path):
+    folder = write_run(tmp_path / "run")
+    for name in ("a.gif", "a", "png"):
+        with pytest.raises(ConfigError, match=r"must end in one of \.png, \.pdf, \.svg"):
+            plot_runs([folder], tmp_path / name)
+    with pytest.raises(ConfigError, match="there is no folder .*missing"):
+        plot_runs([folder], tmp_path / "missing" / "a.png")
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(ConfigError, match="cannot write .*folder.png"):
+        plot_runs([folder], tmp_path / "folder.png")
+
+
+def test_without_matplotlib_the_install_line_is_given(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "run")
+    for name in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigError, match=r'pip install "ding_lite\[plot\]"'):
+        plot_runs([folder], tmp_path / "a.png")
+
+
+def test_reading_needs_no_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert isinstance(curve([read_run(write_run(tmp_path / "run"))], EVAL_RETURN), Curve)
