@@ -38,7 +38,9 @@ def warm(tmp_path_factory):
     process.close()
 
 
-@pytest.fixture(autouse=True)
-def uncompiled(monkeypatch):
-    """No run of a test is compiled for the length that a config's default says."""
-    monkeypatch.setattr("ding_lite.policies.ppo.COMPILE_FROM", float("inf"))
+@pytest.fixture(autouse=True, scope="session")
+def uncompiled():
+    """No run of a test is compiled for the length that a config's default says; fixtures' runs neither."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ding_lite.policies.ppo.COMPILE_FROM", float("inf"))
+        yield

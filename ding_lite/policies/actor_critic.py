@@ -237,7 +237,7 @@ class ActorCriticPolicy(Policy):
             obs = self.on_device(obs)
             self.obs_norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
 
-    def _before_credit(self, rollout: Rollout) -> None:
+    def _update_statistics(self, rollout: Rollout) -> None:
         """Updates the reward scale. Called once for each rollout."""
         self._rewards_are_seen = True
         if self.reward_scale is not None:

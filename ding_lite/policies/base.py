@@ -159,11 +159,12 @@ class Policy:
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         raise NotImplementedError(f"{type(self).__name__} must define _get_train_sample(rollout)")
 
-    def _train_sample(self, rollout: Rollout) -> Rollout:
-        self._before_credit(rollout)
+    def _complete_rollout(self, rollout: Rollout) -> Rollout:
+        """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
+        self._update_statistics(rollout)
         return self._get_train_sample(rollout)
 
-    def _before_credit(self, rollout: Rollout) -> None:
+    def _update_statistics(self, rollout: Rollout) -> None:
         """Updates the statistics that must have a rollout before its advantages are computed."""
 
     def _process_transition(
@@ -217,7 +218,7 @@ class Policy:
             self._forward_collect,
             self._to_env,
             self._process_transition,
-            self._train_sample,
+            self._complete_rollout,
             self.state_dict,
             self.load_state_dict,
             self._rollout_mode,

@@ -164,10 +164,11 @@ class PPOPolicy(ActorCriticPolicy):
         if collect["n_episode"] is not None:
             return []
         rows = -(-collect["n_sample"] // num_envs) * num_envs
+        sizes = {path: size or ROLLOUTS_KEPT * collect["n_sample"] for path, size in sizes.items()}
         return [
             f"policy.{path}: {size} transitions, and a rollout alone has {rows}; a buffer holds at least one"
             for path, size in sizes.items()
-            if (size or ROLLOUTS_KEPT * collect["n_sample"]) < rows
+            if size < rows
         ]
 
     @classmethod
@@ -375,7 +376,7 @@ class PPOPolicy(ActorCriticPolicy):
                 "observations were checked when they were collected: look at the value network's output"
             )
         if not self._rewards_are_seen:  # another policy collected this rollout, and assigned its credit
-            self._before_credit(data)
+            self._update_statistics(data)
         self._rewards_are_seen = False
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()

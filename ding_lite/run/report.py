@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,5 +95,16 @@ def import_option(policy: Policy) -> str:
     """Returns the ``--import`` options by which the command line finds the user's own classes, or ""."""
     classes = (type(policy), type(policy.model))
     modules = {cls.__module__ for cls in classes if not cls.__module__.startswith("ding_lite.")}
-    script = getattr(sys.modules.get("__main__"), "__file__", None) or "MODULE"
-    return "".join(f" --import {script if name == '__main__' else name}" for name in sorted(modules))
+    return "".join(f" --import {_importable(name)}" for name in sorted(modules))
+
+
+def _importable(module: str) -> str:
+    """Returns what ``--import`` finds a module by: its name, or its file if its folder must be on the path."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return "MODULE" if module == "__main__" else module
+    folder = Path(file).parent
+    installed = {Path(path) for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))}
+    if module == "__main__" or ("." not in module and folder not in {Path.cwd(), *installed}):
+        return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
+    return module

@@ -620,7 +620,8 @@ def test_policy_beside_the_config_file_is_trained_and_only_trusted_when_named(tm
         "from ding_lite import PPOPolicy\n\nclass Own(PPOPolicy):\n    config = dict(learn=dict(own_key=1))\n"
     )
     (project / "own.py").write_text(TINY.replace('"ppo"', '"own_policies:Own"').replace("tiny", "own"))
-    done_well("train", "-c", project / "own.py", *SMALL, cwd=elsewhere)
+    trained = done_well("train", "-c", project / "own.py", *SMALL, cwd=elsewhere)
+    assert trained.stdout.rstrip().endswith(f"--import {project / 'own_policies.py'}")
     saved = json.loads((elsewhere / "runs" / "own" / "config.json").read_text())
     assert saved["config"]["policy"]["learn"]["own_key"] == 1
 

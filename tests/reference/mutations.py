@@ -91,8 +91,8 @@ FAULTS = (
     ),
     Fault(
         "rewards are scaled by the rollouts before their own",
-        "        self._before_credit(rollout)\n        return self._get_train_sample(rollout)",
-        "        sample = self._get_train_sample(rollout)\n        self._before_credit(rollout)\n"
+        "        self._update_statistics(rollout)\n        return self._get_train_sample(rollout)",
+        "        sample = self._get_train_sample(rollout)\n        self._update_statistics(rollout)\n"
         "        return sample",
     ),
     Fault(
