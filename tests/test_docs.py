@@ -65,7 +65,7 @@ def test_links_to_headings_lead_to_headings(document):
         assert anchor in anchors(target), f"{link}#{anchor}"
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("document", "number"), PYTHON_BLOCKS)
 def test_python_blocks_run(document, number, tmp_path):
     (tmp_path / "block.py").write_text(blocks("python", document)[number])

@@ -83,7 +83,7 @@ def check_run(cfg, folder):
     return pipeline.progress.metrics
 
 
-@pytest.mark.daily(24)
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("action", ACTIONS)
@@ -91,7 +91,7 @@ def test_every_action_with_every_observation(action, observation, manager, tmp_p
     check_run(config(observation, action, manager), tmp_path / "run")
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_of_a_box(variant, manager, tmp_path):
@@ -105,7 +105,7 @@ SIDES = [
 ]
 
 
-@pytest.mark.daily(12)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
 @pytest.mark.parametrize(("action", "observation"), SIDES)
 def test_every_action_and_every_observation_of_the_other_policies(kind, action, observation, tmp_path):
@@ -117,7 +117,7 @@ def test_every_action_and_every_observation_of_the_other_policies(kind, action, 
         assert metrics["learn/buffer_outside_clip_age_0"] == 0
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("kind", "manager"), [("ppo", "subprocess"), *((kind, "base") for kind in POLICIES)])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
 def test_masked_actions_are_never_taken_while_learning_or_evaluating(kind, manager, autoreset, tmp_path):

@@ -114,6 +114,7 @@ def test_phases_add_up_to_the_iterations(kind):
     assert {p.name: p.calls for p in found.phases}["env"] == 32
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("config", "blamed"),
     [

@@ -70,6 +70,7 @@ def test_credit_of_a_segment_is_that_of_a_rollout_that_ends_there(collected, len
     assert not torch.allclose(put_together(found["advantage"], rollout), whole["advantage"], atol=1e-3)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg"])
 def test_one_segment_a_rollout_is_the_rollout_and_shorter_ones_are_not(kind):
     states = {}

@@ -78,7 +78,7 @@ CASES = [
 ]
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("kind", "obs", "action", "options"), CASES)
 def test_every_loss_on_every_space_is_one_graph_with_the_same_gradient(
     kind, obs, action, options, traced, differences, compilations
@@ -119,7 +119,7 @@ def test_compiled_to_c_it_agrees_to_the_rounding(kind, world, differences, compi
     assert 0 < max(differences) < 1e-5, "0: it was not compiled"
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_policy_that_was_pickled_trains_on_as_the_one_it_was(compiled, traced):
     policy, collector = trainee("ppo", learn={"compile": compiled}, model={"activation": "gelu"})
@@ -134,6 +134,7 @@ def test_a_policy_that_was_pickled_trains_on_as_the_one_it_was(compiled, traced)
     assert not all(torch.equal(a, b) for a, b in zip(before, other.model.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_encoders_in_bfloat16_are_compiled_to_c(differences, compilations):
     model = {"encoder_dtype": "bfloat16", "encoder_hidden_size_list": [8]}
     policy, collector = trainee(
@@ -230,6 +231,7 @@ def test_where_no_bound_holds_a_ratio_that_overflows_is_a_bad_step(path):
     assert float(policy.optimizer.gradient(policy.loss, [batch]).bad) == 1.0
 
 
+@pytest.mark.slow
 def test_minibatches_of_all_sizes_take_two_graphs(traced, differences):
     policy, collector = trainee("ppo", learn=dict(compile=True))
     rollout = collector.collect()
@@ -367,6 +369,7 @@ def test_the_limit_of_the_command_line_counts_and_a_resumed_run_stays_what_it_wa
     assert again.values.policy.learn.compile is False
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("planned", "activation"), [(1000, "gelu"), (10**9, "gelu"), (10**9, "tanh")])
 def test_a_profile_is_of_what_the_run_would_be(planned, activation, traced):
     env = {"env_id": "CartPole-v1", "collector_env_num": 2, "evaluator_env_num": 1}

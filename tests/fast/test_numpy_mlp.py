@@ -99,7 +99,7 @@ print(threads == 1, products_have_one_thread())
 """
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads are counted in /proc")
 @pytest.mark.skipif(CORES == 1, reason="on one core there is one thread whatever is told")
 @pytest.mark.parametrize(

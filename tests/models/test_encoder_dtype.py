@@ -75,6 +75,7 @@ def test_a_step_is_seen_by_the_next_forward():
     assert encoder(obs).requires_grad
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("world", "kind"), [(Frames, "ppo"), (Frames, "ppg"), (None, "ppo")])
 def test_the_ratio_of_the_first_minibatch_is_nearly_one(world, kind):
     policy, collector = trainee(kind, **({} if world is None else {"world": world}), **BF16)

@@ -110,7 +110,7 @@ CASES = [
 ]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_a_policy_learns_on_a_device(kind, options, monkeypatch):
     assert "tolist" in learn_there(monkeypatch, kind, **options)
@@ -121,7 +121,7 @@ def test_targets_are_renewed_on_a_device(monkeypatch):
     learn_there(monkeypatch, "ppg_offpolicy", iterations=1, learn=PHASIC)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_action_does(action, monkeypatch):
     learn_there(monkeypatch, "ppo", partial(Anything, "box", action), **ONE_EPOCH)
@@ -142,7 +142,7 @@ def test_every_distribution_does(action, monkeypatch):
     learn_there(monkeypatch, "ppg", partial(Anything, "box", action), model=VARIANTS[action][1], **ONE_EPOCH)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("obs", OBSERVATIONS)
 def test_every_observation_does(obs, monkeypatch):
     learn_there(monkeypatch, "ppo", partial(Anything, obs, "discrete"), **ONE_EPOCH)

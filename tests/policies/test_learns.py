@@ -52,7 +52,7 @@ def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwarg
     return pipeline.scores.last.mean / MatchEnv.length
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("title", ACTION_SPACES)
 def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
     steps = 20_000 if title in ("Box", "Dict") else 8_000  # those have numbers to find
@@ -66,5 +66,6 @@ def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
     assert share_of_the_best(MatchEnv, tmp_path, 6_000, "ppg", PPG, action_space=space) > 0.9
 
 
+@pytest.mark.slow
 def test_the_clue_is_found_in_a_nested_observation(tmp_path):
     assert share_of_the_best(nested_match, tmp_path) > 0.95

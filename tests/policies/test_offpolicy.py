@@ -139,7 +139,7 @@ def learned(kind, iterations=2, **options):
     return digest({name: state[name] for name in state if name != "policy_buffer"}), metrics
 
 
-@pytest.mark.daily(20)
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("epochs", [1, 4])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("name", EQUAL)

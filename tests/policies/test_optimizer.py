@@ -101,6 +101,7 @@ def test_saved_in_the_middle_it_goes_on_with_the_same_moments_and_its_own_eps():
     assert all(torch.equal(a, b) for a, b in zip(*(net.parameters() for net in nets), strict=True))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_compiled_never_loads_the_compiler(tmp_path):
     code = (
         "import sys; from ding_lite import SerialPipeline\n"

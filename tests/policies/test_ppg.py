@@ -470,6 +470,7 @@ def bytes_of(tree):
     return sum(sizes)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path):
@@ -615,6 +616,7 @@ def nothing(auxiliary):
     pass
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("forget", [nothing, forget_samples, forget_moments, forget_order])
 def test_what_a_checkpoint_forgets_of_the_phase_is_missed(forget, tmp_path):
     config = resumed_config(RESUMED["ppg"])
@@ -631,6 +633,7 @@ def test_what_a_checkpoint_forgets_of_the_phase_is_missed(forget, tmp_path):
 # ------------------------------------------------------------------ check_policy
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
 def test_check_policy_passes_on_every_action_space(kind):
     check_policy(kind, learns=False)
@@ -689,6 +692,7 @@ def test_model_that_would_train_silently_wrong_is_refused(model, what):
         trainee("ppg", model=dict(type=model))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
 def test_resumed_run_may_be_given_longer_rollouts(kind, tmp_path):
     use = dict(other=dict(replay_buffer=dict(max_use=6))) if kind == "ppo_offpolicy" else {}

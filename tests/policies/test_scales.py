@@ -240,6 +240,7 @@ def test_values_are_explained_early_where_rewards_and_values_both_have_a_scale(t
     assert found[2]["learn/explained_variance"] > 0.5
 
 
+@pytest.mark.slow
 def test_the_first_auxiliary_phase_is_of_unit_scale(tmp_path):
     """In the old order its loss was 499: the targets of the first rollout were raw."""
     found = first_iterations(

@@ -87,6 +87,7 @@ def learn_on_a_device(kind, monkeypatch, cls=None, **options):
     return watched
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_nothing_is_read_between_the_steps_of_a_phase(kind, options, monkeypatch):
     watched = learn_on_a_device(kind, monkeypatch, **options)

@@ -37,7 +37,7 @@ def rows(folder):
         ]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("config", WORLDS.values(), ids=WORLDS)
 def test_two_runs_with_one_seed_are_equal_to_the_last_bit(config, tmp_path):
     first, second = run(config, tmp_path / "a"), run(config, tmp_path / "b")

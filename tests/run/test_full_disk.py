@@ -102,6 +102,7 @@ def test_full_disk_ends_a_run_in_order_and_with_room_it_goes_on_to_the_same_end(
     assert [row.split(",")[:3] for row in rows[0]] == [row.split(",")[:3] for row in rows[1]]
 
 
+@pytest.mark.slow
 def test_disk_too_small_for_a_checkpoint_ends_a_run_with_a_message(small_disk):
     disk, _ = small_disk
     argv = write(disk, checkpoint={"freq": 10**8}, logger={"tensorboard": True, "freq": 1})
@@ -131,6 +132,7 @@ def shell(command, cwd):
     )
 
 
+@pytest.mark.slow
 def test_reader_that_went_away_does_not_end_a_training(tmp_path):
     argv = write(tmp_path, policy={"eval": {"eval_freq": 256}})
     command = f"{DING_LITE} {' '.join(argv)} --max-env-step 2000 | head -n 1; echo ${{PIPESTATUS[0]}}"
@@ -146,6 +148,7 @@ def test_output_to_a_full_disk_does_not_end_a_training(tmp_path):
     assert result(tmp_path)["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_output_that_was_all_there_was_to_do_is_missed(tmp_path):
     done = shell(f"{DING_LITE} list policies > /dev/full", tmp_path)
     assert done.returncode == 1

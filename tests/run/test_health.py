@@ -40,7 +40,7 @@ def trained(policy, folder, n_sample=128):
     return pipeline.health.findings, (pipeline.folder / "log.txt").read_text()
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("cause", SICK)
 def test_cause_of_a_run_that_was_set_up_wrongly_is_named(cause, tmp_path):
     findings, log = trained(SICK[cause], tmp_path / "run")

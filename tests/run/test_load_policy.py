@@ -45,6 +45,7 @@ def batch_of(space, n=7):
     return np.stack(samples)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", WORLDS)
 def test_loaded_policy_acts_as_the_pipeline_s_own(runs, name):
     pipeline = runs[name]

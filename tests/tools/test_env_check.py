@@ -207,6 +207,7 @@ def name_of(value):
     return getattr(value, "__name__", None) or str(value)
 
 
+@pytest.mark.daily(15)
 @pytest.mark.parametrize(("env", "check", "verdict", "seen", "advice"), FAULTS, ids=name_of)
 def test_planted_fault_is_found(env, check, verdict, seen, advice):
     finding = alone(env)[check]

@@ -403,6 +403,7 @@ def test_training_process_answers_each_request_with_a_profile(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_error_of_a_training_process_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     training = TrainingProcess(

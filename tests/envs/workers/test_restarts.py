@@ -110,6 +110,7 @@ def test_a_worker_is_replaced_and_its_step_left_out(tmp_path, fault, cause, auto
         del transition
 
 
+@pytest.mark.slow
 def test_the_late_answer_of_a_replaced_worker_is_dropped(tmp_path):
     make = world(at={"hang": [2]}, hang_s=0.8, once=str(tmp_path), envs=[1])
     with pool(make, step_timeout=0.5) as envs:
@@ -149,7 +150,7 @@ def halves_of_each_step(envs, steps, moment):
         pass_by(t, "none sent")
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_worker_that_is_lost_between_two_halves_is_left_out_of_both_once(moment):
     """Row 0 of each half belongs to the lost worker.
@@ -180,6 +181,7 @@ def test_a_worker_that_is_lost_between_two_halves_is_left_out_of_both_once(momen
     assert set(lost) <= possible[moment]
 
 
+@pytest.mark.slow
 def test_a_loss_that_one_half_has_not_reported_is_reported_by_the_next_step_of_all():
     """No environment of that worker is stepped before the report, and no step is returned twice."""
     with pool(world(), 6, 2, double_buffer=True) as envs:
@@ -198,6 +200,7 @@ def test_a_loss_that_one_half_has_not_reported_is_reported_by_the_next_step_of_a
         del transition, whole
 
 
+@pytest.mark.slow
 def test_a_state_holds_a_loss_that_one_half_has_not_reported():
     with pool(world(), 4, 2, double_buffer=True) as envs, pool(world(), 4, 2, double_buffer=True) as other:
         envs.reset("x")
@@ -214,6 +217,7 @@ def test_a_state_holds_a_loss_that_one_half_has_not_reported():
         del transition
 
 
+@pytest.mark.slow
 def test_two_workers_that_die_at_once_are_both_replaced():
     with pool(world(), 6, 3) as envs:
         envs.reset("x")
@@ -238,6 +242,7 @@ def test_a_fault_in_a_reset_begins_the_next_episode(tmp_path):
         del obs
 
 
+@pytest.mark.slow
 def test_a_worker_killed_before_its_state_is_asked_has_the_state_of_its_new_episodes():
     with pool(world()) as envs:
         obs = envs.reset("x")
@@ -251,6 +256,7 @@ def test_a_worker_killed_before_its_state_is_asked_has_the_state_of_its_new_epis
         del obs
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_episodes_are_brought_back_is_asked_again(tmp_path):
     one = InProcessVectorEnv(world(), 4)
     one.reset("x")
@@ -263,6 +269,7 @@ def test_a_worker_that_dies_while_episodes_are_brought_back_is_asked_again(tmp_p
             assert envs.step(ZEROS).obs.tolist() == one.step(ZEROS).obs.tolist()
 
 
+@pytest.mark.slow
 def test_what_an_environment_has_started_ends_with_its_worker(tmp_path):
     with pool(functools.partial(faulty_worlds.spawning, tmp_path), 2) as envs:
         envs.reset("x")
@@ -319,6 +326,7 @@ def test_an_environment_that_always_fails_ends_the_pool(fault, step):
             envs.step(ZEROS)
 
 
+@pytest.mark.slow
 def test_a_step_of_two_halves_is_one_of_the_window():
     with pool(world(), max_restarts=1, restart_window=4, double_buffer=True) as envs:
         envs.reset("x")
@@ -346,6 +354,7 @@ def test_the_budget_is_of_a_window_of_steps():
             envs.step(ZEROS)
 
 
+@pytest.mark.slow
 def test_environments_that_cannot_be_made_again_use_up_the_budget(tmp_path):
     with pool(functools.partial(faulty_worlds.made_once, tmp_path), max_restarts=2) as envs:
         envs.reset("x")
@@ -367,6 +376,7 @@ def test_a_broken_contract_is_no_matter_of_restarts(fault):
         assert envs.restarts == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_be_started_again_ends_the_pool_with_the_limit_that_was_hit():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with pool(world()) as envs:
@@ -382,6 +392,7 @@ def test_a_worker_that_cannot_be_started_again_ends_the_pool_with_the_limit_that
         assert not any(map(alive, others))
 
 
+@pytest.mark.slow
 def test_an_interrupted_replacement_closes_the_pool():
     def interrupt(line):
         raise KeyboardInterrupt
@@ -539,6 +550,7 @@ def test_a_fault_that_ends_a_run_is_one_paragraph_and_exit_code_3(
     assert not (tmp_path / "run" / "ckpt").exists()
 
 
+@pytest.mark.slow
 def test_workers_that_replaced_others_end_with_a_killed_parent(tmp_path):
     code = """
 import functools, os, signal, time

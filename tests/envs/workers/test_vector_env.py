@@ -84,7 +84,7 @@ def assert_same_transition(x, y):
     assert x.episodes == y.episodes
 
 
-@pytest.mark.daily(5)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("autoreset", AUTORESET)
 @pytest.mark.parametrize("kind", ["discrete", "box", "tuple", "dict"])
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
@@ -122,7 +122,7 @@ def assert_same_rows(part, rows, whole):
     assert episodes == [one for one in whole.episodes if one.env in numbers]
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("autoreset", AUTORESET)
 @pytest.mark.parametrize("kind", ["box", "dict"])
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
@@ -183,6 +183,7 @@ def test_whole_vectors_of_other_backends_are_sent_and_received_too():
         assert_same_transition(envs.receive(), other.step(action))
 
 
+@pytest.mark.slow
 def test_actions_of_another_dtype_reach_the_environments_as_they_are():
     make = functools.partial(worlds.counting, "box")
     base = InProcessVectorEnv(make, 4)
@@ -310,6 +311,7 @@ def test_a_message_is_the_same_as_in_one_process(where, how):
     assert str(there.value).removeprefix("worker 0 (envs 0-1): ") == str(here.value)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_library_keeps_its_kind():
     with pytest.raises(EnvContractError, match=r"env 1 .*shape \(3,\)"):
         run_to_the_fault(faulty("shape", ""))
@@ -344,6 +346,7 @@ def test_a_hanging_environment_is_killed_and_named(where):
         assert "in env 1 (seed" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_hanging_close_is_cut():
     with pool(faulty("close", "hang"), close_timeout=0.5) as envs:
         envs.reset("x")
@@ -385,6 +388,7 @@ def test_a_late_reply_is_never_returned():
         del transition
 
 
+@pytest.mark.slow
 def test_the_environment_that_raised_is_named_while_its_worker_goes_on_with_the_other_half():
     with pool(faulty("step", "raise"), double_buffer=True, num_workers=1) as envs:
         envs.reset("x")
@@ -405,7 +409,7 @@ def sliced(size, num_envs, index):
     return EpisodeRecorder(worlds.Wide(size))
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("double_buffer", [False, True])
 def test_large_answers_that_wait_beyond_their_deadline_are_still_read(double_buffer):
     """They are larger than a socket holds."""
@@ -439,7 +443,7 @@ def test_large_messages_that_cross_each_other_are_both_read():
         assert time.monotonic() - began < 4
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["waiting", "counting", "between"])
 def test_an_interrupted_half_needs_a_reset(moment, monkeypatch):
     with pool(faulty("step", "slow"), double_buffer=True, num_workers=1) as envs:
@@ -551,6 +555,7 @@ def test_closed_pool_raises_from_every_property():
         assert envs.describe(2) == "env 2"
 
 
+@pytest.mark.slow
 def test_halves_out_of_turn():
     with pool(faulty("step", "slow"), double_buffer=True, num_workers=1) as envs:
         pair = np.zeros(2, int)
@@ -634,7 +639,7 @@ def script(body, **kwargs):
     )
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("thread", ["main", "another"])
 @pytest.mark.parametrize("doing", ["nothing", "a step that hangs"])
 def test_no_worker_outlives_a_killed_parent(doing, thread):
@@ -684,7 +689,7 @@ def test_a_plain_script_needs_no_guard_and_may_define_its_environments():
     assert (parent.returncode, out.strip(), err) == (0, "(3,)", "")
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "value", "words"),
     [("RLIMIT_NOFILE", 12, "ulimit -n"), ("RLIMIT_FSIZE", 4096, "ulimit -f")],
