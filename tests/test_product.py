@@ -83,7 +83,7 @@ def check_run(cfg, folder):
     return pipeline.progress.metrics
 
 
-@pytest.mark.daily(12)
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("action", ACTIONS)

@@ -35,6 +35,7 @@ def test_every_name_comes_from_where_it_says(name):
     assert getattr(module, name) is value
 
 
+@pytest.mark.slow
 def test_star_import_brings_exactly_all():
     names_in_star_import = in_a_new_process(
         "import json; names = {}; exec('from ding_lite import *', names)\n"

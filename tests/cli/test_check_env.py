@@ -87,6 +87,7 @@ def test_sound_environment_is_reported_in_aligned_lines(home):
     assert sum("transitions equal the reference" in line for line in lines) == 6
 
 
+@pytest.mark.slow
 def test_fault_is_exit_code_3_with_what_to_do(home):
     done = run("broken_worlds:OldStep", cwd=home)
     assert (done.returncode, done.stderr) == (3, "")

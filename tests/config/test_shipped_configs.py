@@ -85,7 +85,7 @@ def begun(name, folder):
 
 
 # Box2D is built with an old SWIG, whose types Python complains about when they are imported.
-@pytest.mark.daily(12)
+@pytest.mark.daily(8)
 @pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, monkeypatch):
@@ -117,6 +117,7 @@ def test_shipped_config_says_how_to_run_it_and_what_to_install(file):
     assert all(f'pip install "ding_lite[{extra}' in text for extra in extras)
 
 
+@pytest.mark.slow
 def test_configs_and_what_lies_beside_them_are_found_in_an_installed_package(tmp_path):
     """Built as pip builds it, and run from elsewhere."""
     site = tmp_path / "site"

@@ -284,6 +284,7 @@ def test_an_unknown_value_is_refused_by_the_config_and_by_the_class():
         vector_of(lambda i: SeededEnv(), 1, on_bad_value="skip")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 def test_a_run_goes_on_says_so_once_and_counts(tmp_path, monkeypatch, capsys, manager):
     faulty = dict(type="faulty", nan_obs=0.01, nan_reward=0.01)

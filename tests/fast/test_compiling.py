@@ -108,7 +108,7 @@ class Frames(gym.Env):
         return self.look(), float(action), False, self.t == 16, {}
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "world"), [("ppo", SeededEnv), ("ppg", SeededEnv), ("ppo", Frames)])
 def test_compiled_to_c_it_agrees_to_the_rounding(kind, world, differences, compilations):
     learn = {"compile": True, **(PHASIC if kind == "ppg" else {})}

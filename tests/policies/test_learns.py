@@ -59,7 +59,7 @@ def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
     assert share_of_the_best(MatchEnv, tmp_path, steps, action_space=ACTION_SPACES[title]) > 0.95
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("title", ["MultiDiscrete", "MultiBinary", "Dict"])  # of a Discrete and a Box
 def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
     space = ACTION_SPACES[title]

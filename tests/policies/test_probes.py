@@ -191,6 +191,7 @@ class CutCalledEnd(Truncated):
     end = "terminated"
 
 
+@pytest.mark.slow
 def test_a_cut_reported_as_an_end_loses_its_future(tmp_path):
     found = value(train(CutCalledEnd, tmp_path, steps=20_000), 0.0)
     assert found != pytest.approx([1 / (1 - GAMMA)], rel=0.5)

@@ -37,7 +37,7 @@ MECHANISMS = (
 )
 
 
-@pytest.mark.daily(12)
+@pytest.mark.daily(10)
 @pytest.mark.parametrize("seed", range(DAILY))
 def test_the_library_agrees_with_the_reference(seed):
     outcome = sweep.compare(seed)

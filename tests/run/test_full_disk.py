@@ -142,6 +142,7 @@ def test_reader_that_went_away_does_not_end_a_training(tmp_path):
     assert result(tmp_path)["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_output_to_a_full_disk_does_not_end_a_training(tmp_path):
     done = shell(f"{DING_LITE} {' '.join(write(tmp_path))} --max-env-step 512 > /dev/full", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -230,6 +230,7 @@ def test_two_workers_that_die_at_once_are_both_replaced():
         del transition
 
 
+@pytest.mark.slow
 def test_a_fault_in_a_reset_begins_the_next_episode(tmp_path):
     once = world(at={"kill": [0]}, once=str(tmp_path), envs=[1])
     with pool(once) as envs:
@@ -340,6 +341,7 @@ def test_a_step_of_two_halves_is_one_of_the_window():
         assert envs._pool.budget.left == 1
 
 
+@pytest.mark.slow
 def test_the_budget_is_of_a_window_of_steps():
     with pool(world(), max_restarts=1, restart_window=5) as envs:
         envs.reset("x")

@@ -368,6 +368,7 @@ def interrupt(*_):
     raise Interrupt
 
 
+@pytest.mark.slow
 def test_a_late_reply_is_never_returned():
     with pool(faulty("step", "slow")) as envs:
         envs.reset("x")
@@ -587,6 +588,7 @@ def test_halves_out_of_turn():
         envs.receive(0)
 
 
+@pytest.mark.slow
 def test_workers_are_light_and_leave_ctrl_c_to_the_parent():
     import torch  # noqa: F401 (here, so that a worker could inherit it)
 
