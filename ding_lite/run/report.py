@@ -99,7 +99,7 @@ def import_option(policy: Policy) -> str:
 
 
 def _importable(module: str) -> str:
-    """Returns what ``--import`` finds a module by: its name, or its file if its folder must be on the path."""
+    """Returns what ``--import`` finds a module by: its name, or its file in a folder that is not searched."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
         return "MODULE" if module == "__main__" else module
