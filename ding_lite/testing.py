@@ -21,6 +21,7 @@ from gymnasium import spaces
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
+from ding_lite.data.memories import begin_episodes
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout, as_rollout
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
@@ -28,6 +29,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ContractError
 from ding_lite.models.encoders import Encoder
+from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.bad_steps import bad_gradients
@@ -39,6 +41,7 @@ from ding_lite.trees import Tree, map_tree, tree_leaves
 
 SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
 TOLERANCE = 0.05  # nats: accepted difference in these checks
+STEPS_OF_CHECK = 12  # of each environment; an episode of MatchEnv has 8
 STEPS = 12_000  # env steps of the learning check; too few for the run to compile its gradient steps
 
 
@@ -100,6 +103,8 @@ def check_policy(name: str | type, config: Mapping[str, Any] | None = None, *, l
     * entropy and KL divergence, by sampling;
     * that the loss has a gradient for every parameter; in PPG's policy phase, that the value loss has none
       for the parameters of the policy;
+    * of a policy with memory, that values along sequences and their gradient are those of single steps, with
+      a new memory in each episode;
     * that a copy loaded from ``state_dict()`` acts the same;
     * that a learning step changes the parameters and returns metrics.
 
@@ -140,7 +145,10 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust)
     fields = as_tensors(state["batch"])
     inputs = {name: as_rollout(value) if isinstance(value, dict) else value for name, value in fields.items()}
-    loss, metrics = getattr(policy, state["loss"])(Batch(**inputs))
+    batch = Batch(**inputs)
+    if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
+        batch = batch.with_outputs(obs=Sequences(**fields["obs"]))
+    loss, metrics = getattr(policy, state["loss"])(batch)
     return {
         "metrics": {name: float(value.detach()) for name, value in metrics.items()},
         "inputs": sorted(name for name, value in inputs.items() if not _is_finite(value)),
@@ -165,9 +173,11 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
     try:
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
-        rollout = Collector(envs, policy.collect_mode, n_sample=32).collect()
+        rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_shapes(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])
+        if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
+            _check_memory(policy, rollout)
         _check_gradients(policy, rollout)
         _check_state(cls, policy, envs, rollout)
         _check_learning_step(policy, rollout)
@@ -183,17 +193,23 @@ def _expect(holds: bool, message: str) -> None:
 def _check_shapes(policy: Policy, rollout: Rollout) -> None:
     for field in ("log_prob", "reward", "value", "advantage", "value_target"):
         shape = tuple(rollout[field].shape)
-        _expect(shape == (8, 4), f"rollout.{field} is (T, B) = (8, 4), got {shape}")
+        expected = (STEPS_OF_CHECK, 4)
+        _expect(shape == expected, f"rollout.{field} is (T, B) = {expected}, got {shape}")
     obs = rollout.obs[0].cpu().numpy()
     action = policy.act(obs)
+    policy.reset()
     for single in (policy.act(obs[0]), _row(action, 0)):
         _expect(
             policy.action_space.contains(_as_scalars(single)),
             f"act returns an action in {policy.action_space}, got {single!r}",
         )
-    with torch.no_grad():
-        dist = _dist(policy, rollout.obs.flatten(0, 1))
-        recomputed = dist.log_prob(map_tree(lambda x: x.flatten(0, 1), rollout.action))
+    policy.reset()
+    if isinstance(policy, ActorCriticPolicy):
+        recomputed = policy.rollout_log_probs(rollout, torch.arange(rollout.valid.numel()))
+    else:
+        with torch.no_grad():
+            dist = _dist(policy, rollout.obs.flatten(0, 1))
+            recomputed = dist.log_prob(map_tree(lambda x: x.flatten(0, 1), rollout.action))
     difference = float((recomputed - rollout.log_prob.flatten()).abs().max())
     reduced_precision = any(
         isinstance(part, Encoder) and part.dtype != torch.float32 for part in policy.model.modules()
@@ -203,6 +219,40 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
         f"log_prob recomputed for the stored actions is the stored one, got a difference of "
         f"{difference:.2g}: the ratio in the first minibatch must be 1",
     )
+
+
+def _check_memory(policy: ActorCriticPolicy, rollout: Rollout) -> None:
+    """Compares values along the sequences of a rollout, and their gradient, with those of single steps."""
+    memory, model = policy.memory, policy.model
+    assert memory is not None
+    training_set = memory.training_set(
+        rollout,
+        {"obs": map_tree(lambda leaf: leaf.flatten(0, 1), policy.scaled(rollout.obs))},
+        torch.arange(rollout.valid.numel()),
+        normalize_advantage=False,
+    )
+    packed = training_set.table.packed(training_set.sequences)
+    along = model.compute_critic(training_set.batch(training_set.sequences).obs)
+    state, values = map_tree(lambda leaf: leaf[0], rollout.memory), []
+    for obs, done in zip(rollout.obs, (rollout.terminated | rollout.truncated).cpu().numpy(), strict=True):
+        _, value, state = model.step(single_steps(policy.scaled(obs), state))
+        state = begin_episodes(state, done, memory.initial_state(4))
+        values.append(value)
+    one_by_one = torch.stack(values).flatten()[packed.rows]
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    weight = torch.linspace(-1, 1, len(along), device=policy.device)
+    gradients = [
+        torch.autograd.grad((weight * values).sum(), parameters, allow_unused=True, materialize_grads=True)
+        for values in (along, one_by_one)
+    ]
+    of_all = [torch.cat([gradient.flatten() for gradient in each]) for each in gradients]
+    for what, (one, other) in {"values": (along, one_by_one), "gradients": (of_all[0], of_all[1])}.items():
+        difference = float(((one - other).norm() / other.norm().clamp_min(1e-12)).detach())
+        _expect(
+            difference < 1e-4,
+            f"{what} along sequences are those of single steps, with a new memory in each episode, got a "
+            f"relative difference of {difference:.2g}",
+        )
 
 
 def _dist(policy: Policy, obs: Any) -> Any:
@@ -257,8 +307,8 @@ def _auxiliary_loss_on(policy: Any, rollout: Rollout) -> torch.Tensor:
         total: torch.Tensor = policy.model.compute_auxiliary(policy.inputs(rollout.last_obs))[1].sum()
         return total
     phase.remember(rollout, 0)
-    old_logit = policy.logits(phase.memory.all()["obs"], lead=1)
-    loss, metrics = policy.auxiliary_loss(phase.batch(torch.arange(phase.memory.size), old_logit))
+    (index,) = phase._minibatches(phase.memory.size)
+    loss, metrics = policy.auxiliary_loss(phase.batch(index, phase.old_logits()))
     phase.memory.clear()
     _expect(loss.dim() == 0, f"auxiliary_loss returns a 0-d tensor, got the shape {tuple(loss.shape)}")
     _expect_scalars(metrics, "auxiliary_loss")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ding_lite.data.rollout import Rollout, as_rollout, to_device
 from ding_lite.data.segments import first_rows, padded, select_columns, side_by_side, with_rows
+from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.trees import leading_size, map_tree, to_dict
 
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -280,6 +281,69 @@ class SampleMemory:
         self._fields, self.capacity = {}, int(state["capacity"])
         if state["fields"] is not None:
             self.append(0, to_device(state["fields"], torch.device("cpu")))
+        self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
+
+
+class RolloutMemory:
+    """The rollouts of the last iterations side by side (T, C), on the host, for a policy with memory.
+
+    Attributes:
+        data: obs, valid, terminated, truncated, value_target, and the memories; None when empty.
+        starts: the first column of each iteration.
+    """
+
+    FIELDS = ("obs", "valid", "terminated", "truncated", "value_target", "memory")
+
+    def __init__(self) -> None:
+        self.data: Rollout = None
+        self.starts: dict[int, int] = {}
+        self._table: SequenceTable | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of valid samples."""
+        return 0 if self.data is None else int(self.data.valid.sum())
+
+    def append(self, iteration: int, rollout: Rollout) -> None:
+        """Adds a copy of the rollout (T, B) of one iteration; a shorter one is padded."""
+        fields = {name: map_tree(lambda leaf: leaf.cpu().clone(), rollout[name]) for name in self.FIELDS}
+        added = as_rollout(fields)
+        self.starts[iteration] = 0 if self.data is None else self.data.valid.shape[1]
+        if self.data is not None:
+            longest = max(len(self.data.valid), len(added.valid))
+            added = side_by_side(padded(self.data, longest), padded(added, longest))
+        self.data = added
+        self._table = None
+
+    def table(self, grid: Grid) -> SequenceTable:
+        """Returns the sequences of all rollouts."""
+        if self._table is None:
+            self._table = SequenceTable(self.data, grid)
+        return self._table
+
+    def write_targets(self, iteration: int, value_target: Tensor) -> None:
+        """Replaces the targets of the columns of an iteration by those (T, B) that are given."""
+        steps, columns = value_target.shape
+        if columns:
+            start = self.starts[iteration]
+            rows = min(steps, len(self.data.valid))  # each may be padded
+            self.data.value_target[:rows, start : start + columns] = value_target[:rows].cpu()
+
+    def clear(self) -> None:
+        """Drops all rollouts."""
+        self.data, self.starts, self._table = None, {}, None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "iterations": list(self.starts),
+            "starts": list(self.starts.values()),
+            "data": None if self.data is None else to_dict(self.data),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        if state["data"] is not None:
+            self.data = as_rollout(to_device(state["data"], torch.device("cpu")))
         self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
 
 

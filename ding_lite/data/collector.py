@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ding_lite.data.episode_quota import EpisodeQuota
+from ding_lite.data.memories import Memories
 from ding_lite.data.modes import CollectMode
 from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.bad_values import DROP
@@ -70,8 +71,13 @@ class Collector:
         self.quota = None if n_episode is None else EpisodeQuota(n_episode, envs.num_envs)
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        # Of the current rollout: (t, environments, last observations) of the episodes that were cut at row t.
-        self._finals: list[tuple[int, np.ndarray, Tree]] = []
+        # The memory of each environment, for a policy that has one.
+        self.memories: Memories | None = None
+        if mode.initial_state is not None and mode.grid is not None:
+            self.memories = Memories(mode.initial_state, mode.grid, self._env_indices)
+        # Of the current rollout: (t, environments, last observations and memories) of the episodes that were
+        # cut at row t.
+        self._finals: list[tuple[int, np.ndarray, dict[str, Tree]]] = []
         # Of the current rollout: (t, environments) whose step at row t gave a value that is not finite.
         self._spoiled: list[tuple[int, np.ndarray]] = []
         self._start_from(self._watch.reset("collect"))
@@ -116,6 +122,8 @@ class Collector:
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
         others = {"last_obs": last_obs}
+        if self.memories is not None:
+            others |= self.memories.fields(steps)
         if self._finals:
             others["final"] = _final_fields(self._finals)
         return mode.get_train_sample(storage.rollout(steps, **others))
@@ -132,6 +140,8 @@ class Collector:
         self._finals = []
         self._spoiled = []
         self.storage.begin()
+        if self.memories is not None:
+            self.memories.begin_rollout()
 
     def _step_environments(self, mode: CollectMode) -> Tree:
         """Steps until the rollout is complete; returns the observations (B, ...) after its last row."""
@@ -155,7 +165,10 @@ class Collector:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
         # The policy reads the row of the storage, because the environments may reuse their arrays.
         obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
-        output = mode.forward(obs)
+        if self.memories is None:
+            output = mode.forward(obs)
+        else:
+            output = mode.forward(obs, self.memories.before(t, group, self.envs.groups[group]))
         self.envs.send(mode.to_env(output["action"]), group)
         self._pending[group] = obs, output
 
@@ -166,11 +179,15 @@ class Collector:
         rows = self.envs.groups[group]
         env_indices = self._env_indices[group]
         transition = received if self.quota is None else self.quota.count(t, received, env_indices)
+        final = {"obs": transition.final_obs}
+        if self.memories is not None:
+            output = dict(output)
+            final["memory"] = self.memories.after(t, group, output.pop("state"), transition)
         for name, value in mode.process_transition(obs, output, transition).items():
             if name != "obs":
                 self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
-            self._finals.append((t, env_indices[transition.final_env], transition.final_obs))
+            self._finals.append((t, env_indices[transition.final_env], final))
         if transition.spoiled:
             self._spoiled.append((t, env_indices[transition.spoiled]))
         self._watch.look(received, env_indices)
@@ -191,6 +208,8 @@ class Collector:
         self.obs = [map_tree(lambda leaf, rows=rows: leaf[rows], obs) for rows in self.envs.groups]
         # For each group: observations and policy output of the row that is being stepped, or None.
         self._pending: list[Any] = [None] * len(self.obs)
+        if self.memories is not None:
+            self.memories.begin_all()
 
     def _truncate_lost_episodes(self, steps: int) -> None:
         """Marks episodes that were lost with their worker as truncated at their last known observation.
@@ -207,7 +226,10 @@ class Collector:
             envs = np.flatnonzero(lost[t])
             truncated[t, envs] = True
             last_obs = map_tree(lambda obs, t=t, envs=envs: obs[t + 1, envs], self.storage.array("obs"))
-            self._finals.append((t, envs, last_obs))
+            final = {"obs": last_obs}
+            if self.memories is not None:
+                final["memory"] = self.memories.before_lost(t + 1, envs)
+            self._finals.append((t, envs, final))
 
     def _drop_spoiled_episodes(self) -> None:
         """Marks the rows of episodes that ended in a value that is not finite as not valid.
@@ -279,11 +301,12 @@ class Collector:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count."""
-        return {
+        state = {
             "envs": self.envs.state_dict(),
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }
+        return state if self.memories is None else {**state, "memories": self.memories.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
         """Restores the state.
@@ -296,22 +319,24 @@ class Collector:
         self.episode_count = int(state["episode_count"])
         if self.envs.restorable and not new_episodes:
             self._start_from(self.envs.load_state_dict(state["envs"]))
+            if self.memories is not None:
+                self.memories.load_state_dict(state["memories"])
         else:
             # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
             self._start_from(self._watch.reset("collect", "resumed", self.episode_count))
 
 
-def _final_fields(finals: list[tuple[int, np.ndarray, Tree]]) -> dict[str, Any]:
+def _final_fields(finals: list[tuple[int, np.ndarray, dict[str, Tree]]]) -> dict[str, Any]:
     """Returns the last observations of cut episodes, with the rows and columns that they belong to.
 
     Args:
-        finals: ``(t, environments, last observations)`` for each row in which an episode was cut.
+        finals: ``(t, environments, last observations and memories)`` of each row with cut episodes.
 
     Shapes:
-        -> "obs": (K, ...); "t", "env": (K,)
+        -> "obs", "memory": (K, ...); "t", "env": (K,)
     """
     return {
-        "obs": map_tree(lambda *leaves: np.concatenate(leaves), *[obs for _, _, obs in finals]),
+        **map_tree(lambda *leaves: np.concatenate(leaves), *[final for _, _, final in finals]),
         "t": np.concatenate([np.full(len(envs), t) for t, envs, _ in finals]),
         "env": np.concatenate([envs for _, envs, _ in finals]),
     }

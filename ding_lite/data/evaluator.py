@@ -10,6 +10,7 @@ import numpy as np
 
 from ding_lite.data.episode_quota import SPOILED_PER_EPISODE, shares
 from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.memories import begin_episodes, ends_of
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.transition import Episode
@@ -79,12 +80,17 @@ class Evaluator:
         played = np.zeros(envs.num_envs, np.int64)
         open_lengths = np.zeros(envs.num_envs, np.int64)
         self.mode.reset()
+        initial = None if self.mode.initial_state is None else self.mode.initial_state(envs.num_envs)
+        state = initial
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         self._check_spoiled()
         while not done.all():
             if on_step is not None:
                 on_step(obs)
-            transition = envs.step(self.mode.to_env(self.mode.forward(obs)["action"]))
+            output = self.mode.forward(obs) if state is None else self.mode.forward(obs, state)
+            transition = envs.step(self.mode.to_env(output["action"]))
+            if state is not None:
+                state = begin_episodes(output["state"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)
             self._check_spoiled()
             obs = transition.obs

@@ -149,6 +149,16 @@ class TrainingSet:
         batch.remake = partial(self.batch, index)
         return batch
 
+    def count(self, batch_size: int) -> int:
+        """Returns the number of minibatches in a pass."""
+        return len(minibatch_sizes(len(self), batch_size))
+
+    def draw(self, batch_size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
+        """Returns up to ``steps`` minibatches in random order, each sample once, and their samples (n,)."""
+        sizes = minibatch_sizes(len(self), batch_size)[:steps]
+        order = permutation(len(self), generator)[: sum(sizes)]
+        return order, self.batches(order, sizes)
+
     def batches(self, order: Tensor, sizes: Sequence[int]) -> Iterator[Batch]:
         """Yields the samples ``order`` as minibatches of ``sizes``, which are equal except for the last.
 

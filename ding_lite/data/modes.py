@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from ding_lite.data.sequences import Grid
 from ding_lite.trees import Tree
 
 
@@ -28,6 +29,10 @@ class CollectMode(NamedTuple):
     load_state_dict: Callable[[Mapping[str, Any]], None]
     # Takes a mode; returns the mode that collects one rollout in its place. See for_rollout.
     specialize: Callable[[Any], Any] | None = None
+    # Policies with memory: the memory (n, ...) before the first step of n episodes, which forward takes as
+    # ``state``, and where rollouts store it.
+    initial_state: Callable[[int], Tree] | None = None
+    grid: Grid | None = None
 
     def for_rollout(self) -> CollectMode:
         """Returns the mode for one rollout, during which the policy does not change.
@@ -45,3 +50,4 @@ class EvalMode(NamedTuple):
     forward: Callable[..., dict[str, Any]]
     to_env: Callable[[Tree], Tree]
     reset: Callable[[], None]
+    initial_state: Callable[[int], Tree] | None = None  # as that of CollectMode

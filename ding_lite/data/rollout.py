@@ -5,6 +5,9 @@ policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs
 observation after the last row, and, where episodes were cut, ``final``: ``final.obs`` (K, ...), the true
 last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
 
+A policy with memory adds (``data.memories``): ``memory`` (slots, B, ...), before the rows in which the
+rollout is cut into sequences; ``last_memory`` (B, ...), after the last row; ``final.memory`` (K, ...).
+
 This is the only module that touches treetensor: its import-time warnings are silenced here.
 """
 
@@ -28,7 +31,8 @@ with warnings.catch_warnings():
 
 # A treetensor whose leaves are the fields above. (The library ships no type hints.)
 Rollout = Any
-UNLIKE_THE_REST = ("last_obs", "final")  # fields that are not (T, B, ...)
+OF_COLUMNS = ("last_obs", "last_memory")  # fields that are (B, ...)
+UNLIKE_THE_REST = (*OF_COLUMNS, "final", "memory")  # fields that are not (T, B, ...)
 
 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_rollout, time_major_fields
-from ding_lite.trees import map_tree, to_dict
+from ding_lite.data.rollout import OF_COLUMNS, Rollout, as_rollout, time_major_fields
+from ding_lite.trees import leading_size, map_tree, to_dict
 
 
 def side_by_side(left: Rollout, right: Rollout) -> Rollout:
@@ -26,8 +26,12 @@ def side_by_side(left: Rollout, right: Rollout) -> Rollout:
     right_fields = to_dict(right)
     left_final = left_fields.pop("final", None)
     right_final = right_fields.pop("final", None)
+    if "memory" in left_fields:  # a longer rollout stores more memories
+        slots = max(leading_size(fields["memory"]) for fields in (left_fields, right_fields))
+        for fields in (left_fields, right_fields):
+            fields["memory"] = map_tree(lambda leaf: with_rows(leaf, slots), fields["memory"])
     joined = {
-        name: _concatenated(field, right_fields[name], dim=0 if name == "last_obs" else 1)
+        name: _concatenated(field, right_fields[name], dim=0 if name in OF_COLUMNS else 1)
         for name, field in left_fields.items()
     }
     if right_final is not None:
@@ -53,7 +57,7 @@ def select_columns(rollout: Rollout, index: Tensor) -> Rollout:
     final = fields.pop("final", None)
     kept = {}
     for name, field in fields.items():
-        dim = 0 if name == "last_obs" else 1
+        dim = 0 if name in OF_COLUMNS else 1
         kept[name] = map_tree(lambda leaf, dim=dim: leaf.index_select(dim, index), field)
     if final is not None:
         new_column = torch.full((rollout.valid.shape[1],), -1, device=index.device)

@@ -11,7 +11,8 @@ keyword-only parameter of one of these names, it also receives
 * ``index``: the number of the environment in its vector.
 
 Every wrapper is outside the EpisodeRecorder, which records the raw returns of whole games. Wrappers for
-Atari and for games with several lives are in ``envs.atari``.
+Atari and for games with several lives are in ``envs.atari``, those that add to the observation in
+``envs.added_observations``.
 """
 
 from __future__ import annotations
@@ -34,10 +35,7 @@ from gymnasium.wrappers import (
 
 from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.faulty import FaultyEnv
-from ding_lite.envs.masks import OBSERVATION
 from ding_lite.errors import ConfigError
-
-STEP_COUNT = "step_count"
 
 WRAPPER_REGISTRY.register("max_and_skip")(MaxAndSkipObservation)
 WRAPPER_REGISTRY.register("faulty")(FaultyEnv)
@@ -89,48 +87,6 @@ def _with_type(wrapper: Any) -> dict[str, Any]:
     if isinstance(wrapper, Mapping):
         return {"type": None, **wrapper}
     return {"type": wrapper}
-
-
-@WRAPPER_REGISTRY.register("step_counter")
-class StepCounter(gym.Wrapper):
-    """Adds ``step_count``, the number of steps since the reset, to the observation, which becomes a Dict.
-
-    An agent whose episodes are truncated after a fixed time needs the count to estimate values
-    (arXiv:1712.00378). It is not needed to record lengths: episodes.csv has the length of every episode.
-
-    Args:
-        env: its observation becomes the Dict's "observation", unless it is a Dict already.
-        horizon: the count is divided by it; by default the environment's own step limit, or 1 without one.
-    """
-
-    def __init__(self, env: gym.Env, horizon: int | None = None) -> None:
-        super().__init__(env)
-        limit = env.spec.max_episode_steps if env.spec is not None else None
-        self.count = 0
-        self.horizon = horizon or limit or 1
-        space = env.observation_space
-        self._is_dict = isinstance(space, gym.spaces.Dict)
-        plain = space.spaces if isinstance(space, gym.spaces.Dict) else {OBSERVATION: space}
-        if STEP_COUNT in plain:
-            raise ConfigError(
-                f"env.wrappers: step_counter: the observation already has the key {STEP_COUNT!r}"
-            )
-        counts = gym.spaces.Box(0.0, np.inf, (1,), np.float32)
-        self.observation_space = gym.spaces.Dict({**plain, STEP_COUNT: counts})
-
-    def reset(self, **kwargs: Any) -> Any:
-        self.count = 0
-        obs, info = self.env.reset(**kwargs)
-        return self._counted(obs), info
-
-    def step(self, action: Any) -> Any:
-        self.count += 1
-        obs, *rest = self.env.step(action)
-        return (self._counted(obs), *rest)
-
-    def _counted(self, obs: Any) -> dict[str, Any]:
-        plain = obs if self._is_dict else {OBSERVATION: obs}
-        return {**plain, STEP_COUNT: np.array([self.count / self.horizon], np.float32)}
 
 
 @WRAPPER_REGISTRY.register("action_rescale")

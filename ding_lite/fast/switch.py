@@ -312,7 +312,8 @@ class PolicyGradients:
         terms = CLOSED_FORMS[name]
         if not all(_model_is_ours(policy.model, term) for term in terms):
             return None
-        if policy.cfg.learn.kl_penalty is not None or torch.is_autocast_enabled("cpu"):
+        penalty = policy.cfg.learn.kl_penalty is not None or policy.cfg.learn.kl_beta
+        if penalty or torch.is_autocast_enabled("cpu"):
             return None
         form = self._current_form()
         if not form.covers(terms):

@@ -35,8 +35,9 @@ from ding_lite.config.schema import Key
 from ding_lite.models import init
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, is_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
+from ding_lite.models.memory import KINDS, Memory, MemoryEncoder, Sequences
 from ding_lite.rl.distributions import Distribution
-from ding_lite.trees import space_leaves
+from ding_lite.trees import Tree, space_leaves
 
 
 class ActorCritic(nn.Module):
@@ -87,6 +88,18 @@ class ActorCritic(nn.Module):
         """
         return self.compute_actor(obs), self.compute_critic(obs)
 
+    def initial_state(self, n: int) -> Tree | None:
+        """Returns the memory (n, ...) before the first step of ``n`` episodes; None: the model has no memory.
+
+        A model with memory is given :class:`~ding_lite.models.memory.Sequences` in place of observations,
+        and defines :meth:`step`.
+        """
+        return None
+
+    def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
+        """Returns ``(logit, value, state)``: outputs, and the memory (S, ...) after the last samples."""
+        raise NotImplementedError(f"{type(self).__name__} must define step(inputs), since it has a memory")
+
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; ``mask`` is True where legal."""
         return self.actor_head.distribution(logit, mask)
@@ -109,6 +122,10 @@ class VAC(ActorCritic):
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
+        # Memory behind each encoder: "lstm" or "gru" with rnn_hidden_size units; None: no memory.
+        rnn=Key(None, choices=tuple(KINDS), optional=True),
+        rnn_hidden_size=Key(128, low=1),
+        rnn_layers=Key(1, low=1),
         # Dtype that encoders compute in; parameters, heads and losses are float32.
         encoder_dtype=Key("float32", choices=("float32", "bfloat16")),
         # None: tanh, or relu if the observations have images.
@@ -144,6 +161,9 @@ class VAC(ActorCritic):
         share_encoder: bool | None = None,
         encoder: Mapping[str, Any] | None = None,
         encoder_hidden_size_list: Sequence[int] | None = None,
+        rnn: str | None = None,
+        rnn_hidden_size: int = 128,
+        rnn_layers: int = 1,
         encoder_dtype: str = "float32",
         activation: str | None = None,
         actor_head_hidden_size_list: Sequence[int] = (),
@@ -161,17 +181,20 @@ class VAC(ActorCritic):
         activation = activation or ("relu" if images else "tanh")
         self.activation = activation
 
-        def make_encoder() -> Encoder:
-            return Encoder(
+        def make_encoder(name: str) -> Encoder | MemoryEncoder:
+            made = Encoder(
                 obs_space,
                 encoder=encoder,
                 hidden_size_list=encoder_hidden_size_list,
                 activation=activation,
                 dtype=encoder_dtype,
             )
+            if rnn is None:
+                return made
+            return MemoryEncoder(name, made, Memory(rnn, made.out_features, rnn_hidden_size, rnn_layers))
 
-        self.actor_encoder = make_encoder()
-        self.critic_encoder = None if self.share_encoder else make_encoder()
+        self.actor_encoder = make_encoder("actor")
+        self.critic_encoder = None if self.share_encoder else make_encoder("critic")
         features = self.actor_encoder.out_features
         self.actor_head = ActionHead(
             action_space,
@@ -199,6 +222,20 @@ class VAC(ActorCritic):
         features = self.actor_encoder(obs)
         critic_features = features if self.critic_encoder is None else self.critic_encoder(obs)
         return self.actor_head(features), self.critic_head(critic_features).squeeze(-1)
+
+    def initial_state(self, n: int) -> Tree | None:
+        encoders = [e for e in (self.actor_encoder, self.critic_encoder) if isinstance(e, MemoryEncoder)]
+        return {encoder.name: encoder.memory.initial_state(n) for encoder in encoders} or None
+
+    def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
+        actor, critic = self.actor_encoder, self.critic_encoder
+        assert isinstance(actor, MemoryEncoder)
+        features, state = actor.step(inputs)
+        after = {actor.name: state}
+        critic_features = features
+        if isinstance(critic, MemoryEncoder):
+            critic_features, after[critic.name] = critic.step(inputs)
+        return self.actor_head(features), self.critic_head(critic_features).squeeze(-1), after
 
 
 def value_head(

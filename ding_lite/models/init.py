@@ -13,12 +13,21 @@ LAYERS = (nn.Linear, nn.Conv2d)
 def orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
     """Initialises each layer of ``module`` with an orthogonal weight times ``gain`` and a bias of 0.
 
-    Source: detail 2 of "The 37 implementation details of PPO" (iclr-blog-track.github.io, 2022).
+    The weights of recurrent layers have a gain of 1.
+
+    Source: detail 2, and the LSTM's detail 1, of "The 37 implementation details of PPO"
+    (iclr-blog-track.github.io, 2022).
     """
     for layer in module.modules():
         if isinstance(layer, LAYERS):
             nn.init.orthogonal_(layer.weight, gain)
             _zero_bias(layer)
+        elif isinstance(layer, nn.RNNBase):
+            for name, parameter in layer.named_parameters():
+                if name.startswith("weight"):
+                    nn.init.orthogonal_(parameter)
+                else:
+                    nn.init.zeros_(parameter)
 
 
 def normed(module: nn.Module, scale: float) -> None:

@@ -9,6 +9,7 @@ Shapes: T steps, B envs, N samples.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,16 +18,17 @@ from torch import Tensor
 
 from ding_lite.config.schema import Key
 from ding_lite.data.modes import CollectMode
-from ding_lite.data.rollout import Rollout
+from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
 from ding_lite.policies.base import Policy, check_declared
+from ding_lite.policies.memory import PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
-from ding_lite.trees import Tree, leading_size, map_tree, tree_leaves
+from ding_lite.trees import Tree, leading_size, map_tree, observation_to_tree, tree_leaves
 
 CHUNK_BYTES = 2**24  # of float32 input to a network in one call
 
@@ -49,6 +51,10 @@ class ActorCriticPolicy(Policy):
             # weight.
             value_norm_decay=Key(0.95, low=0, high=1),
             ignore_done=False,  # treat every termination as a truncation
+            # Models with memory: rows of the sequences that rollouts are cut into, through which gradients
+            # go, and rows before them, without a loss, that bring stored memories up to date.
+            sequence_length=Key(64, low=1),
+            burn_in=Key(0, low=0),
         ),
         collect=dict(
             n_sample=Key(2048, low=2),  # transitions in a rollout, over all environments
@@ -89,6 +95,8 @@ class ActorCriticPolicy(Policy):
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self.fast = Switch(self)
+        self.reference_policy: ActorCriticPolicy | None = None
+        self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
 
     def describe(self) -> list[str]:
         return [*super().describe(), "; ".join(self._implementations())]
@@ -97,20 +105,65 @@ class ActorCriticPolicy(Policy):
         """Returns which implementation does what, a phrase each."""
         return [f"acting: {self.fast.acting().name}"]
 
-    def inputs(self, obs: Tree) -> Any:
-        """Returns observations as the model takes them: on its device, normalised."""
+    def use_reference(self, reference: Policy) -> None:
+        """Sets the frozen policy that the penalty ``learn.kl_beta`` refers to.
+
+        Args:
+            reference: such as :func:`~ding_lite.load_policy` returns it.
+
+        Raises:
+            ConfigError: if its actions do not have the same kind of distribution, or it has a memory.
+        """
+        if not isinstance(reference, ActorCriticPolicy) or reference.memory is not None:
+            raise ConfigError(
+                "policy.learn.pretrained_model_path: the reference must be an actor-critic without memory"
+            )
+        obs = self.sample_obs()
+        with torch.no_grad():
+            dists = [
+                policy.distribution(inputs := policy.inputs(obs), policy.model.compute_actor(inputs))
+                for policy in (self, reference)
+            ]
+        kinds = [type(dist).__name__ for dist in dists]
+        try:
+            fits = kinds[0] == kinds[1] and dists[0].kl(dists[1]).shape == (1,)
+        except (RuntimeError, ValueError, KeyError, AttributeError):
+            fits = False
+        if not fits:
+            raise ConfigError(
+                "policy.learn.pretrained_model_path: actions of the reference have another distribution: "
+                f"{kinds[1]} over {reference.action_space}, and this policy's is {kinds[0]} over "
+                f"{self.action_space}"
+            )
+        self.reference_policy = reference
+
+    def sample_obs(self) -> Any:
+        """Returns an observation that the space contains, as a batch (1, ...) of tensors."""
+        space = copy.deepcopy(self.obs_space)
+        space.seed(0)
+        return map_tree(lambda leaf: torch.as_tensor(leaf)[None], observation_to_tree(space.sample(), space))
+
+    def scaled(self, obs: Tree) -> Any:
+        """Returns observations on the model's device, normalised."""
         obs = self.on_device(obs)
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
+    def inputs(self, obs: Tree) -> Any:
+        """Returns observations as the model takes them: scaled; with memory, as first steps of episodes."""
+        obs = self.scaled(obs)
+        return obs if self.memory is None else self.memory.inputs(obs)
+
     def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
-        return self.fast.acting().sample(obs)
+        return self.fast.acting().sample(obs) if self.memory is None else self.memory.sample(obs, state)
 
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
+        if self.memory is not None:
+            return self.memory.greedy(obs, state)
         return {"action": self.fast.acting().greedy(obs)}
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         # A mode in which a caller has replaced a function stays as it is.
-        return self.fast.rollout_mode(mode) if mode == self.collect_mode else mode
+        return self.fast.rollout_mode(mode) if self.memory is None and mode == self.collect_mode else mode
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
@@ -144,13 +197,16 @@ class ActorCriticPolicy(Policy):
         """
         valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
         if value is None:
-            value = self.values(rollout.obs, lead=2)
+            value = self.rollout_values(rollout)
         next_value = torch.empty_like(value)
         next_value[:-1] = value[1:]
-        next_value[-1] = self.values(rollout.last_obs, lead=1)
+        has_memory = self.memory is not None
+        memory = {"state": rollout.last_memory} if has_memory else {}
+        next_value[-1] = self.values(rollout.last_obs, lead=1, **memory)
         if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__
             final = rollout.final
-            next_value[final.t, final.env] = self.values(final.obs, lead=1)
+            memory = {"state": final.memory} if has_memory else {}
+            next_value[final.t, final.env] = self.values(final.obs, lead=1, **memory)
         reward = self._training_reward(rollout.reward).masked_fill(~valid, 0.0)
         # The row after an end belongs to another episode, and its value may be nan. Truncated rows have the
         # value of their own final observation, set above.
@@ -173,10 +229,26 @@ class ActorCriticPolicy(Policy):
         return {"value": value, "advantage": advantage, "value_target": target}
 
     @torch.no_grad()
-    def values(self, obs: Any, lead: int) -> Tensor:
-        """Returns the values of observations with ``lead`` leading dims, raw units."""
+    def values(self, obs: Any, lead: int, state: Any = None) -> Tensor:
+        """Returns the values of observations with ``lead`` leading dims, raw units.
+
+        Args:
+            obs: with memory, each is one step from the memory ``state``, or from that of an episode's start.
+            lead: number of leading dims.
+            state: of the same leading dims.
+        """
         critic = self.fast.critic()
-        return self.raw_values(self.in_chunks(critic, obs, lead))
+        if state is None:
+            return self.raw_values(self.in_chunks(critic, obs, lead))
+        return self.raw_values(
+            self.in_chunks(lambda inputs, state: critic(inputs._replace(state=state)), obs, lead, state)
+        )
+
+    def rollout_values(self, rollout: Rollout) -> Tensor:
+        """Returns the values (T, C) of a rollout's observations, raw units."""
+        if self.memory is None:
+            return self.values(rollout.obs, lead=2)
+        return self.raw_values(self.memory.over_rollout(self.model.compute_critic, rollout))
 
     def raw_values(self, value: Tensor) -> Tensor:
         """Returns values of the model in the units of the rewards."""
@@ -189,12 +261,31 @@ class ActorCriticPolicy(Policy):
     @torch.no_grad()
     def log_probs(self, obs: Any, action: Any, lead: int) -> Tensor:
         """Returns the log-probs, under the newest policy, of actions with ``lead`` leading dims."""
-
-        def log_prob(inputs: Any, action: Any) -> Tensor:
-            return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
-
-        log_probs: Tensor = self.in_chunks(log_prob, obs, lead, action)
+        log_probs: Tensor = self.in_chunks(self._log_prob, obs, lead, action)
         return log_probs
+
+    def _log_prob(self, inputs: Any, action: Any) -> Tensor:
+        return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
+
+    @torch.no_grad()
+    def rollout_log_probs(self, rollout: Rollout, rows: Tensor) -> Tensor:
+        """Returns the log-probs (N,), under the newest policy, of the actions in some rows of a rollout.
+
+        Args:
+            rollout: (T, C).
+            rows: (N,), of the flattened (T, C).
+        """
+        if self.memory is not None:
+            log_prob: Tensor = self.memory.over_rollout(self._log_prob, rollout, rollout.action)
+            return log_prob.flatten()[rows]
+        some = flatten_rows({"obs": rollout.obs, "action": rollout.action}, rows)
+        return self.log_probs(some["obs"], some["action"], lead=1)
+
+    def rollout_logits(self, rollout: Rollout) -> Any:
+        """Returns the parameters (T, C, ...) of the newest policy's distributions in a rollout."""
+        if self.memory is None:
+            return self.logits(rollout.obs, lead=2)
+        return self.memory.over_rollout(self.model.compute_actor, rollout)
 
     @torch.no_grad()
     def logits(self, obs: Any, lead: int) -> Any:

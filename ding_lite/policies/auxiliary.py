@@ -8,16 +8,17 @@ Shapes: M samples in the memory, N in a minibatch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ding_lite.data.buffer import ReplayBuffer, SampleMemory
+from ding_lite.data.buffer import ReplayBuffer, RolloutMemory, SampleMemory
 from ding_lite.data.minibatches import Batch, minibatch_sizes, permutation
 from ding_lite.data.rollout import Rollout, flatten_rows
+from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
 from ding_lite.errors import NumericsError
 from ding_lite.fast.gradients import Loss, Metrics
 from ding_lite.models.phasic import PhasicActorCritic
@@ -56,7 +57,10 @@ class AuxiliaryPhase:
         self.failure = failure
         self.learn = policy.cfg.learn
         self.order = torch_generator(policy.seed, "policy", "auxiliary")
-        self.memory = SampleMemory()
+        self.memory: Any = self._new_memory()
+
+    def _new_memory(self) -> Any:
+        return SampleMemory()
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
         """Stores the valid samples of this iteration's rollout (T, B) on the host, with raw observations."""
@@ -83,19 +87,15 @@ class AuxiliaryPhase:
 
     def run(self) -> dict[str, float]:
         """Trains on the memory, clears it, and returns the means of the metrics and the changes."""
-        memory, learn, policy = self.memory, self.learn, self.policy
+        memory, learn = self.memory, self.learn
         steps = Steps(self.optimizer, self.failure)
-        old_logit = policy.logits(memory.all()["obs"], lead=1)
-        measured = torch.arange(0, memory.size, -(-memory.size // MEASURED))
+        old_logit = self.old_logits()
+        measured = self._measured()
         measures = [self._measure(measured, old_logit)]
-        sizes = minibatch_sizes(memory.size, learn.aux_batch_size or learn.batch_size)
         with self.optimizer.phase():
             for _ in range(learn.aux_train_epoch):
-                for index in permutation(memory.size, self.order).split(sizes):
-                    parts = [
-                        self.batch(part, old_logit, share=len(part) / len(index))
-                        for part in index.chunk(learn.aux_grad_accum)
-                    ]
+                for index in self._minibatches(learn.aux_batch_size or learn.batch_size):
+                    parts = [self.batch(part, old_logit, share=share) for part, share in self._parts(index)]
                     steps.take(self.loss, *parts, remake=partial(self.batch, index, old_logit))
                 measures.append(self._measure(measured, old_logit))
                 if self.optimizer.on_host:
@@ -114,6 +114,23 @@ class AuxiliaryPhase:
             "aux_updates": float(len(steps.history)),
             "aux_cur_lr": self.optimizer.learning_rate,
         }
+
+    def old_logits(self) -> Any:
+        """Returns the parameters of the policy as it is now on all samples (M, ...)."""
+        return self.policy.logits(self.memory.all()["obs"], lead=1)
+
+    def _measured(self) -> Tensor:
+        """Returns samples, evenly spaced, that the phase is measured on."""
+        return torch.arange(0, self.memory.size, -(-self.memory.size // MEASURED))
+
+    def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
+        """Returns all samples in random order, a tensor (N,) for each minibatch."""
+        sizes = minibatch_sizes(self.memory.size, batch_size)
+        return permutation(self.memory.size, self.order).split(sizes)
+
+    def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
+        """Returns a minibatch in the parts that go through the network one by one, with their shares."""
+        return [(part, len(part) / len(index)) for part in index.chunk(self.learn.aux_grad_accum)]
 
     def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
         """Returns samples of the memory for the loss: on the device, in normalised units.
@@ -142,15 +159,17 @@ class AuxiliaryPhase:
         policy = self.policy
         sample = self.memory.read(index, policy.device)
         place = index.to(policy.device)
-
-        def outputs(obs: Any, old: Any) -> dict[str, Tensor]:
-            logit, auxiliary, value = self.model.compute_auxiliary(obs)
-            kl = policy.distribution(obs, old).kl(policy.distribution(obs, logit))
-            return {"kl": kl, "auxiliary": auxiliary, "value": value}
-
         old = map_tree(lambda leaf: leaf[place], old_logit)
-        found = policy.in_chunks(outputs, sample["obs"], 1, old)
-        target = policy.normalized_values(sample["value_target"])
+        found = policy.in_chunks(self._outputs, sample["obs"], 1, old)
+        return self._changes(found, policy.normalized_values(sample["value_target"]))
+
+    def _outputs(self, obs: Any, old: Any) -> dict[str, Tensor]:
+        """Returns the KL (N,) from the distributions ``old``, the auxiliary values and the values."""
+        logit, auxiliary, value = self.model.compute_auxiliary(obs)
+        kl = self.policy.distribution(obs, old).kl(self.policy.distribution(obs, logit))
+        return {"kl": kl, "auxiliary": auxiliary, "value": value}
+
+    def _changes(self, found: Mapping[str, Tensor], target: Tensor) -> Tensor:
         variances = [explained_variance(found[name], target) for name in ("auxiliary", "value")]
         return torch.stack([found["kl"].mean(), *variances])
 
@@ -174,3 +193,72 @@ class AuxiliaryPhase:
         self.memory.load_state_dict(state["memory"])
         self.optimizer.load_state_dict(state["optimizer"])
         GeneratorState(self.order).load_state_dict(state["order"])
+
+
+class AuxiliarySequences(AuxiliaryPhase):
+    """The auxiliary phase of a policy with memory, on whole sequences (``data.sequences``).
+
+    An index is that of a sequence of all stored rollouts.
+    """
+
+    memory: RolloutMemory
+
+    def _new_memory(self) -> RolloutMemory:
+        return RolloutMemory()
+
+    def remember(self, rollout: Rollout, iteration: int) -> None:
+        self.memory.append(iteration, rollout)
+
+    def renew_targets(self, buffer: ReplayBuffer) -> None:
+        if buffer.data is not None:
+            for version in self.memory.starts:
+                columns = buffer.version == version
+                self.memory.write_targets(version, buffer.data.value_target[:, columns])
+
+    def old_logits(self) -> Any:
+        """Returns the parameters (T C, ...) of the policy as it is now; zeros where rows are not valid."""
+        logits = self.policy.rollout_logits(self.memory.data)
+        return map_tree(lambda leaf: leaf.flatten(0, 1), logits)
+
+    @property
+    def _table(self) -> SequenceTable:
+        assert self.policy.memory is not None
+        return self.memory.table(self.policy.memory.grid)
+
+    def _measured(self) -> Tensor:
+        table = self._table
+        return torch.arange(0, len(table), -(-self.memory.size // MEASURED))
+
+    def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
+        counts = self._table.counts
+        order = permutation(len(counts), self.order)
+        return split_evenly(order, counts[order], part_count(counts, batch_size))
+
+    def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
+        counts = self._table.counts[index]
+        parts = split_evenly(index, counts, min(len(index), self.learn.aux_grad_accum))
+        return [(part, float(self._table.counts[part].sum() / counts.sum())) for part in parts]
+
+    def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
+        """Returns sequences of the memory for the loss.
+
+        Args:
+            index: (S,), of the sequences.
+            old_logit: the parameters (T C, ...) of pi_old.
+            share: of their samples in their minibatch.
+        """
+        policy, data, packed = self.policy, self.memory.data, self._table.packed(index)
+        assert policy.memory is not None
+        target = data.value_target.flatten()[packed.rows].to(policy.device)
+        rows = packed.rows.to(policy.device)
+        return Batch(
+            obs=policy.memory.packed_inputs(packed, data),
+            old_logit=map_tree(lambda leaf: leaf[rows], old_logit),
+            value_target=policy.normalized_values(target),
+            share=torch.full((), share, device=policy.device),
+        )
+
+    @torch.no_grad()
+    def _measure(self, index: Tensor, old_logit: Any) -> Tensor:
+        batch = self.batch(index, old_logit)
+        return self._changes(self._outputs(batch.obs, batch.old_logit), batch.value_target)

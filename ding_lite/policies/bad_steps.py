@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ding_lite.data.minibatches import Batch
 from ding_lite.errors import NumericsError
 from ding_lite.fast.gradients import Loss, Metrics
+from ding_lite.models.memory import Sequences
 from ding_lite.trees import tree_leaves
 
 SHOWN = 4  # names of parameters in a message
@@ -35,7 +36,10 @@ def non_finite_step(
         batch: the minibatch of the step.
         metrics: of the step.
     """
-    fields = batch.fields()
+    fields = {
+        name: field.as_tree() if isinstance(field, Sequences) else field
+        for name, field in batch.fields().items()
+    }
     with torch.enable_grad():
         gradients = bad_gradients(model, loss(batch)[0])
     causes = {

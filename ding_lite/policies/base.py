@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key, merged_config
+from ding_lite.data.memories import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.rollout import Rollout, to_device
 from ding_lite.envs.masks import without_legal_action
@@ -31,14 +32,17 @@ from ding_lite.envs.transition import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
+from ding_lite.models.memory import Sequences
 from ding_lite.models.memory_layout import lay_out
 from ding_lite.policies.device import chosen_device
+from ding_lite.policies.memory import PolicyMemory
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.seeding import GeneratorState, integer_seed, torch_generator
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
     from_tree,
+    leading_size,
     map_space,
     map_tree,
     observation_to_tree,
@@ -103,6 +107,8 @@ class Policy:
         self.model: ActorCritic = self._make_model() if model is None else model  # type: ignore[assignment]
         self.model.to(device=self.device)
         lay_out(self.model)
+        self.memory: PolicyMemory | None = None
+        self._state_of_act: Tree | None = None  # the memory after the last act()
         self._leaf_shapes = tree_leaves(map_space(lambda leaf: tuple(leaf.shape or ()), obs_space))
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         unknown = set(enable_field or ()) - set(FIELDS)
@@ -222,12 +228,14 @@ class Policy:
             self.state_dict,
             self.load_state_dict,
             self._rollout_mode,
+            *((None, None) if self.memory is None else (self.memory.initial_state, self.memory.grid)),
         )
 
     @property
     def eval_mode(self) -> EvalMode:
         self._require("eval")
-        return EvalMode(self._forward_eval, self._to_env, self._reset_eval)
+        initial_state = None if self.memory is None else self.memory.initial_state
+        return EvalMode(self._forward_eval, self._to_env, self._reset_eval, initial_state)
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         """Returns the mode that collects one rollout in the place of ``mode``."""
@@ -257,9 +265,37 @@ class Policy:
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
         if mask is not None and without_legal_action(mask, self.action_space).any():
             raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")
-        output = (self._forward_eval if deterministic else self._forward_collect)(obs)
+        forward = self._forward_eval if deterministic else self._forward_collect
+        if self.memory is None:
+            output = forward(obs)
+        else:
+            output = forward(obs, self._remembered(leading_size(obs)))
+            self._state_of_act = output["state"]
         action = self._to_env(output["action"])
         return from_tree(map_tree(lambda x: x[0], action) if single else action, self.action_space)
+
+    def reset(self, first: Any = None) -> None:
+        """Begins the episodes that :meth:`act` plays next; for policies with memory.
+
+        Args:
+            first: (B,), True for the episodes of a batch that begin; None: all begin.
+        """
+        state = self._state_of_act
+        if state is None or self.memory is None or first is None:
+            self._state_of_act = None
+            return
+        initial = self.memory.initial_state(leading_size(state))
+        self._state_of_act = begin_episodes(state, np.asarray(first, bool), initial)
+
+    def _remembered(self, n: int) -> Tree | None:
+        """Returns the memory that :meth:`act` left, of ``n`` episodes."""
+        state = self._state_of_act
+        if state is not None and leading_size(state) != n:
+            raise ContractError(
+                f"act: {n} observations after {leading_size(state)}; this policy remembers each episode, so "
+                "call policy.reset() before another number of them"
+            )
+        return state
 
     def _is_single(self, obs: Tree) -> bool:
         shapes = [np.shape(leaf) for leaf in tree_leaves(obs)]
@@ -279,6 +315,7 @@ class Policy:
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
         mask = None
+        obs = obs.seen if isinstance(obs, Sequences) else obs
         if not isinstance(obs, Tensor) and MASK_KEY in obs.keys():  # noqa: SIM118 - may be a treetensor
             mask = map_tree(lambda m: m.bool(), obs[MASK_KEY])
         return self.model.distribution(logit, mask)

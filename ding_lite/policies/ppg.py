@@ -15,7 +15,6 @@ The KL has no unit and the errors have the unit of squared returns, so the error
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -31,12 +30,12 @@ from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.phasic import PhasicActorCritic
-from ding_lite.policies.auxiliary import AuxiliaryPhase
+from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
-from ding_lite.trees import map_tree, observation_to_tree, tree_leaves
+from ding_lite.trees import tree_leaves
 
 ONE_BUFFER = "PPG has two buffers: write other.replay_buffer.policy.{0} and other.replay_buffer.value.{0}"
 TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG has one for each network"
@@ -189,14 +188,15 @@ class PPGPolicy(PPOPolicy):
         if self.cfg.learn.aux_train_epoch:
             size = self.cfg.learn.aux_batch_size
             optimizer = self._make_optimizer([*auxiliary, *others], size)
-            self.auxiliary = AuxiliaryPhase(self, model, self.auxiliary_loss, optimizer, self.failure_of)
+            kind = AuxiliaryPhase if self.memory is None else AuxiliarySequences
+            self.auxiliary = kind(self, model, self.auxiliary_loss, optimizer, self.failure_of)
             self._refuse_too_large_a_memory()
 
     def _check_auxiliary(self, model: PhasicActorCritic) -> None:
         """Refuses a model whose auxiliary value would teach the policy's encoder nothing."""
         name = type(model).__name__
         with torch.no_grad():
-            _, *values = model.compute_auxiliary(self.inputs(self._sample_obs()))
+            _, *values = model.compute_auxiliary(self.inputs(self.sample_obs()))
         shapes = [tuple(value.shape) for value in values]
         if shapes != [(1,), (1,)]:
             raise ContractError(
@@ -220,27 +220,24 @@ class PPGPolicy(PPOPolicy):
         """Returns the parameters that a gradient of ``function(obs)`` reaches, in the model's order."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         with torch.enable_grad():
-            result = function(self.inputs(self._sample_obs()))
+            result = function(self.inputs(self.sample_obs()))
             parts = result if isinstance(result, tuple) else (result,)
             outputs = [leaf for part in parts for leaf in tree_leaves(part)]
             total = torch.stack([output.sum() for output in outputs]).sum()
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
-    def _sample_obs(self) -> Any:
-        """Returns an observation that the space contains, as a batch (1, ...) of tensors."""
-        space = copy.deepcopy(self.obs_space)
-        space.seed(0)
-        return map_tree(lambda leaf: torch.as_tensor(leaf)[None], observation_to_tree(space.sample(), space))
-
     def _memory_bytes(self) -> int:
         """Returns the size of a full auxiliary memory, with the old policy's parameters beside it."""
-        obs = self._sample_obs()
+        obs = self.sample_obs()
         with torch.no_grad():
             logit = self.model.compute_actor(self.inputs(obs))
         value_target = torch.empty(1)
         leaves = [value_target, *tree_leaves(obs), *tree_leaves(logit)]
         sample_bytes = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        if self.memory is not None:
+            stored = tree_leaves(self.memory.initial_state(1))
+            sample_bytes += sum(x.numel() * x.element_size() for x in stored) // self.memory.grid.length
         return sample_bytes * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
 
     def _refuse_too_large_a_memory(self) -> None:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key, default_values, leaves, merged_config
 from ding_lite.data.buffer import Limits, ReplayBuffer
-from ding_lite.data.minibatches import Batch, minibatch_sizes, permutation
+from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout
-from ding_lite.errors import NumericsError
+from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
 from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
 from ding_lite.models.heads import parameter_ranges
@@ -44,12 +44,11 @@ OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF
 ON_POLICY_ONLY = ("learn.epoch_per_collect",)
 ROLLOUTS_KEPT = 4  # by a buffer without a given size
 DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
-UNTIL_BUILT = "it is not built yet"
 
 
 @POLICY_REGISTRY.register("ppo")
 class PPOPolicy(ActorCriticPolicy):
-    """PPO with the options of "The 37 Implementation Details of PPO", but no LSTM and no several GPUs.
+    """PPO with the options of "The 37 Implementation Details of PPO", but no several GPUs.
 
     A custom policy overrides :meth:`policy_loss`, which may read ``batch.dist``, or :meth:`value_loss`, which
     may read ``batch.new_value``: the model's fresh outputs on a :class:`~ding_lite.data.minibatches.Batch`. A
@@ -86,6 +85,12 @@ class PPOPolicy(ActorCriticPolicy):
             value_loss=Key("mse", choices=("mse", "smooth_l1")),
             # In place of the clip: this times KL(pi_old || pi) over the whole distribution.
             kl_penalty=Key(None, (float,), above=0, optional=True),
+            # This times KL(pi || pi_ref) to a frozen policy, that of the run or checkpoint
+            # pretrained_model_path, is added to the loss. "exact" is over the whole distribution; k1, k2, k3
+            # are estimates by the actions taken (rl.losses.kl_estimate; the mean gradient of k1 is 0).
+            kl_beta=Key(0.0, low=0),
+            kl_type=Key("exact", choices=("exact", "k1", "k2", "k3")),
+            pretrained_model_path=Key(None, (str,), optional=True),
             target_kl=Key(None, (float,), above=0, optional=True),  # policy stops above 1.5 times it
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),
@@ -104,9 +109,6 @@ class PPOPolicy(ActorCriticPolicy):
             # DI-engine's, which are said elsewhere here or not built.
             lr_scheduler=Key(None, fixed_because="write lr_schedule='linear' and lr_final"),
             ppo_param_init=Key(True, fixed_because="write policy.model.init='torch' for torch's own"),
-            kl_type=Key("k1", fixed_because=f"it belongs to kl_beta, and {UNTIL_BUILT}"),
-            kl_beta=Key(0.0, fixed_because=UNTIL_BUILT),
-            pretrained_model_path=Key(None, fixed_because="kl_beta's; to begin with weights: --init-from"),
         ),
         other=dict(
             replay_buffer=dict(
@@ -123,6 +125,13 @@ class PPOPolicy(ActorCriticPolicy):
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
         policy = values["policy"]
         faults = [*super().config_faults(values), *cls._replay_faults(values)]
+        learn = policy["learn"]
+        if bool(learn["kl_beta"]) != (learn["pretrained_model_path"] is not None):
+            faults.append(
+                f"policy.learn.kl_beta: {learn['kl_beta']:g} and policy.learn.pretrained_model_path="
+                f"{learn['pretrained_model_path']!r}; the penalty needs both. To begin with weights "
+                "of another run: --init-from"
+            )
         if policy["nstep_return"] and policy["learn"]["value_clip"] is not None:
             faults.append(
                 "policy.nstep_return: the newest network computes its targets, and value_clip would hold the "
@@ -250,7 +259,7 @@ class PPOPolicy(ActorCriticPolicy):
     def _make_optimizer(self, parameters: Iterable[nn.Parameter], batch_size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``batch_size`` is that of full minibatches."""
         learn, trained = self.cfg.learn, [p for p in parameters if p.requires_grad]
-        compiled = may_compile(learn.compile, self.device)
+        compiled = self.memory is None and may_compile(learn.compile, self.device)
         return Optimizer(
             trained,
             gradients=self.fast.gradients(
@@ -330,6 +339,10 @@ class PPOPolicy(ActorCriticPolicy):
             gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
             policy_loss = self.cfg.learn.kl_penalty * losses.weighted_mean(kl, batch.value_weight) - gain
             metrics["kl"] = kl.mean()
+        if self.cfg.learn.kl_beta:
+            reference_kl = self._reference_kl(batch).mean()
+            policy_loss = policy_loss + self.cfg.learn.kl_beta * reference_kl
+            metrics["reference_kl"] = reference_kl
         entropy = batch.dist.entropy().mean()
         return policy_loss - self.entropy_weight * entropy, metrics | {
             "policy_loss": policy_loss,
@@ -337,6 +350,15 @@ class PPOPolicy(ActorCriticPolicy):
             "approx_kl": losses.approx_kl(log_ratio),
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
+
+    def _reference_kl(self, batch: Batch) -> Tensor:
+        """Returns KL(pi || pi_ref) (N,), or an estimate of it."""
+        assert self.reference_policy is not None
+        reference = self.reference_policy.distribution(batch.obs, batch.reference_logit)
+        if self.cfg.learn.kl_type == "exact":
+            return batch.dist.kl(reference)
+        log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
+        return losses.kl_estimate(log_ratio, self.cfg.learn.kl_type)
 
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the error of the value, before its weight, in normalised units under value_norm.
@@ -368,6 +390,8 @@ class PPOPolicy(ActorCriticPolicy):
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
+        if self.cfg.learn.kl_beta and self.reference_policy is None:
+            raise ContractError("policy.learn.kl_beta: no reference; call policy.use_reference first")
         metrics = self._describe(data)
         if not all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"]))):
             raise NumericsError(
@@ -414,8 +438,8 @@ class PPOPolicy(ActorCriticPolicy):
     def minibatches(self, rollout: Rollout) -> Iterator[Batch]:
         """Yields one pass over a rollout (T, B) with credit, in the form that the losses get."""
         training_set = self.sources["policy"].training_set(rollout)
-        sizes = minibatch_sizes(len(training_set), self.cfg.learn.batch_size)
-        return training_set.batches(permutation(len(training_set), self.permutation), sizes)
+        size = self.cfg.learn.batch_size
+        return training_set.draw(size, training_set.count(size), self.permutation)[1]
 
     def _policy_phase(self) -> dict[str, float]:
         """Takes the optimiser steps of one iteration and returns the means of their metrics."""
@@ -486,6 +510,7 @@ class PPOPolicy(ActorCriticPolicy):
             *("explained_variance", "grad_norm", "adv_max", "adv_mean", "value_max", "value_mean"),
             *("clip_ratio", "epochs", "updates", "skipped_steps", "dead_units"),
             *(["obs_clipped"] if self.obs_norm is not None else []),
+            *(["reference_kl"] if self.cfg.learn.kl_beta else []),
             *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
             *(name for source in self._off_policy_sources() for name in source.metric_names()),
         ]

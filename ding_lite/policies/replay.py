@@ -25,11 +25,13 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.buffer import Limits, ReplayBuffer
-from ding_lite.data.minibatches import Batch, TrainingSet, minibatch_sizes, permutation
+from ding_lite.data.minibatches import Batch, TrainingSet, minibatch_sizes
 from ding_lite.data.rollout import Rollout, flatten_rows, time_major_fields
+from ding_lite.data.sequences import SequenceSet
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.diagnostics import OLDEST_SHOWN, describe_buffer
 from ding_lite.rl import losses
+from ding_lite.trees import map_tree
 
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
 CREDIT = ("value", "advantage", "value_target")
@@ -98,7 +100,7 @@ class ReplaySource:
         steps = buffer.planned_steps()
         credit: Any = data
         samples: dict[str, Any] = {}
-        training_set: TrainingSet | None = None
+        training_set: TrainingSet | SequenceSet | None = None
         rows_before: Tensor | None = None
         while steps > 0:
             rows = buffer.live_rows()
@@ -112,27 +114,35 @@ class ReplaySource:
             if other_rows:
                 samples, rows_before = self._samples(data, rows, extra), rows
             if training_set is None or other_rows or credit is not data:
-                training_set = self._training_set(samples, credit, rows)
-            planned = int(min(steps, len(minibatch_sizes(len(rows), learn.batch_size))))
-            draw = self._prioritized if self._prioritizes else self._permuted
-            yield draw(training_set, rows, planned)
+                training_set = self._training_set(data, samples, credit, rows)
+            planned = int(min(steps, training_set.count(learn.batch_size)))
+            if self._prioritizes and isinstance(training_set, TrainingSet):
+                yield self._prioritized(training_set, rows, planned)
+            else:
+                yield self._permuted(training_set, rows, planned)
             steps -= planned
         if math.isfinite(steps):
             self.metrics[f"{self.prefix}_missing_updates"] = float(steps)
 
     @torch.no_grad()
     def _proximal_fields(self) -> dict[str, Any]:
-        """Returns log_prob, and old_logit if it is used, (T, C, ...) by the policy as it is now."""
+        """Returns log_prob by the policy as it is now, and parameters of distributions that losses use.
+
+        Shapes:
+            -> (T, C, ...): log_prob; old_logit, of the policy as it is now; reference_logit
+        """
         policy, buffer, data = self.policy, self.buffer, self.buffer.data
         log_prob: Tensor = data.log_prob.clone()  # that of fresh rows is by the policy as it is now
         is_stale = data.valid & (buffer.age > 0)
         if not buffer.is_fresh and bool(is_stale.any()):
             rows = is_stale.flatten().nonzero().squeeze(-1)
-            stale = flatten_rows({"obs": data.obs, "action": data.action}, rows)
-            log_prob.view(-1)[rows] = policy.log_probs(stale["obs"], stale["action"], lead=1)
-        if not self.cfg.learn.kl_penalty:
-            return {"log_prob": log_prob}
-        return {"log_prob": log_prob, "old_logit": policy.logits(data.obs, lead=2)}
+            log_prob.view(-1)[rows] = policy.rollout_log_probs(data, rows)
+        fields: dict[str, Any] = {"log_prob": log_prob}
+        if self.cfg.learn.kl_penalty:
+            fields["old_logit"] = policy.rollout_logits(data)
+        if policy.reference_policy is not None:
+            fields["reference_logit"] = policy.reference_policy.rollout_logits(data)
+        return fields
 
     def renewed_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
         """Returns the three fields of credit by the newest network, as far as the config asks for it."""
@@ -146,10 +156,10 @@ class ReplaySource:
                 setattr(data, name, field)
         return credit
 
-    def training_set(self, data: Rollout) -> TrainingSet:
+    def training_set(self, data: Rollout) -> TrainingSet | SequenceSet:
         """Returns the valid rows of a rollout (T, C) with credit in the units of the losses."""
         rows = data.valid.flatten().nonzero().squeeze(-1)
-        return self._training_set(self._samples(data, rows, {}), data, rows)
+        return self._training_set(data, self._samples(data, rows, {}), data, rows)
 
     @torch.no_grad()
     def _samples(self, data: Rollout, rows: Tensor, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,11 +173,16 @@ class ReplaySource:
         fields = time_major_fields(data) | dict(extra)
         if self.policy.obs_norm is not None:
             fields["obs"] = self.policy.obs_norm(fields["obs"])
-        return flatten_rows({name: x for name, x in fields.items() if name not in CREDIT}, rows)
+        samples = flatten_rows({name: x for name, x in fields.items() if name not in CREDIT}, rows)
+        if self.policy.memory is not None:  # sequences choose their observations from all rows
+            samples["obs"] = map_tree(lambda leaf: leaf.flatten(0, 1), fields["obs"])
+        return samples
 
     @torch.no_grad()
-    def _training_set(self, samples: Mapping[str, Any], credit: Any, rows: Tensor) -> TrainingSet:
-        """Returns ``samples`` with the three fields of ``credit`` (T, C) at ``rows``."""
+    def _training_set(
+        self, data: Rollout, samples: Mapping[str, Any], credit: Any, rows: Tensor
+    ) -> TrainingSet | SequenceSet:
+        """Returns ``samples`` of ``data`` with the three fields of ``credit`` (T, C) at ``rows``."""
         fields = {name: credit[name] for name in CREDIT}
         for name in ("value", "value_target"):
             fields[name] = self.policy.normalized_values(fields[name])
@@ -175,14 +190,17 @@ class ReplaySource:
         adv_norm = self.cfg.learn.adv_norm
         if adv_norm == "batch":
             fields["advantage"] = losses.normalize_advantage(fields["advantage"])
-        return TrainingSet({**samples, **fields}, normalize_advantage=adv_norm in ("minibatch", True))
+        fields = {**samples, **fields}
+        normalizes = adv_norm in ("minibatch", True)
+        if self.policy.memory is not None:
+            return self.policy.memory.training_set(data, fields, rows, normalize_advantage=normalizes)
+        return TrainingSet(fields, normalize_advantage=normalizes)
 
-    def _permuted(self, training_set: TrainingSet, rows: Tensor, steps: int) -> Iterator[Batch]:
+    def _permuted(self, training_set: TrainingSet | SequenceSet, rows: Tensor, steps: int) -> Iterator[Batch]:
         """Returns minibatches in random order, each sample at most once."""
-        sizes = minibatch_sizes(len(rows), self.cfg.learn.batch_size)[:steps]
-        order = permutation(len(rows), self.generator)[: sum(sizes)]
-        self.buffer.use(rows[order])
-        return training_set.batches(order, sizes)
+        drawn, minibatches = training_set.draw(self.cfg.learn.batch_size, steps, self.generator)
+        self.buffer.use(rows[drawn])
+        return minibatches
 
     def _prioritized(self, training_set: TrainingSet, rows: Tensor, steps: int) -> Iterator[Batch]:
         """Yields minibatches by priority, and renews the priorities of each after its step."""

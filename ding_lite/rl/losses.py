@@ -48,6 +48,27 @@ def clipped_surrogate(
     return torch.exp(torch.clamp(log_ratio, low, high)) * advantage
 
 
+def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
+    """Returns an estimate of KL(pi || pi_ref) by each sample (joschu.net/blog/kl-approx.html).
+
+    With x = log pi(a|s) - log pi_ref(a|s): k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x. Their means estimate
+    the KL. As losses they differ: over actions of pi the mean gradient of k1 is 0, that of k2 is the gradient
+    of KL(pi || pi_ref), and that of k3 the gradient of KL(pi_ref || pi).
+
+    Args:
+        log_ratio: x.
+        kind: "k1", "k2" or "k3".
+
+    Shapes:
+        log_ratio: (N,) -> (N,)
+    """
+    if kind == "k1":
+        return log_ratio
+    if kind == "k2":
+        return 0.5 * log_ratio.square()
+    return torch.expm1(-log_ratio) + log_ratio
+
+
 def value_error(
     value: Tensor,
     target: Tensor,

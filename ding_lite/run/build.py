@@ -12,7 +12,9 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import VectorEnv
+from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
+from ding_lite.run.load import load_policy
 
 
 def build_envs(cfg: Any, env_setting: EnvSetting | None, resources: ExitStack) -> tuple[VectorEnv, VectorEnv]:
@@ -60,10 +62,14 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Po
 
     Raises:
         ConfigError: if the policy or its model cannot be built for these spaces.
+        CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
     policy: Policy = POLICY_REGISTRY.get(cfg.policy.type)(
         cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed
     )
+    reference = cfg.policy.learn.get("pretrained_model_path")
+    if reference is not None and isinstance(policy, ActorCriticPolicy):
+        policy.use_reference(load_policy(reference, device=str(policy.device)))
     return policy
 
 

@@ -966,9 +966,7 @@ def test_di_engine_key_that_we_do_not_follow_is_refused_with_the_reason(path, ke
 
 def test_di_engine_keys_that_we_do_not_follow_are_these():
     assert {path for path, _ in FIXED} >= {
-        "policy.learn.kl_beta",
         "policy.learn.lr_scheduler",
-        "policy.learn.pretrained_model_path",
         "policy.multi_agent",
         "policy.multi_gpu",
     }

@@ -28,6 +28,8 @@ NAMES = [
         "minigrid_flat",
         "minigrid_image",
         "noop_reset",
+        "previous_action",
+        "previous_reward",
         "record",
         "reward_clip",
     ),
@@ -176,7 +178,7 @@ def test_step_counter_makes_a_dict_of_a_plain_observation():
 
 def test_step_counter_adds_to_a_dict_and_divides_by_its_horizon():
     env = made("step_counter", {"type": "time_limit", "max_episode_steps": 9}, kind=LengthEnv)
-    with pytest.raises(ConfigError, match="step_counter: .*'step_count'"):
+    with pytest.raises(ConfigError, match="'step_count'"):
         made("step_counter", "step_counter", kind=LengthEnv)
     env.close()
     env = made({"type": "step_counter", "horizon": 4}, kind=LengthEnv)
@@ -189,6 +191,45 @@ def test_step_counter_divides_by_the_environments_own_limit():
     env.reset(seed=0)
     assert env.step(0)[0]["step_count"] == np.float32(1 / 500)
     env.close()
+
+
+def test_previous_actions_are_those_of_this_episode_oldest_first():
+    env = made(dict(type="previous_action", count=2), "previous_reward", kind=LivesEnv)
+    assert env.reset(seed=0)[0]["previous_action"].tolist() == 6 * [0]
+    seen = [env.step(action)[0] for action in (2, 0, 1)]
+    assert all(obs in env.observation_space for obs in seen)
+    one_hot = {0: [1, 0, 0], 1: [0, 1, 0], 2: [0, 0, 1]}
+    expected = [[0, 0, 0, *one_hot[2]], [*one_hot[2], *one_hot[0]], [*one_hot[0], *one_hot[1]]]
+    assert [obs["previous_action"].tolist() for obs in seen] == expected, "an observation has its own array"
+    again = env.reset(seed=0)[0]
+    assert (again["previous_action"].any(), again["previous_reward"].tolist()) == (False, [0])
+
+
+def test_the_previous_reward_is_the_one_at_this_place_in_the_list():
+    env = made("previous_reward", "reward_clip", kind=LivesEnv)
+    env.reset(seed=0)
+    told, clipped = [], []
+    for _ in range(8):
+        obs, reward, terminated, truncated, _ = env.step(0)
+        told.append(float(obs["previous_reward"][0]))
+        clipped.append(reward)
+        if terminated or truncated:
+            env.reset(seed=1)
+    assert set(told) <= {-2.0, 0.0, 2.0}
+    assert [np.sign(reward) for reward in told] == clipped
+    assert any(told)
+
+
+def test_a_previous_action_of_a_box_and_of_a_tree_is_flattened():
+    class Tree(LengthEnv):
+        action_space = gym.spaces.Dict(
+            force=gym.spaces.Box(-1, 1, (2,), np.float32), move=gym.spaces.Discrete(2)
+        )
+
+    env = made("previous_action", kind=Tree)
+    env.reset(seed=0)
+    obs = env.step({"force": np.array([0.5, -0.5], np.float32), "move": 1})[0]
+    assert obs["previous_action"].tolist() == [0.5, -0.5, 0, 1]
 
 
 def test_action_rescale_stretches_minus_one_to_one_to_the_bounds():

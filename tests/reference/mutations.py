@@ -38,7 +38,7 @@ FAULTS = (
     ),
     Fault(
         "a truncated step looks at the next episode",
-        "next_value[final.t, final.env] = self.values(final.obs, lead=1)",
+        "next_value[final.t, final.env] = self.values(final.obs, lead=1, **memory)",
         "pass",
     ),
     Fault(
@@ -225,8 +225,7 @@ FAULTS = (
     Fault(
         "the old policy is looked at after the first steps",
         "            for _ in range(learn.aux_train_epoch):\n",
-        "            for _ in range(learn.aux_train_epoch):\n"
-        '                old_logit = self.policy.logits(memory.all()["obs"], lead=1)\n',
+        "            for _ in range(learn.aux_train_epoch):\n                old_logit = self.old_logits()\n",
     ),
     Fault(
         "no mask in the KL",

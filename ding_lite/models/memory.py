@@ -1,0 +1,116 @@
+"""Memory: a recurrent layer behind an encoder, and the sequences that it reads.
+
+The samples of several sequences are in packed order: the first samples of all sequences, longest sequence
+first, then their second samples, and so on. So there is no padding, and all layers but the recurrent one
+treat them as a batch.
+
+Shapes: S sequences, M samples of them, N samples among those whose outputs are computed, H hidden units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from ding_lite.trees import Tree, leading_size, map_tree
+
+KINDS = {"lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class Sequences(NamedTuple):
+    """What a model with memory is given in place of observations.
+
+    Attributes:
+        obs: (M, ...), observations in packed order.
+        state: (S, ...), the memory before the first sample of each sequence, longest sequence first.
+        sizes: (L,), on the host: how many sequences have a first sample, a second one, and so on.
+        burnt_in: (N,), the samples whose outputs are computed; the others only bring the memory up to date.
+            None: all samples.
+    """
+
+    obs: Any
+    state: Tree
+    sizes: Tensor
+    burnt_in: Tensor | None = None
+
+    def as_tree(self) -> dict[str, Any]:
+        """Returns the fields as a tree; ``Sequences(**tree)`` makes it again."""
+        return {name: field for name, field in self._asdict().items() if field is not None}
+
+    @property
+    def seen(self) -> Any:
+        """The observations (N, ...) of the samples whose outputs are computed."""
+        if self.burnt_in is None:
+            return self.obs
+        return map_tree(lambda leaf: leaf[self.burnt_in], self.obs)
+
+
+def single_steps(obs: Any, state: Tree) -> Sequences:
+    """Returns observations (S, ...) as sequences of one step each, from the memory ``state`` (S, ...)."""
+    return Sequences(obs, state, torch.tensor([leading_size(obs)]))
+
+
+class Memory(nn.Module):
+    """torch's LSTM or GRU over sequences.
+
+    Args:
+        kind: a key of ``KINDS``.
+        features: F, of its input.
+        hidden_size: H.
+        layers: number of recurrent layers.
+
+    Shapes:
+        features (M, F), state (S, layers, H) -> output (M, H), state (S, layers, H)
+    """
+
+    def __init__(self, kind: str, features: int, hidden_size: int, layers: int) -> None:
+        super().__init__()
+        self.rnn = KINDS[kind](features, hidden_size, layers)
+        self._names = ("h", "c") if kind == "lstm" else ("h",)  # in the order of torch
+
+    def initial_state(self, n: int) -> dict[str, Tensor]:
+        """Returns the memory before the first step of ``n`` episodes: zeros (n, layers, H)."""
+        weight = next(self.rnn.parameters())
+        shape = (n, self.rnn.num_layers, self.rnn.hidden_size)
+        return {name: weight.new_zeros(shape) for name in self._names}
+
+    def forward(
+        self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        hidden = tuple(state[name].transpose(0, 1).contiguous() for name in self._names)
+        packed = PackedSequence(features, sizes)
+        output, hidden = self.rnn(packed, hidden if len(hidden) > 1 else hidden[0])
+        after = hidden if isinstance(hidden, tuple) else (hidden,)
+        return output.data, {name: h.transpose(0, 1) for name, h in zip(self._names, after, strict=True)}
+
+
+class MemoryEncoder(nn.Module):
+    """An encoder with a memory behind it.
+
+    Args:
+        name: of its memory in ``Sequences.state``.
+        encoder: of single observations, with ``out_features``.
+        memory: reads the features of the encoder.
+
+    Shapes:
+        Sequences -> (N, H)
+    """
+
+    def __init__(self, name: str, encoder: nn.Module, memory: Memory) -> None:
+        super().__init__()
+        self.name = name
+        self.encoder = encoder
+        self.memory = memory
+        self.out_features = int(memory.rnn.hidden_size)
+
+    def forward(self, inputs: Sequences) -> Tensor:
+        return self.step(inputs)[0]
+
+    def step(self, inputs: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the features (N, H), and the memory (S, ...) after the last sample of each sequence."""
+        output, state = self.memory(self.encoder(inputs.obs), inputs.state[self.name], inputs.sizes)
+        return output if inputs.burnt_in is None else output[inputs.burnt_in], state

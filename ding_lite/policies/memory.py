@@ -1,0 +1,170 @@
+"""What a policy does otherwise if its model has a memory: it acts with it, and learns from sequences.
+
+All else, such as losses, credit and the passes over a rollout, is as in policies without memory.
+
+Shapes: B environments, T steps, C columns of rollouts, N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ding_lite.data.rollout import Rollout
+from ding_lite.data.sequences import Grid, Packed, SequenceSet, SequenceTable, split_evenly
+from ding_lite.errors import ConfigError
+from ding_lite.fast.switch import ACTING_VALUE
+from ding_lite.models.actor_critic import ActorCritic
+from ding_lite.models.memory import Sequences, single_steps
+from ding_lite.rl.distributions import Distribution
+from ding_lite.trees import Tree, map_tree, tree_leaves
+
+CHUNK_SAMPLES = 2**13  # that a network is given in one call
+
+
+class Remembering(Protocol):
+    """What a memory uses of its policy; ``policies.actor_critic`` documents it."""
+
+    cfg: Any
+    model: ActorCritic
+    generator: torch.Generator
+
+    def scaled(self, obs: Tree) -> Any: ...
+    def distribution(self, obs: Any, logit: Any) -> Distribution: ...
+    def raw_values(self, value: Tensor) -> Tensor: ...
+
+
+class PolicyMemory:
+    """The memory of a policy.
+
+    Args:
+        policy: whose model has a memory.
+
+    Attributes:
+        grid: where rollouts are cut into sequences.
+
+    Raises:
+        ConfigError: if a key of the config does not go with a memory.
+    """
+
+    def __init__(self, policy: Remembering) -> None:
+        self.policy = policy
+        learn = policy.cfg.learn
+        self.grid = Grid(learn.sequence_length, learn.burn_in)
+        faults = []
+        if learn.burn_in >= learn.sequence_length:
+            faults.append(
+                f"policy.learn.burn_in: {learn.burn_in} rows; it must be less than "
+                f"policy.learn.sequence_length={learn.sequence_length}"
+            )
+        if policy.cfg.collect.unroll_len > 1:
+            faults.append(
+                "policy.collect.unroll_len: a policy with memory cuts its rollouts by "
+                "policy.learn.sequence_length; leave it at 1"
+            )
+        if policy.cfg.get("priority"):
+            faults.append(
+                "policy.priority: True draws single transitions, and a policy with memory learns from whole "
+                "sequences"
+            )
+        if learn.get("compile") is True:
+            faults.append("policy.learn.compile: True compiles no model with memory; leave it at 'auto'")
+        if faults:
+            raise ConfigError("\n  ".join(faults))
+
+    def initial_state(self, n: int) -> Tree:
+        """Returns the memory (n, ...) before the first step of ``n`` episodes."""
+        return self.policy.model.initial_state(n)
+
+    def sample(self, obs: Tree, state: Tree | None) -> dict[str, Any]:
+        """Returns actions (B, ...), their log-probs, the values, and the memory after this step."""
+        policy = self.policy
+        with torch.inference_mode():
+            inputs, (logit, value, after) = self._step(obs, state)
+            dist = policy.distribution(inputs, logit)
+            action = dist.sample(policy.generator)
+            return {
+                "action": action,
+                "log_prob": dist.log_prob(action),
+                ACTING_VALUE: policy.raw_values(value),
+                "state": after,
+            }
+
+    def greedy(self, obs: Tree, state: Tree | None) -> dict[str, Any]:
+        """Returns the greedy actions (B, ...), and the memory after this step."""
+        with torch.inference_mode():
+            inputs, (logit, _, after) = self._step(obs, state)
+            return {"action": self.policy.distribution(inputs, logit).mode(), "state": after}
+
+    def _step(self, obs: Tree, state: Tree | None) -> tuple[Sequences, tuple[Any, Tensor, Tree]]:
+        inputs = self.inputs(self.policy.scaled(obs), state)
+        return inputs, self.policy.model.step(inputs)
+
+    def inputs(self, obs: Any, state: Tree | None = None) -> Sequences:
+        """Returns scaled observations (N, ...) as the model takes them, one step from each ``state``.
+
+        Args:
+            obs: (N, ...).
+            state: (N, ...); None: that of an episode's start.
+        """
+        return single_steps(obs, self.initial_state(len(tree_leaves(obs)[0])) if state is None else state)
+
+    @torch.no_grad()
+    def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *others: Any) -> Any:
+        """Returns ``function(inputs, *others)`` of all valid rows of a rollout, and zeros for the others.
+
+        Shapes:
+            each of ``others``: (T, C, ...) -> (T, C, ...), a tensor or a dict
+        """
+        table, stored = SequenceTable(rollout, self.grid), _flat(rollout.memory)
+        obs = _flat(rollout.obs)
+        flat = [_flat(other) for other in others]
+        shape = rollout.valid.shape
+        result: Any = None
+        parts = max(1, int(table.counts.sum()) // CHUNK_SAMPLES)
+        for part in split_evenly(torch.arange(len(table), device=table.counts.device), table.counts, parts):
+            packed = table.packed(part)
+            inputs = self._scaled(packed.inputs(obs, stored, self.initial_state))
+            rows = packed.rows
+            found = function(inputs, *(map_tree(lambda leaf, r=rows: leaf[r], other) for other in flat))
+            if result is None:
+                result = map_tree(lambda leaf: leaf.new_zeros((shape.numel(), *leaf.shape[1:])), found)
+            map_tree(lambda to, leaf, r=rows: to.index_copy_(0, r.to(leaf.device), leaf), result, found)
+        return map_tree(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), result)
+
+    def packed_inputs(self, packed: Packed, rollout: Rollout) -> Sequences:
+        """Returns some sequences of a rollout as the model takes them."""
+        return self._scaled(packed.inputs(_flat(rollout.obs), _flat(rollout.memory), self.initial_state))
+
+    def _scaled(self, inputs: Sequences) -> Sequences:
+        return inputs._replace(obs=self.policy.scaled(inputs.obs))
+
+    def training_set(
+        self, data: Rollout, samples: Mapping[str, Any], rows: Tensor, *, normalize_advantage: bool
+    ) -> SequenceSet:
+        """Returns the training set of some rows of a rollout (T, C).
+
+        Args:
+            data: the rollout.
+            samples: fields (N, ...) of the rows; but ``obs`` (T C, ...) of the whole rollout, scaled.
+            rows: (N,), of the flattened (T, C).
+            normalize_advantage: whether each minibatch normalises its advantages.
+        """
+        samples = dict(samples)
+        return SequenceSet(
+            samples,
+            rows,
+            samples.pop("obs"),
+            _flat(data.memory),
+            SequenceTable(data, self.grid),
+            self.initial_state,
+            normalize_advantage=normalize_advantage,
+        )
+
+
+def _flat(tree: Any) -> Any:
+    """Returns (T, C, ...) as (T C, ...)."""
+    return map_tree(lambda leaf: leaf.flatten(0, 1), tree)

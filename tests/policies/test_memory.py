@@ -1,0 +1,324 @@
+"""Policies with memory: what they compute along sequences is what they compute step by step."""
+
+import copy
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from memory_worlds import RepeatFirst
+from small_worlds import SeededBox, SeededEnv
+from torch import nn
+from worlds import digest, merged, trainee
+
+from ding_lite import SerialPipeline, load_policy
+from ding_lite.data.rollout import as_rollout
+from ding_lite.errors import ConfigError, ContractError
+from ding_lite.trees import map_tree, to_dict
+
+KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
+
+
+def with_memory(kind="ppo", world=SeededEnv, rnn="lstm", autoreset="same_step", **policy):
+    """Returns a policy with memory whose weights are large enough for its memory to matter."""
+    options = dict(model=dict(rnn=rnn, rnn_hidden_size=6), learn=dict(sequence_length=7))
+    if kind.startswith("ppg"):
+        options["learn"] |= dict(aux_freq=2, aux_train_epoch=2)
+    options = merged(options, policy)
+    policy, collector = trainee(kind, world, 80, 4, autoreset=autoreset, **options)
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if ".rnn." in name or "head" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return policy, collector
+
+
+def episodes_of(rollout):
+    """Yields (rows, column, whether its first row begins an episode), for each piece of an episode."""
+    done = rollout.terminated | rollout.truncated
+    for column in range(rollout.valid.shape[1]):
+        rows = []
+        begins = False
+        for t in range(len(rollout.valid)):
+            if not rollout.valid[t, column]:
+                continue
+            if t and (done[t - 1, column] or not rollout.valid[t - 1, column]):
+                if rows:
+                    yield rows, column, begins
+                rows, begins = [], True
+            rows.append(t)
+        if rows:
+            yield rows, column, begins
+
+
+def step_by_step(model, rollout, fresh=lambda rows, begins: begins):
+    """Returns logits and values (T, B, ...), one episode and one step at a time with torch's cells."""
+    logits, values = {}, {}
+    encoders = {"actor": model.actor_encoder, "critic": model.critic_encoder or model.actor_encoder}
+    for rows, column, begins in episodes_of(rollout):
+        stored = map_tree(lambda leaf, column=column: leaf[0, column], rollout.memory)
+        for who, encoder in encoders.items():
+            rnn = encoder.memory.rnn
+            lstm = isinstance(rnn, nn.LSTM)
+            cell = (nn.LSTMCell if lstm else nn.GRUCell)(rnn.input_size, rnn.hidden_size).to(rnn.weight_hh_l0)
+            weights = {n.removesuffix("_l0"): p for n, p in rnn.named_parameters()}
+            state = map_tree(lambda leaf: leaf[0][None], stored[encoder.name])
+            if fresh(rows, begins):
+                state = map_tree(torch.zeros_like, state)
+            hidden = (state["h"], state["c"]) if lstm else state["h"]
+            for t in rows:
+                features = encoder.encoder(rollout.obs[t, column][None])
+                hidden = torch.func.functional_call(cell, weights, (features, hidden))
+                output = hidden[0] if lstm else hidden
+                if who == "actor":
+                    logits[t, column] = model.actor_head(output)[0]
+                else:
+                    values[t, column] = model.critic_head(output)[0, 0]
+    return logits, values
+
+
+def close(found, expected, tolerance=1e-5):
+    return all(torch.allclose(found[place], value, atol=tolerance) for place, value in expected.items())
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+@pytest.mark.parametrize("rnn", ["lstm", "gru"])
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize("kind", ["ppo", "ppg"])
+def test_rollouts_have_what_a_step_by_step_network_computes(kind, rnn, autoreset, burn_in):
+    policy, collector = with_memory(kind, rnn=rnn, autoreset=autoreset, learn=dict(burn_in=burn_in))
+    for number in range(3):
+        rollout = collector.collect()
+        assert (rollout.terminated | rollout.truncated).any()
+        with torch.no_grad():
+            logits, values = step_by_step(policy.model, rollout)
+        raw = {place: policy.raw_values(value) for place, value in values.items()}
+        assert close(rollout.value, raw), "values while acting"
+        assert close(policy.rollout_values(rollout), raw), "values along sequences"
+        assert close(policy.rollout_logits(rollout), logits)
+        rows = rollout.valid.flatten().nonzero().squeeze(-1)
+        log_prob = policy.rollout_log_probs(rollout, rows)
+        assert torch.allclose(log_prob, rollout.log_prob.flatten()[rows], atol=1e-5)
+        forgetful, _ = step_by_step(policy.model, rollout, fresh=lambda rows, begins: True)
+        remembering, _ = step_by_step(policy.model, rollout, fresh=lambda rows, begins: False)
+        if number:  # the first rollout has no memory from before
+            assert not close(logits, forgetful, 1e-3), "the rollout before does not matter here"
+            assert not close(logits, remembering, 1e-3), "episode starts do not matter here"
+
+
+@pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
+@pytest.mark.parametrize("rnn", ["lstm", "gru"])
+def test_the_gradient_along_sequences_is_that_of_the_episodes_one_by_one(rnn, arch):
+    """One sequence an episode, in float64, by torch's cells; a memory that is not reset would be noticed."""
+    learn = dict(sequence_length=64, value_norm=False, allow_raw_values=True)
+    policy, collector = with_memory("ppg", rnn=rnn, model=dict(arch=arch), learn=learn)
+    collector.collect()
+    rollout = to_dict(collector.collect())
+    policy.model.double()
+    for encoder in filter(None, (policy.model.actor_encoder, policy.model.critic_encoder)):
+        encoder.encoder.leaves[0] = nn.Identity()  # in place of a conversion to float32
+    rollout = as_rollout(map_tree(lambda x: x.double() if x.is_floating_point() else x, rollout))
+    assert len(list(episodes_of(rollout))) > 8
+    weight = torch.randn(rollout.valid.shape, generator=torch.Generator().manual_seed(0)).double()
+    parameters = [p for name, p in policy.model.named_parameters() if "auxiliary" not in name]
+    of_values = 0.0 if arch == "detach" else 1.0  # there the gradient of the value stops at its head
+
+    def gradient(loss):
+        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([each.flatten() for each in found])
+
+    def of_episodes(fresh):
+        logits, values = step_by_step(policy.model, rollout, fresh)
+        terms = [weight[place] * logit.square().sum() for place, logit in logits.items()]
+        terms += [of_values * weight[place] * value for place, value in values.items()]
+        return gradient(torch.stack(terms).sum())
+
+    training_set = policy.sources["policy"].training_set(rollout)
+    batch = training_set.batch(training_set.sequences)
+    rows = training_set.table.packed(training_set.sequences).rows
+    logit, value = policy.model.compute_actor_critic(batch.obs)
+    mine = gradient((weight.flatten()[rows] * (logit.square().sum(-1) + of_values * value)).sum())
+    expected = of_episodes(lambda rows, begins: begins)
+    assert float((mine - expected).norm() / expected.norm()) < 1e-6
+    without_reset = of_episodes(lambda rows, begins: False)
+    assert float((mine - without_reset).norm() / expected.norm()) > 1e-2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
+def test_the_ratio_of_the_first_minibatch_is_one(kind, world):
+    policy, collector = with_memory(kind, world, autoreset="next_step")
+    for _ in range(3):
+        rollout = collector.collect()
+        batch = next(policy.minibatches(rollout))
+        dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
+        ratio = (dist.log_prob(batch.action) - batch.log_prob).exp()
+        assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-4)
+        assert len(ratio) > 1
+        policy.learn_mode.forward(rollout)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_poisoned_fillers_leave_the_whole_state_bit_equal(kind):
+    policy, collector = with_memory(kind, autoreset="next_step", learn=dict(burn_in=2))
+    policy.learn_mode.forward(collector.collect())
+    collector.mode = collector.mode._replace(get_train_sample=lambda rollout: rollout)
+    rollout = to_dict(collector.collect())
+    poisoned = map_tree(torch.clone, rollout)
+    assert not rollout["valid"].all()
+    for name in ("obs", "reward", "log_prob", "acting_value"):
+        poisoned[name][~rollout["valid"]] = float("nan")
+    learned = []
+    for fields in (rollout, poisoned):
+        other = copy.deepcopy(policy)
+        sample = other.collect_mode.get_train_sample(as_rollout(map_tree(torch.clone, fields)))
+        other.learn_mode.forward(sample)
+        other.learn_mode.forward(
+            other.collect_mode.get_train_sample(as_rollout(map_tree(torch.clone, rollout)))
+        )
+        # Buffers keep the poison, and must not learn from it in the next iteration either.
+        state = {name: part for name, part in other.state_dict().items() if "buffer" not in name}
+        state.get("auxiliary", {}).pop("memory", None)
+        learned.append(digest(state))
+    assert learned[0] == learned[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [dict(n_episode=8), {}], ids=["whole episodes", "steps"])
+def test_every_policy_learns_and_a_resumed_run_ends_bit_equal(kind, options, tmp_path):
+    aux = {"aux_freq": 2} if kind.startswith("ppg") else {}
+    config = dict(
+        num_threads=1,
+        max_env_step=10_000,
+        env=dict(type=SeededEnv, collector_env_num=4, evaluator_env_num=2, n_evaluator_episode=2),
+        policy=dict(
+            type=kind,
+            model=dict(rnn="lstm", rnn_hidden_size=8, encoder_hidden_size_list=[8]),
+            collect=dict(n_sample=64, **options),
+            learn=dict(batch_size=16, sequence_length=6, burn_in=2) | aux,
+            normalize=dict(obs=True, reward=True),
+            eval=dict(eval_freq=100),
+        ),
+    )
+
+    def trained(folder, *limits):
+        pipeline = SerialPipeline(config, folder=tmp_path / folder, max_train_iter=limits[0])
+        for _ in pipeline:
+            pass
+        for limit in limits[1:]:
+            pipeline = SerialPipeline.resume(tmp_path / folder, max_train_iter=limit, trust=["small_worlds"])
+            for _ in pipeline:
+                pass
+        return pipeline
+
+    straight, resumed = trained("straight", 60), trained("resumed", 25, 60)
+    for part in ("policy", "collector", "learner"):
+        assert digest(straight.state_dict()[part]) == digest(resumed.state_dict()[part])
+    assert "memories" in straight.state_dict()["collector"]
+
+
+def test_the_memory_is_that_of_each_environment_with_two_halves(tmp_path):
+    """Every second environment is stepped while the others wait; the memories stay with theirs."""
+    config = dict(
+        num_threads=1,
+        env=dict(type=SeededEnv, collector_env_num=4, manager=dict(type="subprocess", double_buffer=True)),
+        policy=dict(
+            model=dict(rnn="gru", rnn_hidden_size=6, encoder_hidden_size_list=[8]),
+            collect=dict(n_sample=64),
+            learn=dict(sequence_length=5),
+        ),
+    )
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    try:
+        assert len(pipeline.collector.envs.groups) == 2
+        for _ in range(2):
+            rollout = pipeline.collector.collect()
+            values = pipeline.policy.rollout_values(rollout)
+            assert torch.allclose(values[rollout.valid], rollout.value[rollout.valid], atol=1e-5)
+    finally:
+        pipeline.close()
+
+
+def test_act_remembers_until_it_is_reset(tmp_path):
+    policy, collector = with_memory()
+    obs = collector.collect().obs.numpy()
+    single = [policy.act(row[0], deterministic=True) for row in obs]
+    policy.reset()
+    batch = [policy.act(row, deterministic=True) for row in obs]
+    assert [actions[0] for actions in batch] == single
+    policy.reset()
+    assert [policy.act(row[0]) for row in obs] == single
+    with pytest.raises(ContractError, match="reset"):
+        policy.act(obs[0])
+    policy.reset()
+    policy.act(obs[0])
+    # Of a batch, single episodes begin; the others go on.
+    state = copy.deepcopy(policy._state_of_act)
+    policy.reset(np.array([False, True, False, False]))
+    h = policy._state_of_act["actor"]["h"]
+    assert (h[1] == 0).all()
+    assert torch.equal(h[[0, 2, 3]], state["actor"]["h"][[0, 2, 3]])
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (dict(learn=dict(burn_in=7)), "policy.learn.burn_in"),
+        (dict(collect=dict(unroll_len=4)), "policy.collect.unroll_len"),
+        (dict(learn=dict(compile=True)), "policy.learn.compile"),
+    ],
+)
+def test_keys_that_do_not_go_with_a_memory_are_refused(options, key):
+    with pytest.raises(ConfigError, match=key):
+        with_memory(**options)
+
+
+def repeat_first(kind, rnn, folder, steps=100_000):
+    """Returns the mean return on RepeatFirst after training."""
+    learn = dict(batch_size=512, learning_rate=1e-3)
+    epochs = (
+        ("epoch_per_collect",) if kind == "ppo" else ("actor_epoch_per_collect", "critic_epoch_per_collect")
+    )
+    learn |= dict.fromkeys(epochs, 4)
+    config = dict(
+        num_threads=1,
+        max_env_step=steps,
+        env=dict(type=RepeatFirst, collector_env_num=16, evaluator_env_num=10, n_evaluator_episode=50),
+        policy=dict(
+            type=kind,
+            model=dict(rnn=rnn, rnn_hidden_size=64, encoder_hidden_size_list=[64]),
+            collect=dict(n_sample=2048),
+            learn=learn,
+            eval=dict(eval_freq=0),
+        ),
+    )
+    pipeline = SerialPipeline(config, folder=folder)
+    for _ in pipeline:
+        pass
+    return pipeline.scores.last.mean
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "rnn"), [("ppo", "lstm"), ("ppg", "gru")])
+def test_the_first_observation_is_remembered_and_not_without_memory(kind, rnn, tmp_path):
+    assert repeat_first(kind, rnn, tmp_path / "with") > 0.95
+    assert repeat_first(kind, None, tmp_path / "without", steps=60_000) < 0.5
+
+
+def test_a_loaded_policy_remembers(tmp_path):
+    config = dict(
+        max_env_step=128,
+        env=dict(type=SeededEnv, collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1),
+        policy=dict(model=dict(rnn="gru", rnn_hidden_size=8), collect=dict(n_sample=64)),
+    )
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    for _ in pipeline:
+        pass
+    loaded = load_policy(tmp_path / "run")
+    obs = gym.spaces.Box(-1, 1, pipeline.policy.obs_space.shape, np.float32)
+    for _ in range(5):
+        seen = obs.sample()
+        loaded.act(seen)
+        pipeline.policy.act(seen)
+    mine, theirs = (digest(p._state_of_act) for p in (loaded, pipeline.policy))
+    assert mine == theirs

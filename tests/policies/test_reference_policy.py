@@ -1,0 +1,124 @@
+"""A penalty for leaving a frozen policy: kl_beta, kl_type and pretrained_model_path."""
+
+import pytest
+import torch
+from small_worlds import SeededBox, SeededEnv
+from worlds import digest, trainee
+
+from ding_lite import SerialPipeline
+from ding_lite.errors import CheckpointError, ConfigError, ContractError
+from ding_lite.rl.losses import kl_estimate
+
+PENALTY = dict(kl_beta=0.5, pretrained_model_path="a run")
+
+
+def with_reference(kind="ppo", world=SeededEnv, kl_type="exact", seed=0, **learn):
+    policy, collector = trainee(kind, world, seed=seed, learn={**PENALTY, "kl_type": kl_type, **learn})
+    reference, _ = trainee("ppo", world, seed=seed + 1)
+    with torch.no_grad():
+        for parameter in reference.model.actor_head.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    policy.use_reference(reference)
+    return policy, collector, reference
+
+
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg"])
+def test_the_penalty_is_the_kl_to_the_reference(kind, world):
+    policy, collector, reference = with_reference(kind, world)
+    plain, _ = trainee(kind, world)
+    rollout = collector.collect()
+    policy.sources["policy"].push(rollout)
+    for batch in next(policy.sources["policy"].passes(policy.clip_ratio)):
+        dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
+        batch = batch.with_outputs(dist=dist)
+        loss, metrics = policy.policy_loss(batch)
+        without, _ = plain.policy_loss(batch)
+        other = reference.distribution(batch.obs, reference.model.compute_actor(batch.obs))
+        if world is SeededEnv:
+            p = dist.log_probs.exp()
+            kl = (p * (dist.log_probs - other.log_probs)).sum(-1).mean()
+        else:
+            p, q = (torch.distributions.Normal(each.mu, each.sigma) for each in (dist, other))
+            kl = torch.distributions.kl_divergence(p, q).sum(-1).mean()
+        torch.testing.assert_close((loss - without).float(), 0.5 * kl, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(metrics["reference_kl"], kl, atol=1e-5, rtol=1e-4)
+        assert float(kl.detach()) > 0.05
+
+
+def test_estimates_have_the_mean_and_the_gradient_that_are_stated():
+    """Over actions of pi all means are the KL; the gradients are 0, of KL(pi || ref), of KL(ref || pi)."""
+    logit = torch.tensor([0.3, -0.7, 1.1], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([-0.2, 0.9, 0.1], dtype=torch.float64).log_softmax(-1)
+    log_pi = logit.log_softmax(-1)
+    pi = log_pi.exp()
+    forward = (pi * (log_pi - reference)).sum()
+    backward = (reference.exp() * (reference - log_pi)).sum()
+    expected = {
+        "k1": torch.zeros(3, dtype=torch.float64),
+        "k2": torch.autograd.grad(forward, logit, retain_graph=True)[0],
+        "k3": torch.autograd.grad(backward, logit, retain_graph=True)[0],
+    }
+    for kind, gradient in expected.items():
+        estimate = kl_estimate(log_pi - reference, kind)
+        if kind != "k2":  # k2 has a small bias
+            torch.testing.assert_close((pi * estimate).sum(), forward)
+        found = torch.autograd.grad((pi.detach() * estimate).sum(), logit, retain_graph=True)[0]
+        torch.testing.assert_close(found, gradient, atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kl_type", ["exact", "k2", "k3"])
+def test_a_large_weight_moves_the_policy_to_the_reference(kl_type):
+    policy, collector, _ = with_reference(
+        kl_type=kl_type, kl_beta=20.0, learning_rate=3e-3, entropy_weight=0.0
+    )
+    before = policy.learn_mode.forward(collector.collect())["reference_kl"]
+    for _ in range(15):
+        after = policy.learn_mode.forward(collector.collect())["reference_kl"]
+    assert abs(after) < 0.3 * before
+
+
+def trained(folder, steps=128, **learn):
+    config = dict(
+        max_env_step=steps,
+        env=dict(type=SeededEnv, collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1),
+        policy=dict(collect=dict(n_sample=64), learn=dict(batch_size=32, **learn)),
+    )
+    pipeline = SerialPipeline(config, folder=folder)
+    for _ in pipeline:
+        pass
+    return pipeline
+
+
+def test_a_run_takes_its_reference_from_another_run_and_resumes_exactly(tmp_path):
+    trained(tmp_path / "first")
+    learn = dict(kl_beta=0.3, pretrained_model_path=str(tmp_path / "first"))
+    straight = trained(tmp_path / "straight", steps=256, **learn)
+    assert "learn/reference_kl" in (tmp_path / "straight" / "metrics.csv").read_text().splitlines()[0]
+    trained(tmp_path / "resumed", **learn)
+    resumed = SerialPipeline.resume(tmp_path / "resumed", max_env_step=256, trust=["small_worlds"])
+    for _ in resumed:
+        pass
+    assert digest(straight.state_dict()["policy"]) == digest(resumed.state_dict()["policy"])
+    plain = trained(tmp_path / "plain", steps=256)
+    assert digest(plain.state_dict()["policy"]) != digest(straight.state_dict()["policy"])
+
+
+def test_faults_are_reported(tmp_path):
+    with pytest.raises(ConfigError, match="policy.learn.kl_beta"):
+        trainee("ppo", learn=dict(kl_beta=0.1))
+    with pytest.raises(CheckpointError):
+        trained(tmp_path / "run", **{**PENALTY, "pretrained_model_path": str(tmp_path / "none")})
+    policy, collector = trainee("ppo", learn=PENALTY)
+    with pytest.raises(ContractError, match="use_reference"):
+        policy.learn_mode.forward(collector.collect())
+    with pytest.raises(ConfigError, match="pretrained_model_path"):
+        policy.use_reference(trainee("ppo", SeededBox)[0])
+    with pytest.raises(ConfigError, match="memory"):
+        policy.use_reference(trainee("ppo", model=dict(rnn="gru"))[0])
+
+
+def test_the_penalty_has_no_closed_form():
+    policy, _, _ = with_reference()
+    assert policy.optimizer.gradients.name_of(policy.loss) == "autograd"
+    assert trainee("ppo")[0].optimizer.gradients.name_of(trainee("ppo")[0].loss) == "autograd"
