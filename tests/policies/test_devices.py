@@ -83,7 +83,7 @@ def learn_there(monkeypatch, kind, world=SeededEnv, iterations=2, **options):
         generator = lambda *stream, device=None: torch.Generator().manual_seed(0)  # noqa: E731
         monkeypatch.setattr(f"ding_lite.policies.{module}.torch_generator", generator, raising=False)
     order = lambda n, generator: torch.randperm(n, device=META)  # noqa: E731
-    monkeypatch.setattr("ding_lite.policies.replay.permutation", order)
+    monkeypatch.setattr("ding_lite.data.minibatches.permutation", order)
     monkeypatch.setattr("ding_lite.policies.base.chosen_device", lambda *said: META)
     options = merged({"learn": {"compile": False}}, options)
     with MetaDevice() as mode:

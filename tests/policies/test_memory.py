@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from memory_worlds import RepeatFirst
+from memory_env import RepeatFirst
 from small_worlds import SeededBox, SeededEnv
 from torch import nn
 from worlds import digest, merged, trainee
