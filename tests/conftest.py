@@ -1,7 +1,9 @@
-"""One-thread torch, and this folder on the path, so that tests can ``from worlds import ...``."""
+"""One-thread torch, and on the path this folder and that of the environments of shipped configs."""
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 # NumPy's threads spin on the core of the other of two test processes: the whole suite took twice as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -9,6 +11,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 import torch
 
+sys.path.append(str(Path(__file__).parents[1] / "configs"))
 torch.set_num_threads(1)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to end by it, under nohup too
 

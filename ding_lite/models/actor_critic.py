@@ -35,6 +35,7 @@ from ding_lite.config.schema import Key
 from ding_lite.models import init
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, is_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
+from ding_lite.models.init import chrono
 from ding_lite.models.memory import KINDS, Memory, MemoryEncoder, Sequences
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, space_leaves
@@ -126,6 +127,8 @@ class VAC(ActorCritic):
         rnn=Key(None, choices=tuple(KINDS), optional=True),
         rnn_hidden_size=Key(128, low=1),
         rnn_layers=Key(1, low=1),
+        # Steps that its units remember at first, from 1 up to this many (chrono init); 2: biases of 0.
+        rnn_timescale=Key(64.0, low=2),
         # Dtype that encoders compute in; parameters, heads and losses are float32.
         encoder_dtype=Key("float32", choices=("float32", "bfloat16")),
         # None: tanh, or relu if the observations have images.
@@ -164,6 +167,7 @@ class VAC(ActorCritic):
         rnn: str | None = None,
         rnn_hidden_size: int = 128,
         rnn_layers: int = 1,
+        rnn_timescale: float = 64.0,
         encoder_dtype: str = "float32",
         activation: str | None = None,
         actor_head_hidden_size_list: Sequence[int] = (),
@@ -209,6 +213,8 @@ class VAC(ActorCritic):
         self.critic_head, last = value_head(features, critic_head_hidden_size_list, activation)
         self.value_heads = (last,)
         initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layers=(last,))
+        if init != "torch":
+            chrono(self, rnn_timescale)
 
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))

@@ -30,6 +30,26 @@ def orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:
                     nn.init.zeros_(parameter)
 
 
+@torch.no_grad()
+def chrono(module: nn.Module, timescale: float) -> None:
+    """Sets the biases of recurrent layers such that their units remember 1 to ``timescale`` steps.
+
+    The bias of the gate that keeps a unit is log(u), with u uniform in 1 .. timescale - 1; that of an LSTM's
+    input gate is -log(u). With biases of 0 a unit forgets half of its content at every step. (Chrono
+    initialisation, arXiv:1804.11188, section 2.2.)
+    """
+    for layer in module.modules():
+        if not isinstance(layer, nn.RNNBase):
+            continue
+        n = layer.hidden_size
+        for name, bias in layer.named_parameters():
+            if name.startswith("bias_ih"):
+                keep = torch.empty(n).uniform_(1.0, max(1.0, timescale - 1.0)).log()
+                bias[n : 2 * n] = keep  # the forget gate of an LSTM, the update gate of a GRU
+                if isinstance(layer, nn.LSTM):
+                    bias[:n] = -keep
+
+
 def normed(module: nn.Module, scale: float) -> None:
     """Scales each row of each weight to the norm ``scale``, and sets biases to 0 (the PPG authors' init)."""
     for layer in module.modules():

@@ -12,7 +12,6 @@ import gymnasium as gym
 
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Evaluator
-from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, missing_extra
 from ding_lite.errors import EnvError
@@ -53,7 +52,7 @@ def evaluate_checkpoint(
     policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
     mode = policy.eval_mode
     if stochastic:
-        mode = EvalMode(policy.collect_mode.forward, mode.to_env, mode.reset)
+        mode = mode._replace(forward=policy.collect_mode.forward)
     envs = _envs(env_cfg, episodes, seed, video)
     try:
         return folder, Evaluator(envs, mode, episodes, env_cfg["max_eval_steps"]).evaluate("command")

@@ -1,6 +1,7 @@
 """Policies with memory: what they compute along sequences is what they compute step by step."""
 
 import copy
+import json
 
 import gymnasium as gym
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from worlds import digest, merged, trainee
 
 from ding_lite import SerialPipeline, load_policy
+from ding_lite.cli import main
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.trees import map_tree, to_dict
@@ -322,3 +324,16 @@ def test_a_loaded_policy_remembers(tmp_path):
         pipeline.policy.act(seen)
     mine, theirs = (digest(p._state_of_act) for p in (loaded, pipeline.policy))
     assert mine == theirs
+
+
+@pytest.mark.parametrize(
+    "command", [["eval", "run", "-n", "2", "--json"], ["eval", "run", "-n", "2", "--json", "--stochastic"]]
+)
+def test_a_trained_memory_is_evaluated_by_the_command_line(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["policy.collect.n_sample=128", "env.n_evaluator_episode=1", "policy.model.rnn_hidden_size=8"]
+    train = ["train", "--env", "CartPole-v1", "--exp-name", "run", "--max-env-step", "256", "-q"]
+    assert main([*train, "policy.model.rnn=gru", *small]) == 0
+    capsys.readouterr()
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2
