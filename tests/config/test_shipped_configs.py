@@ -57,6 +57,7 @@ def small(name):
         "policy.device": "cpu",
         "policy.collect.n_sample": 32,
         "policy.learn.batch_size": 8,
+        "policy.learn.sequence_length": 8,
         **learning(values.policy),
         "policy.eval.eval_freq": 0,
         "checkpoint.freq": 0,

@@ -7,7 +7,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from memory_env import RepeatFirst
 from small_worlds import SeededBox, SeededEnv
 from torch import nn
 from worlds import digest, merged, trainee
@@ -285,7 +284,9 @@ def repeat_first(kind, rnn, folder, steps=100_000):
     config = dict(
         num_threads=1,
         max_env_step=steps,
-        env=dict(type=RepeatFirst, collector_env_num=16, evaluator_env_num=10, n_evaluator_episode=50),
+        env=dict(
+            type="memory_env:RepeatFirst", collector_env_num=16, evaluator_env_num=10, n_evaluator_episode=50
+        ),
         policy=dict(
             type=kind,
             model=dict(rnn=rnn, rnn_hidden_size=64, encoder_hidden_size_list=[64]),
