@@ -82,6 +82,7 @@ def close(found, expected, tolerance=1e-5):
     return all(torch.allclose(found[place], value, atol=tolerance) for place, value in expected.items())
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("burn_in", [0, 3])
 @pytest.mark.parametrize("rnn", ["lstm", "gru"])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
@@ -184,10 +185,11 @@ def test_poisoned_fillers_leave_the_whole_state_bit_equal(kind):
     assert learned[0] == learned[1]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [dict(n_episode=8), {}], ids=["whole episodes", "steps"])
 def test_every_policy_learns_and_a_resumed_run_ends_bit_equal(kind, options, tmp_path):
-    aux = {"aux_freq": 2} if kind.startswith("ppg") else {}
+    aux = {"aux_freq": 2, "aux_train_epoch": 2} if kind.startswith("ppg") else {}
     config = dict(
         num_threads=1,
         max_env_step=10_000,

@@ -84,7 +84,7 @@ def assert_same_transition(x, y):
     assert x.episodes == y.episodes
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("autoreset", AUTORESET)
 @pytest.mark.parametrize("kind", ["discrete", "box", "tuple", "dict"])
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
@@ -122,7 +122,7 @@ def assert_same_rows(part, rows, whole):
     assert episodes == [one for one in whole.episodes if one.env in numbers]
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("autoreset", AUTORESET)
 @pytest.mark.parametrize("kind", ["box", "dict"])
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
