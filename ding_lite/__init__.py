@@ -22,6 +22,8 @@ _HOME = {
     "EnvError": "ding_lite.errors",
     "Evaluation": "ding_lite.data.evaluation",
     "Key": "ding_lite.config.schema",
+    "INTRINSIC_REGISTRY": "ding_lite.config.registry",
+    "IntrinsicReward": "ding_lite.models",
     "MODEL_REGISTRY": "ding_lite.config.registry",
     "NumericsError": "ding_lite.errors",
     "POLICY_REGISTRY": "ding_lite.config.registry",

@@ -20,7 +20,7 @@ examples:
   ding-lite list policies      the algorithms
   ding-lite list               everything
 """
-KINDS = ("policies", "models", "encoders", "envs", "wrappers", "configs")
+KINDS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "configs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +49,7 @@ def _entries(kind: str) -> list[tuple[str, str]]:
         "policies": registries.POLICY_REGISTRY,
         "models": registries.MODEL_REGISTRY,
         "encoders": registries.ENCODER_REGISTRY,
+        "intrinsic": registries.INTRINSIC_REGISTRY,
         "envs": registries.ENV_REGISTRY,
         "wrappers": registries.WRAPPER_REGISTRY,
     }[kind]

@@ -193,7 +193,8 @@ def policy_modules(policy: Mapping[str, Any]) -> list[str]:
     """Returns the modules that the section ``policy`` names as "package.module:Name", sorted."""
     encoder = policy["model"].get("encoder")
     encoders = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
-    return modules_of([policy["type"], policy["model"]["type"], *encoders])
+    intrinsic = policy.get("intrinsic", {}).get("type")
+    return modules_of([policy["type"], policy["model"]["type"], intrinsic, *encoders])
 
 
 def foreign_modules(values: Mapping[str, Any]) -> list[str]:

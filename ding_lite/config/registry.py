@@ -203,6 +203,7 @@ def modules_of(names: Sequence[Any]) -> list[str]:
 
 POLICY_REGISTRY = Registry("policy", ("ding_lite.policies",), "ding_lite.policies:Policy")
 MODEL_REGISTRY = Registry("model", ("ding_lite.models",), "ding_lite.models:ActorCritic")
+INTRINSIC_REGISTRY = Registry("intrinsic reward", ("ding_lite.models",), "ding_lite.models:IntrinsicReward")
 ENCODER_REGISTRY = Registry("encoder", modules=("ding_lite.models",))
 ENV_REGISTRY = Registry("environment", modules=("ding_lite.envs",))
 WRAPPER_REGISTRY = Registry("wrapper", modules=("ding_lite.envs",))

@@ -12,7 +12,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.registry import ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry, modules_of
+from ding_lite.config.registry import (
+    ENV_REGISTRY,
+    INTRINSIC_REGISTRY,
+    MODEL_REGISTRY,
+    POLICY_REGISTRY,
+    Registry,
+    modules_of,
+)
 from ding_lite.config.schema import Key, Schema, as_schema, merged_config
 from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
 
@@ -81,7 +88,24 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
         if model_class is None
         else {**policy_keys_of_model, **_keys(model_class, kind), "type": Key(kind, (str, object))}
     )
-    return schema, faults + model_faults
+    kind = _mapping(policy.get("intrinsic")).get("type", _default_of(schema["policy"], "intrinsic", "type"))
+    if kind is None:
+        return schema, faults + model_faults
+    reward_class, reward_faults = _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type")
+    schema["policy"]["intrinsic"] = (
+        Key({}, (dict,))
+        if reward_class is None
+        else {**_keys(reward_class, kind), "type": Key(kind, (str, object), optional=True)}
+    )
+    return schema, faults + model_faults + reward_faults
+
+
+def _default_of(schema: Schema, *path: str) -> Any:
+    """Returns the default of the key at ``path``; None if there is no such key."""
+    *sections, name = path
+    for section in sections:
+        schema = schema.get(section, {})
+    return schema[name].default if name in schema else None
 
 
 def _import_quietly(modules: Sequence[str]) -> None:

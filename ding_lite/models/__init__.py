@@ -1,17 +1,29 @@
 """Networks: encoders (observations to features), heads (features to actions), and whole models.
 
-Importing this package registers its models in ``MODEL_REGISTRY`` and its encoders in ``ENCODER_REGISTRY``.
+Importing this package registers its models in ``MODEL_REGISTRY``, its encoders in ``ENCODER_REGISTRY`` and
+its intrinsic rewards in ``INTRINSIC_REGISTRY``.
 The module docstrings show how to add a part:
 
     an encoder               ``models.encoders``
     a head                   ``models.heads``
     a model                  ``models.actor_critic``
     a Box distribution       ``rl.distributions``
+    an intrinsic reward      ``models.intrinsic``
 """
 
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import ActionHead
+from ding_lite.models.intrinsic import RND, IntrinsicReward
 from ding_lite.models.phasic import PPG, PhasicActorCritic
 
-__all__ = ["PPG", "VAC", "ActionHead", "ActorCritic", "Encoder", "PhasicActorCritic"]
+__all__ = [
+    "PPG",
+    "RND",
+    "VAC",
+    "ActionHead",
+    "ActorCritic",
+    "Encoder",
+    "IntrinsicReward",
+    "PhasicActorCritic",
+]

@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 from ding_lite.config.schema import Key
+from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode
 from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
 from ding_lite.policies.base import Policy, check_declared
+from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.returns import gae, nstep_return
@@ -42,6 +44,8 @@ class ActorCriticPolicy(Policy):
 
     config: dict[str, Any] = dict(
         action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
+        # An intrinsic reward, such as dict(type="rnd"); ``models.intrinsic`` declares its other keys.
+        intrinsic=dict(type=Key(None, (str, object), optional=True)),
         nstep_return=False,  # value targets of nstep steps, instead of those of GAE
         nstep=Key(3, low=1),
         learn=dict(
@@ -97,6 +101,7 @@ class ActorCriticPolicy(Policy):
         self.fast = Switch(self)
         self.reference_policy: ActorCriticPolicy | None = None
         self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
+        self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
 
     def describe(self) -> list[str]:
         return [*super().describe(), "; ".join(self._implementations())]
@@ -223,6 +228,8 @@ class ActorCriticPolicy(Policy):
             weight=weight,
             ignore_done=ignore_done,
         )
+        if self.intrinsic is not None:
+            advantage = self.intrinsic.combined(advantage, self.intrinsic.credit(rollout, weight)[0])
         if self.cfg.nstep_return:
             options = dict(gamma=gamma, nstep=self.cfg.nstep, ignore_done=ignore_done)
             target = nstep_return(reward, next_value, *ends, **options)
@@ -309,6 +316,11 @@ class ActorCriticPolicy(Policy):
             results.append(function(self.inputs(some), *map(self.on_device, rest)))
         return concatenated(results, shape)
 
+    def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the loss of the networks of the intrinsic reward (``policies.intrinsic``)."""
+        assert self.intrinsic is not None
+        return self.intrinsic.loss(batch)
+
     def _training_reward(self, reward: Tensor) -> Tensor:
         if self.reward_scale is not None:
             reward = reward / float(self.reward_scale.std)
@@ -318,22 +330,28 @@ class ActorCriticPolicy(Policy):
     @property
     def warm_up_steps(self) -> int:
         """Number of random steps that :meth:`warm_up` needs before training; 0 if statistics exist."""
-        norm = self.obs_norm
-        begins = norm is not None and any(stats.count == 0 for stats in norm.stats.values())
+        begins = any(norm.is_empty for norm in self._obs_norms())
         return int(self.cfg.normalize.obs_samples) if begins else 0
 
     def warm_up(self, obs: Tree) -> None:
-        """Takes the scale of observations (N, ...) from random steps."""
-        if self.obs_norm is not None:
-            obs = self.on_device(obs)
-            self.obs_norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
+        """Takes the scales of observations (N, ...) from random steps."""
+        obs = self.on_device(obs)
+        for norm in self._obs_norms():
+            norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
+
+    def _obs_norms(self) -> list[ObservationNorm]:
+        """Returns the scales of observations: of the policy's model, and of the intrinsic reward."""
+        norms = [self.obs_norm, None if self.intrinsic is None else self.intrinsic.obs_norm]
+        return [norm for norm in norms if norm is not None]
 
     def _update_statistics(self, rollout: Rollout) -> None:
-        """Updates the reward scale. Called once for each rollout."""
+        """Updates the reward scale, and adds the intrinsic rewards. Called once for each rollout."""
         self._rewards_are_seen = True
         if self.reward_scale is not None:
             done = (rollout.terminated | rollout.truncated).cpu().numpy()
             self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())
+        if self.intrinsic is not None:
+            self.intrinsic.add_reward(rollout)
 
     def _update_obs_norm(self, data: Rollout) -> None:
         if self.obs_norm is not None and self.cfg.normalize.obs is True:
@@ -355,6 +373,7 @@ class ActorCriticPolicy(Policy):
             "reward_scale": self.reward_scale,
             "value_norm": self.value_norm,
             "progress": self.progress,
+            "intrinsic": self.intrinsic,
         }
 
 

@@ -20,21 +20,28 @@ from ding_lite.rl.running_stats import RunningMeanStd
 from ding_lite.trees import MASK_KEY, space_leaves
 
 CONSTANT = 1e-8  # variances up to this are rounding errors
+CHUNK = 2**23  # numbers that are converted to float64 in one call
 
 
 class ObservationNorm:
-    """(obs - mean) / std, clipped, for every leaf of floats; images, indices and masks are not changed.
+    """(obs - mean) / std, clipped, for every leaf of floats; indices and masks are not changed.
+
+    Args:
+        space: of single observations.
+        clip: bound on the absolute value of the results.
+        device: of the observations.
+        images: whether images are scaled too, each pixel by its own statistics.
 
     Shapes:
         a tree of observations (N, ...) -> the same
     """
 
-    def __init__(self, space: gym.Space, clip: float, device: torch.device) -> None:
+    def __init__(self, space: gym.Space, clip: float, device: torch.device, *, images: bool = False) -> None:
         self.clip, self.device = clip, device
         self.stats: dict[tuple[str, ...], RunningMeanStd] = {
             path: RunningMeanStd(leaf.shape or ())
             for path, leaf in space_leaves(space)
-            if _is_numeric(leaf) and path[:1] != (MASK_KEY,)
+            if (is_image(leaf) and images or _is_numeric(leaf)) and path[:1] != (MASK_KEY,)
         }
         self._scale: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
         self._arrays: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}  # the same, on the host
@@ -67,6 +74,11 @@ class ObservationNorm:
         scaled = (leaf.astype(np.float32) - mean) * inverse
         return np.minimum(np.maximum(scaled, -self.clip), self.clip)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a leaf has no statistics yet."""
+        return any(stats.count == 0 for stats in self.stats.values())
+
     def clipped_share(self, obs: Any, valid: Tensor) -> Tensor:
         """Returns the share of numbers in valid rows that the clip cuts.
 
@@ -87,7 +99,10 @@ class ObservationNorm:
             leaf = obs
             for name in path:
                 leaf = leaf[name]
-            stats.update(leaf[valid].cpu().numpy())
+            samples = leaf[valid].cpu().numpy()
+            size = max(1, CHUNK // max(1, samples[:1].size))
+            for start in range(0, len(samples), size):  # the statistics are computed in float64
+                stats.update(samples[start : start + size])
         self._refresh()
 
     def state_dict(self) -> dict[str, Any]:

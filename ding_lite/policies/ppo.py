@@ -34,7 +34,7 @@ from ding_lite.policies.diagnostics import dead_units, describe_rollout
 from ding_lite.policies.optimizer import BadSteps, Optimizer, Steps
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
-from ding_lite.rl.schedules import KINDS, schedule
+from ding_lite.rl.schedules import KINDS, AdaptivePenalty, schedule
 from ding_lite.rl.seeding import GeneratorState, torch_generator
 from ding_lite.trees import has_box, map_tree, to_dict
 
@@ -85,6 +85,9 @@ class PPOPolicy(ActorCriticPolicy):
             value_loss=Key("mse", choices=("mse", "smooth_l1")),
             # In place of the clip: this times KL(pi_old || pi) over the whole distribution.
             kl_penalty=Key(None, (float,), above=0, optional=True),
+            # kl_penalty is then the first value of a coefficient that is halved where KL(pi_old || pi) of an
+            # iteration is below kl_target / 1.5, and doubled where it is above 1.5 kl_target.
+            kl_target=Key(None, (float,), above=0, optional=True),
             # This times KL(pi || pi_ref) to a frozen policy, that of the run or checkpoint
             # pretrained_model_path, is added to the loss. "exact" is over the whole distribution; k1, k2, k3
             # are estimates by the actions taken (rl.losses.kl_estimate; the mean gradient of k1 is 0).
@@ -131,6 +134,12 @@ class PPOPolicy(ActorCriticPolicy):
                 f"policy.learn.kl_beta: {learn['kl_beta']:g} and policy.learn.pretrained_model_path="
                 f"{learn['pretrained_model_path']!r}; the penalty needs both. To begin with weights "
                 "of another run: --init-from"
+            )
+        if learn["kl_target"] is not None and learn["kl_penalty"] is None:
+            faults.append(
+                f"policy.learn.kl_target: {learn['kl_target']:g} would change nothing without "
+                "policy.learn.kl_penalty, the coefficient that it adapts; set that too, such as to 1.0. To "
+                "stop an iteration's passes at a KL: policy.learn.target_kl"
             )
         if policy["nstep_return"] and policy["learn"]["value_clip"] is not None:
             faults.append(
@@ -215,11 +224,18 @@ class PPOPolicy(ActorCriticPolicy):
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._shares = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
 
+        # The coefficient of the KL penalty, where the config asks for one that adapts.
+        self.kl_penalty: AdaptivePenalty | None = None
+        if learn.kl_target is not None:
+            self.kl_penalty = AdaptivePenalty(learn.kl_penalty, learn.kl_target, self.device)
+
     def _init_learn(self) -> None:
         self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
         self.sources = self._make_sources()
         self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
+        if self.intrinsic is not None:
+            self.intrinsic.prepare_learning(self.bad_steps)
 
     def _make_sources(self) -> dict[str, ReplaySource]:
         """Returns the sources of minibatches by name; the policy's losses use "policy"."""
@@ -337,7 +353,8 @@ class PPOPolicy(ActorCriticPolicy):
             # batch.value_weight, the importance weight of its draw.
             kl = self.distribution(batch.obs, batch.old_logit).kl(batch.dist)
             gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
-            policy_loss = self.cfg.learn.kl_penalty * losses.weighted_mean(kl, batch.value_weight) - gain
+            beta = self.cfg.learn.kl_penalty if self.kl_penalty is None else self.kl_penalty.value
+            policy_loss = beta * losses.weighted_mean(kl, batch.value_weight) - gain
             metrics["kl"] = kl.mean()
         if self.cfg.learn.kl_beta:
             reference_kl = self._reference_kl(batch).mean()
@@ -411,7 +428,13 @@ class PPOPolicy(ActorCriticPolicy):
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
         metrics |= self._policy_phase()
+        if self.kl_penalty is not None:
+            metrics["kl_coefficient"] = float(self.kl_penalty.value)
+            metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
+            self.kl_penalty.update(metrics["kl_of_iteration"])
         metrics |= self._auxiliary_phase(segments)
+        if self.intrinsic is not None:
+            metrics |= self.intrinsic.learn(data)
         for buffer in self.buffers.values():
             buffer.end_iteration()
         metrics["skipped_steps"] = float(self.bad_steps.count)
@@ -510,8 +533,10 @@ class PPOPolicy(ActorCriticPolicy):
             *("explained_variance", "grad_norm", "adv_max", "adv_mean", "value_max", "value_mean"),
             *("clip_ratio", "epochs", "updates", "skipped_steps", "dead_units"),
             *(["obs_clipped"] if self.obs_norm is not None else []),
+            *([] if self.intrinsic is None else self.intrinsic.metric_names()),
             *(["reference_kl"] if self.cfg.learn.kl_beta else []),
             *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
+            *([] if self.kl_penalty is None else ["kl_coefficient", "kl_of_iteration"]),
             *(name for source in self._off_policy_sources() for name in source.metric_names()),
         ]
 
@@ -541,6 +566,7 @@ class PPOPolicy(ActorCriticPolicy):
             parts["permutation"] = GeneratorState(self.permutation)
             parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
             parts |= {"optimizer": self.optimizer, "bad_steps": self.bad_steps}
+            parts["kl_penalty"] = self.kl_penalty
         return parts
 
 

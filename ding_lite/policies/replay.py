@@ -144,6 +144,20 @@ class ReplaySource:
             fields["reference_logit"] = policy.reference_policy.rollout_logits(data)
         return fields
 
+    @torch.no_grad()
+    def kl_to_proximal(self) -> float:
+        """Returns the mean of KL(pi_prox || pi) over the valid rows, by the newest policy."""
+        policy, data = self.policy, self.buffer.data
+        rows = data.valid.flatten().nonzero().squeeze(-1)
+        fields = {
+            "obs": data.obs,
+            "old": self._proximal["old_logit"],
+            "new": policy.rollout_logits(data),
+        }
+        flat = flatten_rows(fields, rows)
+        old, new = (policy.distribution(flat["obs"], flat[name]) for name in ("old", "new"))
+        return float(old.kl(new).mean())
+
     def renewed_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
         """Returns the three fields of credit by the newest network, as far as the config asks for it."""
         if not (self.cfg.recompute_adv or self.cfg.nstep_return):

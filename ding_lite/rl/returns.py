@@ -81,6 +81,60 @@ def gae(
     return advantage, value + weighted
 
 
+def following_rows(valid: Tensor) -> Tensor:
+    """Returns the next valid row after each row; T, the place of the last observation, where there is none.
+
+    Shapes:
+        (T, B) bool -> (T, B) int64, from 1 to T
+    """
+    steps = len(valid)
+    rows = torch.arange(steps, device=valid.device).unsqueeze(-1)
+    rows = torch.where(valid, rows, steps)[1:]
+    shifted = torch.cat([rows, rows.new_full((1, valid.shape[1]), steps)])
+    return shifted.flip(0).cummin(0).values.flip(0)
+
+
+def continuing_gae(
+    reward: Tensor,
+    value: Tensor,
+    last_value: Tensor,
+    valid: Tensor,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Returns ``(advantage, value_target)`` of returns that continue over the ends of episodes.
+
+    Source: arXiv:1810.12894, section 2.3; otherwise as :func:`gae`. The step after the last one of an episode
+    is the first one of the next. Rows that are not valid are left out.
+
+    Args:
+        reward: r_t, in the units of ``value``.
+        value: V(s_t).
+        last_value: V of the observation after the last row.
+        valid: whether a row is a step of an episode; advantage and target of other rows are 0.
+        gamma: discount per step.
+        gae_lambda: 0 gives the one-step error, 1 the return minus the value.
+        weight: min(c_bar, pi/mu) of each step for V-trace; None weighs each step with 1 (fresh data).
+
+    Shapes:
+        reward, value, weight: (T, B) float; last_value: (B,); valid: (T, B) bool -> (T, B), (T, B)
+    """
+    advantage, target = torch.zeros_like(reward), torch.zeros_like(reward)
+    # Of the step that follows: V, and A times its weight.
+    next_value, next_advantage = last_value, torch.zeros_like(last_value)
+    for t in reversed(range(len(reward))):
+        delta = reward[t] + gamma * next_value - value[t]
+        found = delta + gamma * gae_lambda * next_advantage
+        weighted = found if weight is None else weight[t] * found
+        advantage[t] = torch.where(valid[t], found, 0.0)
+        target[t] = torch.where(valid[t], value[t] + weighted, 0.0)
+        next_advantage = torch.where(valid[t], weighted, next_advantage)
+        next_value = torch.where(valid[t], value[t], next_value)
+    return advantage, target
+
+
 def _accumulate_backwards(advantage: Tensor, trace: Tensor) -> None:
     """Adds trace_t A_{t+1} to A_t in place, from the second last row to the first.
 

@@ -150,6 +150,7 @@ class RewardScale(RunningMeanStd):
 
     Args:
         gamma: discount per step.
+        continuing: whether the return continues over ends and over rows that are not valid.
 
     Attributes:
         running_return: G after the last row, in raw units; None before the first rollout.
@@ -158,9 +159,10 @@ class RewardScale(RunningMeanStd):
         running_return: (B,); mean, var, std: ()
     """
 
-    def __init__(self, gamma: float) -> None:
+    def __init__(self, gamma: float, *, continuing: bool = False) -> None:
         super().__init__()
         self.gamma = gamma
+        self.continuing = continuing
         self.running_return: np.ndarray | None = None
 
     def update_from(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
@@ -174,9 +176,11 @@ class RewardScale(RunningMeanStd):
             running = np.zeros(reward.shape[1:], np.float64)
         returns = np.empty(reward.shape, np.float64)
         for t in range(len(reward)):
-            running = np.where(valid[t], self.gamma * running + reward[t], 0.0)
+            otherwise = running if self.continuing else 0.0
+            running = np.where(valid[t], self.gamma * running + reward[t], otherwise)
             returns[t] = running
-            running = np.where(done[t], 0.0, running)
+            if not self.continuing:
+                running = np.where(done[t], 0.0, running)
         self.running_return = running
         self.update(returns[valid])
 

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 KINDS = ("constant", "linear", "cosine")
 
 
@@ -56,3 +58,36 @@ class TrainingProgress:
         # A run that was resumed with another configured learning rate starts from that one.
         if state["configured"] == self.configured:
             self.learning_rate = float(state["learning_rate"])
+
+
+class AdaptivePenalty:
+    """The coefficient beta of the KL penalty that keeps the policy's KL near a target.
+
+    After each policy phase with mean KL d: beta <- beta / 2 if d < target / 1.5, and beta <- 2 beta if
+    d > 1.5 target (arXiv:1707.06347, section 4).
+
+    Args:
+        start: beta at first.
+        target: the KL, in nats.
+        device: of :attr:`value`.
+
+    Attributes:
+        value: beta, a tensor (), since torch.compile treats every other number as a constant.
+    """
+
+    def __init__(self, start: float, target: float, device: torch.device) -> None:
+        self.target = target
+        self.value = torch.full((), start, device=device)
+
+    def update(self, kl: float) -> None:
+        """Changes beta after a policy phase with the mean KL ``kl``."""
+        if kl < self.target / 1.5:
+            self.value /= 2
+        elif kl > self.target * 1.5:
+            self.value *= 2
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": float(self.value)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.value.fill_(float(state["value"]))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ding_lite.config.compile import policy_modules, trusted_config
-from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, Registry
+from ding_lite.config.registry import INTRINSIC_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError
 from ding_lite.policies.base import Policy
@@ -68,6 +68,9 @@ def policy_from_state(
         config = trusted_config(saved, lambda whole: policy_modules(whole["policy"]), trust)["policy"]
         _refuse_unregistered(POLICY_REGISTRY, config["type"])
         _refuse_unregistered(MODEL_REGISTRY, config["model"]["type"])
+        intrinsic = config.get("intrinsic", {}).get("type")
+        if intrinsic is not None:
+            _refuse_unregistered(INTRINSIC_REGISTRY, intrinsic)
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
         builds_registered_model = policy_class._make_model is Policy._make_model

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.errors import CheckpointError
+from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
 from ding_lite.run.load import as_tensors, refuse_misfit
@@ -24,6 +25,7 @@ SCALES = {
     "reward_scale": "policy.normalize.reward",
     "value_norm": "policy.learn.value_norm",
 }
+HEAD = "auxiliary_head."  # begins the names of its parameters
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 
 
@@ -51,6 +53,9 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} has no weights of a policy: {error!r}") from error
     own = policy.state_dict()
+    new_heads = _new_heads(policy.model, weights)
+    weights |= new_heads
+    saved["model"] = weights
     refuse_misfit(folder, policy.model.state_dict(), weights)
     for name, key in SCALES.items():
         if saved.get(name) is not None and name not in own:
@@ -70,10 +75,19 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
         raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from error
     position = "" if iteration is None else f" at iteration {iteration}"
     messages = [f"begins from the weights of {folder}{position}"]
+    if new_heads:
+        messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
     new_scales = [key for name, key in SCALES.items() if name in own and name not in saved]
     if new_scales:
         messages.append(f"the weights bring no statistics for {' and '.join(new_scales)}: they start anew")
     return messages
+
+
+def _new_heads(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Returns the parameters of PPG's auxiliary head if ``weights`` are those of a model without one."""
+    if not isinstance(model, PhasicActorCritic) or any(name.startswith(HEAD) for name in weights):
+        return {}
+    return {name: value for name, value in model.state_dict().items() if name.startswith(HEAD)}
 
 
 def import_weights(file: str | Path, folder: str | Path) -> int:

@@ -1,0 +1,135 @@
+"""Intrinsic rewards: how new a transition is to a network that learns from each one.
+
+``policies.intrinsic`` scales the rewards, estimates their returns and adds their advantages.
+
+**To add an intrinsic reward**, subclass :class:`IntrinsicReward`, and define ``reward`` and ``loss``. The
+class may be in any module that is imported before the config is compiled (``--import MODULE``);
+``policy.intrinsic.type`` then takes its name. This one rewards errors of a forward model::
+
+    @INTRINSIC_REGISTRY.register("forward_error")
+    class ForwardError(IntrinsicReward):
+        config = dict(width=Key(64, low=1))
+
+        def __init__(self, obs_space, action_space, width=64):
+            super().__init__(obs_space, action_space)
+            size = obs_space.shape[0]
+            self.model = torch.nn.Sequential(
+                torch.nn.Linear(size + action_space.n, width), torch.nn.ReLU(), torch.nn.Linear(width, size)
+            )
+
+        def reward(self, steps):
+            return self.loss(steps)
+
+        def loss(self, steps):
+            action = torch.nn.functional.one_hot(steps.action, self.action_space.n)
+            predicted = self.model(torch.cat([steps.obs, action], -1))
+            error = (predicted - steps.next_obs).square().mean(-1)
+            return error.masked_fill(steps.done, 0.0)  # next_obs belongs to another episode
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from ding_lite.config.registry import INTRINSIC_REGISTRY
+from ding_lite.config.schema import Key
+from ding_lite.models.encoders import Encoder, encoder_faults, mlp
+from ding_lite.models.init import orthogonal
+
+
+class Steps(NamedTuple):
+    """Steps of environments. Observations are scaled, images too.
+
+    Shapes:
+        obs, action, next_obs: (N, ...) or trees of those; done: (N,) bool, whether the episode ended with the
+        step; next_obs is then the first observation of the next one
+    """
+
+    obs: Any
+    action: Any
+    next_obs: Any
+    done: Tensor
+
+
+class IntrinsicReward(nn.Module):
+    """The base class of intrinsic rewards.
+
+    Args:
+        obs_space: of single observations.
+        action_space: of single actions.
+    """
+
+    # Keys of policy.intrinsic that all intrinsic rewards have; ``policies.intrinsic`` uses them.
+    config: dict[str, Any] = dict(
+        # Of the advantages of the environment's reward and of the intrinsic one, in their sum.
+        extrinsic_weight=Key(2.0, low=0),
+        weight=Key(1.0, low=0),
+        discount_factor=Key(0.99, low=0, below=1),  # of intrinsic returns, which never end
+        epoch_per_collect=Key(4, low=1),  # passes over each rollout
+        update_proportion=Key(0.25, above=0, high=1),  # of the steps that ``loss`` is trained on
+        learning_rate=Key(1e-4, above=0),
+        obs_clip=Key(5.0, above=0),  # after the scaling of observations, images among them
+    )
+
+    def __init__(self, obs_space: gym.Space, action_space: gym.Space) -> None:
+        super().__init__()
+        self.obs_space = obs_space
+        self.action_space = action_space
+
+    def reward(self, steps: Steps) -> Tensor:
+        """Returns the intrinsic rewards (N,) of steps, in any unit."""
+        raise NotImplementedError(f"{type(self).__name__} must define reward(steps)")
+
+    def loss(self, steps: Steps) -> Tensor:
+        """Returns the losses (N,) of steps, which training makes smaller."""
+        raise NotImplementedError(f"{type(self).__name__} must define loss(steps)")
+
+
+@INTRINSIC_REGISTRY.register("rnd")
+class RND(IntrinsicReward):
+    """Random network distillation (arXiv:1810.12894): the error at predicting random features.
+
+        r_t = mean_k (f_k(s_{t+1}) - g_k(s_{t+1}))^2
+
+    f is a random network that stays as it is. g is trained to predict its features, and does so where it was
+    trained. The arguments are the keys of ``config``.
+    """
+
+    config = dict(
+        feature_size=Key(128, low=1),  # number of features K
+        # As those of policy.model, of both networks; the predictor has two more layers of feature_size.
+        encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
+        encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
+    )
+
+    def __init__(
+        self,
+        obs_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        feature_size: int = 128,
+        encoder: Mapping[str, Any] | None = None,
+        encoder_hidden_size_list: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(obs_space, action_space)
+        target, predictor = (Encoder(obs_space, encoder, encoder_hidden_size_list, "relu") for _ in range(2))
+        size = target.out_features
+        self.target = nn.Sequential(target, nn.Linear(size, feature_size))
+        hidden = mlp([size, feature_size, feature_size], "relu")
+        self.predictor = nn.Sequential(predictor, *hidden, nn.Linear(feature_size, feature_size))
+        orthogonal(self, 2**0.5)
+        self.target.requires_grad_(False)
+
+    def reward(self, steps: Steps) -> Tensor:
+        return self.loss(steps)
+
+    def loss(self, steps: Steps) -> Tensor:
+        with torch.no_grad():
+            features = self.target(steps.next_obs)
+        error: Tensor = (self.predictor(steps.next_obs) - features).square().mean(-1)
+        return error

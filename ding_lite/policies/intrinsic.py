@@ -1,0 +1,294 @@
+"""An intrinsic reward as part of a policy: its scale, its value network, and its advantages.
+
+    r_t   = reward of ``models.intrinsic`` / std of its running discounted return
+    A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
+
+The value network of the intrinsic returns is separate from the policy's model, so it goes with every model.
+Intrinsic returns continue over the ends of episodes: an end is no reason to avoid what is new.
+
+In an iteration, rewards are computed and their scale is updated before credit is assigned. The networks, and
+then the scale of observations, learn after the policy phase.
+
+Shapes: T steps, B envs, C columns of rollouts, N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from ding_lite.config.registry import INTRINSIC_REGISTRY
+from ding_lite.data.minibatches import Batch, minibatch_sizes, permutation
+from ding_lite.data.rollout import Rollout
+from ding_lite.errors import ContractError, NumericsError
+from ding_lite.fast.gradients import Loss, Metrics, TorchGradients
+from ding_lite.models.actor_critic import initialize, value_head
+from ding_lite.models.encoders import Encoder, ImageEncoder
+from ding_lite.models.intrinsic import IntrinsicReward, Steps
+from ding_lite.policies import optimizer as optimizers
+from ding_lite.policies.bad_steps import non_finite_step
+from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.rl import losses
+from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
+from ding_lite.rl.running_stats import RewardScale
+from ding_lite.rl.seeding import GeneratorState, integer_seed, torch_generator
+from ding_lite.trees import Tree, map_tree, to_dict
+
+CHUNK = 2**11  # samples that a network is given in one call without a gradient
+METRICS = ("reward", "scale", "loss", "value_loss", "explained_variance", "grad_norm")
+
+
+class WithIntrinsicReward(Protocol):
+    """What this part uses of its policy; ``policies.actor_critic`` documents it."""
+
+    cfg: Any
+    obs_space: gym.Space
+    action_space: gym.Space
+    device: torch.device
+    seed: int
+
+    def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]: ...
+    def on_device(self, obs: Tree) -> Any: ...
+    def state_dict(self) -> dict[str, Any]: ...
+
+
+class ValueNetwork(nn.Module):
+    """The value of intrinsic returns, by default encoders.
+
+    Shapes:
+        obs (N, ...) -> (N,)
+    """
+
+    def __init__(self, obs_space: gym.Space) -> None:
+        super().__init__()
+        self.encoder = Encoder(obs_space, None, None, "relu")
+        self.head, last = value_head(self.encoder.out_features, (), "relu")
+        initialize(self, "orthogonal", {}, value_layers=(last,))
+
+    def forward(self, obs: Any) -> Tensor:
+        value: Tensor = self.head(self.encoder(obs)).squeeze(-1)
+        return value
+
+
+class Intrinsic:
+    """The intrinsic reward of a policy.
+
+    Args:
+        policy: whose config has ``policy.intrinsic``.
+
+    Attributes:
+        reward: the network that gives rewards.
+        critic: the value network of their returns.
+        scale: of the rewards.
+        obs_norm: scale of the observations of both networks.
+    """
+
+    def __init__(self, policy: WithIntrinsicReward) -> None:
+        self.policy = policy
+        self.cfg = policy.cfg.intrinsic
+        options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
+        with torch.random.fork_rng(devices=[]):  # layers draw their weights from torch's global generator
+            torch.manual_seed(integer_seed(policy.seed, "policy", "intrinsic"))
+            self.reward: IntrinsicReward = INTRINSIC_REGISTRY.get(self.cfg.type)(
+                policy.obs_space, policy.action_space, **options
+            )
+            self.critic = ValueNetwork(policy.obs_space)
+        self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(policy.device)
+        for module in self.networks.modules():
+            if isinstance(module, ImageEncoder):
+                module.scale = 1.0  # obs_norm has scaled the pixels
+        self.scale = RewardScale(self.cfg.discount_factor, continuing=True)
+        self.obs_norm = ObservationNorm(policy.obs_space, self.cfg.obs_clip, policy.device, images=True)
+        self.generator = torch_generator(policy.seed, "policy", "intrinsic", device=policy.device)
+        self.optimizer: optimizers.Optimizer | None = None
+
+    def prepare_learning(self, bad_steps: optimizers.BadSteps) -> None:
+        """Makes the optimiser; ``bad_steps`` is the budget of the policy."""
+        learn = self.policy.cfg.learn
+        parameters = [p for p in self.networks.parameters() if p.requires_grad]
+        self.optimizer = optimizers.Optimizer(
+            parameters,
+            gradients=TorchGradients(parameters),
+            learning_rate=self.cfg.learning_rate,
+            eps=learn.adam_eps,
+            grad_clip_type=learn.grad_clip_type,
+            grad_clip_value=learn.grad_clip_value,
+            bad_steps=bad_steps,
+            ranges=[],
+        )
+
+    @torch.no_grad()
+    def add_reward(self, rollout: Rollout) -> None:
+        """Adds the field ``intrinsic_reward`` (T, B), not scaled, to a fresh rollout; updates the scale.
+
+        Raises:
+            ContractError: if the rewards are not (N,).
+            NumericsError: if one of them is not finite.
+        """
+        steps = _StepTable(self, rollout)
+        reward = torch.zeros(steps.valid.numel(), device=self.policy.device)
+        for rows in steps.rows.split(CHUNK):
+            found = self.reward.reward(steps.at(rows))
+            if found.shape != rows.shape:
+                raise ContractError(
+                    f"{type(self.reward).__name__}.reward must return a tensor (N,), here "
+                    f"{tuple(rows.shape)}; got {tuple(found.shape)}"
+                )
+            reward[rows.to(reward.device)] = found
+        if not torch.isfinite(reward).all():
+            raise NumericsError(
+                f"{type(self.reward).__name__} returned intrinsic rewards that are not finite. Try a lower "
+                "policy.intrinsic.learning_rate"
+            )
+        rollout.intrinsic_reward = reward.view(steps.valid.shape).to(steps.valid.device)
+        done, valid = (rollout[name].cpu().numpy() for name in ("terminated", "valid"))
+        self.scale.update_from(rollout.intrinsic_reward.cpu().numpy(), done, valid)
+
+    @torch.no_grad()
+    def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Returns the intrinsic advantage and value target (T, C), by the newest value network.
+
+        Args:
+            rollout: with the field ``intrinsic_reward``.
+            weight: (T, C), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
+        """
+        steps = _StepTable(self, rollout)
+        value = torch.cat([self.critic(steps.obs_at(rows)) for rows in steps.all_rows().split(CHUNK)])
+        value = value.view(-1, steps.columns)
+        return continuing_gae(
+            rollout.intrinsic_reward / float(self.scale.std),
+            value[:-1],
+            value[-1],
+            rollout.valid,
+            gamma=self.cfg.discount_factor,
+            gae_lambda=self.policy.cfg.collect.gae_lambda,
+            weight=weight,
+        )
+
+    def combined(self, advantage: Tensor, intrinsic: Tensor) -> Tensor:
+        """Returns the weighted sum of extrinsic and intrinsic advantages, of any shape."""
+        return self.cfg.extrinsic_weight * advantage + self.cfg.weight * intrinsic
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the loss of the reward on the steps that train it, and that of the value on all.
+
+        Shapes:
+            ``batch.obs``, ``action``, ``next_obs``: (N, ...); ``done``, ``trained``: (N,) bool;
+            ``value_target``: (N,)
+        """
+        of_step = self.reward.loss(Steps(batch.obs, batch.action, batch.next_obs, batch.done))
+        share = batch.trained.to(of_step.dtype)
+        reward_loss = (of_step * share).sum() / share.sum().clamp_min(1.0)
+        value_loss = losses.value_error(self.critic(batch.obs), batch.value_target).mean()
+        return reward_loss + value_loss, {"loss": reward_loss, "value_loss": value_loss}
+
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        """Trains the networks on a fresh rollout (T, B), then updates the scale of observations.
+
+        Returns:
+            the means of the metrics.
+        """
+        assert self.optimizer is not None
+        valid = rollout.valid
+        advantage, target = self.credit(rollout)
+        explained = explained_variance((target - advantage)[valid], target[valid])
+        table = _StepTable(self, rollout)
+        steps = optimizers.Steps(self.optimizer, self._failure)
+        sizes = minibatch_sizes(len(table.rows), self.policy.cfg.learn.batch_size)
+        with self.optimizer.phase():
+            for _ in range(self.cfg.epoch_per_collect):
+                order = permutation(len(table.rows), self.generator)
+                for index in order.split(sizes):
+                    draws = torch.rand(len(index), generator=self.generator, device=order.device)
+                    trained = draws < self.cfg.update_proportion
+                    make = partial(self._batch, table, table.rows[index], target.flatten(), trained)
+                    steps.take(self.policy.intrinsic_loss, make(), remake=make)
+                if self.optimizer.on_host:
+                    steps.check()
+        steps.check()
+        self.obs_norm.update(rollout.obs, valid)
+        metrics = {
+            **steps.mean_metrics(),
+            "reward": float(rollout.intrinsic_reward[valid].mean()),
+            "scale": float(self.scale.std),
+            "explained_variance": float(explained),
+        }
+        return {f"intrinsic_{name}": metrics[name] for name in METRICS}
+
+    @staticmethod
+    def _batch(table: _StepTable, rows: Tensor, target: Tensor, trained: Tensor) -> Batch:
+        steps = table.at(rows)
+        return Batch(**steps._asdict(), value_target=target[rows], trained=trained)
+
+    def _failure(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
+        where = f"gradient step {step} of the intrinsic reward"
+        return non_finite_step(self.networks, self.policy.state_dict(), where, loss, batch, metrics)
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of the metrics of :meth:`learn`."""
+        return [f"intrinsic_{name}" for name in METRICS]
+
+    def state_dict(self) -> dict[str, Any]:
+        parts: dict[str, Any] = {
+            "networks": self.networks,
+            "scale": self.scale,
+            "obs_norm": self.obs_norm,
+            "generator": GeneratorState(self.generator),
+            **({} if self.optimizer is None else {"optimizer": self.optimizer}),
+        }
+        return {name: part.state_dict() for name, part in parts.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.networks.load_state_dict(state["networks"])
+        self.scale.load_state_dict(state["scale"])
+        self.obs_norm.load_state_dict(state["obs_norm"])
+        GeneratorState(self.generator).load_state_dict(state["generator"])
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+
+class _StepTable:
+    """The steps of a rollout (T, C), each with the observation that follows it.
+
+    Attributes:
+        rows: (N,), of the valid steps in the flattened (T, C).
+    """
+
+    def __init__(self, intrinsic: Intrinsic, rollout: Rollout) -> None:
+        self.intrinsic = intrinsic
+        self.valid = rollout.valid
+        self.columns = self.valid.shape[1]
+        self.rows = self.valid.flatten().nonzero().squeeze(-1)
+        columns = torch.arange(self.columns, device=self.valid.device)
+        self._following = (following_rows(self.valid) * self.columns + columns).flatten()
+        last, obs = to_dict({"obs": rollout.last_obs})["obs"], to_dict({"obs": rollout.obs})["obs"]
+        self._obs = map_tree(lambda leaf, after: torch.cat([leaf, after[None]]).flatten(0, 1), obs, last)
+        self._action = map_tree(
+            lambda leaf: leaf.flatten(0, 1), to_dict({"action": rollout.action})["action"]
+        )
+        self._done = (rollout.terminated | rollout.truncated).flatten()
+
+    def all_rows(self) -> Tensor:
+        """Returns the places of all observations, the last ones among them: ((T + 1) C,)."""
+        return torch.arange(len(self.valid) * self.columns + self.columns, device=self.valid.device)
+
+    def obs_at(self, rows: Tensor) -> Any:
+        """Returns the scaled observations (N, ...) at ``rows`` (N,) on the policy's device."""
+        found = map_tree(lambda leaf: leaf.index_select(0, rows), self._obs)
+        return self.intrinsic.obs_norm(self.intrinsic.policy.on_device(found))
+
+    def at(self, rows: Tensor) -> Steps:
+        """Returns the steps at ``rows`` (N,)."""
+        action = map_tree(lambda leaf: leaf.index_select(0, rows), self._action)
+        on_device = self.intrinsic.policy.on_device
+        return Steps(
+            obs=self.obs_at(rows),
+            action=on_device(action),
+            next_obs=self.obs_at(self._following[rows]),
+            done=on_device(self._done[rows]),
+        )

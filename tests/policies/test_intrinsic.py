@@ -1,0 +1,369 @@
+"""Intrinsic rewards: RND, its scales, its returns over the ends of episodes, and its part of a policy."""
+
+import copy
+import json
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from small_worlds import SeededEnv
+from torch import nn
+from worlds import digest, trainee
+
+from ding_lite import INTRINSIC_REGISTRY, IntrinsicReward, Key, SerialPipeline, compile_config, load_policy
+from ding_lite.cli import main
+from ding_lite.data.rollout import as_rollout
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
+from ding_lite.models.intrinsic import RND, Steps
+from ding_lite.rl.returns import continuing_gae, following_rows, gae
+from ding_lite.rl.running_stats import RewardScale
+from ding_lite.trees import map_tree, to_dict
+
+KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
+SMALL = dict(type="rnd", feature_size=8, encoder_hidden_size_list=[8])
+
+
+def curious(kind="ppo", intrinsic=None, **options):
+    """Returns a small policy with RND, which has seen random observations, and its collector."""
+    policy, collector = trainee(kind, intrinsic=SMALL | (intrinsic or {}), **options)
+    shape = (256, *policy.obs_space.shape)
+    policy.warm_up(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+    return policy, collector
+
+
+def continuing_by_hand(reward, value, last_value, gamma, lam, weight):
+    """Returns advantages and targets of one column without rows that are not valid, from the definition."""
+    values = [*value, last_value]
+    delta = [reward[t] + gamma * values[t + 1] - values[t] for t in range(len(reward))]
+    advantage = []
+    for t in range(len(reward)):
+        total, factor = 0.0, 1.0
+        for k in range(t, len(reward)):
+            total += factor * delta[k]
+            if k + 1 < len(reward):
+                factor *= gamma * lam * weight[k + 1]
+        advantage.append(total)
+    return advantage, [value[t] + weight[t] * advantage[t] for t in range(len(reward))]
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_returns_that_continue_are_those_of_the_columns_without_the_rows_that_are_not_valid(stale):
+    rng = np.random.default_rng(0)
+    reward, value, weight = rng.normal(size=(3, 40, 5))
+    weight = np.abs(weight).clip(max=1.0) if stale else np.ones_like(weight)
+    last, valid = rng.normal(size=5), rng.random((40, 5)) < 0.7
+    tensors = [torch.from_numpy(x) for x in (reward, value, last, valid)]
+    tensors[1][~tensors[3]] = torch.nan
+    found = continuing_gae(
+        *tensors, gamma=0.9, gae_lambda=0.8, weight=torch.from_numpy(weight) if stale else None
+    )
+    for column in range(5):
+        rows = valid[:, column]
+        expected = continuing_by_hand(
+            reward[rows, column], value[rows, column], last[column], 0.9, 0.8, weight[rows, column]
+        )
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one.numpy()[rows, column], other, rtol=1e-10)
+            assert not one.numpy()[~rows, column].any()
+
+
+def test_returns_that_end_with_episodes_are_others():
+    reward, value = torch.rand(2, 6, 1, dtype=torch.float64)
+    done = torch.tensor([0, 0, 1, 0, 0, 0]).bool()[:, None]
+    following = torch.cat([value[1:], torch.ones(1, 1)])
+    ends = gae(reward, value, following, done, torch.zeros_like(done), gamma=0.9, gae_lambda=0.8)[0]
+    all_valid = torch.ones_like(done)
+    continues = continuing_gae(reward, value, torch.ones(1), all_valid, gamma=0.9, gae_lambda=0.8)[0]
+    assert torch.allclose(ends[3:], continues[3:])
+    assert not torch.isclose(ends[:3], continues[:3]).any()
+
+
+def test_the_next_valid_row_of_each_row():
+    valid = torch.tensor([[1, 1, 0, 0, 1, 0], [1, 0, 1, 1, 1, 1]]).bool().T
+    assert following_rows(valid).T.tolist() == [[1, 4, 4, 4, 6, 6], [2, 2, 3, 4, 5, 6]]
+
+
+def test_the_scale_of_returns_that_continue_is_that_of_the_steps_one_after_the_other():
+    rng = np.random.default_rng(1)
+    reward, valid, done = rng.normal(size=(20, 1)), rng.random((20, 1)) < 0.6, rng.random((20, 1)) < 0.3
+    scale, episodic = RewardScale(0.9, continuing=True), RewardScale(0.9)
+    for half in (slice(0, 10), slice(10, 20)):
+        scale.update_from(reward[half], done[half], valid[half])
+        episodic.update_from(reward[half], done[half], valid[half])
+    running, returns = 0.0, []
+    for step in reward[valid]:
+        running = 0.9 * running + step
+        returns.append(running)
+    assert float(scale.std) == pytest.approx(np.std(returns), rel=1e-12)
+    assert float(episodic.std) != pytest.approx(np.std(returns), rel=1e-3)
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_the_reward_of_a_step_is_the_error_on_the_next_observation(autoreset):
+    policy, collector = curious(autoreset=autoreset)
+    rollout = collector.collect()
+    policy._update_statistics(rollout)
+    stats = policy.intrinsic.obs_norm.stats[()]
+    obs = torch.cat([rollout.obs, rollout.last_obs[None]])
+    scaled = ((obs - torch.from_numpy(stats.mean)) / torch.from_numpy(stats.std)).clamp(-5, 5).float()
+    rnd = policy.intrinsic.reward
+    with torch.no_grad():
+        flat = scaled.flatten(0, 1)
+        error = (rnd.predictor(flat) - rnd.target(flat)).square().mean(-1).view(scaled.shape[:2])
+    crossed = 0
+    for t, env in rollout.valid.nonzero().tolist():
+        after = t + 1
+        while after < len(rollout.valid) and not rollout.valid[after, env]:
+            after += 1
+        crossed += after > t + 1
+        assert float(rollout.intrinsic_reward[t, env]) == pytest.approx(float(error[after, env]), rel=1e-4)
+    assert (crossed > 0) == (autoreset == "next_step")
+    assert not rollout.intrinsic_reward[~rollout.valid].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_advantage_is_the_weighted_sum_of_both(kind):
+    policy, collector = curious(kind, dict(extrinsic_weight=0.7, weight=3.0))
+    plain, _ = trainee(kind)
+    rollout = collector.collect()
+    policy._update_statistics(rollout)
+    both = policy.credit(rollout)
+    extrinsic = plain.credit(rollout)
+    intrinsic, _ = policy.intrinsic.credit(rollout)
+    assert float(intrinsic.abs().mean()) > 0.01
+    torch.testing.assert_close(both["advantage"], 0.7 * extrinsic["advantage"] + 3.0 * intrinsic)
+    for name in ("value", "value_target"):
+        assert torch.equal(both[name], extrinsic[name]), (
+            "the policy's own value is of the environment's reward"
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_weight_the_policy_learns_as_without_the_part(kind):
+    """Bit for bit; a weight of 1 is the control."""
+    digests = []
+    for intrinsic in (None, dict(extrinsic_weight=1.0, weight=0.0), dict(extrinsic_weight=1.0, weight=1.0)):
+        if intrinsic is None:
+            policy, collector = trainee(kind)
+        else:
+            policy, collector = curious(kind, intrinsic)
+        for _ in range(3):
+            metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
+            policy_metrics = {name: x for name, x in metrics.items() if not name.startswith("intrinsic")}
+        digests.append(digest([policy.model.state_dict(), policy_metrics]))
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg"])
+def test_poisoned_rows_that_are_not_valid_change_nothing(kind):
+    states = []
+    for poison in (False, True):
+        policy, collector = curious(kind, autoreset="next_step")
+        rollout = collector.collect()
+        rollout = as_rollout(map_tree(torch.clone, to_dict(rollout)))
+        rows = ~rollout.valid
+        assert rows.any()
+        if poison:
+            rollout.obs[rows] = torch.nan
+            rollout.reward[rows] = torch.nan
+        policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
+        states.append(digest([policy.model.state_dict(), policy.intrinsic.state_dict()]))
+    assert states[0] == states[1]
+
+
+def test_what_was_seen_is_less_new():
+    policy, collector = curious(
+        intrinsic=dict(learning_rate=1e-2, epoch_per_collect=20, update_proportion=1.0)
+    )
+    rollout = collector.collect()
+    sample = policy.collect_mode.get_train_sample(rollout)
+    before = float(rollout.intrinsic_reward[rollout.valid].mean())
+    policy.learn_mode.forward(sample)
+    elsewhere = torch.full_like(rollout.obs[0], 3.0)
+    new = Steps(*[None] * 2, next_obs=policy.intrinsic.obs_norm(elsewhere), done=None)
+    policy._update_statistics(rollout)
+    after = float(rollout.intrinsic_reward[rollout.valid].mean())
+    assert after < 0.2 * before
+    assert float(policy.intrinsic.reward.reward(new).mean()) > 5 * after
+
+
+def test_the_random_network_stays_as_it_is():
+    policy, collector = curious()
+    target = copy.deepcopy(policy.intrinsic.reward.target.state_dict())
+    policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
+    assert digest(target) == digest(policy.intrinsic.reward.target.state_dict())
+
+
+def test_the_share_of_steps_that_train_the_predictor():
+    policy, collector = curious(intrinsic=dict(update_proportion=0.3, epoch_per_collect=25))
+    seen, loss = [], policy.intrinsic_loss
+    policy.intrinsic_loss = lambda batch: (seen.append(batch.trained), loss(batch))[1]
+    policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
+    assert float(torch.cat(seen).float().mean()) == pytest.approx(0.3, abs=0.05)
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("rnn", [None, "gru"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_ends_bit_equal(kind, rnn, tmp_path):
+    aux = {"aux_freq": 2, "aux_train_epoch": 2} if kind.startswith("ppg") else {}
+    config = dict(
+        num_threads=1,
+        max_env_step=512,
+        env=dict(type=SeededEnv, collector_env_num=4, evaluator_env_num=2, n_evaluator_episode=2),
+        policy=dict(
+            type=kind,
+            intrinsic=SMALL,
+            model=dict(rnn=rnn, encoder_hidden_size_list=[8]),
+            collect=dict(n_sample=64),
+            learn=dict(batch_size=16, sequence_length=8) | aux,
+            eval=dict(eval_freq=0),
+        ),
+    )
+
+    def trained(folder, *limits):
+        pipeline = SerialPipeline(config, folder=tmp_path / folder, max_env_step=limits[0])
+        for _ in pipeline:
+            pass
+        for limit in limits[1:]:
+            pipeline = SerialPipeline.resume(tmp_path / folder, max_env_step=limit, trust=["small_worlds"])
+            for _ in pipeline:
+                pass
+        return pipeline
+
+    straight, resumed = trained("straight", 512), trained("resumed", 192, 512)
+    assert "intrinsic" in straight.state_dict()["policy"]
+    for part in ("policy", "collector", "learner"):
+        assert digest(straight.state_dict()[part]) == digest(resumed.state_dict()[part])
+    result = json.loads((tmp_path / "straight" / "result.json").read_text())
+    assert result["status"] == "finished"
+    names = (tmp_path / "straight" / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {f"learn/intrinsic_{name}" for name in ("reward", "loss", "explained_variance")} <= set(names)
+    load_policy(tmp_path / "straight").act(np.zeros(straight.policy.obs_space.shape, np.float32))
+
+
+class Frames(gym.Env):
+    """Images of noise; only the last column of pixels depends on the action."""
+
+    observation_space = gym.spaces.Box(0, 255, (12, 12, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.np_random.integers(0, 50, (12, 12, 3), dtype=np.uint8), {}
+
+    def step(self, action):
+        self.t += 1
+        frame = self.np_random.integers(0, 50, (12, 12, 3), dtype=np.uint8)
+        frame[:, -1] = 200 * action
+        return frame, float(action), self.t == 7, False, {}
+
+
+def test_images_are_scaled_by_their_own_statistics():
+    policy, collector = trainee("ppo", Frames, intrinsic=dict(type="rnd"))
+    seen = []
+    reward = policy.intrinsic.reward
+    policy.warm_up(
+        torch.from_numpy(np.random.default_rng(0).integers(0, 50, (200, 12, 12, 3), dtype=np.uint8))
+    )
+    forward = reward.loss
+    reward.loss = lambda steps: (seen.append(steps.next_obs), forward(steps))[1]
+    policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
+    frames = torch.cat(seen)
+    assert frames.dtype == torch.float32
+    assert float(frames[:, :, :-1].std()) == pytest.approx(1.0, abs=0.15)
+    assert float(frames.abs().max()) == 5.0, "obs_clip"
+    assert all(part.scale == 1.0 for part in policy.intrinsic.networks.modules() if hasattr(part, "scale"))
+
+
+class ForwardError(IntrinsicReward):
+    """The reward of a user: the error of a model of the next observation."""
+
+    config = dict(width=Key(16, low=1))
+
+    def __init__(self, obs_space, action_space, width=16):
+        super().__init__(obs_space, action_space)
+        size = obs_space.shape[0]
+        self.model = nn.Sequential(
+            nn.Linear(size + int(action_space.n), width), nn.ReLU(), nn.Linear(width, size)
+        )
+
+    def reward(self, steps):
+        return self.loss(steps)
+
+    def loss(self, steps):
+        action = nn.functional.one_hot(steps.action, int(self.action_space.n))
+        error = (self.model(torch.cat([steps.obs, action], -1)) - steps.next_obs).square().mean(-1)
+        return error.masked_fill(steps.done, 0.0)
+
+
+def test_a_reward_of_ones_own(monkeypatch):
+    monkeypatch.setattr(INTRINSIC_REGISTRY, "_entries", dict(INTRINSIC_REGISTRY._entries))
+    INTRINSIC_REGISTRY.register("forward_error")(ForwardError)
+    policy, collector = trainee("ppg", intrinsic=dict(type="forward_error", width=4))
+    policy.warm_up(torch.randn(64, *policy.obs_space.shape))
+    rollout = collector.collect()
+    metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
+    assert metrics["intrinsic_reward"] > 0
+    assert not rollout.intrinsic_reward[rollout.terminated | rollout.truncated].any()
+    with pytest.raises(ConfigError, match="policy.intrinsic.widht.*width"):
+        trainee("ppo", intrinsic=dict(type="forward_error", widht=4))
+
+
+@pytest.mark.parametrize(
+    ("result", "error"),
+    [(lambda n: torch.zeros(n, 1), ContractError), (lambda n: torch.full((n,), torch.nan), NumericsError)],
+)
+def test_rewards_that_are_no_finite_number_per_step_are_refused(result, error):
+    policy, collector = curious()
+    policy.intrinsic.reward.reward = lambda steps: result(len(steps.done))
+    with pytest.raises(error):
+        policy.collect_mode.get_train_sample(collector.collect())
+
+
+@pytest.mark.parametrize(
+    ("intrinsic", "words"),
+    [
+        (dict(type="rdn"), "rnd"),
+        (dict(type="rnd", weigth=2.0), "weight"),
+        (dict(type="rnd", discount_factor=1.0), "discount_factor"),
+        (dict(weight=2.0), "policy.intrinsic"),
+        (dict(type="rnd", encoder={"type": "nature"}), "nature_cnn"),
+    ],
+)
+def test_faults_of_the_section_are_named(intrinsic, words):
+    with pytest.raises(ConfigError, match=words):
+        compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"intrinsic": intrinsic}})
+
+
+def test_the_command_line_trains_with_it_and_lists_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    argv = ["train", "--env", "CartPole-v1", "--exp-name", "run", "--max-env-step", "256", "--quiet"]
+    argv += ["policy.intrinsic.type=rnd", "policy.intrinsic.weight=0.5", "policy.collect.n_sample=128"]
+    assert main([a for a in argv if a != "--quiet"]) == 0
+    assert main(["list", "intrinsic"]) == 0
+    assert "rnd " in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert config["policy"]["intrinsic"]["weight"] == 0.5
+
+
+def test_a_checkpoint_does_not_import_a_reward_that_only_it_names(tmp_path):
+    policy, _ = curious()
+    assert isinstance(policy.intrinsic.reward, RND)
+    config = dict(
+        max_env_step=64,
+        env=dict(type=SeededEnv, collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1),
+        policy=dict(intrinsic=SMALL, collect=dict(n_sample=64), learn=dict(batch_size=16)),
+    )
+    for _ in SerialPipeline(config, folder=tmp_path / "run"):
+        pass
+    file = next((tmp_path / "run" / "ckpt").glob("*/config.json"), None)
+    if file is None:
+        pytest.fail("a checkpoint has a config.json")
+    saved = json.loads(file.read_text())
+    saved["config"]["policy"]["intrinsic"]["type"] = "antigravity:RND"
+    file.write_text(json.dumps(saved))
+    with pytest.raises(CheckpointError):
+        load_policy(file.parent)
