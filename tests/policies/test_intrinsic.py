@@ -185,7 +185,7 @@ def test_what_was_seen_is_less_new():
     policy._update_statistics(rollout)
     after = float(rollout.intrinsic_reward[rollout.valid].mean())
     assert after < 0.2 * before
-    assert float(policy.intrinsic.reward.reward(new).mean()) > 5 * after
+    assert float(policy.intrinsic.reward.reward(new).mean().detach()) > 5 * after
 
 
 def test_the_random_network_stays_as_it_is():
@@ -308,7 +308,7 @@ def test_a_reward_of_ones_own(monkeypatch):
     metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
     assert metrics["intrinsic_reward"] > 0
     assert not rollout.intrinsic_reward[rollout.terminated | rollout.truncated].any()
-    with pytest.raises(ConfigError, match="policy.intrinsic.widht.*width"):
+    with pytest.raises(ConfigError, match="policy.intrinsic: .*widht.*width"):
         trainee("ppo", intrinsic=dict(type="forward_error", widht=4))
 
 
