@@ -54,6 +54,25 @@ def test_the_new_run_trains_and_is_resumed_like_any_other(trained, tmp_path):
     assert [progress.iteration for progress in again] == [2]
 
 
+@pytest.mark.parametrize("arch", ["dual", "shared"])
+def test_ppo_weights_begin_a_ppg_run_whose_auxiliary_head_is_new(arch, tmp_path):
+    shared = {"policy": {"model": {"share_encoder": arch == "shared"}}}
+    for _ in SerialPipeline(merged(CONFIG, shared), folder=tmp_path / "ppo"):
+        pass
+    phasic = {"policy": {"type": "ppg", "model": {"arch": arch}, "learn": {"aux_freq": 1}}}
+    config = merged(CONFIG, phasic)
+    config["policy"]["learn"].pop("epoch_per_collect", None)
+    pipeline = SerialPipeline(config, folder=tmp_path / "ppg", init_from=tmp_path / "ppo")
+    old, new = load_policy(tmp_path / "ppo").model.state_dict(), pipeline.policy.model.state_dict()
+    heads = {name for name in new if name not in old}
+    assert heads == {name for name in new if name.startswith("auxiliary_head.")}
+    assert heads
+    assert all(torch.equal(old[name], new[name]) for name in old)
+    assert "auxiliary head" in (tmp_path / "ppg" / "log.txt").read_text()
+    for progress in pipeline:
+        assert progress.metrics["learn/aux_updates"] > 0
+
+
 def test_weights_of_another_shape_are_refused_with_all_that_does_not_fit(trained, tmp_path):
     other = merged(CONFIG, {"policy": {"model": {"encoder_hidden_size_list": [8]}}})
     with pytest.raises(CheckpointError) as caught:
