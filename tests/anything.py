@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
@@ -72,3 +74,17 @@ class Anything(gym.Env):
         over, seed_says = self.t >= 5, self.games % 2 == 0
         obs = self.observation_space.sample()
         return obs, 1.0, over and seed_says, over and not seed_says, self.info()
+
+
+class SeededAnything(Anything):
+    """An Anything whose episodes depend on their seeds alone, so that they can be played again."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.observation_space = copy.deepcopy(self.observation_space)  # with a generator of its own
+
+    def reset(self, *, seed=None, options=None):
+        gym.Env.reset(self, seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        self.t, self.games = 0, int(self.np_random.integers(2))
+        return self.observation_space.sample(), self.info()
