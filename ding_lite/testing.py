@@ -24,6 +24,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.memories import begin_episodes
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout, as_rollout
+from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
@@ -225,14 +226,10 @@ def _check_memory(policy: ActorCriticPolicy, rollout: Rollout) -> None:
     """Compares values along the sequences of a rollout, and their gradient, with those of single steps."""
     memory, model = policy.memory, policy.model
     assert memory is not None
-    training_set = memory.training_set(
-        rollout,
-        {"obs": map_tree(lambda leaf: leaf.flatten(0, 1), policy.scaled(rollout.obs))},
-        torch.arange(rollout.valid.numel()),
-        normalize_advantage=False,
-    )
-    packed = training_set.table.packed(training_set.sequences)
-    along = model.compute_critic(training_set.batch(training_set.sequences).obs)
+    # No cut but at episode starts: a cut ends the gradient, and that of single steps does not end there.
+    table = SequenceTable(rollout, Grid(STEPS_OF_CHECK))
+    packed = table.packed(torch.arange(len(table), device=table.counts.device))
+    along = model.compute_critic(memory.packed_inputs(packed, rollout))
     state, values = map_tree(lambda leaf: leaf[0], rollout.memory), []
     for obs, done in zip(rollout.obs, (rollout.terminated | rollout.truncated).cpu().numpy(), strict=True):
         _, value, state = model.step(single_steps(policy.scaled(obs), state))

@@ -38,6 +38,7 @@ class Limits:
     batch_size: int = 1
     whole_episodes: bool = False  # rollouts have whole episodes in each column, and different lengths
     segment: int = 0  # steps of the segments that rollouts are cut into; 0: they are not cut
+    grid: Grid | None = None  # where the rollouts of a policy with memory are cut into sequences
 
     @property
     def ragged(self) -> bool:
@@ -181,7 +182,7 @@ class ReplayBuffer:
     @property
     def _layout(self) -> list[Any]:
         """What a column holds; a saved buffer with another layout cannot be continued."""
-        return [self.limits.whole_episodes, self.limits.segment]
+        return [self.limits.whole_episodes, self.limits.segment, *(self.limits.grid or ())]
 
     def clear(self) -> None:
         """Drops all rollouts."""
@@ -285,66 +286,103 @@ class SampleMemory:
 
 
 class RolloutMemory:
-    """The rollouts of the last iterations side by side (T, C), on the host, for a policy with memory.
+    """The rollouts of the last iterations, on the host, for a policy with memory.
+
+    Args:
+        grid: where rollouts are cut into sequences.
 
     Attributes:
-        data: obs, valid, terminated, truncated, value_target, and the memories; None when empty.
-        starts: the first column of each iteration.
+        starts: the first column of each iteration in :attr:`data`.
     """
 
     FIELDS = ("obs", "valid", "terminated", "truncated", "value_target", "memory")
 
-    def __init__(self) -> None:
-        self.data: Rollout = None
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
         self.starts: dict[int, int] = {}
+        self._rollouts: list[Rollout] = []
+        self._places: dict[int, int] = {}  # of the rollouts that have an iteration's columns
         self._table: SequenceTable | None = None
 
     @property
     def size(self) -> int:
         """Number of valid samples."""
-        return 0 if self.data is None else int(self.data.valid.sum())
+        return sum(int(rollout.valid.sum()) for rollout in self._rollouts)
 
     def append(self, iteration: int, rollout: Rollout) -> None:
-        """Adds a copy of the rollout (T, B) of one iteration; a shorter one is padded."""
+        """Adds a copy of the rollout (T, B) of one iteration."""
         fields = {name: map_tree(lambda leaf: leaf.cpu().clone(), rollout[name]) for name in self.FIELDS}
-        added = as_rollout(fields)
-        self.starts[iteration] = 0 if self.data is None else self.data.valid.shape[1]
-        if self.data is not None:
-            longest = max(len(self.data.valid), len(added.valid))
-            added = side_by_side(padded(self.data, longest), padded(added, longest))
-        self.data = added
+        self.starts[iteration] = sum(each.valid.shape[1] for each in self._rollouts)
+        self._places[iteration] = len(self._rollouts)
+        self._rollouts.append(as_rollout(fields))
         self._table = None
 
-    def table(self, grid: Grid) -> SequenceTable:
+    @property
+    def data(self) -> Rollout:
+        """All rollouts side by side (T, C); shorter ones are padded."""
+        if len(self._rollouts) > 1:
+            self._rollouts = [_joined(self._rollouts)]
+            self._places = dict.fromkeys(self._places, 0)
+        return self._rollouts[0]
+
+    def table(self) -> SequenceTable:
         """Returns the sequences of all rollouts."""
         if self._table is None:
-            self._table = SequenceTable(self.data, grid)
+            self._table = SequenceTable(self.data, self.grid)
         return self._table
 
     def write_targets(self, iteration: int, value_target: Tensor) -> None:
         """Replaces the targets of the columns of an iteration by those (T, B) that are given."""
         steps, columns = value_target.shape
         if columns:
-            start = self.starts[iteration]
-            rows = min(steps, len(self.data.valid))  # each may be padded
-            self.data.value_target[:rows, start : start + columns] = value_target[:rows].cpu()
+            place = self._places[iteration]
+            start = self.starts[iteration] - sum(x.valid.shape[1] for x in self._rollouts[:place])
+            target = self._rollouts[place].value_target
+            rows = min(steps, len(target))  # each may be padded
+            target[:rows, start : start + columns] = value_target[:rows].cpu()
 
     def clear(self) -> None:
         """Drops all rollouts."""
-        self.data, self.starts, self._table = None, {}, None
+        self.starts, self._rollouts, self._places, self._table = {}, [], {}, None
 
     def state_dict(self) -> dict[str, Any]:
         return {
+            "grid": list(self.grid),
             "iterations": list(self.starts),
             "starts": list(self.starts.values()),
-            "data": None if self.data is None else to_dict(self.data),
+            "places": list(self._places.values()),
+            "rollouts": [to_dict(rollout) for rollout in self._rollouts],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.clear()
-        if state["data"] is not None:
-            self.data = as_rollout(to_device(state["data"], torch.device("cpu")))
-        self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
+        if list(state["grid"]) != list(self.grid):
+            return  # a run that was resumed with sequences of another length
+        host = torch.device("cpu")
+        self._rollouts = [as_rollout(to_device(rollout, host)) for rollout in state["rollouts"]]
+        iterations = [int(iteration) for iteration in state["iterations"]]
+        self.starts = dict(zip(iterations, map(int, state["starts"]), strict=True))
+        self._places = dict(zip(iterations, map(int, state["places"]), strict=True))
+
+
+def _joined(rollouts: list[Rollout]) -> Rollout:
+    """Returns rollouts side by side, padded to the longest, and empties the list.
+
+    Each rollout is freed once it is copied. The memory of the result is taken from the system only as it is
+    written, so that there are never two copies of all.
+    """
+    columns = sum(rollout.valid.shape[1] for rollout in rollouts)
+    longest = to_dict(max(rollouts, key=lambda rollout: len(rollout.valid)))
+    whole = map_tree(
+        lambda leaf: torch.zeros((len(leaf), columns, *leaf.shape[2:]), dtype=leaf.dtype), longest
+    )
+    start = 0
+    while rollouts:
+        rollout = to_dict(rollouts.pop(0))
+        width = rollout["valid"].shape[1]
+        map_tree(lambda to, leaf, s=start, w=width: to[: len(leaf), s : s + w].copy_(leaf), whole, rollout)
+        start += width
+    return as_rollout(whole)
 
 
 def host_memory() -> int | None:

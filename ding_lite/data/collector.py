@@ -132,7 +132,9 @@ class Collector:
         """Prepares environments, storage and records for a rollout."""
         for group, pending in enumerate(self._pending):
             if pending is not None:  # an error interrupted the last rollout while the group was stepping
-                self._receive(group)
+                transition = self._receive(group)
+                if self.memories is not None:
+                    self.memories.after(0, group, pending[1]["state"], transition)
         if self.quota is not None:
             self.quota.begin()
             self._start_from(self._watch.reset("collect", "episodes", self.episode_count))

@@ -77,7 +77,7 @@ class Memories:
         """Takes the memories after row ``t`` of a group.
 
         Returns:
-            those of the episodes that were cut at this row (K, ...), or None.
+            those of the episodes that were cut at this row (K, ...), on the host, or None.
         """
         envs = self._env_indices[group]
         for k in np.flatnonzero(~transition.valid):
@@ -85,13 +85,15 @@ class Memories:
             self._before_lost[t, int(envs[k])] = before
         final = None
         if transition.final_obs is not None:
-            final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)], state)
+            final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)].cpu(), state)
         self.of_groups[group] = begin_episodes(state, ends_of(transition), self._initial_state(len(envs)))
         return final
 
     def before_lost(self, t: int, envs: np.ndarray) -> Tree:
-        """Returns the memories (K, ...) with which lost steps of row ``t`` were chosen."""
-        return map_tree(lambda *leaves: torch.stack(leaves), *[self._before_lost[t, int(e)] for e in envs])
+        """Returns the memories (K, ...) with which lost steps of row ``t`` were chosen, on the host."""
+        return map_tree(
+            lambda *leaves: torch.stack(leaves).cpu(), *[self._before_lost[t, int(e)] for e in envs]
+        )
 
     def fields(self, steps: int) -> dict[str, Any]:
         """Returns the fields ``memory`` (slots, B, ...) and ``last_memory`` (B, ...) of a rollout."""

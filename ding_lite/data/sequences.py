@@ -214,17 +214,23 @@ class SequenceSet:
 
 
 def part_count(counts: Tensor, batch_size: int) -> int:
-    """Returns the number of minibatches of about ``batch_size`` samples, of sequences of ``counts`` (S,)."""
-    return max(1, min(len(counts), round(int(counts.sum()) / batch_size)))
+    """Returns the number of minibatches of about ``batch_size`` samples, of sequences of ``counts`` (S,).
+
+    A minibatch has, on average, at least as many samples as the longest sequence, so that none is empty.
+    """
+    total = int(counts.sum())
+    return max(1, min(round(total / batch_size), total // int(counts.max())))
 
 
 def split_evenly(index: Tensor, counts: Tensor, parts: int) -> list[Tensor]:
     """Splits sequences, in their order, into parts of about equally many samples.
 
+    No part is empty if ``parts`` times the longest sequence is not more than all samples.
+
     Shapes:
         index, counts: (S,)
     """
     # With all samples side by side, a sequence is in the part in which its middle lies.
-    middle = counts.cumsum(0) - counts / 2
+    middle = counts.cumsum(0).double() - counts / 2
     part = (middle * parts / counts.sum()).long().clamp(max=parts - 1)
     return [chosen for chosen in (index[part == k] for k in range(parts)) if len(chosen)]

@@ -229,6 +229,10 @@ class VAC(ActorCritic):
         critic_features = features if self.critic_encoder is None else self.critic_encoder(obs)
         return self.actor_head(features), self.critic_head(critic_features).squeeze(-1)
 
+    def _shared_features(self, features: Tensor) -> Tensor:
+        """Returns the input of the value head, of features that it shares with the policy's head."""
+        return features
+
     def initial_state(self, n: int) -> Tree | None:
         encoders = [e for e in (self.actor_encoder, self.critic_encoder) if isinstance(e, MemoryEncoder)]
         return {encoder.name: encoder.memory.initial_state(n) for encoder in encoders} or None
@@ -238,7 +242,7 @@ class VAC(ActorCritic):
         assert isinstance(actor, MemoryEncoder)
         features, state = actor.step(inputs)
         after = {actor.name: state}
-        critic_features = features
+        critic_features = self._shared_features(features)
         if isinstance(critic, MemoryEncoder):
             critic_features, after[critic.name] = critic.step(inputs)
         return self.actor_head(features), self.critic_head(critic_features).squeeze(-1), after

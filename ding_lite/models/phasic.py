@@ -91,7 +91,10 @@ class PPG(VAC, PhasicActorCritic):
         if self.critic_encoder is not None:
             features: Tensor = self.critic_encoder(obs)
             return features
-        return actor_features.detach() if self.arch == "detach" else actor_features
+        return self._shared_features(actor_features)
+
+    def _shared_features(self, features: Tensor) -> Tensor:
+        return features.detach() if self.arch == "detach" else features
 
     def compute_critic(self, obs: Any) -> Tensor:
         if self.critic_encoder is not None:

@@ -21,18 +21,16 @@ from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode
 from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.segments import in_segments, put_together
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.intrinsic import Intrinsic
-from ding_lite.policies.memory import PolicyMemory
+from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
 from ding_lite.trees import Tree, leading_size, map_tree, observation_to_tree, tree_leaves
-
-CHUNK_BYTES = 2**24  # of float32 input to a network in one call
 
 
 class ActorCriticPolicy(Policy):
@@ -201,11 +199,16 @@ class ActorCriticPolicy(Policy):
             value: (T, B), if the newest network has computed them already.
         """
         valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
+        has_memory = self.memory is not None
+        if has_memory and "last_memory" not in rollout.keys():  # noqa: SIM118 - as below
+            raise ContractError(
+                "get_train_sample: the rollout has no memory and last_memory, which a policy with memory "
+                "needs; collect with ding_lite.data.collector.Collector, or store them as it does"
+            )
         if value is None:
             value = self.rollout_values(rollout)
         next_value = torch.empty_like(value)
         next_value[:-1] = value[1:]
-        has_memory = self.memory is not None
         memory = {"state": rollout.last_memory} if has_memory else {}
         next_value[-1] = self.values(rollout.last_obs, lead=1, **memory)
         if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__

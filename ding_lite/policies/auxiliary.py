@@ -204,7 +204,8 @@ class AuxiliarySequences(AuxiliaryPhase):
     memory: RolloutMemory
 
     def _new_memory(self) -> RolloutMemory:
-        return RolloutMemory()
+        assert self.policy.memory is not None
+        return RolloutMemory(self.policy.memory.grid)
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
         self.memory.append(iteration, rollout)
@@ -222,8 +223,7 @@ class AuxiliarySequences(AuxiliaryPhase):
 
     @property
     def _table(self) -> SequenceTable:
-        assert self.policy.memory is not None
-        return self.memory.table(self.policy.memory.grid)
+        return self.memory.table()
 
     def _measured(self) -> Tensor:
         table = self._table
@@ -260,5 +260,11 @@ class AuxiliarySequences(AuxiliaryPhase):
 
     @torch.no_grad()
     def _measure(self, index: Tensor, old_logit: Any) -> Tensor:
-        batch = self.batch(index, old_logit)
-        return self._changes(self._outputs(batch.obs, batch.old_logit), batch.value_target)
+        assert self.policy.memory is not None
+        batches = [
+            self.batch(part, old_logit)
+            for part in self.policy.memory.chunks(index, self._table.counts[index], self.memory.data.obs)
+        ]
+        found = [self._outputs(batch.obs, batch.old_logit) for batch in batches]
+        joined = {name: torch.cat([outputs[name] for outputs in found]) for name in found[0]}
+        return self._changes(joined, torch.cat([batch.value_target for batch in batches]))

@@ -279,13 +279,18 @@ class Policy:
 
         Args:
             first: (B,), True for the episodes of a batch that begin; None: all begin.
+
+        Raises:
+            ContractError: if ``first`` has another shape.
         """
         state = self._state_of_act
         if state is None or self.memory is None or first is None:
             self._state_of_act = None
             return
-        initial = self.memory.initial_state(leading_size(state))
-        self._state_of_act = begin_episodes(state, np.asarray(first, bool), initial)
+        first, n = np.asarray(first, bool), leading_size(state)
+        if first.shape != (n,):
+            raise ContractError(f"reset: expected first of the shape ({n},), got {first.shape}")
+        self._state_of_act = begin_episodes(state, first, self.memory.initial_state(n))
 
     def _remembered(self, n: int) -> Tree | None:
         """Returns the memory that :meth:`act` left, of ``n`` episodes."""

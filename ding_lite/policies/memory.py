@@ -7,6 +7,7 @@ Shapes: B environments, T steps, C columns of rollouts, N samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -22,7 +23,8 @@ from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
-CHUNK_SAMPLES = 2**13  # that a network is given in one call
+# What a network is given in one call: samples, and bytes of float32 input.
+CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24
 
 
 class Remembering(Protocol):
@@ -124,8 +126,8 @@ class PolicyMemory:
         flat = [_flat(other) for other in others]
         shape = rollout.valid.shape
         result: Any = None
-        parts = max(1, int(table.counts.sum()) // CHUNK_SAMPLES)
-        for part in split_evenly(torch.arange(len(table), device=table.counts.device), table.counts, parts):
+        all_sequences = torch.arange(len(table), device=table.counts.device)
+        for part in self.chunks(all_sequences, table.counts, rollout.obs):
             packed = table.packed(part)
             inputs = self._scaled(packed.inputs(obs, stored, self.initial_state))
             rows = packed.rows
@@ -134,6 +136,18 @@ class PolicyMemory:
                 result = map_tree(lambda leaf: leaf.new_zeros((shape.numel(), *leaf.shape[1:])), found)
             map_tree(lambda to, leaf, r=rows: to.index_copy_(0, r.to(leaf.device), leaf), result, found)
         return map_tree(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), result)
+
+    @staticmethod
+    def chunks(index: Tensor, counts: Tensor, obs: Any) -> list[Tensor]:
+        """Splits sequences into parts that a network is given in one call.
+
+        Shapes:
+            index, counts: (S,); obs: (T, C, ...), for the size of an observation
+        """
+        samples = int(counts.sum())
+        sample_bytes = 4 * sum(leaf[0, 0].numel() for leaf in tree_leaves(obs))
+        parts = max(samples / CHUNK_SAMPLES, samples * sample_bytes / CHUNK_BYTES)
+        return split_evenly(index, counts, max(1, min(len(index), math.ceil(parts))))
 
     def packed_inputs(self, packed: Packed, rollout: Rollout) -> Sequences:
         """Returns some sequences of a rollout as the model takes them."""

@@ -248,8 +248,9 @@ class PPOPolicy(ActorCriticPolicy):
         learn, collect = self.cfg.learn, self.cfg.collect
         whole_episodes = collect.n_episode is not None
         segment = collect.unroll_len if collect.unroll_len > 1 else 0
+        grid = None if self.memory is None else self.memory.grid
         if self.cfg.on_policy:
-            return Limits(max_use=epochs, whole_episodes=whole_episodes, segment=segment)
+            return Limits(max_use=epochs, whole_episodes=whole_episodes, segment=segment, grid=grid)
         steps = learn.update_per_collect
         if steps is None and not whole_episodes:
             steps = math.ceil(reuse * collect.n_sample / learn.batch_size)
@@ -262,6 +263,7 @@ class PPOPolicy(ActorCriticPolicy):
             batch_size=learn.batch_size,
             whole_episodes=whole_episodes,
             segment=segment,
+            grid=grid,
         )
 
     @property

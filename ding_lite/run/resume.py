@@ -67,6 +67,8 @@ KINDS = {
     "policy.collect.unroll_len": REFUSED,
     "policy.learn": WARNED,
     "policy.learn.value_norm": REFUSED,
+    "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores memories
+    "policy.learn.burn_in": REFUSED,
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two
     "policy.learn.critic_epoch_per_collect": REFUSED,
     "policy.learn.aux_freq": REFUSED,  # the size of the sample memory

@@ -146,8 +146,9 @@ def _in_workers(count: int, double_buffer: bool, manager: Mapping[str, Any]) -> 
 
 
 def _compilations(config: Config, present: Profile) -> list[Setting]:
-    has_key = "compile" in config.values.policy.learn
-    return [{"policy.learn.compile": not present.compiled}] if has_key else []
+    policy = config.values.policy
+    compiles = "compile" in policy.learn and not policy.model.get("rnn")
+    return [{"policy.learn.compile": not present.compiled}] if compiles else []
 
 
 def _thread_counts(present: Profile) -> list[Setting]:

@@ -101,6 +101,20 @@ def test_memories_are_stored_before_the_rows_that_sequences_begin_with():
             assert slots == list(range(grid.slots(steps)))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_minibatch_is_empty_or_far_from_the_mean(seed):
+    """Also where sequences are longer than batch_size: a minibatch has then about as many as the longest."""
+    rng = np.random.default_rng(seed)
+    counts = torch.from_numpy(np.concatenate([rng.integers(1, 65, rng.integers(1, 200)), [64]]))
+    counts = counts[torch.randperm(len(counts), generator=torch.Generator().manual_seed(seed))]
+    for batch_size in (2, 8, 32, 64, 256):
+        parts = part_count(counts, batch_size)
+        sizes = [int(counts[part].sum()) for part in split_evenly(torch.arange(len(counts)), counts, parts)]
+        assert len(sizes) == parts
+        assert min(sizes) >= 1
+        assert max(sizes) <= max(2 * batch_size, 64) + 64
+
+
 def test_minibatches_of_whole_sequences_have_about_equally_many_samples():
     counts = torch.tensor([10, 1, 3, 8, 2, 9, 4, 3])
     assert part_count(counts, 10) == 4
@@ -108,4 +122,5 @@ def test_minibatches_of_whole_sequences_have_about_equally_many_samples():
     assert torch.cat(parts).tolist() == list(range(8))
     assert [int(counts[part].sum()) for part in parts] == [10, 12, 11, 7]
     assert part_count(torch.tensor([5, 5]), 1) == 2
+    assert part_count(torch.tensor([64, 1]), 32) == 1, "no minibatch of one sample"
     assert part_count(torch.tensor([5, 5]), 100) == 1

@@ -192,3 +192,17 @@ def test_a_cuda_graph_takes_the_steps_that_torch_takes_without():
         assert told == pytest.approx(expected, rel=1e-3, abs=1e-4)
     assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
     assert policy.optimizer.gradients.torch._of_full.cuda_graph
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and there is none")
+@pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
+def test_a_policy_with_memory_and_an_intrinsic_reward_learns_on_a_gpu(kind):
+    """Its episodes are cut, too."""
+    policy, collector = trainee(kind, device="cuda", model={"rnn": "gru"}, intrinsic={"type": "rnd"})
+    policy.warm_up(torch.randn(64, *policy.obs_space.shape))
+    cut = 0
+    for _ in range(3):
+        rollout = collector.collect()
+        cut += int(rollout.truncated.sum())
+        assert policy.learn_mode.forward(rollout)["updates"] > 0
+    assert cut > 0

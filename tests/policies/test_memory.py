@@ -11,11 +11,11 @@ from small_worlds import SeededBox, SeededEnv
 from torch import nn
 from worlds import digest, merged, trainee
 
-from ding_lite import SerialPipeline, load_policy
+from ding_lite import SerialPipeline, check_policy, load_policy
 from ding_lite.cli import main
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import ConfigError, ContractError
-from ding_lite.trees import map_tree, to_dict
+from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
@@ -312,6 +312,105 @@ def repeat_first(kind, rnn, folder, steps=100_000):
 def test_the_first_observation_is_remembered_and_not_without_memory(kind, rnn, tmp_path):
     assert repeat_first(kind, rnn, tmp_path / "with") > 0.95
     assert repeat_first(kind, None, tmp_path / "without", steps=40_000) < 0.5
+
+
+def grown(kind, grid, folder):
+    """Trains a run with sequences of ``grid``."""
+    length, burn_in = grid
+    learn = dict(batch_size=16, sequence_length=length, burn_in=burn_in)
+    learn |= dict(aux_freq=3, aux_train_epoch=1) if kind.startswith("ppg") else {}
+    config = dict(
+        num_threads=1,
+        max_env_step=128,
+        env=dict(type=SeededEnv, collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1),
+        policy=dict(
+            type=kind,
+            model=dict(rnn="gru", rnn_hidden_size=6, encoder_hidden_size_list=[8]),
+            collect=dict(n_sample=64),
+            learn=learn,
+            eval=dict(eval_freq=0),
+        ),
+    )
+    for _ in SerialPipeline(config, folder=folder):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg"])
+@pytest.mark.parametrize("change", [{"sequence_length": 14}, {"sequence_length": 5}, {"burn_in": 3}])
+def test_sequences_of_another_length_do_not_continue_stored_memories(kind, change, tmp_path):
+    grown(kind, (7, 0), tmp_path / "run")
+    changes = {f"policy.learn.{name}": value for name, value in change.items()}
+    resume = dict(changes={**changes, "max_env_step": 256}, trust=["small_worlds"])
+    with pytest.raises(ConfigError, match=next(iter(changes))):
+        SerialPipeline.resume(tmp_path / "run", **resume)
+    pipeline = SerialPipeline.resume(tmp_path / "run", override=True, **resume)
+    policy = pipeline.policy
+    if kind == "ppg":
+        assert policy.auxiliary.memory.size == 0
+    else:
+        assert policy.sources["policy"].buffer.data is None
+    for progress in pipeline:
+        assert progress.metrics["learn/updates"] > 0
+
+
+@pytest.mark.parametrize(("shown", "first"), [(4, [True]), (1, [True, False]), (4, [True, False])])
+def test_a_reset_of_another_number_of_episodes_is_refused(shown, first):
+    policy, collector = with_memory()
+    policy.act(np.zeros((shown, *policy.obs_space.shape), np.float32))
+    with pytest.raises(ContractError, match=rf"\({shown},\)"):
+        policy.reset(np.array(first))
+
+
+def test_a_rollout_without_memories_is_refused():
+    policy, _ = with_memory()
+    _, collector = trainee("ppo")
+    with pytest.raises(ContractError, match="last_memory"):
+        policy.collect_mode.get_train_sample(collector.collect())
+
+
+def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):
+    policy, collector = with_memory()
+    rollout = policy.collect_mode.get_train_sample(collector.collect())
+    whole, sizes = policy.rollout_values(rollout), []
+    critic = policy.model.compute_critic
+    policy.model.compute_critic = lambda inputs: (sizes.append(len(inputs.obs)), critic(inputs))[1]
+    monkeypatch.setattr("ding_lite.policies.memory.CHUNK_BYTES", 10 * 4 * 3)  # of 10 samples
+    torch.testing.assert_close(policy.rollout_values(rollout), whole)
+    assert len(sizes) > 3
+    assert max(sizes) < 20
+
+
+def test_an_interrupted_step_begins_the_memory_of_an_episode_that_it_ended(monkeypatch):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    policy, collector = with_memory()
+    collector.collect()
+    begun = 0
+    for _ in range(10):
+        with monkeypatch.context() as patch:
+            patch.setattr(collector, "_finish_row", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                collector.collect()
+        assert collector._pending[0] is not None, "sent, and not received"
+        collector._begin_rollout()
+        begins = collector.obs[0][:, 0] == 0  # SeededEnv counts its steps
+        (memory,) = tree_leaves(collector.memories.of_groups[0])[:1]
+        assert (memory.flatten(1) == 0).all(1).tolist() == begins.tolist()
+        begun += int(begins.sum())
+    assert begun > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("ppo", dict(learn=dict(sequence_length=5))),
+        ("ppg", dict(model=dict(arch="detach"), learn=dict(aux_freq=1))),
+        ("ppg", dict(model=dict(arch="shared"), learn=dict(sequence_length=4, burn_in=3))),
+    ],
+)
+def test_check_policy_passes_with_every_length_and_arch(kind, options):
+    check_policy(kind, merged(dict(model=dict(rnn="gru", rnn_hidden_size=6)), options), learns=False)
 
 
 def test_a_loaded_policy_remembers(tmp_path):

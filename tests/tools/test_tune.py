@@ -162,6 +162,15 @@ def test_one_environment_has_no_halves():
     assert HALVES not in settings(compile_config(config), measured())
 
 
+def test_a_policy_with_memory_is_not_compiled():
+    config = config_of("base")
+    plain = settings(compile_config(config), measured(gradient=1.0))
+    config["policy"] = {**config.get("policy", {}), "model": {"rnn": "gru"}}
+    with_memory = settings(compile_config(config), measured(gradient=1.0))
+    assert any("policy.learn.compile" in setting for setting in plain)
+    assert not any("policy.learn.compile" in setting for setting in with_memory)
+
+
 def test_nothing_that_changes_what_is_learned_is_tried():
     tried = settings(compile_config(config_of("base")), measured())
     keys = {key for setting in tried for key in setting}
