@@ -113,7 +113,47 @@ SCALE_ARMS = {
     },
 }
 
+# Solved only by remembering the first of 20 observations; the same rollouts and epochs in all arms.
+MEMORY = (
+    "max_env_step=300000",
+    "policy.collect.n_sample=2048",
+    "policy.learn.batch_size=512",
+    "policy.eval.eval_freq=10000",
+)
+MEMORY_TASKS = {
+    "repeat_first": (*MEMORY, "env.type=memory_env:RepeatFirst", "env.stop_value=0.96"),
+    "tmaze": (*MEMORY, "env.stop_value=3.9"),
+}
+MEMORY_ARMS = {
+    "ppo_none": ("policy.model.rnn=None", "policy.learn.epoch_per_collect=4"),
+    **{
+        f"{kind}_{rnn}": (f"policy.type={kind}", f"policy.model.rnn={rnn}", *epochs)
+        for kind, epochs in {"ppo": ("policy.learn.epoch_per_collect=4",), "ppg": _epochs(4)}.items()
+        for rnn in ("lstm", "gru")
+    },
+}
+
 COMPARISONS = {
+    "memory": Comparison(
+        {
+            f"{task}.{arm}": Row("tmaze_ppo", overrides=(*overrides, *of_arm))
+            for task, overrides in MEMORY_TASKS.items()
+            for arm, of_arm in MEMORY_ARMS.items()
+        },
+        measure="mean",
+        unit="return",
+        baseline="ppo_none",
+    ),
+    "exploration": Comparison(
+        {
+            "deepsea.ppo": Row("deepsea_rnd_ppo", overrides=("policy.intrinsic.type=None",)),
+            "deepsea.ppo_rnd": Row("deepsea_rnd_ppo"),
+            "deepsea.ppg_rnd": Row("deepsea_rnd_ppo", overrides=("policy.type=ppg", *_epochs(4))),
+        },
+        measure="mean",
+        unit="return",
+        baseline="ppo",
+    ),
     "scales": Comparison(
         {
             f"pendulum.{arm}": Row("pendulum_ppo", overrides=(*FAR_RETURNS, *overrides))

@@ -88,8 +88,11 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
         if model_class is None
         else {**policy_keys_of_model, **_keys(model_class, kind), "type": Key(kind, (str, object))}
     )
-    kind = _mapping(policy.get("intrinsic")).get("type", _default_of(schema["policy"], "intrinsic", "type"))
+    intrinsic = _mapping(policy.get("intrinsic"))
+    kind = intrinsic.get("type", _default_of(schema["policy"], "intrinsic", "type"))
     if kind is None:
+        if "type" in intrinsic:  # turned off; its other keys have no effect
+            schema["policy"]["intrinsic"] = Key({}, (dict,))
         return schema, faults + model_faults
     reward_class, reward_faults = _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type")
     schema["policy"]["intrinsic"] = (

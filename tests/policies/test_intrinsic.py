@@ -338,6 +338,13 @@ def test_faults_of_the_section_are_named(intrinsic, words):
         compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"intrinsic": intrinsic}})
 
 
+def test_a_type_of_none_turns_it_off_whatever_the_other_keys_say():
+    user = {"env": {"env_id": "CartPole-v1"}, "policy": {"intrinsic": SMALL | {"weight": 2.0}}}
+    values = compile_config(user, {"policy.intrinsic.type": None}).values
+    assert values.policy.intrinsic.type is None
+    assert compile_config(values).values == values
+
+
 def test_the_command_line_trains_with_it_and_lists_it(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     argv = ["train", "--env", "CartPole-v1", "--exp-name", "run", "--max-env-step", "256", "--quiet"]
