@@ -43,7 +43,7 @@ TEST = [
 # Makefile): it asks for an older pandas than the constraints have, and runs on theirs.
 TIANSHOU_NEEDS = ["deepdiff>=7,<8", "h5py>=3.9", "numba>=0.60", "overrides>=7.4,<8", "pandas"]
 TIANSHOU_NEEDS += ["pettingzoo>=1.22", "sensai-utils>=1.6", "tensorboard>=2.5"]
-BENCH = ["stable-baselines3>=2.7", "torchrl>=0.14", *TIANSHOU_NEEDS]
+BENCH = ["stable-baselines3>=2.7", "sb3-contrib>=2.7", "torchrl>=0.14", *TIANSHOU_NEEDS]
 BENCH += [p for e in ("atari", "mujoco", "envpool") for p in EXTRAS[e]]
 
 setup(

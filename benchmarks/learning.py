@@ -47,6 +47,8 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     command = [
         *cli,
         "eval",
+        "-c",
+        row.config,
         str(folder / "ckpt" / row.checkpoint),
         "-n",
         "100",

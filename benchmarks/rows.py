@@ -118,6 +118,7 @@ MEMORY = (
     "max_env_step=300000",
     "policy.collect.n_sample=2048",
     "policy.learn.batch_size=512",
+    "policy.learn.entropy_weight=0.03",
     "policy.eval.eval_freq=10000",
 )
 MEMORY_TASKS = {
@@ -125,10 +126,10 @@ MEMORY_TASKS = {
     "tmaze": (*MEMORY, "env.stop_value=3.9"),
 }
 MEMORY_ARMS = {
-    "ppo_none": ("policy.model.rnn=None", "policy.learn.epoch_per_collect=4"),
+    "ppo_none": ("policy.model.rnn=None",),
     **{
         f"{kind}_{rnn}": (f"policy.type={kind}", f"policy.model.rnn={rnn}", *epochs)
-        for kind, epochs in {"ppo": ("policy.learn.epoch_per_collect=4",), "ppg": _epochs(4)}.items()
+        for kind, epochs in {"ppo": (), "ppg": _epochs(10)}.items()
         for rnn in ("lstm", "gru")
     },
 }

@@ -14,6 +14,7 @@ from timing import run_system
 from work import System, Work, faults
 
 SB3 = "Stable-Baselines3"
+RECURRENT_SB3 = "sb3-contrib, RecurrentPPO"
 COMPILED = "ding_lite, compiled"
 Stored = dict[str, list[dict[str, Any]]]
 
@@ -114,6 +115,7 @@ class SpeedRow:
 
 
 CARTPOLE = Work("cartpole", "CartPole-v1", 8, 128, 4, 256, 1e-3, parameters=9_155)
+RECURRENT = Work("cartpole_lstm", "CartPole-v1", 8, 128, 4, 256, 1e-3, parameters=52_675, lstm=64)
 HALFCHEETAH = Work("halfcheetah", "HalfCheetah-v5", 8, 256, 10, 64, 3e-4, parameters=11_085)
 BREAKOUT = Work(
     "breakout", "BreakoutNoFrameskip-v4", 8, 128, 4, 256, 2.5e-4, parameters=1_686_693, all_cores=True
@@ -188,6 +190,15 @@ SPEED_ROWS = {
                 },
             ),
             base=SB3,
+        ),
+        SpeedRow(
+            "cartpole_lstm",
+            _systems(
+                RECURRENT,
+                (4_096, 20_480),
+                {"ding_lite": ("ours:train", {}), RECURRENT_SB3: ("sb3_recurrent:train", {})},
+            ),
+            base=RECURRENT_SB3,
         ),
         SpeedRow("halfcheetah", _systems(HALFCHEETAH, (8_192, 40_960), OURS | PEERS), base=SB3),
         SpeedRow(

@@ -23,6 +23,7 @@ class Work:
         learning_rate: of Adam.
         parameters: required number of parameters; None: not checked.
         hidden: layer widths of policy and value network, for vector observations.
+        lstm: units of an LSTM before these layers; 0: none. Gradients go back through whole rollouts.
         aux_freq, aux_epochs, aux_batch: PPG's auxiliary phase.
         all_cores: whether torch uses all cores or one.
     """
@@ -36,6 +37,7 @@ class Work:
     learning_rate: float = 3e-4
     parameters: int | None = None
     hidden: tuple[int, ...] = (64, 64)
+    lstm: int = 0
     aux_freq: int = 0
     aux_epochs: int = 0
     aux_batch: int = 0

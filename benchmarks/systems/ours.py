@@ -72,6 +72,13 @@ def _pipeline(config: dict[str, Any]) -> SerialPipeline:
         raise Skipped(str(error)) from error
 
 
+def _model(work: Work) -> dict[str, Any]:
+    if not work.lstm:
+        return dict(encoder_hidden_size_list=list(work.hidden))
+    heads = {f"{head}_head_hidden_size_list": list(work.hidden) for head in ("actor", "critic")}
+    return dict(rnn="lstm", rnn_hidden_size=work.lstm, encoder_hidden_size_list=[], **heads)
+
+
 def _config(work: Work, steps: int, compiled: bool, everything: bool) -> dict[str, Any]:
     own = OWN.get(work.name, {"learn": {"value_norm": False}})
     every = 10_000 if everything else 0
@@ -82,8 +89,12 @@ def _config(work: Work, steps: int, compiled: bool, everything: bool) -> dict[st
         env=env if everything else {**env, **SHORT_EVALUATION},
         policy=dict(
             recompute_adv=False,
-            model=own.get("model") or dict(encoder_hidden_size_list=list(work.hidden)),
-            learn={**own["learn"], **_learn(work, compiled, own)},
+            model=own.get("model") or _model(work),
+            learn={
+                **own["learn"],
+                **_learn(work, compiled, own),
+                **({"sequence_length": work.rollout} if work.lstm else {}),
+            },
             collect=dict(n_sample=work.samples),
             eval=dict(eval_freq=every),
             **own.get("policy", {}),

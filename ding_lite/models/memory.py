@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ding_lite.trees import Tree, leading_size, map_tree
 
+MOST_PADDED = 5  # samples with padding for each sample, at most
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
@@ -87,6 +88,28 @@ class Memory(nn.Module):
         after = hidden if isinstance(hidden, tuple) else (hidden,)
         return output.data, {name: h.transpose(0, 1) for name, h in zip(self._names, after, strict=True)}
 
+    def outputs(self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor) -> Tensor:
+        """Returns the output (M, H) of :meth:`forward` alone.
+
+        On the CPU torch's fast LSTM kernel (oneDNN) takes only sequences of one length, and is several times
+        as fast. So shorter sequences are padded for it, unless that would be much more work.
+        """
+        longest, count = len(sizes), int(sizes[0])
+        pads = (
+            isinstance(self.rnn, nn.LSTM)
+            and features.is_cpu
+            and features.dtype == torch.float32
+            and int(sizes[-1]) < count
+            and longest * count <= MOST_PADDED * len(features)
+        )
+        if not pads:
+            return self(features, state, sizes)[0]
+        place = (torch.arange(count) < sizes.unsqueeze(-1)).flatten().nonzero().squeeze(-1)
+        padded = features.new_zeros((longest * count, features.shape[1])).index_copy(0, place, features)
+        hidden = tuple(state[name].transpose(0, 1).contiguous() for name in self._names)
+        output, _ = self.rnn(padded.view(longest, count, -1), hidden)
+        return output.flatten(0, 1).index_select(0, place)
+
 
 class MemoryEncoder(nn.Module):
     """An encoder with a memory behind it.
@@ -108,7 +131,8 @@ class MemoryEncoder(nn.Module):
         self.out_features = int(memory.rnn.hidden_size)
 
     def forward(self, inputs: Sequences) -> Tensor:
-        return self.step(inputs)[0]
+        output = self.memory.outputs(self.encoder(inputs.obs), inputs.state[self.name], inputs.sizes)
+        return output if inputs.burnt_in is None else output[inputs.burnt_in]
 
     def step(self, inputs: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the features (N, H), and the memory (S, ...) after the last sample of each sequence."""
