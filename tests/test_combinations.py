@@ -1,6 +1,7 @@
 """Parts that combine: every pair of their kinds runs, has ratio 1 at first, saves, loads, resumes bit-equal.
 
-The combinations are drawn until each pair of kinds of two parts occurs in one of them.
+The combinations are drawn until each pair of kinds of two parts occurs in one of them. Those with worker
+processes, which take seconds to start, and those with compiled steps are slow tests.
 """
 
 from __future__ import annotations
@@ -60,14 +61,16 @@ def covering(parts, seed=0):
     return chosen
 
 
-COMBINATIONS = covering(PARTS)
+ONE_PROCESS = PARTS | {"manager": ["base"]}
+COMBINATIONS = {"one process": covering(ONE_PROCESS), "all": covering(PARTS)}
 
 
-def test_every_pair_is_among_the_combinations():
-    for a, b in itertools.combinations(PARTS, 2):
-        found = {(repr(c[a]), repr(c[b])) for c in COMBINATIONS}
-        assert found == {(repr(x), repr(y)) for x in PARTS[a] for y in PARTS[b]}
-    assert len(COMBINATIONS) < 40
+@pytest.mark.parametrize(("name", "parts"), [("one process", ONE_PROCESS), ("all", PARTS)])
+def test_every_pair_is_among_the_combinations(name, parts):
+    for a, b in itertools.combinations(parts, 2):
+        found = {(repr(c[a]), repr(c[b])) for c in COMBINATIONS[name]}
+        assert found == {(repr(x), repr(y)) for x in parts[a] for y in parts[b]}
+    assert len(COMBINATIONS[name]) < 40
 
 
 def config_of(c, compiled=False):
@@ -165,14 +168,19 @@ def name_of(c):
     return ",".join(str(v) for v in c.values()).replace(" ", "")
 
 
-@pytest.mark.daily(5)
-@pytest.mark.parametrize("combination", COMBINATIONS, ids=name_of)
+@pytest.mark.parametrize("combination", COMBINATIONS["one process"], ids=name_of)
 def test_parts_combine(combination, tmp_path):
     check(config_of(combination), tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("combination", COMBINATIONS["all"], ids=name_of)
+def test_parts_combine_with_worker_processes(combination, tmp_path):
+    check(config_of(combination), tmp_path)
+
+
 # A compiled step takes most of a minute to build: two combinations, or all with DING_LITE_COMPILED=1.
-WITHOUT_MEMORY = [c for c in COMBINATIONS if c["rnn"] is None]
+WITHOUT_MEMORY = [c for c in COMBINATIONS["one process"] if c["rnn"] is None]
 
 
 @pytest.mark.slow

@@ -29,6 +29,25 @@ def test_packed_sequences_are_those_that_torch_runs_one_by_one(kind, layers):
             torch.testing.assert_close(after[name][s], tensor[:, 0])
 
 
+def test_padded_sequences_have_the_outputs_and_gradients_of_packed_ones(monkeypatch):
+    torch.manual_seed(0)
+    memory = Memory("lstm", features=3, hidden_size=5, layers=2)
+    sizes = torch.tensor([4, 4, 3, 1])
+    features = torch.randn(int(sizes.sum()), 3, requires_grad=True)
+    state = {name: torch.randn(4, 2, 5) for name in ("h", "c")}
+    padded = []
+    memory.rnn.register_forward_pre_hook(lambda _, args: padded.append(isinstance(args[0], torch.Tensor)))
+    leaves = [features, *memory.parameters()]
+    weight = torch.randn(int(sizes.sum()), 5)
+    found = []
+    for most_padded in (5, 0):
+        monkeypatch.setattr("ding_lite.models.memory.MOST_PADDED", most_padded)
+        output = memory.outputs(features, state, sizes)
+        found.append((output, torch.autograd.grad((weight * output).sum(), leaves)))
+    assert padded == [True, False]
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
 def test_the_state_is_read_by_name():
     torch.manual_seed(0)
     memory = Memory("lstm", features=2, hidden_size=3, layers=1)

@@ -109,8 +109,8 @@ FAULTS = (
     Fault("fillers in the reward's scale", "self.update(returns[valid])", "self.update(returns.flatten())"),
     Fault(
         "fillers in the observations' scale",
-        "stats.update(leaf[valid].cpu().numpy())",
-        "stats.update(leaf[valid | True].cpu().numpy())",
+        "samples = leaf[valid].cpu().numpy()",
+        "samples = leaf[valid | True].cpu().numpy()",
     ),
     # Losses.
     Fault("the bounds of the ratio are swapped", "= advantage >= 0\n", "= advantage <= 0\n"),
@@ -221,7 +221,7 @@ FAULTS = (
         "self._priority(error)",
     ),
     # The auxiliary phase.
-    Fault("the KL is reversed", "old.kl(new).mean()", "new.kl(old).mean()"),
+    Fault("the KL is reversed", '_loss": old.kl(new).mean()', '_loss": new.kl(old).mean()'),
     Fault(
         "the old policy is looked at after the first steps",
         "            for _ in range(learn.aux_train_epoch):\n",
@@ -239,8 +239,8 @@ FAULTS = (
     ),
     Fault(
         "the value's gradient reaches a detached encoder",
-        'return actor_features.detach() if self.arch == "detach" else actor_features',
-        "return actor_features",
+        'return features.detach() if self.arch == "detach" else features',
+        "return features",
     ),
     Fault(
         "the auxiliary head is left at its old scale, and the value head corrected twice",

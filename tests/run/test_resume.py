@@ -173,6 +173,7 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         *("policy.collect.n_episode", "policy.collect.unroll_len"),
         *(f"policy.learn.{who}_epoch_per_collect" for who in ("actor", "critic")),
         *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
+        *("policy.learn.sequence_length", "policy.learn.burn_in", "policy.intrinsic.type"),
         *(f"policy.other.replay_buffer.{name}.{key}" for name in ("policy", "value") for key in BUFFER),
         *("policy.learn.value_norm", "policy.normalize.obs", "policy.normalize.reward"),
     }
