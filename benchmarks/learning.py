@@ -40,7 +40,7 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
-    resume = ["--resume", str(folder)]
+    resume = ["-c", row.config, "--resume", str(folder)]
     subprocess.run(
         [*cli, "train", "-q", *(resume if (folder / "ckpt").is_dir() else start)], check=True, env=one_thread
     )

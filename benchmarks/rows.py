@@ -114,16 +114,9 @@ SCALE_ARMS = {
 }
 
 # Solved only by remembering the first of 20 observations; the same rollouts and epochs in all arms.
-MEMORY = (
-    "max_env_step=300000",
-    "policy.collect.n_sample=2048",
-    "policy.learn.batch_size=512",
-    "policy.learn.entropy_weight=0.03",
-    "policy.eval.eval_freq=10000",
-)
 MEMORY_TASKS = {
-    "repeat_first": (*MEMORY, "env.type=memory_env:RepeatFirst", "env.stop_value=0.96"),
-    "tmaze": (*MEMORY, "env.stop_value=3.9"),
+    "repeat_first": ("env.type=memory_env:RepeatFirst", "env.stop_value=0.96"),
+    "tmaze": (),
 }
 MEMORY_ARMS = {
     "ppo_none": ("policy.model.rnn=None",),

@@ -1,0 +1,25 @@
+"""CartPole with a pole of a tenth of its length (pole_env.py), for training a policy of CartPole-v1 further.
+
+ding-lite train -c cartpole_ppo
+ding-lite train -c cartpole_pole_ppo --init-from runs/cartpole_ppo policy.learn.kl_beta=0.3 \\
+    policy.learn.pretrained_model_path=runs/cartpole_ppo
+
+With kl_beta the policy forgets less of the long pole (docs/fine_tuning.md).
+"""
+
+config = dict(
+    exp_name="cartpole_pole_ppo",
+    max_env_step=40_000,
+    env=dict(
+        type="pole_env:cartpole",
+        kwargs=dict(length=0.05),
+        collector_env_num=8,
+        evaluator_env_num=10,
+        n_evaluator_episode=20,
+    ),
+    policy=dict(
+        type="ppo",
+        learn=dict(batch_size=256, learning_rate=1e-3),
+        eval=dict(eval_freq=10_000),
+    ),
+)
