@@ -40,6 +40,7 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
         "| s a run |",
         "|---|---|---|---|---|---|---|",
     ]
+    groups = {name.split(".")[0] for name, seeds in seeds_of.items() if seeds}
     relative: dict[str, list[float]] = {}
     for name, seeds in seeds_of.items():
         if not seeds:
@@ -54,17 +55,15 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
             f"| {took:.0f} |"
         )
         baseline = seeds_of[f"{group}.{comparison.baseline}"]
-        if baseline:
+        if baseline and len(groups) > 1:
             mean = np.mean([seed[comparison.measure] for seed in baseline])
             relative.setdefault(arm, []).extend(values / mean)
-    groups = {name.split(".")[0] for name, seeds in seeds_of.items() if seeds}
-    if len(groups) > 1:
-        for arm, ratios in relative.items():
-            middle, low, high = interval(np.array(ratios), rng)
-            lines.append(
-                f"| all, over the mean of {comparison.baseline} | {arm} | {len(ratios)} | **{middle:.2f}** "
-                f"| {low:.2f} to {high:.2f} | | |"
-            )
+    for arm, ratios in relative.items():
+        middle, low, high = interval(np.array(ratios), rng)
+        lines.append(
+            f"| all, over the mean of {comparison.baseline} | {arm} | {len(ratios)} | **{middle:.2f}** "
+            f"| {low:.2f} to {high:.2f} | | |"
+        )
     return lines
 
 

@@ -2,7 +2,7 @@
 
 ding-lite train -c tmaze_ppo
 
-benchmarks/RESULTS.md ("Memory") has the results of five seeds; without memory the mean return stays near 1.95.
+Without memory the mean return stays near 1.95 of 4 (benchmarks/RESULTS.md, "Memory").
 """
 
 config = dict(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ding_lite import load_policy
+from ding_lite import SerialPipeline, load_policy
 from ding_lite.cli import main
 from ding_lite.config.compile import compile_config
-from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
+from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, WRAPPER_REGISTRY
 from ding_lite.config.schema import leaves, merged_config
 from ding_lite.errors import ConfigError
 
@@ -179,3 +179,29 @@ def test_every_key_that_the_other_tables_name_exists():
     known = {path for kind in KEYS for path in schema(kind)}
     assert named
     assert all(any(path == n or path.startswith(f"{n}.") for path in known) for n in named)
+
+
+def test_the_37_details_are_numbered_and_their_keys_metrics_and_wrappers_exist(tmp_path):
+    text = (ROOT / "docs/37_details.md").read_text()
+    assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == [str(n) for n in range(1, 38)]
+    config = compile_config(nested("policy.model.rnn", "lstm"))
+    known = {path for path, _ in leaves(config.values)}
+    named = set(re.findall(r"`((?:policy|env)\.[\w.]+\w)[`={]", text)) - {"policy.reset"}
+    assert len(named) > 20
+    assert not {n for n in named if not any(path == n or path.startswith(f"{n}.") for path in known)}
+    pipeline = SerialPipeline(nested("policy.learn.batch_size", 64), folder=tmp_path / "run", max_env_step=1)
+    metrics = next(iter(pipeline)).metrics
+    pipeline.close()
+    named = set(re.findall(r"`(learn/\w+)`", text))
+    assert len(named) == 6
+    assert named <= set(metrics)
+    for wrapper in (
+        "atari",
+        "atari_preprocessing",
+        "episodic_life",
+        "fire_reset",
+        "reward_clip",
+        "frame_stack",
+    ):
+        assert f"`{wrapper}`" in text
+        assert wrapper in WRAPPER_REGISTRY.names()
