@@ -185,7 +185,7 @@ def test_poisoned_fillers_leave_the_whole_state_bit_equal(kind):
     assert learned[0] == learned[1]
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [dict(n_episode=8), {}], ids=["whole episodes", "steps"])
 def test_every_policy_learns_and_a_resumed_run_ends_bit_equal(kind, options, tmp_path):

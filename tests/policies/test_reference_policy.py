@@ -67,6 +67,7 @@ def test_estimates_have_the_mean_and_the_gradient_that_are_stated():
         torch.testing.assert_close(found, gradient, atol=1e-12, rtol=1e-9)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kl_type", ["exact", "k2", "k3"])
 def test_a_large_weight_moves_the_policy_to_the_reference(kl_type):
     policy, collector, _ = with_reference(
