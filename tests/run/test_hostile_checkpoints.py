@@ -129,26 +129,40 @@ def mutant(original, number):
     return contents, number % 4 == 2 and name != MANIFEST
 
 
+def load(folder, signed):
+    """Returns whether a checkpoint is refused, and the processor time that this takes, in seconds."""
+    began, refused = time.process_time(), False
+    try:
+        load_checkpoint(folder)
+        if signed:
+            load_policy(folder)
+    except CheckpointError:
+        refused = True
+    return refused, time.process_time() - began
+
+
 @pytest.mark.slow
 def test_two_thousand_mutations_give_checkpoint_errors_in_bounded_time_and_memory(original, tmp_path):
-    """What is signed and still a checkpoint must make a policy, or be refused as one."""
-    folder, refused, slowest = tmp_path / "ckpt", 0, 0.0
+    """What is signed and still a checkpoint must make a policy, or be refused as one.
+
+    Work that is not the load's, such as a full garbage collection of what earlier tests left, falls on
+    any of the 2000. So a slow load is repeated, and fails the test when it is slow twice.
+    """
+    folder, total, slow = tmp_path / "ckpt", 0, {}
     write(folder, original, signed=False)
     load_policy(folder)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(MUTATIONS):
         contents, signed = mutant(original, number)
         write(folder, contents, signed=signed)
-        began = time.process_time()
-        try:
-            load_checkpoint(folder)
-            if signed:
-                load_policy(folder)
-        except CheckpointError:
-            refused += 1
-        slowest = max(slowest, time.process_time() - began)
-    assert refused > 0.6 * MUTATIONS
-    assert slowest < SECONDS
+        refused, seconds = load(folder, signed)
+        if seconds >= SECONDS:
+            seconds = min(seconds, load(folder, signed)[1])
+        if seconds >= SECONDS:
+            slow[number] = seconds
+        total += refused
+    assert total > 0.6 * MUTATIONS
+    assert not slow, f"mutants that take {SECONDS} s or more: {slow}"
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < MEGABYTES
 
 
