@@ -35,6 +35,7 @@ from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.bad_steps import bad_gradients
 from ding_lite.policies.base import Policy
+from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.load import as_tensors, policy_from_state
 from ding_lite.run.pipeline import SerialPipeline
@@ -106,8 +107,10 @@ def check_policy(name: str | type, config: Mapping[str, Any] | None = None, *, l
       for the parameters of the policy;
     * of a policy with memory, that values along sequences and their gradient are those of single steps, with
       a new memory in each episode;
-    * that a copy loaded from ``state_dict()`` acts the same;
-    * that a learning step changes the parameters and returns metrics.
+    * of an intrinsic reward, that it is a finite number for each step, and that its loss has a gradient for
+      every parameter;
+    * that a learning step changes the parameters and returns metrics;
+    * that a copy loaded from ``state_dict()`` acts the same, and gives the same intrinsic rewards.
 
     With ``learns`` it also trains on :class:`MatchEnv` and checks the return.
 
@@ -180,8 +183,10 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
         if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
             _check_memory(policy, rollout)
         _check_gradients(policy, rollout)
-        _check_state(cls, policy, envs, rollout)
+        if isinstance(policy, ActorCriticPolicy) and policy.intrinsic is not None:
+            _check_intrinsic(policy.intrinsic, rollout)
         _check_learning_step(policy, rollout)
+        _check_state(cls, policy, envs, rollout)
     finally:
         envs.close()
 
@@ -341,6 +346,22 @@ def _check_no_value_gradient(policy: Any, batch: Batch) -> None:
     )
 
 
+def _check_intrinsic(intrinsic: Intrinsic, rollout: Rollout) -> None:
+    """Checks that the loss of an intrinsic reward has a gradient for every parameter that it trains."""
+    title, reward = type(intrinsic.reward).__name__, intrinsic.reward
+    table = StepTable(intrinsic, rollout)
+    loss = intrinsic.loss_of_steps(table.at(table.rows))
+    named = {name: p for name, p in reward.named_parameters() if p.requires_grad}
+    _expect(
+        loss.requires_grad or not named, f"{title}.loss has a gradient for its parameters, got a constant"
+    )
+    gradients = torch.autograd.grad(loss.sum(), list(named.values()), allow_unused=True) if named else ()
+    without = [name for name, gradient in zip(named, gradients, strict=True) if gradient is None]
+    _expect(
+        not without, f"{title}.loss has a gradient for every parameter, got none for {', '.join(without)}"
+    )
+
+
 def _check_state(cls: type, policy: Policy, envs: InProcessVectorEnv, rollout: Rollout) -> None:
     other: Policy = cls(policy.cfg, envs.obs_space, envs.action_space, seed=1)
     other.load_state_dict(copy.deepcopy(policy.state_dict()))
@@ -350,6 +371,17 @@ def _check_state(cls: type, policy: Policy, envs: InProcessVectorEnv, rollout: R
     _expect(
         same, "a policy loaded from state_dict() acts the same, got other actions: the state is incomplete"
     )
+    if isinstance(policy, ActorCriticPolicy) and policy.intrinsic is not None:
+        rewards = []
+        for intrinsic in (policy.intrinsic, other.intrinsic):  # type: ignore[attr-defined]
+            table = StepTable(intrinsic, rollout)
+            with torch.no_grad():
+                rewards.append(intrinsic.reward_of_steps(table.at(table.rows)))
+        _expect(
+            torch.equal(*rewards),
+            "a policy loaded from state_dict() gives the same intrinsic rewards, got others: keep what "
+            f"{type(policy.intrinsic.reward).__name__} remembers in parameters or buffers",
+        )
 
 
 def _check_learning_step(policy: Policy, rollout: Rollout) -> None:

@@ -130,16 +130,10 @@ class Intrinsic:
             ContractError: if the rewards are not (N,).
             NumericsError: if one of them is not finite.
         """
-        steps = _StepTable(self, rollout)
+        steps = StepTable(self, rollout)
         reward = torch.zeros(steps.valid.numel(), device=self.policy.device)
         for rows in steps.rows.split(CHUNK):
-            found = self.reward.reward(steps.at(rows))
-            if found.shape != rows.shape:
-                raise ContractError(
-                    f"{type(self.reward).__name__}.reward must return a tensor (N,), here "
-                    f"{tuple(rows.shape)}; got {tuple(found.shape)}"
-                )
-            reward[rows.to(reward.device)] = found
+            reward[rows.to(reward.device)] = self.reward_of_steps(steps.at(rows))
         if not torch.isfinite(reward).all():
             raise NumericsError(
                 f"{type(self.reward).__name__} returned intrinsic rewards that are not finite. Try a lower "
@@ -149,6 +143,22 @@ class Intrinsic:
         done, valid = (rollout[name].cpu().numpy() for name in ("terminated", "valid"))
         self.scale.update_from(rollout.intrinsic_reward.cpu().numpy(), done, valid)
 
+    def reward_of_steps(self, steps: Steps) -> Tensor:
+        """Returns the rewards (N,), not scaled. Raises ContractError if they are not (N,)."""
+        return self._one_each("reward", self.reward.reward(steps), steps.done)
+
+    def loss_of_steps(self, steps: Steps) -> Tensor:
+        """Returns the losses (N,). Raises ContractError if they are not (N,)."""
+        return self._one_each("loss", self.reward.loss(steps), steps.done)
+
+    def _one_each(self, method: str, found: Tensor, steps: Tensor) -> Tensor:
+        if found.shape != steps.shape:
+            raise ContractError(
+                f"{type(self.reward).__name__}.{method} must return a tensor (N,), here "
+                f"{tuple(steps.shape)}; got {tuple(found.shape)}"
+            )
+        return found
+
     @torch.no_grad()
     def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns the intrinsic advantage and value target (T, C), by the newest value network.
@@ -157,7 +167,7 @@ class Intrinsic:
             rollout: with the field ``intrinsic_reward``.
             weight: (T, C), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
         """
-        steps = _StepTable(self, rollout)
+        steps = StepTable(self, rollout)
         value = torch.cat([self.critic(steps.obs_at(rows)) for rows in steps.all_rows().split(CHUNK)])
         value = value.view(-1, steps.columns)
         return continuing_gae(
@@ -181,7 +191,7 @@ class Intrinsic:
             ``batch.obs``, ``action``, ``next_obs``: (N, ...); ``done``, ``trained``: (N,) bool;
             ``value_target``: (N,)
         """
-        of_step = self.reward.loss(Steps(batch.obs, batch.action, batch.next_obs, batch.done))
+        of_step = self.loss_of_steps(Steps(batch.obs, batch.action, batch.next_obs, batch.done))
         share = batch.trained.to(of_step.dtype)
         reward_loss = (of_step * share).sum() / share.sum().clamp_min(1.0)
         value_loss = losses.value_error(self.critic(batch.obs), batch.value_target).mean()
@@ -197,7 +207,7 @@ class Intrinsic:
         valid = rollout.valid
         advantage, target = self.credit(rollout)
         explained = explained_variance((target - advantage)[valid], target[valid])
-        table = _StepTable(self, rollout)
+        table = StepTable(self, rollout)
         steps = optimizers.Steps(self.optimizer, self._failure)
         sizes = minibatch_sizes(len(table.rows), self.policy.cfg.learn.batch_size)
         with self.optimizer.phase():
@@ -221,7 +231,7 @@ class Intrinsic:
         return {f"intrinsic_{name}": metrics[name] for name in METRICS}
 
     @staticmethod
-    def _batch(table: _StepTable, rows: Tensor, target: Tensor, trained: Tensor) -> Batch:
+    def _batch(table: StepTable, rows: Tensor, target: Tensor, trained: Tensor) -> Batch:
         steps = table.at(rows)
         return Batch(**steps._asdict(), value_target=target[rows], trained=trained)
 
@@ -252,7 +262,7 @@ class Intrinsic:
             self.optimizer.load_state_dict(state["optimizer"])
 
 
-class _StepTable:
+class StepTable:
     """The steps of a rollout (T, C), each with the observation that follows it.
 
     Attributes:

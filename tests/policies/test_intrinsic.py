@@ -11,7 +11,15 @@ from small_worlds import SeededEnv
 from torch import nn
 from worlds import digest, trainee
 
-from ding_lite import INTRINSIC_REGISTRY, IntrinsicReward, Key, SerialPipeline, compile_config, load_policy
+from ding_lite import (
+    INTRINSIC_REGISTRY,
+    IntrinsicReward,
+    Key,
+    SerialPipeline,
+    check_policy,
+    compile_config,
+    load_policy,
+)
 from ding_lite.cli import main
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
@@ -321,6 +329,58 @@ def test_rewards_that_are_no_finite_number_per_step_are_refused(result, error):
     policy.intrinsic.reward.reward = lambda steps: result(len(steps.done))
     with pytest.raises(error):
         policy.collect_mode.get_train_sample(collector.collect())
+
+
+class Mean(ForwardError):
+    """Returns one loss for all steps."""
+
+    def reward(self, steps):
+        return super().loss(steps)
+
+    def loss(self, steps):
+        return super().loss(steps).mean()
+
+
+class Unused(ForwardError):
+    """Has a layer that its loss does not reach."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.spare = nn.Linear(2, 2)
+
+
+class Forgetful(IntrinsicReward):
+    """Counts how often an action was taken, in a tensor that is not in its state."""
+
+    def __init__(self, obs_space, action_space):
+        super().__init__(obs_space, action_space)
+        self.counts = torch.zeros(8)
+
+    def reward(self, steps):
+        return (self.counts[steps.action] + 1).rsqrt()
+
+    def loss(self, steps):
+        self.counts += 1
+        return torch.zeros(len(steps.done), requires_grad=True)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
+def test_check_policy_passes_with_rnd(kind):
+    check_policy(kind, dict(intrinsic=SMALL), learns=False)
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (Mean, r"Mean.loss must return a tensor \(N,\), here \(48,\); got \(\)"),
+        (Unused, "Unused.loss has a gradient for every parameter, got none for spare.weight, spare.bias"),
+        (Forgetful, "the same intrinsic rewards, got others: keep what Forgetful remembers in parameters"),
+    ],
+)
+def test_check_policy_names_what_is_wrong_with_a_reward(reward, words, monkeypatch):
+    monkeypatch.setattr("ding_lite.testing.ACTION_SPACES", {"Discrete": gym.spaces.Discrete(3)})
+    with pytest.raises(ContractError, match=words):
+        check_policy("ppo", dict(intrinsic=dict(type=reward)), learns=False)
 
 
 @pytest.mark.parametrize(
