@@ -113,10 +113,12 @@ SCALE_ARMS = {
     },
 }
 
-# Solved only by remembering the first of 20 observations; the same rollouts and epochs in all arms.
+# Solved only by remembering the first of 20 observations, and CartPole without its velocities; the same
+# rollouts and epochs in all arms of a task.
 MEMORY_TASKS = {
-    "repeat_first": ("env.type=memory_env:RepeatFirst", "env.stop_value=0.96"),
-    "tmaze": (),
+    "repeat_first": ("tmaze_ppo", ("env.type=memory_env:RepeatFirst", "env.stop_value=0.96")),
+    "tmaze": ("tmaze_ppo", ()),
+    "cartpole": ("cartpole_memory_ppo", ()),
 }
 MEMORY_ARMS = {
     "ppo_none": ("policy.model.rnn=None",),
@@ -130,8 +132,8 @@ MEMORY_ARMS = {
 COMPARISONS = {
     "memory": Comparison(
         {
-            f"{task}.{arm}": Row("tmaze_ppo", overrides=(*overrides, *of_arm))
-            for task, overrides in MEMORY_TASKS.items()
+            f"{task}.{arm}": Row(config, overrides=(*overrides, *of_arm))
+            for task, (config, overrides) in MEMORY_TASKS.items()
             for arm, of_arm in MEMORY_ARMS.items()
         },
         measure="mean",
