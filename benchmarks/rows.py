@@ -113,12 +113,12 @@ SCALE_ARMS = {
     },
 }
 
-# Solved only by remembering the first of 20 observations, and CartPole without its velocities; the same
+# Solved only by remembering the first of 20 observations, and CartPole without velocities; the same
 # rollouts and epochs in all arms of a task.
 MEMORY_TASKS = {
     "repeat_first": ("tmaze_ppo", ("env.type=memory_env:RepeatFirst", "env.stop_value=0.96")),
     "tmaze": ("tmaze_ppo", ()),
-    "cartpole": ("cartpole_memory_ppo", ()),
+    "hidden_velocities": ("cartpole_memory_ppo", ()),
 }
 MEMORY_ARMS = {
     "ppo_none": ("policy.model.rnn=None",),
