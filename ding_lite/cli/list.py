@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from ding_lite.cli.common import add_import
+
 SUMMARY = "list the policies, models, environments and shipped configs"
 DESCRIPTION = """\
 Lists the names that a config or the command line can use, with a line about each.
@@ -13,12 +15,14 @@ Lists the names that a config or the command line can use, with a line about eac
 policies   key policy.type                 envs       key env.type
 models     key policy.model.type           wrappers   key env.wrappers
 encoders   key policy.model.encoder        configs    option -c
+intrinsic  key policy.intrinsic.type
 """
 EXAMPLES = """\
 examples:
   ding-lite list configs       the shipped configs
   ding-lite list policies      the algorithms
   ding-lite list               everything
+  ding-lite list policies --import my_policy.py    yours among them
 """
 KINDS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "configs")
 
@@ -26,6 +30,7 @@ KINDS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "con
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite list``."""
     parser.add_argument("kind", nargs="?", choices=KINDS, help="one kind of names (default: all)")
+    add_import(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -443,6 +443,15 @@ def test_list_names_every_kind(everything, kind, name):
     assert name in everything[kind]
 
 
+def test_list_names_what_an_imported_file_registers(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from ding_lite import POLICY_REGISTRY, PPOPolicy\n\n\n"
+        '@POLICY_REGISTRY.register("mine")\nclass Mine(PPOPolicy):\n    """PPO of my own."""\n'
+    )
+    lines = done_well("list", "policies", "--import", "mine.py", cwd=tmp_path).stdout.splitlines()
+    assert "mine PPO of my own." in [" ".join(line.split()) for line in lines]
+
+
 def test_list_of_one_kind_names_only_that_and_says_what_each_is(home, everything):
     lines = done_well("list", "configs", cwd=home).stdout.splitlines()
     assert [line.split()[0] for line in lines] == everything["configs"]
