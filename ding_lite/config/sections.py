@@ -91,8 +91,11 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
     intrinsic = _mapping(policy.get("intrinsic"))
     kind = intrinsic.get("type", _default_of(schema["policy"], "intrinsic", "type"))
     if kind is None:
-        if "type" in intrinsic:  # turned off; its other keys have no effect
+        if intrinsic:  # without a type, nobody declares its keys; type=None turns it off with all of them
             schema["policy"]["intrinsic"] = Key({}, (dict,))
+        if intrinsic and "type" not in intrinsic:
+            keys = ", ".join(map(repr, intrinsic))
+            faults.append(f"policy.intrinsic: {keys} without 'type', the intrinsic reward, such as 'rnd'")
         return schema, faults + model_faults
     reward_class, reward_faults = _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type")
     schema["policy"]["intrinsic"] = (

@@ -132,6 +132,14 @@ class Packed(NamedTuple):
         """The places (N,) of the samples without burn-in."""
         return self.all_rows if self.burnt_in is None else self.all_rows[self.burnt_in]
 
+    @property
+    def last_rows(self) -> Tensor:
+        """The place (S,) of each sequence's last sample."""
+        number = torch.arange(len(self.place))
+        steps = (self.sizes[:, None] > number).sum(0)
+        before = self.sizes.cumsum(0) - self.sizes  # samples before each step
+        return self.all_rows[(before[steps - 1] + number).to(self.all_rows.device)]
+
     def inputs(self, obs: Any, stored: Tree, initial_state: Callable[[int], Tree]) -> Sequences:
         """Returns the input of the model.
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.config.schema import Key
+from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode
 from ding_lite.data.rollout import Rollout, flatten_rows
@@ -27,10 +27,11 @@ from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.policies.reference import Reference
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
-from ding_lite.trees import Tree, leading_size, map_tree, observation_to_tree, tree_leaves
+from ding_lite.trees import Tree, leading_size, map_space, map_tree, observation_to_tree, tree_leaves
 
 
 class ActorCriticPolicy(Policy):
@@ -97,12 +98,24 @@ class ActorCriticPolicy(Policy):
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self.fast = Switch(self)
-        self.reference_policy: ActorCriticPolicy | None = None
+        self.reference: Reference | None = None
         self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
 
     def describe(self) -> list[str]:
-        return [*super().describe(), "; ".join(self._implementations())]
+        return [*super().describe(), "; ".join(self._implementations()), *self._keys_without_memory()]
+
+    def _keys_without_memory(self) -> list[str]:
+        """Returns a note about changed keys that only a policy with memory reads."""
+        if self.memory is not None:
+            return []
+        learn, defaults = self.cfg.learn, merged_config(type(self))["learn"]
+        changed = [
+            f"policy.learn.{name}={learn[name]}"
+            for name in ("sequence_length", "burn_in")
+            if learn[name] != defaults[name].default
+        ]
+        return [f"{' and '.join(changed)}: no effect without policy.model.rnn"] if changed else []
 
     def _implementations(self) -> list[str]:
         """Returns which implementation does what, a phrase each."""
@@ -115,11 +128,20 @@ class ActorCriticPolicy(Policy):
             reference: such as :func:`~ding_lite.load_policy` returns it.
 
         Raises:
-            ConfigError: if its actions do not have the same kind of distribution, or it has a memory.
+            ConfigError: if its observations have other shapes, or its actions another kind of distribution.
         """
-        if not isinstance(reference, ActorCriticPolicy) or reference.memory is not None:
+        if not isinstance(reference, ActorCriticPolicy):
             raise ConfigError(
-                "policy.learn.pretrained_model_path: the reference must be an actor-critic without memory"
+                f"policy.learn.pretrained_model_path: the reference is a {type(reference).__name__}; it must "
+                "be an ActorCriticPolicy"
+            )
+        mine, others = (
+            map_space(lambda leaf: tuple(leaf.shape or ()), policy.obs_space) for policy in (self, reference)
+        )
+        if mine != others:
+            raise ConfigError(
+                f"policy.learn.pretrained_model_path: observations of the reference have the shape {others}, "
+                f"and this policy's {mine}; it must be a policy for the same environment"
             )
         obs = self.sample_obs()
         with torch.no_grad():
@@ -138,7 +160,7 @@ class ActorCriticPolicy(Policy):
                 f"{kinds[1]} over {reference.action_space}, and this policy's is {kinds[0]} over "
                 f"{self.action_space}"
             )
-        self.reference_policy = reference
+        self.reference = Reference(reference)
 
     def sample_obs(self) -> Any:
         """Returns an observation that the space contains, as a batch (1, ...) of tensors."""
@@ -348,13 +370,18 @@ class ActorCriticPolicy(Policy):
         return [norm for norm in norms if norm is not None]
 
     def _update_statistics(self, rollout: Rollout) -> None:
-        """Updates the reward scale, and adds the intrinsic rewards. Called once for each rollout."""
+        """Updates the reward scale, and adds intrinsic rewards and what the reference would have done.
+
+        Called once for each rollout.
+        """
         self._rewards_are_seen = True
         if self.reward_scale is not None:
             done = (rollout.terminated | rollout.truncated).cpu().numpy()
             self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
+        if self.reference is not None:
+            self.reference.add_logits(rollout)
 
     def _update_obs_norm(self, data: Rollout) -> None:
         if self.obs_norm is not None and self.cfg.normalize.obs is True:
@@ -377,6 +404,7 @@ class ActorCriticPolicy(Policy):
             "value_norm": self.value_norm,
             "progress": self.progress,
             "intrinsic": self.intrinsic,
+            "reference": self.reference if self.reference and self.reference.policy.memory else None,
         }
 
 

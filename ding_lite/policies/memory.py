@@ -21,7 +21,7 @@ from ding_lite.fast.switch import ACTING_VALUE
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.rl.distributions import Distribution
-from ding_lite.trees import Tree, map_tree, tree_leaves
+from ding_lite.trees import Tree, leading_size, map_tree, tree_leaves
 
 # What a network is given in one call: samples, and bytes of float32 input.
 CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24
@@ -132,10 +132,39 @@ class PolicyMemory:
             inputs = self._scaled(packed.inputs(obs, stored, self.initial_state))
             rows = packed.rows
             found = function(inputs, *(map_tree(lambda leaf, r=rows: leaf[r], other) for other in flat))
-            if result is None:
-                result = map_tree(lambda leaf: leaf.new_zeros((shape.numel(), *leaf.shape[1:])), found)
-            map_tree(lambda to, leaf, r=rows: to.index_copy_(0, r.to(leaf.device), leaf), result, found)
+            result = _scattered(found, rows, shape.numel(), result)
         return map_tree(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), result)
+
+    @torch.no_grad()
+    def follow(self, rollout: Rollout, state: Tree | None) -> tuple[Any, Tree]:
+        """Returns what the policy network puts out along a rollout, which another policy may have played.
+
+        Args:
+            rollout: (T, C).
+            state: (C, ...), the memory before the first row; None: that of an episode's start.
+
+        Returns:
+            the parameters of distributions (T, C, ...), 0 in rows that are not valid, and the memory (C, ...)
+            after the last row, which is that of an episode's start where no episode is open.
+        """
+        steps, columns = rollout.valid.shape
+        table = SequenceTable(rollout, Grid(steps))
+        after = self.initial_state(columns)
+        stored = after if state is None or leading_size(state) != columns else state
+        after = map_tree(torch.clone, after)
+        is_open = rollout.valid[-1] & ~(rollout.terminated | rollout.truncated)[-1]
+        obs, logits = _flat(rollout.obs), None
+        all_sequences = torch.arange(len(table), device=table.counts.device)
+        for part in self.chunks(all_sequences, table.counts, rollout.obs):
+            packed = table.packed(part)
+            inputs = self._scaled(packed.inputs(obs, stored, self.initial_state))
+            logit, _, ends = self.policy.model.step(inputs)
+            logits = _scattered(logit, packed.rows, rollout.valid.numel(), logits)
+            t, column = packed.last_rows // columns, packed.last_rows % columns
+            goes_on = (t == steps - 1) & is_open[column]
+            chosen = column[goes_on]
+            map_tree(lambda to, leaf, c=chosen, g=goes_on: to.index_copy_(0, c, leaf[g]), after, ends)
+        return map_tree(lambda leaf: leaf.view(steps, columns, *leaf.shape[1:]), logits), after
 
     @staticmethod
     def chunks(index: Tensor, counts: Tensor, obs: Any) -> list[Tensor]:
@@ -177,6 +206,14 @@ class PolicyMemory:
             self.initial_state,
             normalize_advantage=normalize_advantage,
         )
+
+
+def _scattered(found: Any, rows: Tensor, size: int, into: Any) -> Any:
+    """Writes trees of leaves (N, ...) to the rows ``rows`` of ``into``; None: of new zeros (size, ...)."""
+    if into is None:
+        into = map_tree(lambda leaf: leaf.new_zeros((size, *leaf.shape[1:])), found)
+    map_tree(lambda to, leaf: to.index_copy_(0, rows.to(leaf.device), leaf), into, found)
+    return into
 
 
 def _flat(tree: Any) -> Any:

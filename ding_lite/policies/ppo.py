@@ -372,8 +372,8 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _reference_kl(self, batch: Batch) -> Tensor:
         """Returns KL(pi || pi_ref) (N,), or an estimate of it."""
-        assert self.reference_policy is not None
-        reference = self.reference_policy.distribution(batch.obs, batch.reference_logit)
+        assert self.reference is not None
+        reference = self.reference.policy.distribution(batch.obs, batch.reference_logit)
         if self.cfg.learn.kl_type == "exact":
             return batch.dist.kl(reference)
         log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
@@ -409,8 +409,6 @@ class PPOPolicy(ActorCriticPolicy):
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
-        if self.cfg.learn.kl_beta and self.reference_policy is None:
-            raise ContractError("policy.learn.kl_beta: no reference; call policy.use_reference first")
         metrics = self._describe(data)
         if not all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"]))):
             raise NumericsError(
@@ -421,6 +419,11 @@ class PPOPolicy(ActorCriticPolicy):
         if not self._rewards_are_seen:  # another policy collected this rollout, and assigned its credit
             self._update_statistics(data)
         self._rewards_are_seen = False
+        if self.cfg.learn.kl_beta and "reference_logit" not in data.keys():  # noqa: SIM118 - a treetensor
+            raise ContractError(
+                "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
+                "it is collected"
+            )
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)

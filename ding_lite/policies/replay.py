@@ -119,17 +119,19 @@ class ReplaySource:
             if self._prioritizes and isinstance(training_set, TrainingSet):
                 yield self._prioritized(training_set, rows, planned)
             else:
-                yield self._permuted(training_set, rows, planned)
+                drawn, minibatches = training_set.draw(learn.batch_size, planned, self.generator)
+                buffer.use(rows[drawn])
+                yield minibatches
             steps -= planned
         if math.isfinite(steps):
             self.metrics[f"{self.prefix}_missing_updates"] = float(steps)
 
     @torch.no_grad()
     def _proximal_fields(self) -> dict[str, Any]:
-        """Returns log_prob by the policy as it is now, and parameters of distributions that losses use.
+        """Returns log-probs by the policy as it is now; with kl_penalty also its distributions' parameters.
 
         Shapes:
-            -> (T, C, ...): log_prob; old_logit, of the policy as it is now; reference_logit
+            -> (T, C, ...): log_prob, old_logit
         """
         policy, buffer, data = self.policy, self.buffer, self.buffer.data
         log_prob: Tensor = data.log_prob.clone()  # that of fresh rows is by the policy as it is now
@@ -140,8 +142,6 @@ class ReplaySource:
         fields: dict[str, Any] = {"log_prob": log_prob}
         if self.cfg.learn.kl_penalty:
             fields["old_logit"] = policy.rollout_logits(data)
-        if policy.reference_policy is not None:
-            fields["reference_logit"] = policy.reference_policy.rollout_logits(data)
         return fields
 
     @torch.no_grad()
@@ -209,12 +209,6 @@ class ReplaySource:
         if self.policy.memory is not None:
             return self.policy.memory.training_set(data, fields, rows, normalize_advantage=normalizes)
         return TrainingSet(fields, normalize_advantage=normalizes)
-
-    def _permuted(self, training_set: TrainingSet | SequenceSet, rows: Tensor, steps: int) -> Iterator[Batch]:
-        """Returns minibatches in random order, each sample at most once."""
-        drawn, minibatches = training_set.draw(self.cfg.learn.batch_size, steps, self.generator)
-        self.buffer.use(rows[drawn])
-        return minibatches
 
     def _prioritized(self, training_set: TrainingSet, rows: Tensor, steps: int) -> Iterator[Batch]:
         """Yields minibatches by priority, and renews the priorities of each after its step."""

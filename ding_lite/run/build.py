@@ -12,6 +12,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import CheckpointError
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.run.load import load_policy
@@ -69,7 +70,11 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Po
     )
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, ActorCriticPolicy):
-        policy.use_reference(load_policy(reference, device=str(policy.device)))
+        try:
+            frozen = load_policy(reference, device=str(policy.device))
+        except CheckpointError as error:
+            raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
+        policy.use_reference(frozen)
     return policy
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from small_worlds import SeededBox, SeededEnv
+from small_worlds import CountingEnv, SeededBox, SeededEnv
 from worlds import digest, trainee
 
 from ding_lite import SerialPipeline
+from ding_lite.data.memories import begin_episodes
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.rl.losses import kl_estimate
 
@@ -79,11 +80,11 @@ def test_a_large_weight_moves_the_policy_to_the_reference(kl_type):
     assert abs(after) < 0.3 * before
 
 
-def trained(folder, steps=128, **learn):
+def trained(folder, steps=128, rnn=None, **learn):
     config = dict(
         max_env_step=steps,
         env=dict(type=SeededEnv, collector_env_num=4, evaluator_env_num=1, n_evaluator_episode=1),
-        policy=dict(collect=dict(n_sample=64), learn=dict(batch_size=32, **learn)),
+        policy=dict(collect=dict(n_sample=64), model=dict(rnn=rnn), learn=dict(batch_size=32, **learn)),
     )
     pipeline = SerialPipeline(config, folder=folder)
     for _ in pipeline:
@@ -91,8 +92,9 @@ def trained(folder, steps=128, **learn):
     return pipeline
 
 
-def test_a_run_takes_its_reference_from_another_run_and_resumes_exactly(tmp_path):
-    trained(tmp_path / "first")
+@pytest.mark.parametrize("rnn", [None, "lstm"])
+def test_a_run_takes_its_reference_from_another_run_and_resumes_exactly(rnn, tmp_path):
+    trained(tmp_path / "first", rnn=rnn)
     learn = dict(kl_beta=0.3, pretrained_model_path=str(tmp_path / "first"))
     straight = trained(tmp_path / "straight", steps=256, **learn)
     assert "learn/reference_kl" in (tmp_path / "straight" / "metrics.csv").read_text().splitlines()[0]
@@ -115,8 +117,65 @@ def test_faults_are_reported(tmp_path):
         policy.learn_mode.forward(collector.collect())
     with pytest.raises(ConfigError, match="pretrained_model_path"):
         policy.use_reference(trainee("ppo", SeededBox)[0])
-    with pytest.raises(ConfigError, match="memory"):
-        policy.use_reference(trainee("ppo", model=dict(rnn="gru"))[0])
+    with pytest.raises(ConfigError, match="observations of the reference"):
+        policy.use_reference(trainee("ppo", CountingEnv)[0])
+
+
+def followed(reference, rollout, state, goes_on=True):
+    """Returns what the reference puts out when it is stepped along a rollout, and its memory after it."""
+    rows = []
+    initial = reference.memory.initial_state(4)
+    for t in range(len(rollout.valid)):
+        inputs = reference.memory.inputs(reference.scaled(rollout.obs[t]), state)
+        logit, _, state = reference.model.step(inputs)
+        rows.append(logit)
+        if goes_on:
+            ends = rollout.terminated[t] | rollout.truncated[t] | ~rollout.valid[t]
+            state = begin_episodes(state, ends.numpy(), initial)
+    return torch.stack(rows), state
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
+@pytest.mark.parametrize("rnn", ["lstm", "gru"])
+def test_a_reference_with_memory_follows_the_episodes(rnn, autoreset):
+    """Over rollouts that cut episodes; without new memories at episode starts the outputs differ."""
+    policy, collector = trainee("ppo", autoreset=autoreset, learn=PENALTY, n_sample=4 * 11)
+    reference, _ = trainee("ppo", seed=1, model=dict(rnn=rnn))
+    policy.use_reference(reference)
+    state = other_state = reference.memory.initial_state(4)
+    for _ in range(4):
+        rollout = collector.collect()
+        with torch.no_grad():
+            expected, state = followed(reference, rollout, state)
+            wrong, other_state = followed(reference, rollout, other_state, goes_on=False)
+        valid = rollout.valid
+        torch.testing.assert_close(rollout.reference_logit[valid], expected[valid], atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(rollout.reference_logit[valid], wrong[valid], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
+@pytest.mark.parametrize("rnns", [("lstm", None), (None, "gru"), ("gru", "lstm")])
+def test_either_policy_may_have_a_memory(kind, rnns):
+    mine, other = rnns
+    fast = dict(learning_rate=3e-3)
+    policy, collector = trainee(kind, learn={**PENALTY, **fast, "kl_beta": 20.0}, model=dict(rnn=mine))
+    free, free_collector = trainee(kind, learn=fast, model=dict(rnn=mine))
+    reference, _ = trainee("ppo", seed=1, model=dict(rnn=other))
+    with torch.no_grad():
+        reference.model.actor_head.out.layer.bias.copy_(torch.tensor([1.0, -1.0, 0.0]))
+    for each in (policy, free):
+        each.use_reference(reference)
+    for _ in range(6):
+        metrics = policy.learn_mode.forward(collector.collect())
+        free.learn_mode.forward(free_collector.collect())
+    assert metrics["reference_kl"] < 0.5 * distance(free, free_collector.collect())
+
+
+def distance(policy, rollout):
+    """Returns the mean KL of a policy to its reference on a rollout."""
+    logits = policy.rollout_logits(rollout), rollout.reference_logit
+    mine, reference = (policy.model.distribution(logit) for logit in logits)
+    return float(mine.kl(reference)[rollout.valid].mean())
 
 
 def test_the_penalty_has_no_closed_form():

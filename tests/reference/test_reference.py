@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import gymnasium as gym
@@ -48,7 +50,8 @@ def test_the_library_agrees_with_the_reference(seed):
 
 @pytest.mark.slow
 def test_the_library_agrees_with_the_reference_on_many_cases():
-    outcomes = [sweep.compare(seed) for seed in range(ALL)]
+    with ProcessPoolExecutor(2, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        outcomes = list(pool.map(sweep.compare, range(ALL), chunksize=20))
     assert [(o.seed, o.difference) for o in outcomes if o.disagrees] == []
     assert [(o.seed, o.difference, o.tie) for o in outcomes if o.tie is not None][TIES:] == []
     happened = Counter(what for outcome in outcomes for what in outcome.seen)
