@@ -153,6 +153,7 @@ def test_a_reference_with_memory_follows_the_episodes(rnn, autoreset):
     assert not torch.allclose(rollout.reference_logit[valid], wrong[valid], atol=1e-4)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
 @pytest.mark.parametrize("rnns", [("lstm", None), (None, "gru"), ("gru", "lstm")])
 def test_either_policy_may_have_a_memory(kind, rnns):
