@@ -9,6 +9,7 @@
     . EnvWorkerError       3   a worker process that died or hung, or whose environment raised
   x NumericsError          4   a loss or a gradient that is not finite
   x CheckpointError        5   a file that is not a checkpoint, or belongs to another run
+  x RankError              1   another process of a data-parallel run has ended
   x ContractError          2   a registered policy or model that breaks its base class's contract
 """
 
@@ -54,6 +55,10 @@ class ContractError(DingLiteError, TypeError):
     """Raised when a registered class breaks the contract of its base class."""
 
     exit_code = 2
+
+
+class RankError(DingLiteError, RuntimeError):
+    """Raised when another process of a data-parallel run has ended."""
 
 
 class EnvError(DingLiteError, RuntimeError):

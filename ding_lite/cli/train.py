@@ -90,12 +90,12 @@ def run(args: argparse.Namespace) -> int:
         pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
         args.signals.hand_over(lambda name: _request_stop(pipeline, name))
         if args.resume is not None and pipeline.is_over() and _has_final_result(pipeline.folder):
-            display.say(_finished_message(pipeline))
+            pipeline.display.say(_finished_message(pipeline))
             pipeline.close()
             return 0
         for _ in pipeline:
             pass
-        display.say(pipeline.summary())
+        pipeline.display.say(pipeline.summary())
     return int(args.signals.exit_code)
 
 

@@ -248,7 +248,7 @@ class Collector:
                 first_row = borders[-1] + 1 if len(borders) else 0
                 valid[first_row:t, env] = False
 
-    def random_observations(self, n: int, seed: int) -> Tree:
+    def random_observations(self, n: int, seed: int, *stream: str | int) -> Tree:
         """Returns the observations of random steps, and resets all environments afterwards.
 
         Actions are samples of the action space. If observations contain masks, they are samples of the
@@ -256,7 +256,8 @@ class Collector:
 
         Args:
             n: number of observations.
-            seed: of the action space.
+            seed: of the run.
+            stream: end of the name of the action space's random stream.
 
         Shapes:
             -> (n, ...)
@@ -265,7 +266,7 @@ class Collector:
             EnvContractError: as :meth:`collect`.
         """
         envs = self.envs
-        envs.action_space.seed(integer_seed(seed, "warm up"))
+        envs.action_space.seed(integer_seed(seed, "warm up", *stream))
         env_indices = np.arange(envs.num_envs)
         obs = self._watch.reset("warm up")
         rows = []

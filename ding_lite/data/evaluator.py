@@ -16,6 +16,7 @@ from ding_lite.envs.checks import Watch
 from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import NotFiniteError
+from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import Tree
 
 
@@ -27,13 +28,17 @@ class Evaluator:
         mode: eval mode of the policy.
         n_episode: episodes in one evaluation.
         max_steps: an episode that reaches this length is cut, in case the environment has no limit.
+        ranks: that play a share of the episodes each; every rank gets the evaluation of all.
     """
 
-    def __init__(self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int) -> None:
+    def __init__(
+        self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int, ranks: Ranks = ALONE
+    ) -> None:
         self.envs = envs
         self.mode = mode
         self.n_episode = n_episode
         self.max_steps = max_steps
+        self.ranks = ranks
         self._watch = Watch(envs, ", in an evaluation")
         self._env_indices = np.arange(envs.num_envs)
         self._bad_values_before = 0  # envs.bad_values when the evaluation began
@@ -60,7 +65,8 @@ class Evaluator:
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
             round_number += 1
-        episodes = [episode for of_env in results for episode in of_env]
+        own = [episode for of_env in results for episode in of_env]
+        episodes = [episode for of_rank in self.ranks.collect(own) for episode in of_rank]
         return Evaluation(
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),

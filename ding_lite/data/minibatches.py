@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.rollout import as_rollout, view
+from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.losses import normalize_advantage
 from ding_lite.trees import leading_size, leaf_at, map_tree, to_dict, tree_leaves
 
@@ -30,6 +31,43 @@ def minibatch_sizes(n: int, batch_size: int) -> list[int]:
     elif rest:
         sizes.append(rest)
     return sizes
+
+
+def agreed_sizes(n: int, batch_size: int, ranks: Ranks) -> list[int]:
+    """Returns the sizes of this rank's minibatches, which are equally many on all ranks.
+
+    They are those of :func:`minibatch_sizes` unless another rank has samples for fewer minibatches.
+    """
+    sizes = minibatch_sizes(n, batch_size)
+    count = ranks.smallest(len(sizes))
+    return sizes if count == len(sizes) else even_sizes(n, count)
+
+
+def even_sizes(n: int, parts: int) -> list[int]:
+    """Splits ``n`` samples into parts that differ by one sample at most."""
+    return [n // parts + (k < n % parts) for k in range(parts)]
+
+
+Scale = tuple[Tensor, Tensor]  # std and mean
+
+
+def scales_over_ranks(parts: Sequence[Tensor], ranks: Ranks) -> list[Scale | None]:
+    """Returns std and mean of each minibatch's advantages over all ranks; None where there is one rank.
+
+    One message for all minibatches.
+
+    Shapes:
+        parts: (N,) each
+    """
+    if ranks.size == 1:
+        return [None] * len(parts)
+    wide = [part.double() for part in parts]
+    sums = [torch.stack([torch.full_like(x.sum(), len(x)), x.sum(), x.square().sum()]) for x in wide]
+    counts, totals, squares = ranks.sum(torch.stack(sums, 1))
+    means = totals / counts
+    stds = (squares / counts - means.square()).clamp(min=0).sqrt()
+    dtype = parts[0].dtype
+    return list(zip(stds.to(dtype).unbind(), means.to(dtype).unbind(), strict=True))
 
 
 def permutation(n: int, generator: torch.Generator) -> Tensor:
@@ -65,6 +103,11 @@ class Batch:
 
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)
+
+    @property
+    def size(self) -> int:
+        """N, the number of samples."""
+        return len(self.value_target)
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields by name."""
@@ -132,49 +175,72 @@ class TrainingSet:
     Args:
         fields: trees of leaves (N, ...), by name.
         normalize_advantage: whether each minibatch normalises its advantages.
+        ranks: that have a minibatch each at every gradient step; its advantages are normalised over all.
     """
 
-    def __init__(self, fields: Mapping[str, Any], *, normalize_advantage: bool) -> None:
-        self.fields, self.normalize_advantage = dict(fields), normalize_advantage
+    def __init__(self, fields: Mapping[str, Any], *, normalize_advantage: bool, ranks: Ranks = ALONE) -> None:
+        self.fields, self.normalize_advantage, self.ranks = dict(fields), normalize_advantage, ranks
+        self._sizes: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
         return leading_size(self.fields)
 
-    def batch(self, index: Tensor | slice) -> Batch:
-        """Returns the samples ``index`` as a minibatch."""
+    def batch(self, index: Tensor | slice, scale: Scale | None = None) -> Batch:
+        """Returns the samples ``index`` as a minibatch.
+
+        Args:
+            index: (N,)
+            scale: of the advantages, if it is known.
+        """
         fields = map_tree(lambda leaf: _taken(leaf, index), self.fields)
         batch = Batch(**{name: as_rollout(x) if isinstance(x, dict) else x for name, x in fields.items()})
         if self.normalize_advantage:
-            vars(batch)["advantage"] = normalize_advantage(batch.advantage)
-        batch.remake = partial(self.batch, index)
+            if scale is None:
+                scale = self._scales([index])[0]
+            vars(batch)["advantage"] = normalize_advantage(batch.advantage, scale)
+        batch.remake = partial(self.batch, index, scale)
         return batch
+
+    def _scales(self, indices: Sequence[Tensor | slice]) -> list[Scale | None]:
+        advantage = self.fields["advantage"] if self.normalize_advantage else None
+        if advantage is None or self.ranks.size == 1:
+            return [None] * len(indices)
+        return scales_over_ranks([advantage[index] for index in indices], self.ranks)
+
+    def sizes(self, batch_size: int) -> list[int]:
+        """Returns the sizes of the minibatches of a pass."""
+        if batch_size not in self._sizes:
+            self._sizes[batch_size] = agreed_sizes(len(self), batch_size, self.ranks)
+        return self._sizes[batch_size]
 
     def count(self, batch_size: int) -> int:
         """Returns the number of minibatches in a pass."""
-        return len(minibatch_sizes(len(self), batch_size))
+        return len(self.sizes(batch_size))
 
     def draw(self, batch_size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
         """Returns up to ``steps`` minibatches in random order, each sample once, and their samples (n,)."""
-        sizes = minibatch_sizes(len(self), batch_size)[:steps]
+        sizes = self.sizes(batch_size)[:steps]
         order = permutation(len(self), generator)[: sum(sizes)]
         return order, self.batches(order, sizes)
 
     def batches(self, order: Tensor, sizes: Sequence[int]) -> Iterator[Batch]:
-        """Yields the samples ``order`` as minibatches of ``sizes``, which are equal except for the last.
+        """Yields the samples ``order`` as minibatches of ``sizes``; alone, all but the last are equal.
 
         The minibatches of a small set are gathered and normalised together, in far fewer calls.
         """
         indices = order.split(list(sizes))
+        scales = self._scales(indices)
         if sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(self.fields)) > SHUFFLED_BYTES:
-            yield from map(self.batch, indices)
+            yield from map(self.batch, indices, scales)
             return
         shuffled = map_tree(lambda leaf: leaf.index_select(0, order), self.fields)
         if self.normalize_advantage:
-            shuffled["advantage"] = _normalized(shuffled["advantage"], sizes)
+            shuffled["advantage"] = _normalized(shuffled["advantage"], sizes, scales)
         arrays: dict[tuple[str, ...], Any] = {}
-        for index, ends in zip(indices, pairwise(accumulate(sizes, initial=0)), strict=True):
-            batch = _Slice(shuffled, arrays, *ends)
-            batch.remake = partial(self.batch, index)
+        ends = pairwise(accumulate(sizes, initial=0))
+        for index, scale, (start, end) in zip(indices, scales, ends, strict=True):
+            batch = _Slice(shuffled, arrays, start, end)
+            batch.remake = partial(self.batch, index, scale)
             yield batch
 
 
@@ -183,9 +249,12 @@ def _taken(leaf: Tensor, index: Tensor | slice) -> Tensor:
     return leaf[index] if isinstance(index, slice) else leaf.index_select(0, index)
 
 
-def _normalized(advantage: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Returns the advantages (N,), normalised in each minibatch; equal minibatches in one call."""
+def _normalized(advantage: Tensor, sizes: Sequence[int], scales: Sequence[Scale | None]) -> Tensor:
+    """Returns the advantages (N,), normalised in each minibatch; alone, equal minibatches in one call."""
+    if scales[0] is not None:
+        parts = zip(advantage.split(list(sizes)), scales, strict=True)
+        return torch.cat([normalize_advantage(part, scale) for part, scale in parts])
     if sizes[-1] == sizes[0]:
         return normalize_advantage(advantage.view(len(sizes), -1)).flatten()
     equal, last = advantage.split([sum(sizes[:-1]), sizes[-1]])
-    return torch.cat([_normalized(equal, sizes[:-1]), normalize_advantage(last)])
+    return torch.cat([_normalized(equal, sizes[:-1], scales), normalize_advantage(last)])

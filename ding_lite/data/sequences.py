@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.data.minibatches import Batch, permutation
+from ding_lite.data.minibatches import Batch, Scale, permutation, scales_over_ranks
 from ding_lite.data.rollout import Rollout, as_rollout
 from ding_lite.models.memory import Sequences
+from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.losses import normalize_advantage
 from ding_lite.trees import Tree, map_tree
 
@@ -169,6 +170,7 @@ class SequenceSet:
         table: the sequences of the rollout.
         initial_state: of n episodes, of the model.
         normalize_advantage: whether each minibatch normalises its advantages.
+        ranks: that have a minibatch each at every gradient step; its advantages are normalised over all.
     """
 
     def __init__(
@@ -181,10 +183,13 @@ class SequenceSet:
         initial_state: Callable[[int], Tree],
         *,
         normalize_advantage: bool,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.samples, self.obs, self.stored, self.table = samples, obs, stored, table
         self.initial_state = initial_state
         self.normalize_advantage = normalize_advantage
+        self.ranks = ranks
+        self._counts: dict[int, int] = {}
         self.sequences = table.all_in(rows)
         self._index = torch.full((table.rows,), -1, device=rows.device)  # of each place among the samples
         self._index[rows] = torch.arange(len(rows), device=rows.device)
@@ -193,8 +198,11 @@ class SequenceSet:
         return int(self.table.counts[self.sequences].sum())
 
     def count(self, batch_size: int) -> int:
-        """Returns the number of minibatches in a pass."""
-        return part_count(self.table.counts[self.sequences], batch_size)
+        """Returns the number of minibatches in a pass, the smallest of all ranks'."""
+        if batch_size not in self._counts:
+            own = part_count(self.table.counts[self.sequences], batch_size)
+            self._counts[batch_size] = self.ranks.smallest(own)
+        return self._counts[batch_size]
 
     def draw(self, batch_size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
         """Returns the samples (n,) that up to ``steps`` minibatches have, and those minibatches.
@@ -204,10 +212,20 @@ class SequenceSet:
         order = self.sequences[permutation(len(self.sequences), generator)]
         groups = split_evenly(order, self.table.counts[order], self.count(batch_size))[:steps]
         drawn = torch.cat([self.table.packed(group).rows for group in groups])
-        return self._index[drawn], map(self.batch, groups)
+        scales: list[Scale | None] = [None] * len(groups)
+        if self.normalize_advantage and self.ranks.size > 1:
+            advantage = self.samples["advantage"]
+            places = [self._index[self.table.packed(group).rows] for group in groups]
+            scales = scales_over_ranks([advantage[place] for place in places], self.ranks)
+        return self._index[drawn], map(self.batch, groups, scales)
 
-    def batch(self, index: Tensor) -> Batch:
-        """Returns the sequences ``index`` as a minibatch, whose ``obs`` are ``Sequences``."""
+    def batch(self, index: Tensor, scale: Scale | None = None) -> Batch:
+        """Returns the sequences ``index`` as a minibatch, whose ``obs`` are ``Sequences``.
+
+        Args:
+            index: (S,)
+            scale: of the advantages over all ranks; None: of these samples.
+        """
         packed = self.table.packed(index)
         places = self._index[packed.rows]
         fields = {name: map_tree(lambda leaf: leaf[places], tree) for name, tree in self.samples.items()}
@@ -216,8 +234,8 @@ class SequenceSet:
             obs=packed.inputs(self.obs, self.stored, self.initial_state),
         )
         if self.normalize_advantage:
-            vars(batch)["advantage"] = normalize_advantage(batch.advantage)
-        batch.remake = partial(self.batch, index)
+            vars(batch)["advantage"] = normalize_advantage(batch.advantage, scale)
+        batch.remake = partial(self.batch, index, scale)
         return batch
 
 

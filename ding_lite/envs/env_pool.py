@@ -30,6 +30,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         seed: of the run.
         kwargs: arguments of ``envpool.make_gymnasium``, such as ``num_threads``.
         info_keys: keys of an ended episode's info that are recorded.
+        index_offset: number of the first environment if these are a part of a larger vector.
 
     Raises:
         EnvError: if EnvPool is not installed, or has no such environment.
@@ -42,11 +43,13 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         seed: int = 0,
         kwargs: Mapping[str, Any] | None = None,
         info_keys: tuple[str, ...] = (),
+        index_offset: int = 0,
     ) -> None:
         self._env_id = env_id
         self._kwargs = dict(kwargs or {})
         with _without_cast_warnings():
-            super().__init__(self._make(num_envs, integer_seed(seed, "spaces")), seed, info_keys=info_keys)
+            env = self._make(num_envs, integer_seed(seed, "spaces"))
+            super().__init__(env, seed, info_keys=info_keys, index_offset=index_offset)
         self.backend = f"EnvPool's {env_id}, {num_envs} environments"
 
     def _make(self, num_envs: int, seed: int) -> Any:

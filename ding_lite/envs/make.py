@@ -16,7 +16,7 @@ from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap, wrapper_faults
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
 
@@ -156,6 +156,7 @@ def make_vector_env(
     *,
     evaluate: bool = False,
     final_of_terminated: bool = False,
+    index_offset: int = 0,
 ) -> VectorEnv:
     """Makes a vector of environments on the backend that the config selects.
 
@@ -166,10 +167,13 @@ def make_vector_env(
         evaluate: truncate every episode after ``max_eval_steps``, and leave out the wrappers that are for
             training only.
         final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
+        index_offset: number of the first environment, which names its seeds, if these are the part of one
+            rank of a larger vector.
     """
     kind = backend_of(env_cfg)
     if kind in ("vector", "env_pool"):
-        native = (_make_native if kind == "vector" else _make_env_pool)(env_cfg, num_envs, seed)
+        make = _make_native if kind == "vector" else _make_env_pool
+        native = make(env_cfg, num_envs, seed, index_offset)
         native.final_of_terminated = final_of_terminated
         return native
     manager = env_cfg["manager"]
@@ -185,6 +189,7 @@ def make_vector_env(
             num_workers=manager["worker_num"],
             on_bad_value=env_cfg["on_bad_value"],
             double_buffer=manager["double_buffer"] and not evaluate,
+            index_offset=index_offset,
             **{name: manager[name] for name in WORKER_KEYS},
         )
     return InProcessVectorEnv(
@@ -194,6 +199,7 @@ def make_vector_env(
         autoreset=manager["autoreset"],
         final_of_terminated=final_of_terminated,
         on_bad_value=env_cfg["on_bad_value"],
+        index_offset=index_offset,
     )
 
 
@@ -247,7 +253,7 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> NativeVectorEnv:
+def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int) -> NativeVectorEnv:
     _refuse_wrappers(env_cfg)
     name = _name(env_cfg)
     try:
@@ -271,14 +277,24 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> Native
         entry_point=native_entry_point(env_cfg),
         info_keys=tuple(env_cfg["info_keys"]),
         mask_from_info=env_cfg["action_mask"] == "info",
+        index_offset=index_offset,
     )
 
 
-def _make_env_pool(env_cfg: Mapping[str, Any], num_envs: int, seed: int) -> NativeVectorEnv:
+def _make_env_pool(
+    env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int
+) -> NativeVectorEnv:
     from ding_lite.envs.env_pool import EnvPoolVectorEnv
 
     _refuse_wrappers(env_cfg)
-    return EnvPoolVectorEnv(env_cfg["env_id"], num_envs, seed, env_cfg["kwargs"], tuple(env_cfg["info_keys"]))
+    return EnvPoolVectorEnv(
+        env_cfg["env_id"],
+        num_envs,
+        seed,
+        env_cfg["kwargs"],
+        tuple(env_cfg["info_keys"]),
+        index_offset,
+    )
 
 
 def _refuse_wrappers(env_cfg: Mapping[str, Any]) -> None:
@@ -296,6 +312,7 @@ def vector_env_of(
     max_steps: int | None = None,
     final_of_terminated: bool = False,
     on_bad_value: str = RAISE,
+    part: slice = ALL,
 ) -> VectorEnv:
     """Makes a vector of one environment ``make(cfg)`` per cfg, stepped in this process.
 
@@ -305,12 +322,19 @@ def vector_env_of(
         seed: of the run.
         max_steps: truncate every episode after so many steps; None: do not.
         final_of_terminated, on_bad_value: as in :class:`InProcessVectorEnv`.
+        part: the cfgs to make environments of; they have the seeds that they have in the whole vector.
     """
+    numbers = range(len(cfgs))[part]
 
     def make_numbered(index: int) -> gym.Env:
         env: gym.Env = EpisodeRecorder(make(cfgs[index]))
         return env if max_steps is None else gym.wrappers.TimeLimit(env, max_steps)
 
     return InProcessVectorEnv(
-        make_numbered, len(cfgs), seed, final_of_terminated=final_of_terminated, on_bad_value=on_bad_value
+        make_numbered,
+        len(numbers),
+        seed,
+        final_of_terminated=final_of_terminated,
+        on_bad_value=on_bad_value,
+        index_offset=numbers.start,
     )

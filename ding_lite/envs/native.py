@@ -64,6 +64,7 @@ class NativeVectorEnv(VectorEnv):
         entry_point: of the environment, which selects its state adapter.
         info_keys: keys of an ended episode's info that are recorded.
         mask_from_info: whether to copy ``info["action_mask"]`` into the observation.
+        index_offset: number of the first environment if these are a part of a larger vector.
 
     Raises:
         EnvContractError: if the environment does not declare its spaces or its autoreset mode.
@@ -76,10 +77,12 @@ class NativeVectorEnv(VectorEnv):
         entry_point: str = "",
         info_keys: tuple[str, ...] = (),
         mask_from_info: bool = False,
+        index_offset: int = 0,
     ) -> None:
         check_spaces(env, "single_")
         self.env = env
         self.seed = seed
+        self.index_offset = index_offset
         self.info_keys = info_keys
         self.mask_from_info = mask_from_info
         self.num_envs = env.num_envs
@@ -111,7 +114,8 @@ class NativeVectorEnv(VectorEnv):
         self.episode_lengths[:] = 0
         self._pending_reset[:] = False
         self._any_pending = False
-        return self._reset_env(integer_seed(self.seed, *stream))
+        part = (self.index_offset,) if self.index_offset else ()
+        return self._reset_env(integer_seed(self.seed, *stream, *part))
 
     def _reset_env(self, seed: int) -> Tree:
         try:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ding_lite.data.minibatches import Batch
 from ding_lite.fast.compiling import CompiledFunction
 from ding_lite.models.memory_layout import laid_out_as
+from ding_lite.ranks import Ranks
 from ding_lite.trees import leading_size
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
@@ -72,17 +73,58 @@ def autograd_gradient(
             }
     with torch.no_grad():
         values = [v if v is None else laid_out_as(p, v) for p, v in zip(parameters, values, strict=True)]
-        reached = [value for value in values if value is not None]
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in reached]))
-        if clip.kind == "clip_norm":
-            scale = (clip.value / (norm + 1e-6)).clamp(max=1.0)  # as nn.utils.clip_grad_norm_
-            reached = list(torch._foreach_mul(reached, scale))
-        elif clip.kind == "clip_value":
-            reached = [value.clamp(-clip.value, clip.value) for value in reached]
-        clipped = iter(reached)
-        values = [None if value is None else next(clipped) for value in values]
+        values, norm = clipped(values, clip)
         bad = (~torch.isfinite(norm + total)).to(norm.dtype)
     return Gradient(values, norm, bad, metrics)
+
+
+def clipped(values: Sequence[Tensor | None], clip: Clip) -> tuple[list[Tensor | None], Tensor]:
+    """Returns a gradient clipped, and its norm before."""
+    reached = [value for value in values if value is not None]
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in reached]))
+    if clip.kind == "clip_norm":
+        scale = (clip.value / (norm + 1e-6)).clamp(max=1.0)  # as nn.utils.clip_grad_norm_
+        reached = list(torch._foreach_mul(reached, scale))
+    elif clip.kind == "clip_value":
+        reached = [value.clamp(-clip.value, clip.value) for value in reached]
+    in_order = iter(reached)
+    return [None if value is None else next(in_order) for value in values], norm
+
+
+@torch.no_grad()
+def averaged(
+    gradient: Gradient, parameters: Sequence[Tensor], samples: int, clip: Clip, ranks: Ranks
+) -> Gradient:
+    """Returns the mean of the ranks' gradients and metrics, in one message; it is clipped afterwards.
+
+    A rank's weight is its share of the samples, so the result is the gradient of the minibatch that all
+    ranks have together. A loss must reach the same parameters on every rank.
+
+    Args:
+        gradient: of this rank, not clipped.
+        parameters: that it belongs to.
+        samples: number of this rank's samples.
+        clip: of the mean.
+        ranks: that exchange their gradients.
+    """
+    metrics = gradient.metrics
+    device, dtype = parameters[0].device, parameters[0].dtype
+    reached = [value for value in gradient.values if value is not None]
+    own = [*reached, stacked([*metrics.values()]), torch.ones(1)]
+    flat = torch.cat([part.reshape(-1).to(device, dtype) for part in own]) * samples
+    bad = torch.as_tensor(gradient.bad).to(device, dtype).view(1)
+    sizes = [*(value.numel() for value in reached), len(metrics), 1, 1]
+    *sums, totals, count, bads = ranks.sum(torch.cat([flat, bad])).split(sizes)
+    means = iter([(part / count).view_as(value) for part, value in zip(sums, reached, strict=True)])
+    values, norm = clipped([None if v is None else next(means) for v in gradient.values], clip)
+    is_bad = ((bads[0] > 0) | ~torch.isfinite(norm)).to(dtype)
+    result = Gradient(values, norm, is_bad, dict(zip(metrics, (totals / count).unbind(), strict=True)))
+    return _on_host(result) if device.type == "cpu" else result
+
+
+def _on_host(gradient: Gradient) -> Gradient:
+    norm, bad, *metrics = stacked([gradient.norm, gradient.bad, *gradient.metrics.values()]).tolist()
+    return Gradient(gradient.values, norm, bad, dict(zip(gradient.metrics, metrics, strict=True)))
 
 
 class TorchGradients:

@@ -85,11 +85,15 @@ class ActorCriticPolicy(Policy):
         cfg = self.cfg
         check_declared(self.obs_space, self.action_space, {"action_space": cfg.action_space})
         norm = cfg.normalize
-        self.obs_norm = ObservationNorm(self.obs_space, norm.obs_clip, self.device) if norm.obs else None
+        self.obs_norm = (
+            ObservationNorm(self.obs_space, norm.obs_clip, self.device, ranks=self.ranks)
+            if norm.obs
+            else None
+        )
         discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
-        self.reward_scale = RewardScale(discount) if norm.reward else None
+        self.reward_scale = RewardScale(discount, ranks=self.ranks) if norm.reward else None
         self._rewards_are_seen = False  # whether reward_scale includes the rollout that is learned from next
-        self.value_norm = ValueNorm(cfg.learn.value_norm_decay) if cfg.learn.value_norm else None
+        self.value_norm = ValueNorm(cfg.learn.value_norm_decay, self.ranks) if cfg.learn.value_norm else None
         if self.value_norm is not None and not self.model.value_heads:
             raise ConfigError(
                 f"policy.learn.value_norm: {type(self.model).__name__} names no value_heads, and PopArt "

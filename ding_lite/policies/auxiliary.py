@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.buffer import ReplayBuffer, RolloutMemory, SampleMemory
-from ding_lite.data.minibatches import Batch, minibatch_sizes, permutation
+from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
 from ding_lite.errors import NumericsError
@@ -25,7 +25,7 @@ from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.optimizer import Optimizer, Steps
 from ding_lite.rl.returns import explained_variance
-from ding_lite.rl.seeding import GeneratorState, torch_generator
+from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree
 
 MEASURED = 4096  # samples of the memory, at most, that the KL and the heads are measured on
@@ -56,7 +56,7 @@ class AuxiliaryPhase:
         self.optimizer = optimizer
         self.failure = failure
         self.learn = policy.cfg.learn
-        self.order = torch_generator(policy.seed, "policy", "auxiliary")
+        self.order = policy.own_generator("auxiliary")
         self.memory: Any = self._new_memory()
 
     def _new_memory(self) -> Any:
@@ -125,7 +125,7 @@ class AuxiliaryPhase:
 
     def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
         """Returns all samples in random order, a tensor (N,) for each minibatch."""
-        sizes = minibatch_sizes(self.memory.size, batch_size)
+        sizes = agreed_sizes(self.memory.size, batch_size, self.policy.ranks)
         return permutation(self.memory.size, self.order).split(sizes)
 
     def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
@@ -232,7 +232,8 @@ class AuxiliarySequences(AuxiliaryPhase):
     def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
         counts = self._table.counts
         order = permutation(len(counts), self.order)
-        return split_evenly(order, counts[order], part_count(counts, batch_size))
+        parts = self.policy.ranks.smallest(part_count(counts, batch_size))
+        return split_evenly(order, counts[order], parts)
 
     def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
         counts = self._table.counts[index]

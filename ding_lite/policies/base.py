@@ -22,6 +22,7 @@ import torch
 from easydict import EasyDict
 from torch import Tensor
 
+from ding_lite import ranks
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.memories import begin_episodes
@@ -64,14 +65,19 @@ class Policy:
         model: used as it is, without initialisation; if None, it is built from ``cfg.model``.
         enable_field: the modes to prepare; all if None. Each mode works without the others.
         seed: of the run.
+
+    Attributes:
+        ranks: the processes that train this policy together (:mod:`ding_lite.ranks`).
     """
 
     config: dict[str, Any] = dict(
         type=Key("ppo", (str, object)),
         device="auto",  # auto, cpu, cuda, cuda:N or mps
         cuda=Key(None, (bool,), optional=True),  # DI-engine's: True is device="cuda"
-        multi_gpu=Key(False, fixed_because="training on several GPUs is not built yet"),
-        bp_update_sync=Key(True, fixed_because="it belongs to multi_gpu, which is not built yet"),
+        # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
+        multi_gpu=False,
+        check_ranks=False,  # stop with an error if the ranks' parameters are not bit-equal after an iteration
+        bp_update_sync=Key(True, fixed_because="gradients are averaged over the ranks at every minibatch"),
         traj_len_inf=Key(
             False, fixed_because="whole episodes are collect.n_episode, else rollouts have a fixed length"
         ),
@@ -102,8 +108,10 @@ class Policy:
         self.obs_space = obs_space
         self.action_space = action_space
         self.seed = seed
+        self.ranks = ranks.current()
+        self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.device = chosen_device(self.cfg.device, self.cfg.cuda)
-        self.generator = torch_generator(seed, "policy", "action", device=self.device)
+        self.generator = self.own_generator("action", device=self.device)
         self.model: ActorCritic = self._make_model() if model is None else model  # type: ignore[assignment]
         self.model.to(device=self.device)
         lay_out(self.model)
@@ -123,6 +131,24 @@ class Policy:
         """Returns the name of the model for configs without one, and the modules to import for it."""
         declared = merged_config(cls).get("model", {})
         return declared["type"].default if "type" in declared else "vac", []
+
+    def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator:
+        """Returns a generator for the stream ``name``, which differs between ranks."""
+        generator = torch_generator(self.seed, "policy", name, *self.ranks.stream, device=device)
+        self._generators[name] = generator
+        return generator
+
+    def change_ranks(self, step: int) -> None:
+        """Begins new random streams, since the saved ones are those of another number of ranks.
+
+        A subclass also drops what each rank has for itself, such as stored rollouts.
+
+        Args:
+            step: of the environments, which names the streams.
+        """
+        for name, generator in self._generators.items():
+            stream = ("policy", name, "step", step, *self.ranks.stream)
+            generator.manual_seed(integer_seed(self.seed, *stream))
 
     def _make_model(self) -> ActorCritic:
         options = dict(self.cfg.model)

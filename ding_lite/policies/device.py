@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ding_lite.errors import ConfigError
+from ding_lite.ranks import current
 
 
 def chosen_device(name: str, cuda: bool | None) -> torch.device:
@@ -24,6 +25,8 @@ def chosen_device(name: str, cuda: bool | None) -> torch.device:
     if device is None or device.type not in ("cpu", "cuda", "mps"):
         raise ConfigError(f"policy.device: {name!r} is not one of auto, cpu, cuda, cuda:N, mps")
     count = torch.cuda.device_count()
+    if device.type == "cuda" and device.index is None and current().size > 1:
+        device = torch.device("cuda", torch.cuda.current_device())  # that of this rank
     if device.type == "cuda" and (device.index or 0) >= count:
         raise ConfigError(
             f"policy.device: {name!r} was asked for, and torch sees {count} CUDA devices; "

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.config.registry import INTRINSIC_REGISTRY
-from ding_lite.data.minibatches import Batch, minibatch_sizes, permutation
+from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.gradients import Loss, Metrics, TorchGradients
@@ -33,10 +33,11 @@ from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies import optimizer as optimizers
 from ding_lite.policies.bad_steps import non_finite_step
 from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.ranks import Ranks
 from ding_lite.rl import losses
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
 from ding_lite.rl.running_stats import RewardScale
-from ding_lite.rl.seeding import GeneratorState, integer_seed, torch_generator
+from ding_lite.rl.seeding import GeneratorState, integer_seed
 from ding_lite.trees import Tree, map_tree, to_dict
 
 CHUNK = 2**11  # samples that a network is given in one call without a gradient
@@ -51,9 +52,11 @@ class WithIntrinsicReward(Protocol):
     action_space: gym.Space
     device: torch.device
     seed: int
+    ranks: Ranks
 
     def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]: ...
     def on_device(self, obs: Tree) -> Any: ...
+    def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator: ...
     def state_dict(self) -> dict[str, Any]: ...
 
 
@@ -102,9 +105,11 @@ class Intrinsic:
         for module in self.networks.modules():
             if isinstance(module, ImageEncoder):
                 module.scale = 1.0  # obs_norm has scaled the pixels
-        self.scale = RewardScale(self.cfg.discount_factor, continuing=True)
-        self.obs_norm = ObservationNorm(policy.obs_space, self.cfg.obs_clip, policy.device, images=True)
-        self.generator = torch_generator(policy.seed, "policy", "intrinsic", device=policy.device)
+        self.scale = RewardScale(self.cfg.discount_factor, continuing=True, ranks=policy.ranks)
+        self.obs_norm = ObservationNorm(
+            policy.obs_space, self.cfg.obs_clip, policy.device, images=True, ranks=policy.ranks
+        )
+        self.generator = policy.own_generator("intrinsic", device=policy.device)
         self.optimizer: optimizers.Optimizer | None = None
 
     def prepare_learning(self, bad_steps: optimizers.BadSteps) -> None:
@@ -119,7 +124,7 @@ class Intrinsic:
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
             bad_steps=bad_steps,
-            ranges=[],
+            ranks=self.policy.ranks,
         )
 
     @torch.no_grad()
@@ -209,7 +214,7 @@ class Intrinsic:
         explained = explained_variance((target - advantage)[valid], target[valid])
         table = StepTable(self, rollout)
         steps = optimizers.Steps(self.optimizer, self._failure)
-        sizes = minibatch_sizes(len(table.rows), self.policy.cfg.learn.batch_size)
+        sizes = agreed_sizes(len(table.rows), self.policy.cfg.learn.batch_size, self.policy.ranks)
         with self.optimizer.phase():
             for _ in range(self.cfg.epoch_per_collect):
                 order = permutation(len(table.rows), self.generator)

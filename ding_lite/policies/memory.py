@@ -20,6 +20,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.fast.switch import ACTING_VALUE
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.memory import Sequences, single_steps
+from ding_lite.ranks import Ranks
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, leading_size, map_tree, tree_leaves
 
@@ -31,6 +32,7 @@ class Remembering(Protocol):
     """What a memory uses of its policy; ``policies.actor_critic`` documents it."""
 
     cfg: Any
+    ranks: Ranks
     model: ActorCritic
     generator: torch.Generator
 
@@ -205,6 +207,7 @@ class PolicyMemory:
             SequenceTable(data, self.grid),
             self.initial_state,
             normalize_advantage=normalize_advantage,
+            ranks=self.policy.ranks,
         )
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.models.encoders import is_image
+from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.running_stats import RunningMeanStd
 from ding_lite.trees import MASK_KEY, space_leaves
 
@@ -31,15 +32,24 @@ class ObservationNorm:
         clip: bound on the absolute value of the results.
         device: of the observations.
         images: whether images are scaled too, each pixel by its own statistics.
+        ranks: whose observations the statistics are taken from.
 
     Shapes:
         a tree of observations (N, ...) -> the same
     """
 
-    def __init__(self, space: gym.Space, clip: float, device: torch.device, *, images: bool = False) -> None:
+    def __init__(
+        self,
+        space: gym.Space,
+        clip: float,
+        device: torch.device,
+        *,
+        images: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.clip, self.device = clip, device
         self.stats: dict[tuple[str, ...], RunningMeanStd] = {
-            path: RunningMeanStd(leaf.shape or ())
+            path: RunningMeanStd(leaf.shape or (), ranks)
             for path, leaf in space_leaves(space)
             if (is_image(leaf) and images or _is_numeric(leaf)) and path[:1] != (MASK_KEY,)
         }
@@ -101,8 +111,10 @@ class ObservationNorm:
                 leaf = leaf[name]
             samples = leaf[valid].cpu().numpy()
             size = max(1, CHUNK // max(1, samples[:1].size))
+            new = RunningMeanStd(stats.mean.shape)
             for start in range(0, len(samples), size):  # the statistics are computed in float64
-                stats.update(samples[start : start + size])
+                new.update(samples[start : start + size])
+            stats.merge(new.count, new.mean, new.var)
         self._refresh()
 
     def state_dict(self) -> dict[str, Any]:

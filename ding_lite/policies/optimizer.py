@@ -1,7 +1,7 @@
-"""One gradient step: clipping, the guard against non-finite steps, and Adam.
+"""One gradient step: the mean over ranks, the guard against non-finite steps, and Adam.
 
-The loop over minibatches is the policy's, so that ``learn_mode`` works without a pipeline. What a step does
-is here, in one place, so that it can be guarded and measured. ``fast.gradients`` computes the gradient.
+The loop over minibatches is the policy's, so that ``learn_mode`` works without a pipeline. ``fast.gradients``
+and ``fast.closed_form`` compute and clip the gradient.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from ding_lite.fast.gradients import (
     Metrics,
     Number,
     TorchGradients,
+    averaged,
     stacked,
 )
 from ding_lite.models.heads import clamp_to_ranges
 from ding_lite.models.memory_layout import laid_out_as
+from ding_lite.ranks import ALONE, Ranks
 
+NO_CLIP = Clip(None, 0.0)
 BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 
 
@@ -70,6 +73,7 @@ class Optimizer:
         gradients: computes gradients; autograd if None.
         ranges: ``(parameter, low, high)`` of parameters that are clamped after each step
             (``models.heads.parameter_ranges``).
+        ranks: that take each step together, along the mean of their gradients.
     """
 
     def __init__(
@@ -83,11 +87,13 @@ class Optimizer:
         bad_steps: BadSteps | None = None,
         gradients: Gradients | None = None,
         ranges: Sequence[tuple[Tensor, float, float]] = (),
+        ranks: Ranks = ALONE,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         own = {id(p) for p in self.parameters}
         self.ranges = [each for each in ranges if id(each[0]) in own]
         self.clip = Clip(grad_clip_type, grad_clip_value)
+        self.ranks = ranks
         self.learning_rate, self.eps = learning_rate, eps
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
@@ -134,12 +140,20 @@ class Optimizer:
 
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
         """Returns the clipped gradient of the sum of ``loss`` over the parts of a minibatch."""
+        function = self._function_of(loss)
+        if self.ranks.size == 1:
+            return function(parts, self.clip)
+        own = function(parts, NO_CLIP)
+        samples = sum(part.size for part in parts)
+        return averaged(own, self.parameters, samples, self.clip, self.ranks)
+
+    def _function_of(self, loss: Loss) -> GradientFunction:
         if self._chosen is None:
             self._lay_out()
-            return self.gradients.of(loss)(parts, self.clip)
+            return self.gradients.of(loss)
         if loss not in self._chosen:
             self._chosen[loss] = self.gradients.of(loss)
-        return self._chosen[loss](parts, self.clip)
+        return self._chosen[loss]
 
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:

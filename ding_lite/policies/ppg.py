@@ -321,6 +321,11 @@ class PPGPolicy(PPOPolicy):
         metrics["aux_memory"] = float(self.auxiliary.memory.size)
         return metrics | (self.auxiliary.run() if self.auxiliary.is_due else {})
 
+    def change_ranks(self, step: int) -> None:
+        super().change_ranks(step)
+        if self.auxiliary is not None:
+            self.auxiliary.memory.clear()
+
     def _apply_learning_rate(self) -> None:
         super()._apply_learning_rate()
         if self.value_optimizer is not None:

@@ -35,7 +35,7 @@ from ding_lite.policies.optimizer import BadSteps, Optimizer, Steps
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import KINDS, AdaptivePenalty, schedule
-from ding_lite.rl.seeding import GeneratorState, torch_generator
+from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import has_box, map_tree, to_dict
 
 OFF_POLICY_LEARN = ("update_per_collect", "reuse", "proximal", "weight_bound")
@@ -48,7 +48,7 @@ DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
 
 @POLICY_REGISTRY.register("ppo")
 class PPOPolicy(ActorCriticPolicy):
-    """PPO with the options of "The 37 Implementation Details of PPO", but no several GPUs.
+    """PPO with the options of "The 37 Implementation Details of PPO".
 
     A custom policy overrides :meth:`policy_loss`, which may read ``batch.dist``, or :meth:`value_loss`, which
     may read ``batch.new_value``: the model's fresh outputs on a :class:`~ding_lite.data.minibatches.Batch`. A
@@ -230,7 +230,7 @@ class PPOPolicy(ActorCriticPolicy):
             self.kl_penalty = AdaptivePenalty(learn.kl_penalty, learn.kl_target, self.device)
 
     def _init_learn(self) -> None:
-        self.permutation = torch_generator(self.seed, "policy", "minibatch", device=self.device)
+        self.permutation = self.own_generator("minibatch", device=self.device)
         self.sources = self._make_sources()
         self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
@@ -291,6 +291,7 @@ class PPOPolicy(ActorCriticPolicy):
             grad_clip_value=learn.grad_clip_value,
             bad_steps=self.bad_steps,
             ranges=parameter_ranges(self.model),
+            ranks=self.ranks,
         )
 
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
@@ -410,7 +411,8 @@ class PPOPolicy(ActorCriticPolicy):
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
         metrics = self._describe(data)
-        if not all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"]))):
+        is_finite = all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"])))
+        if self.ranks.any(not is_finite):
             raise NumericsError(
                 f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
@@ -445,7 +447,7 @@ class PPOPolicy(ActorCriticPolicy):
         metrics["skipped_steps"] = float(self.bad_steps.count)
         metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
         self._update_obs_norm(data)
-        self.progress.env_step += int(data.valid.sum())
+        self.progress.env_step += int(self.ranks.total(int(data.valid.sum())))
         return metrics
 
     def _describe(self, data: Rollout) -> dict[str, float]:
@@ -553,6 +555,11 @@ class PPOPolicy(ActorCriticPolicy):
         total = learn.schedule_env_step
         share = self.progress.env_step / total if total else 0.0
         return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
+
+    def change_ranks(self, step: int) -> None:
+        super().change_ranks(step)
+        for buffer in self.buffers.values():
+            buffer.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.buffer import Limits, ReplayBuffer
-from ding_lite.data.minibatches import Batch, TrainingSet, minibatch_sizes
+from ding_lite.data.minibatches import Batch, TrainingSet, minibatch_sizes, scales_over_ranks
 from ding_lite.data.rollout import Rollout, flatten_rows, time_major_fields
 from ding_lite.data.sequences import SequenceSet
 from ding_lite.policies.actor_critic import ActorCriticPolicy
@@ -86,7 +86,8 @@ class ReplaySource:
             clip_ratio: (), for the metrics.
             values_moved: whether the value network has learned since the rollout was pushed.
         """
-        learn, buffer, data = self.cfg.learn, self.buffer, self.buffer.data
+        policy, learn = self.policy, self.cfg.learn
+        buffer, data = self.buffer, self.buffer.data
         stale = not buffer.is_fresh and bool((buffer.age > 0).any())
         extra = dict(self._proximal)
         proximal = extra.pop("log_prob")
@@ -97,23 +98,22 @@ class ReplaySource:
             self.metrics = {f"{self.prefix}_{name}": value for name, value in described.items()}
         if ratio is not None and learn.proximal == "decoupled":
             extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
-        steps = buffer.planned_steps()
+        ranks = policy.ranks
+        steps = ranks.smallest(buffer.planned_steps())
         credit: Any = data
         samples: dict[str, Any] = {}
         training_set: TrainingSet | SequenceSet | None = None
         rows_before: Tensor | None = None
         while steps > 0:
             rows = buffer.live_rows()
-            if not len(rows):
+            if ranks.any(not len(rows)):
                 break
             if stale or values_moved or training_set is not None:  # else credit is by the newest network
                 credit = self.renewed_credit(data, ratio)
-            other_rows = rows_before is None or (
-                rows is not rows_before and not torch.equal(rows, rows_before)
-            )
+            other_rows = not _are_equal(rows, rows_before)
             if other_rows:
                 samples, rows_before = self._samples(data, rows, extra), rows
-            if training_set is None or other_rows or credit is not data:
+            if ranks.any(other_rows or credit is not data) or training_set is None:
                 training_set = self._training_set(data, samples, credit, rows)
             planned = int(min(steps, training_set.count(learn.batch_size)))
             if self._prioritizes and isinstance(training_set, TrainingSet):
@@ -156,7 +156,7 @@ class ReplaySource:
         }
         flat = flatten_rows(fields, rows)
         old, new = (policy.distribution(flat["obs"], flat[name]) for name in ("old", "new"))
-        return float(old.kl(new).mean())
+        return policy.ranks.mean(float(old.kl(new).mean()), len(rows))
 
     def renewed_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
         """Returns the three fields of credit by the newest network, as far as the config asks for it."""
@@ -202,13 +202,15 @@ class ReplaySource:
             fields[name] = self.policy.normalized_values(fields[name])
         fields = flatten_rows(fields, rows)
         adv_norm = self.cfg.learn.adv_norm
+        ranks = self.policy.ranks
         if adv_norm == "batch":
-            fields["advantage"] = losses.normalize_advantage(fields["advantage"])
+            (scale,) = scales_over_ranks([fields["advantage"]], ranks)
+            fields["advantage"] = losses.normalize_advantage(fields["advantage"], scale)
         fields = {**samples, **fields}
         normalizes = adv_norm in ("minibatch", True)
         if self.policy.memory is not None:
             return self.policy.memory.training_set(data, fields, rows, normalize_advantage=normalizes)
-        return TrainingSet(fields, normalize_advantage=normalizes)
+        return TrainingSet(fields, normalize_advantage=normalizes, ranks=ranks)
 
     def _prioritized(self, training_set: TrainingSet, rows: Tensor, steps: int) -> Iterator[Batch]:
         """Yields minibatches by priority, and renews the priorities of each after its step."""
@@ -258,3 +260,7 @@ class ReplaySource:
             f"{self.prefix}: each transition is drawn {limits.max_use} times in its own iteration, and none "
             "is left for the next; a larger max_use lets them last"
         ]
+
+
+def _are_equal(rows: Tensor, before: Tensor | None) -> bool:
+    return rows is before or (before is not None and torch.equal(rows, before))

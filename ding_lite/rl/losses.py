@@ -136,19 +136,26 @@ def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:
     return (torch.expm1(log_ratio).abs() > clip_ratio).to(log_ratio.dtype).mean()
 
 
-def normalize_advantage(advantage: Tensor, eps: float = 1e-8) -> Tensor:
+def normalize_advantage(
+    advantage: Tensor, scale: tuple[Tensor, Tensor] | None = None, eps: float = 1e-8
+) -> Tensor:
     """Returns (A - mean) / (std + eps) of each minibatch, or 0 where the advantages are constant.
 
     The std is the population's (divided by N), so that a single sample gives 0 and not nan. Advantages
     whose std is at most 1e-6 times their mean count as constant: their spread is rounding error, and
     normalising it would train on noise.
 
+    Args:
+        advantage: A.
+        scale: std and mean, if they are those of more samples than these.
+        eps: added to the std.
+
     Shapes:
         advantage: (N,), or (K, N) for K minibatches -> the same shape
     """
-    std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True)
-    scale = torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + eps)
-    return (advantage - mean) / scale
+    std, mean = torch.std_mean(advantage, -1, correction=0, keepdim=True) if scale is None else scale
+    divisor = torch.where(std <= 1e-6 * mean.abs(), torch.inf, std + eps)
+    return (advantage - mean) / divisor
 
 
 def weighted_mean(x: Tensor, weight: Tensor | None = None) -> Tensor:

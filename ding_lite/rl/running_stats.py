@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ding_lite.ranks import ALONE, Ranks
+
 
 class RunningMeanStd:
     """The mean and population variance of all samples so far, in float64.
@@ -26,28 +28,39 @@ class RunningMeanStd:
 
     Args:
         shape: of one sample.
+        ranks: whose samples are merged at every update.
 
     Shapes:
         mean, var, std: ``shape``
     """
 
-    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+    def __init__(self, shape: tuple[int, ...] = (), ranks: Ranks = ALONE) -> None:
+        self.ranks = ranks
         self.mean = np.zeros(shape, np.float64)
         self.var = np.ones(shape, np.float64)
         self.count = 0.0
 
     def update(self, samples: np.ndarray) -> None:
-        """Adds a batch of samples; an empty batch changes nothing.
+        """Adds a batch of samples, and those of the other ranks; an empty batch changes nothing.
 
         Shapes:
             samples: (N, *shape)
         """
+        samples = np.asarray(samples, np.float64)
         n = len(samples)
+        self.merge(n, samples.mean(0) if n else self.mean, samples.var(0) if n else self.var)
+
+    def merge(self, n: float, mean: np.ndarray, var: np.ndarray) -> None:
+        """Adds the batches of all ranks, each by its number of samples, its mean and its variance."""
+        if self.ranks.size == 1:
+            self._add(n, mean, var)
+            return
+        for row in self.ranks.gather(n, *np.ravel(mean), *np.ravel(var)):
+            self._add(row[0], *row[1:].reshape(2, *self.mean.shape))
+
+    def _add(self, n: float, mean: np.ndarray, var: np.ndarray) -> None:
         if n == 0:
             return
-        samples = np.asarray(samples, np.float64)
-        mean = samples.mean(0)
-        var = samples.var(0)
         if self.count == 0:
             self.mean = mean
             self.var = var
@@ -87,24 +100,21 @@ class ValueNorm(RunningMeanStd):
 
     Args:
         decay: weight of all earlier targets at an update; 0 keeps the newest targets only, 1 keeps all.
+        ranks: as above.
 
     Shapes:
         mean, var, std: ()
     """
 
-    def __init__(self, decay: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, decay: float = 1.0, ranks: Ranks = ALONE) -> None:
+        super().__init__(ranks=ranks)
         self.decay = decay
 
-    def update(self, samples: np.ndarray) -> None:
-        """Adds raw targets; an empty batch changes nothing.
-
-        Shapes:
-            samples: (N,)
-        """
-        if len(samples):
+    def merge(self, n: float, mean: np.ndarray, var: np.ndarray) -> None:
+        """Adds the batches of all ranks after the earlier targets have lost weight."""
+        if self.ranks.total(n):
             self.count *= self.decay
-            super().update(samples)
+        super().merge(n, mean, var)
 
     def update_heads(self, targets: np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
         """Adds raw targets, and rescales the last linear layer of each value head in place.
@@ -151,6 +161,7 @@ class RewardScale(RunningMeanStd):
     Args:
         gamma: discount per step.
         continuing: whether the return continues over ends and over rows that are not valid.
+        ranks: as above; every rank has the running returns of its own environments.
 
     Attributes:
         running_return: G after the last row, in raw units; None before the first rollout.
@@ -159,8 +170,8 @@ class RewardScale(RunningMeanStd):
         running_return: (B,); mean, var, std: ()
     """
 
-    def __init__(self, gamma: float, *, continuing: bool = False) -> None:
-        super().__init__()
+    def __init__(self, gamma: float, *, continuing: bool = False, ranks: Ranks = ALONE) -> None:
+        super().__init__(ranks=ranks)
         self.gamma = gamma
         self.continuing = continuing
         self.running_return: np.ndarray | None = None

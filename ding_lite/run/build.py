@@ -11,20 +11,25 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
+from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
 
 
-def build_envs(cfg: Any, env_setting: EnvSetting | None, resources: ExitStack) -> tuple[VectorEnv, VectorEnv]:
-    """Makes the environments of a run.
+def build_envs(
+    cfg: Any, own: Any, env_setting: EnvSetting | None, ranks: Ranks, resources: ExitStack
+) -> tuple[VectorEnv, VectorEnv]:
+    """Makes the environments of a run, or those of one of its ranks.
 
     Args:
         cfg: a complete config.
+        own: this rank's share of it (``run.shares``).
         env_setting: ``(make, collector_cfgs, evaluator_cfgs)``, used instead of the environments that the
             config describes.
+        ranks: of the run.
         resources: closes the environments when it is closed.
 
     Returns:
@@ -36,18 +41,41 @@ def build_envs(cfg: Any, env_setting: EnvSetting | None, resources: ExitStack) -
     env, seed = cfg.env, cfg.seed
     ignore_done = cfg.policy.learn.get("ignore_done", False)
     if env_setting is None:
-        collector_envs = make_vector_env(env, env.collector_env_num, seed, final_of_terminated=ignore_done)
+        collector_envs = make_vector_env(
+            env,
+            own.env.collector_env_num,
+            seed,
+            final_of_terminated=ignore_done,
+            index_offset=ranks.slice_of(env.collector_env_num).start,
+        )
         resources.callback(collector_envs.close)
-        evaluator_envs = make_vector_env(env, env.evaluator_env_num, seed, evaluate=True)
+        evaluator_envs = make_vector_env(
+            env,
+            own.env.evaluator_env_num,
+            seed,
+            evaluate=True,
+            index_offset=ranks.slice_of(env.evaluator_env_num).start,
+        )
         resources.callback(evaluator_envs.close)
         return collector_envs, evaluator_envs
     make, collector_cfgs, evaluator_cfgs = env_setting
+    first = ranks.slice_of(len(evaluator_cfgs)).start
     collector_envs = vector_env_of(
-        make, collector_cfgs, seed, final_of_terminated=ignore_done, on_bad_value=env.on_bad_value
+        make,
+        collector_cfgs,
+        seed,
+        final_of_terminated=ignore_done,
+        on_bad_value=env.on_bad_value,
+        part=ranks.slice_of(len(collector_cfgs)),
     )
     resources.callback(collector_envs.close)
     evaluator_envs = vector_env_of(
-        make, evaluator_cfgs, seed, max_steps=env.max_eval_steps, on_bad_value=env.on_bad_value
+        make,
+        evaluator_cfgs,
+        seed,
+        max_steps=env.max_eval_steps,
+        on_bad_value=env.on_bad_value,
+        part=slice(first, first + own.env.evaluator_env_num) if ranks.size > 1 else ALL,
     )
     resources.callback(evaluator_envs.close)
     return collector_envs, evaluator_envs
@@ -75,6 +103,9 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Po
         except CheckpointError as error:
             raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
         policy.use_reference(frozen)
+    policy.ranks.copy_first(
+        [*policy.model.state_dict().values()]
+    )  # a caller's model may differ between ranks
     return policy
 
 
@@ -91,4 +122,6 @@ def build_collector(cfg: Any, envs: VectorEnv, policy: Policy) -> Collector:
 
 def build_evaluator(cfg: Any, envs: VectorEnv, policy: Policy) -> Evaluator:
     """Builds the evaluator, which plays on environments of its own."""
-    return Evaluator(envs, policy.eval_mode, cfg.env.n_evaluator_episode, cfg.env.max_eval_steps)
+    return Evaluator(
+        envs, policy.eval_mode, cfg.env.n_evaluator_episode, cfg.env.max_eval_steps, policy.ranks
+    )

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,15 +171,17 @@ class CheckpointKeeper:
         self.keep_freq = keep_freq
         self._failures = 0  # saves in a row
 
-    def save_due(
-        self, progress: Progress, is_best: bool, state: Callable[[], Mapping[str, Any]]
-    ) -> str | None:
+    def is_due(self, progress: Progress, is_best: bool) -> bool:
+        """Returns whether :meth:`save_due` saves a checkpoint."""
+        return is_best or progress.crossed(self.freq) or progress.crossed(self.keep_freq)
+
+    def save_due(self, progress: Progress, is_best: bool, state: Mapping[str, Any]) -> str | None:
         """Saves the checkpoints that are due after an iteration.
 
         Args:
             progress: progress of the run after the iteration.
             is_best: whether its evaluation is the best so far.
-            state: returns the state of the run.
+            state: of the run; not used if nothing is due.
 
         Returns:
             A warning if a save failed that may succeed later, as on a full disk; older checkpoints stay as
@@ -190,12 +192,12 @@ class CheckpointKeeper:
         """
         try:
             if is_best:
-                self.save("best", state())
+                self.save("best", state)
             if progress.crossed(self.freq):
-                self.save("last", state())
+                self.save("last", state)
                 self._failures = 0
             if progress.crossed(self.keep_freq):
-                self.snapshot(progress.iteration, state())
+                self.snapshot(progress.iteration, state)
         except CheckpointError as error:
             self._failures += 1
             if self._failures == MAX_FAILURES or not isinstance(error.__cause__, OSError):

@@ -1,9 +1,12 @@
-"""The training loop in one process: collect, learn, and at intervals evaluate.
+"""The training loop: collect, learn, and at intervals evaluate.
 
     envs -> Collector -> rollout -> Learner -> policy
                                     Evaluator ---^   (beside the loop: never changes training)
 
 The pipeline is an iterator, so that a script that embeds it owns the loop.
+
+Under ``torchrun``, every rank runs this loop with its share of environments and samples. They take each
+gradient step together (:mod:`ding_lite.ranks`); rank 0 writes the run's folder and shows the progress.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import torch
 
@@ -21,8 +24,10 @@ from ding_lite.config.compile import Config, as_config
 from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import space_to_json
-from ding_lite.errors import CheckpointError, DingLiteError
+from ding_lite.envs.transition import Episode
+from ding_lite.errors import CheckpointError, DingLiteError, RankError
 from ding_lite.policies.base import Policy
+from ding_lite.ranks import joined, merged_metrics
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
 from ding_lite.run.checkpoint import CheckpointKeeper
 from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
@@ -31,9 +36,11 @@ from ding_lite.run.health import HealthCheck
 from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors
 from ding_lite.run.progress import Progress
+from ding_lite.run.rank_states import digest, gathered, of_rank
 from ding_lite.run.report import description, import_option, metric_names, results
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of, versions
+from ding_lite.run.shares import share_of
 from ding_lite.run.warm_start import warm_start
 from ding_lite.trees import has_box
 
@@ -74,6 +81,7 @@ class SerialPipeline:
         display: shows the progress.
         status: "running", "solved", "finished", "interrupted" or "failed".
         error: why the run was interrupted or failed; "" otherwise.
+        ranks: the processes that train this run together.
 
     Raises:
         ConfigError: for any fault of the config, before an environment steps.
@@ -98,14 +106,19 @@ class SerialPipeline:
         config = as_config(config).replaced(
             max_train_iter=max_train_iter, max_env_step=max_env_step, seed=seed
         )
-        self._build(config, env_setting, model, display, own_process)
-        name = self.cfg.exp_name if folder is None else str(folder)
+        self._join()
         try:
+            self._build(config, env_setting, model, display, own_process)
+            name = self.cfg.exp_name if folder is None else str(folder)
             messages = warm_start(self.policy, init_from) if init_from else []
             messages += self._warm_up()  # if the weights brought no statistics of observations
-            with new_run_folder(name, exact=folder is not None) as self.folder:
-                self._open_folder(claim(self.folder), ["new run", *messages])
-        except BaseException:
+            with ExitStack() as undo:
+                new_folder = new_run_folder(name, exact=folder is not None)
+                self.folder = self.ranks.from_first(lambda: undo.enter_context(new_folder))
+                self._open_folder(self._claimed(), ["new run", *messages])
+                undo.pop_all()
+        except BaseException as error:
+            self.ranks.report_failure(error)
             self._resources.close()
             raise
 
@@ -152,17 +165,50 @@ class SerialPipeline:
             trust=trust,
         )
         self = cls.__new__(cls)
-        self.folder = run_of(Path(run))
-        with ExitStack() as undo:
-            log = undo.enter_context(claim(self.folder))  # before the checkpoints are read
-            point = find_resume_point(Path(run), checkpoint, request)
+        self._join()
+        log: TextIO | None = None
+        try:
+            self.folder = run_of(Path(run))
+            log = self._claimed()  # before the checkpoints are read
+            point = self._resume_point(Path(run), checkpoint, request)
             self._build(point.config, env_setting, model, display, own_process)
-            undo.callback(self._resources.close)
             self._continue_from(point, log)
-            undo.pop_all()
+        except BaseException as error:
+            self.ranks.report_failure(error)
+            self._resources.close()
+            if log is not None:
+                log.close()
+            raise
         return self
 
-    def _continue_from(self, point: ResumePoint, log: TextIO) -> None:
+    def _resume_point(self, run: Path, checkpoint: str | None, request: ResumeRequest) -> ResumePoint:
+        """Returns the point to continue from; all ranks read the checkpoint that rank 0 finds."""
+        points: list[ResumePoint] = []
+
+        def found() -> Path:
+            points.append(find_resume_point(run, checkpoint, request))
+            return points[0].checkpoint
+
+        place = self.ranks.from_first(found)
+        return points[0] if points else find_resume_point(place, None, request)
+
+    def _join(self) -> None:
+        """Joins the ranks that train this run; ``_resources`` frees what the pipeline holds."""
+        self._resources = ExitStack()
+        self.ranks = self._resources.enter_context(joined())
+
+    def _claimed(self) -> TextIO | None:
+        """Returns the log of the run's folder, which is then reserved for this run; None but on rank 0."""
+        log: TextIO | None = None
+
+        def opened() -> None:
+            nonlocal log
+            log = claim(self.folder)
+
+        self.ranks.from_first(opened)
+        return log
+
+    def _continue_from(self, point: ResumePoint, log: TextIO | None) -> None:
         """Restores the state of a checkpoint and opens the run's folder.
 
         Changes are saved at once, since an interruption before the next save would lose them.
@@ -185,10 +231,12 @@ class SerialPipeline:
         display: Display | None,
         own_process: bool,
     ) -> None:
-        """Builds all parts of the run but its folder; ``_resources`` frees what they hold."""
+        """Builds all parts of the run but its folder."""
         self.config = config
         self.cfg = cfg = config.values
-        self.display = display or Quiet()
+        own = share_of(cfg, self.ranks, env_setting)
+        self.display = display if display is not None and self.ranks.is_first else Quiet()
+        self._lines: list[str] = []  # of the environments of this rank, for the log of rank 0
         self.status = "running"
         self.error = ""
         self._stop_reason = ""
@@ -198,32 +246,35 @@ class SerialPipeline:
             f"Lower the sizes under policy.model, policy.collect.n_sample ({cfg.policy.collect.n_sample:,}) "
             f"or env.collector_env_num ({cfg.env.collector_env_num:,})"
         )
-        with explained_memory_errors("building the run", memory_advice), ExitStack() as resources:
-            envs, evaluator_envs = build_envs(cfg, env_setting, resources)
+        with explained_memory_errors("building the run", memory_advice):
+            envs, evaluator_envs = build_envs(cfg, own, env_setting, self.ranks, self._resources)
             if own_process:
-                resources.enter_context(tuned_process(thread_count(cfg.num_threads, envs.obs_space)))
-            self.policy = build_policy(cfg, envs, model)
-            self.collector = build_collector(cfg, envs, self.policy)
+                threads = thread_count(cfg.num_threads, envs.obs_space)
+                self._resources.enter_context(tuned_process(threads))
+            self.policy = build_policy(own, envs, model)
+            self.collector = build_collector(own, envs, self.policy)
             self.learner = Learner(self.policy.learn_mode)
-            self.evaluator: Evaluator = build_evaluator(cfg, evaluator_envs, self.policy)
+            self.evaluator: Evaluator = build_evaluator(own, evaluator_envs, self.policy)
             self.scores = Scores(cfg.env.stop_value)
             self.progress = Progress()
             self.health = HealthCheck(cfg.policy, cfg.max_env_step, has_box(envs.action_space))
-            self._resources = resources.pop_all()
+        self._own_cfg = own
 
     def _warm_up(self) -> list[str]:
         """Shows the policy the random steps that it needs before training; returns what to report."""
         steps = self.policy.warm_up_steps
         if not steps:
             return []
-        self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed))
+        stream = self.ranks.stream
+        self.policy.warm_up(self.collector.random_observations(steps, self.cfg.seed, *stream))
+        steps = int(self.ranks.total(steps))
         return [f"the statistics of observations are taken from {steps:,} random steps"]
 
-    def _open_folder(self, log: TextIO, messages: Sequence[str], resume_at: int | None = None) -> None:
+    def _open_folder(self, log: TextIO | None, messages: Sequence[str], resume_at: int | None = None) -> None:
         """Opens the files of the run's folder and writes the first lines of the log.
 
         Args:
-            log: the open log of the folder, which reserves the folder for this process.
+            log: the open log of the folder, which reserves the folder for this run; None but on rank 0.
             messages: how the run begins, first in a word or two.
             resume_at: env step that a resumed run continues from.
         """
@@ -234,15 +285,22 @@ class SerialPipeline:
         }
         saved = {**config, "spaces": spaces, "versions": versions()}
         self.checkpoints = CheckpointKeeper(self.folder, saved, **self.cfg.checkpoint)
-        self.logger = RunLogger(self.folder, log, config, metric_names(self.policy), resume_at)
+        self.logger: RunLogger | None = None
+
+        def opened() -> None:
+            assert log is not None
+            self.logger = RunLogger(self.folder, log, config, metric_names(self.policy), resume_at)
+
+        self.ranks.from_first(opened)
         beginning, *others = messages
         self.say(f"{beginning}  folder {self.folder}")
-        for line in description(self.cfg, self.policy, self.collector):
+        for line in description(self._own_cfg, self.policy, self.collector):
             self.say(line)
         self._connect_envs()
         for line in others:
             self.say(line)
-        self.logger.write_owner()
+        if self.logger is not None:
+            self.logger.write_owner()
 
     def _connect_envs(self) -> None:
         """Lets the environments report to the log and the display.
@@ -250,16 +308,20 @@ class SerialPipeline:
         Their callbacks hold no reference to the pipeline. A reference cycle would keep the worker processes
         of a dropped pipeline until the garbage collector runs.
         """
-        say = _log_and_show(self.logger, self.display)
         envs, evaluator_envs = self.collector.envs, self.evaluator.envs
+        if self.logger is None:
+            say = explain = _to_first(self._lines, self.ranks.rank)
+        else:
+            say, explain = _log_and_show(self.logger, self.display), self.logger.say
         envs.say = say
         evaluator_envs.say = lambda line: say(f"in evaluation: {line}")
         # Tracebacks of replaced workers go to the log alone.
-        envs.explain = evaluator_envs.explain = self.logger.say
+        envs.explain = evaluator_envs.explain = explain
 
     def say(self, line: str) -> None:
-        """Writes a line to log.txt, and shows it."""
-        _log_and_show(self.logger, self.display)(line)
+        """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
+        if self.logger is not None:
+            _log_and_show(self.logger, self.display)(line)
 
     def __iter__(self) -> Iterator[Progress]:
         """Trains until a limit is reached or the task is solved; yields after every iteration.
@@ -269,7 +331,7 @@ class SerialPipeline:
         self._started = time.monotonic()
         self.status = "running"
         try:
-            while not (self.is_over() or self._stop_reason):
+            while not (self.is_over() or self._is_stopped()):
                 self.step()
                 yield self.progress
             self._conclude()
@@ -294,6 +356,12 @@ class SerialPipeline:
         """Requests the run to end at the next iteration boundary; safe to call from a signal handler."""
         self._stop_reason = reason
 
+    def _is_stopped(self) -> bool:
+        """Returns whether a rank was requested to stop; a signal does not reach all at the same moment."""
+        if self.ranks.size > 1:
+            self._stop_reason = next(filter(None, self.ranks.collect(self._stop_reason)), "")
+        return bool(self._stop_reason)
+
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         progress = self.progress
@@ -302,24 +370,38 @@ class SerialPipeline:
         collect_seconds = time.perf_counter() - began
         learn_metrics = self.learner.train(rollout)
 
-        new_steps = int(rollout.valid.sum())
+        of_ranks = self.ranks.collect(
+            Report(
+                int(rollout.valid.sum()),
+                {
+                    **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
+                    **{f"learn/{name}": value for name, value in learn_metrics.items()},
+                    "time/collect_s": collect_seconds,
+                    "time/learn_s": self.learner.seconds,
+                },
+                self.collector.episodes,
+                self._lines[:],
+            )
+        )
+        self._lines.clear()
+        new_steps = sum(report.new_steps for report in of_ranks)
+        metrics = merged_metrics([report.metrics for report in of_ranks])
+        seconds = metrics["time/collect_s"] + metrics["time/learn_s"]
         progress.turn_began = progress.env_step
         progress.env_step += new_steps
         progress.train_iter = self.learner.train_iter
         progress.iteration += 1
-        progress.metrics = {
-            **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
-            **{f"learn/{name}": value for name, value in learn_metrics.items()},
-            "time/env_steps_per_second": new_steps / (collect_seconds + self.learner.seconds),
-            "time/collect_s": collect_seconds,
-            "time/learn_s": self.learner.seconds,
-        }
+        progress.metrics = metrics | {"time/env_steps_per_second": new_steps / seconds}
+        for line in (line for report in of_ranks for line in report.lines):
+            self.say(line)
+        self._check_ranks()
         for finding in self.health.check(progress.metrics, progress.env_step):
             self.say(f"health: {finding}")
         progress.evaluation = None
         if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
             self._evaluate()
-        self._write_row()  # before the save: every checkpoint has its row
+        # Before the save: every checkpoint has its row.
+        self._write_row([episode for report in of_ranks for episode in report.episodes])
         self._save_due()
         self.display.show(progress, self.cfg.max_env_step)
         return progress
@@ -329,11 +411,12 @@ class SerialPipeline:
         began = time.perf_counter()
         progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
         progress.solved |= solved
-        self.logger.say(evaluation_line(progress))
+        if self.logger is not None:
+            self.logger.say(evaluation_line(progress))
         progress.metrics |= evaluation_metrics(progress.evaluation)
         progress.metrics["time/eval_s"] = time.perf_counter() - began
 
-    def _write_row(self) -> None:
+    def _write_row(self, episodes: Sequence[Episode]) -> None:
         progress = self.progress
         row = {
             "env_step": progress.env_step,
@@ -342,15 +425,22 @@ class SerialPipeline:
             **progress.metrics,
             "time/wall_s": self.wall_time,
         }
-        self.logger.write_iteration(progress.env_step, row, self.collector.episodes)
+
+        def written() -> None:
+            assert self.logger is not None
+            self.logger.write_iteration(progress.env_step, row, episodes)
+
+        self.ranks.from_first(written)
 
     def _save_due(self) -> None:
         """Saves the checkpoints that are due; if that fails, the best score is as before."""
         evaluation = self.progress.evaluation
         best_before = self.scores.best
         is_best = evaluation is not None and self.scores.is_best(evaluation)
+        keeper, progress = self.checkpoints, self.progress
+        state = self.state_dict() if keeper.is_due(progress, is_best) else {}  # takes all ranks
         try:
-            warning = self.checkpoints.save_due(self.progress, is_best, self.state_dict)
+            warning = self.ranks.from_first(lambda: keeper.save_due(progress, is_best, state))
         except BaseException:
             self.scores.best = best_before
             raise
@@ -370,26 +460,32 @@ class SerialPipeline:
         self._write_result()
         for finding in self.health.findings.values():
             self.say(f"health, in this run: {finding}")
-        self.logger.say(self.summary())
+        if self.logger is not None:
+            self.logger.say(self.summary())
 
     def _fail(self, error: BaseException) -> None:
         """Writes the result of a run that an error ended; its checkpoints stay as they are."""
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        self.ranks.report_failure(error)
         try:
-            self.checkpoints.dump(error)
-            self.error = f"{type(error).__name__}: {error}"
-            self.logger.write_traceback(error)
-            self.logger.say(self.error)
-            self._write_result()
+            if self.logger is not None:
+                self.checkpoints.dump(error)
+                self.error = f"{type(error).__name__}: {error}"
+                self.logger.write_traceback(error)
+                self.logger.say(self.error)
+                self._write_result()
         except (DingLiteError, OSError) as second_error:
             self.display.say(f"result.json could not be written: {second_error}")
         self.close()
 
     def _write_result(self) -> None:
+        if self.logger is None:
+            return
         self.logger.write_result(
             {
                 "status": self.status,
                 **results(self.cfg, self.progress, self.scores, self.wall_time),
+                "ranks": self.ranks.size,
                 "checkpoint": self.checkpoints.name_of("last"),
                 "best_checkpoint": self.checkpoints.name_of("best"),
                 "error": self.error or None,
@@ -419,11 +515,16 @@ class SerialPipeline:
         A second call has no effect.
         """
         self._resources.close()
-        self.logger.close()
+        if self.logger is not None:
+            self.logger.close()
 
     def save(self, name: str = "last") -> Path:
-        """Saves a checkpoint as ``ckpt/<name>`` in the run's folder and returns its path."""
-        return self.checkpoints.save(name, self.state_dict())
+        """Saves a checkpoint as ``ckpt/<name>`` in the run's folder and returns its path.
+
+        All ranks must call it; rank 0 writes.
+        """
+        state = self.state_dict()
+        return self.ranks.from_first(lambda: self.checkpoints.save(name, state))
 
     def _stateful_parts(self) -> dict[str, Any]:
         return {
@@ -435,9 +536,12 @@ class SerialPipeline:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the whole state of the run as a tree; only ``clock`` depends on the machine's speed."""
+        """Returns the whole state of the run as a tree; only ``clock`` depends on the machine's speed.
+
+        All ranks must call it. On rank 0 it has the states of all.
+        """
         state = {name: part.state_dict() for name, part in self._stateful_parts().items()}
-        return {**state, "clock": {"wall_time": self.wall_time}}
+        return gathered({**state, "clock": {"wall_time": self.wall_time}}, self.ranks)
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
         """Restores the whole state; the environments continue in the middle of their episodes.
@@ -449,6 +553,8 @@ class SerialPipeline:
         Raises:
             CheckpointError: if a part is missing or does not fit.
         """
+        state, saved_by = of_rank(state, self.ranks)
+        new_episodes = new_episodes or saved_by != self.ranks.size
         for name, part in self._stateful_parts().items():
             if name not in state:
                 raise CheckpointError(f"the checkpoint has no {name!r}, so no run can be resumed from it")
@@ -466,6 +572,34 @@ class SerialPipeline:
             self._earlier_wall_time = float(state["clock"]["wall_time"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint's 'clock' is not complete: {error!r}") from error
+        if saved_by != self.ranks.size:
+            self.policy.change_ranks(self.progress.env_step)
+
+    def _check_ranks(self) -> None:
+        """Raises RankError if ``policy.check_ranks`` is set and the ranks' parameters differ."""
+        if self.ranks.size > 1 and self.cfg.policy.check_ranks:
+            found = self.ranks.collect(digest(self.policy.model.state_dict()))
+            others = [rank for rank, checksum in enumerate(found) if checksum != found[0]]
+            if others:
+                raise RankError(
+                    f"policy.check_ranks: after iteration {self.progress.iteration} the parameters of rank "
+                    f"{others[0]} differ from those of rank 0. Something changes them beside the optimiser, "
+                    "or a loss reaches other parameters on one rank"
+                )
+
+
+class Report(NamedTuple):
+    """What a rank tells the others about an iteration."""
+
+    new_steps: int  # valid transitions
+    metrics: dict[str, float]
+    episodes: list[Episode]
+    lines: list[str]  # for the log
+
+
+def _to_first(lines: list[str], rank: int) -> Callable[[str], None]:
+    """Returns a function that keeps a line until the ranks exchange their reports."""
+    return lambda line: lines.append(f"rank {rank}: {line}")
 
 
 def _log_and_show(logger: RunLogger, display: Display) -> Callable[[str], None]:
@@ -505,7 +639,7 @@ def serial_pipeline(
         )
         for _ in pipeline:
             pass
-        display.say(pipeline.summary())
+        pipeline.display.say(pipeline.summary())
     return pipeline.policy
 
 

@@ -30,6 +30,14 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
         f"policy {plain(cfg.policy.type)} on {policy.device}, {parameters:,} parameters, "
         f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
     ]
+    if policy.ranks.size > 1:
+        learn = cfg.policy.learn
+        lines.append(
+            f"{policy.ranks.size} ranks, each with {envs.num_envs} of the environments and "
+            f"{learn.batch_size} samples of a minibatch"
+        )
+    elif cfg.policy.multi_gpu:
+        lines.append("policy.multi_gpu=True: one process; torchrun --nproc-per-node=N starts more")
     lines += policy.describe()
     threads = thread_count(cfg.num_threads, policy.obs_space)
     if threads != torch.get_num_threads():

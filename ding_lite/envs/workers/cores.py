@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 
 def cores() -> int:
-    """Returns how many CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Returns how many CPU cores this process may use; ranks on the same machine share its cores equally."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    return max(1, count // ranks)
 
 
 def default_workers(double_buffer: bool) -> int:

@@ -47,6 +47,7 @@ class Job(NamedTuple):
     num_workers: int
     rows: range  # numbers of the worker's environments
     num_envs: int  # in the whole vector
+    index_offset: int  # number of the vector's first environment
     seed: int
     autoreset: str
     final_of_terminated: bool

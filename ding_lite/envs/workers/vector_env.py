@@ -88,10 +88,12 @@ class SubprocessVectorEnv(VectorEnv):
         restart_window: int = 100_000,
         on_bad_value: str = RAISE,
         double_buffer: bool = False,
+        index_offset: int = 0,
     ) -> None:
         _check_arguments(num_envs, num_workers, autoreset)
         self.num_envs = num_envs
         self.seed = seed
+        self.index_offset = index_offset
         self.autoreset = autoreset
         self.has_fillers = autoreset == "next_step"
         self.final_of_terminated = final_of_terminated
@@ -141,6 +143,7 @@ class SubprocessVectorEnv(VectorEnv):
                 num_workers=len(slices),
                 rows=rows,
                 num_envs=self.num_envs,
+                index_offset=self.index_offset,
                 seed=self.seed,
                 autoreset=self.autoreset,
                 final_of_terminated=self.final_of_terminated,
@@ -242,6 +245,7 @@ class SubprocessVectorEnv(VectorEnv):
         if self._shared is None:
             return f"env {env}"
         episode, step = int(self._shared.episode[env]), int(self._shared.step[env])
+        env += self.index_offset
         seed = integer_seed(self.seed, *self._stream, env, episode)
         return f"env {env} (seed {seed}, episode {episode}, step {step})"
 

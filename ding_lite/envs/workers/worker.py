@@ -58,13 +58,14 @@ class WorkerEnvs(InProcessVectorEnv):
 
     def __init__(self, job: Job) -> None:
         self._unreported_bad_values: list[str] = []
+        self._first_row = job.rows.start  # in the shared arrays
         super().__init__(
             job.make,
             len(job.rows),
             job.seed,
             autoreset=job.autoreset,
             final_of_terminated=job.final_of_terminated,
-            index_offset=job.rows.start,
+            index_offset=job.index_offset + job.rows.start,
             on_bad_value=job.on_bad_value,
         )
 
@@ -83,7 +84,7 @@ class WorkerEnvs(InProcessVectorEnv):
 
     def attach(self, shared: SharedArrays, number: int) -> None:
         """Moves the batches of this slice into the shared arrays; ``number`` is the worker's."""
-        rows = slice(self.index_offset, self.index_offset + self.num_envs)
+        rows = slice(self._first_row, self._first_row + self.num_envs)
         arrays = map_tree(lambda leaf: leaf[rows], shared.obs)
         self._buffer = ObservationBuffer(self.obs_space, self.num_envs, arrays)
         self._shared_action = None
@@ -102,17 +103,17 @@ class WorkerEnvs(InProcessVectorEnv):
 
     @property
     def busy(self) -> int:
-        """The number of the environment that is being called, or whose call raised."""
+        """The row of the environment that is being called, or whose call raised."""
         return int(self._busy[0])
 
     def _begin(self, i: int, episode: int) -> None:
-        self._busy[0] = self.index_offset + i
+        self._busy[0] = self._first_row + i
         self._shared_episode[i], self._shared_step[i] = episode, 0
         super()._begin(i, episode)
         self._shared_episode[i], self._shared_step[i] = self._episode[i], len(self._actions[i])
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
-        self._busy[0] = self.index_offset + i
+        self._busy[0] = self._first_row + i
         self._shared_step[i] += 1
         return super()._step_one(i, action)
 

@@ -1,0 +1,297 @@
+"""The processes that train one policy together: the ranks of torch.distributed, or this process alone.
+
+Every rank has its own environments and samples, and the same networks and statistics. Whatever ranks
+exchange goes through :class:`Ranks`. All ranks must call its methods in the same order. With one rank, a
+method returns its argument at once.
+
+``torchrun`` starts the ranks and tells them about each other in environment variables. Ranks trust each
+other: torch.distributed encrypts nothing and has no passwords, so its ports belong in a private network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ding_lite.errors import DingLiteError, RankError
+
+Result = TypeVar("Result")
+Number = TypeVar("Number", int, float)
+PREFIX = "ding_lite"  # of our keys in the store that all ranks can read
+SECONDS_TO_REPORT = 3.0  # that a rank waits for the others to say why an exchange failed
+
+
+class Ranks:
+    """A group of processes that train one policy.
+
+    Args:
+        rank: number of this process, from 0.
+        size: number of processes.
+        device: of the tensors that :meth:`sum` is called with.
+
+    Attributes:
+        is_first: whether this is rank 0, which writes the run's folder and shows the progress.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, device: str = "cpu") -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device
+        self.is_first = rank == 0
+        # Numbers on the host need gloo, also beside NCCL.
+        self._host_group: Any = None
+        if size > 1 and "gloo" not in dist.get_backend_config(None):
+            self._host_group = dist.new_group(backend="gloo")
+
+    def __deepcopy__(self, memo: Any) -> Ranks:
+        return self
+
+    @property
+    def stream(self) -> tuple[str | int, ...]:
+        """The end of the name of a random stream that every rank has for itself; empty for rank 0."""
+        return ("rank", self.rank) if self.rank else ()
+
+    def slice_of(self, n: int) -> slice:
+        """Returns this rank's part of ``n`` things in order; parts differ by one at most."""
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    @torch.no_grad()
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Returns the sum of the ranks' tensors, with the same bits on every rank; may overwrite ``tensor``.
+
+        Shapes:
+            any shape, the same on all ranks
+        """
+        if self.size > 1:
+            with self._failures_named():
+                dist.all_reduce(tensor, group=self._host_group if tensor.device.type == "cpu" else None)
+        return tensor
+
+    def gather(self, *numbers: float) -> np.ndarray:
+        """Returns the numbers of all ranks, in float64.
+
+        Shapes:
+            -> (size, len(numbers))
+        """
+        own = torch.tensor(numbers, dtype=torch.float64)
+        if self.size == 1:
+            return own[None].numpy()
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        with self._failures_named():
+            dist.all_gather(found, own, group=self._host_group)
+        return torch.stack(found).numpy()
+
+    def total(self, number: float) -> float:
+        """Returns the sum of the ranks' numbers."""
+        return number if self.size == 1 else float(self.gather(number).sum())
+
+    def smallest(self, number: Number) -> Number:
+        """Returns the smallest of the ranks' numbers."""
+        return number if self.size == 1 else type(number)(self.gather(number).min())
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether the flag of some rank is set."""
+        return flag if self.size == 1 else bool(self.gather(flag).any())
+
+    def mean(self, number: float, weight: float) -> float:
+        """Returns the mean of the ranks' numbers by their weights."""
+        if self.size == 1:
+            return number
+        numbers, weights = self.gather(number, weight).T
+        return float((numbers * weights).sum() / weights.sum())
+
+    def collect(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks on every rank; they are pickled, so this is for small ones."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        with self._failures_named():
+            dist.all_gather_object(found, value, group=self._host_group)
+        return found
+
+    def collect_at_first(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks on rank 0, and an empty list on the others."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] | None = [None] * self.size if self.is_first else None
+        with self._failures_named():
+            dist.gather_object(value, found, dst=0, group=self._host_group)
+        return found or []
+
+    def from_first(self, function: Callable[[], Result]) -> Result:
+        """Calls a function on rank 0 only and returns its result on every rank.
+
+        Raises:
+            DingLiteError: the error of the function, on every rank.
+        """
+        if self.size == 1:
+            return function()
+        outcome: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                outcome[0] = function()
+            except DingLiteError as error:
+                outcome[1] = error
+        with self._failures_named():
+            dist.broadcast_object_list(outcome, src=0, group=self._host_group)
+        result, fault = outcome
+        if fault is not None:
+            raise fault
+        return result
+
+    @torch.no_grad()
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrites tensors with those of rank 0."""
+        if self.size > 1:
+            with self._failures_named():
+                for tensor in tensors:
+                    whole = tensor.contiguous()
+                    dist.broadcast(whole, 0, group=self._host_group if whole.device.type == "cpu" else None)
+                    tensor.copy_(whole)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tells the other ranks why this one ends; they raise it when they next exchange something."""
+        if self.size > 1 and not isinstance(error, RankError):
+            with contextlib.suppress(Exception):  # the store may be gone
+                text = f"{type(error).__name__}: {error}".splitlines()[0]
+                _store().set(f"{PREFIX}/failed/{_attempt()}/{self.rank}", text)
+
+    @contextlib.contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, pickle.UnpicklingError) as error:
+            if isinstance(error, DingLiteError):
+                raise
+            raise RankError(self._explanation(error)) from error
+
+    def _explanation(self, error: Exception) -> str:
+        """Returns which rank ended, and why, as far as the others know."""
+        advice = (
+            "The checkpoints are unchanged: start again with --resume, or let torchrun do it (--max-restarts)"
+        )
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        try:
+            store = _store()
+            store.set(f"{PREFIX}/alive/{_attempt()}/{self.rank}", "")
+            deadline = time.monotonic() + SECONDS_TO_REPORT
+            silent = others
+            while time.monotonic() < deadline:
+                for rank in others:
+                    if store.check([key := f"{PREFIX}/failed/{_attempt()}/{rank}"]):
+                        return f"rank {rank} of {self.size} ended: {store.get(key).decode()}. {advice}"
+                silent = [r for r in others if not store.check([f"{PREFIX}/alive/{_attempt()}/{r}"])]
+                if not silent:
+                    break
+                time.sleep(0.05)
+        except Exception:  # noqa: BLE001 - the store ended with the process that held it
+            silent = [0]
+        if not silent:
+            first_line = str(error).splitlines()[0]
+            return f"the ranks could not exchange data, and all of them run: {first_line}. {advice}"
+        names = " and ".join(map(str, silent))
+        return (
+            f"rank {names} of {self.size} is gone: it was killed, or its machine failed. Its own output "
+            f"may say more. {advice}"
+        )
+
+
+ALONE = Ranks()
+_current = ALONE
+
+
+def current() -> Ranks:
+    """Returns the ranks that this process trains with: those of torch's default process group, if any."""
+    global _current
+    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if size == 1:
+        return ALONE
+    if _current.size != size or _current.rank != dist.get_rank():
+        _current = Ranks(dist.get_rank(), size, "cuda" if "nccl" in dist.get_backend_config(None) else "cpu")
+    return _current
+
+
+def number_of_processes() -> int:
+    """Returns the number of processes that ``torchrun`` started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
+def restarts() -> int:
+    """Returns how often ``torchrun`` has started the ranks again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if number_of_processes() > 1 else 0
+
+
+def local_rank() -> int:
+    """Returns the number of this process on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if current().size > 1 else 0
+
+
+def local_size() -> int:
+    """Returns the number of ranks on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", current().size)) if current().size > 1 else 1
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Ranks]:
+    """Joins the processes that ``torchrun`` started, for as long as the block lasts.
+
+    A process group that exists already is used as it is, and stays. NCCL exchanges gradients between GPUs,
+    gloo everything else.
+    """
+    global _current
+    if dist.is_initialized() or number_of_processes() == 1:
+        yield current()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+    else:
+        dist.init_process_group("gloo")
+    try:
+        yield current()
+    finally:
+        _current = ALONE
+        dist.destroy_process_group()
+
+
+def merged_metrics(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the metrics of all ranks as one: their means, the maximum of ``*_max``, the sum of counts.
+
+    Args:
+        of_ranks: for each rank its metrics; one that a rank lacks is taken over the others.
+    """
+    if len(of_ranks) == 1:
+        return dict(of_ranks[0])
+    names = dict.fromkeys(name for metrics in of_ranks for name in metrics)
+    merged = {}
+    for name in names:
+        numbers = [metrics[name] for metrics in of_ranks if name in metrics]
+        whole = name.split("/")[-1]
+        if whole in COUNTS or whole.endswith("buffer_samples"):
+            merged[name] = float(np.sum(numbers))
+        elif whole.endswith("_max") or name.startswith("time/"):
+            merged[name] = max(numbers)
+        else:
+            merged[name] = float(np.mean(numbers)) if min(numbers) != max(numbers) else numbers[0]
+    return merged
+
+
+COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")
+
+
+def _attempt() -> str:
+    """Returns the number of this start of the ranks, since the store outlives a restart."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()

@@ -1,0 +1,185 @@
+"""Trains on the same rollouts alone and as one of K ranks, and prints how far the results are apart.
+
+torchrun --nproc-per-node=K same_data.py [FAULT]
+
+Each rank first trains alone on all columns of the rollouts, then as a rank on its own columns. A minibatch has
+all samples, so both take the same gradient steps. Rank 0 prints a JSON object: for each case the relative
+distances. A fault is planted to see that the distances show it.
+"""
+
+import json
+import sys
+
+import numpy as np
+import torch
+
+import ding_lite
+from ding_lite.config.compile import compile_config
+from ding_lite.data import minibatches, sequences
+from ding_lite.data.collector import Collector
+from ding_lite.envs.make import make_vector_env
+from ding_lite.policies import optimizer, replay
+from ding_lite.ranks import ALONE, joined
+from ding_lite.run.shares import share_of
+
+COLUMNS = 8
+AUXILIARY = {"learn.aux_freq": 2, "learn.aux_train_epoch": 2, "learn.aux_batch_size": 128 * COLUMNS}
+# One rollout, so that a minibatch has all samples.
+BUFFERS = {f"other.replay_buffer.{name}.replay_buffer_size": 64 * COLUMNS for name in ("policy", "value")}
+EXTRA = {
+    "ppo": {},
+    "ppo_offpolicy": {"learn.reuse": 2.0, "other.replay_buffer.replay_buffer_size": 64 * COLUMNS},
+    "ppg": {"learn.actor_epoch_per_collect": 2, **AUXILIARY},
+    "ppg_offpolicy": {**AUXILIARY, **BUFFERS},
+}
+CASES = {
+    f"{policy}-{env}": (policy, env, EXTRA[policy])
+    for policy in EXTRA
+    for env in ("CartPole-v1", "Pendulum-v1")
+}
+CASES |= {
+    "lstm": ("ppo", "CartPole-v1", {"model.rnn": "lstm", "learn.sequence_length": 8}),
+    "autograd": ("ppo", "Pendulum-v1", {"learn.kl_penalty": 1.0, "learn.kl_target": 0.01}),
+    "minibatch": ("ppo", "CartPole-v1", {"learn.adv_norm": "minibatch", "learn.target_kl": 0.01}),
+}
+
+
+def config_of(policy, env, extra):
+    overrides = {f"policy.{name}": value for name, value in extra.items()}
+    return compile_config(
+        {
+            "env": {
+                "env_id": env,
+                "collector_env_num": COLUMNS,
+                "manager": {"type": "base", "autoreset": "next_step"},  # ranks have unequal numbers of samples
+            },
+            "policy": {
+                "type": policy,
+                "learn": {"batch_size": 64 * COLUMNS, "grad_clip_value": 0.5, "learning_rate": 3e-4},
+                "collect": {"n_sample": 64 * COLUMNS},
+                "normalize": {"obs": "initial" if "model.rnn" in extra else True, "reward": True},
+            },
+        },
+        overrides,
+    ).values
+
+
+def raw_rollouts(cfg, policy):
+    """Returns two rollouts without credit, and random observations."""
+    envs = make_vector_env(cfg.env, COLUMNS, cfg.seed)
+    mode = policy.collect_mode._replace(get_train_sample=lambda rollout: rollout.clone())
+    collector = Collector(envs, mode, cfg.policy.collect.n_sample)
+    obs = collector.random_observations(policy.warm_up_steps, 0)
+    return [collector.collect() for _ in range(2)], obs, (envs.obs_space, envs.action_space)
+
+
+def columns_of(rollout, columns):
+    """Returns some columns of a rollout, as the rank that has these environments collects them."""
+    from ding_lite.data.rollout import OF_COLUMNS, as_rollout
+    from ding_lite.trees import map_tree, to_dict
+
+    fields = to_dict(rollout)
+    final = fields.pop("final", None)
+    own = {
+        name: map_tree(lambda leaf, n=name: leaf[columns] if n in OF_COLUMNS else leaf[:, columns], field)
+        for name, field in fields.items()
+    }
+    if final is not None:
+        mine = (final["env"] >= columns.start) & (final["env"] < columns.stop)
+        own["final"] = {name: map_tree(lambda leaf: leaf[mine], field) for name, field in final.items()}
+        own["final"]["env"] = own["final"]["env"] - columns.start
+    return as_rollout(own)
+
+
+def trained(policy, rollouts, obs):
+    """Trains on rollouts; returns the first gradient, and the scales and parameters after each of them."""
+    gradients, found = [], []
+    apply = policy.optimizer.apply
+
+    def recording(gradient):
+        if not gradients:
+            gradients.append(torch.cat([v.flatten() for v in gradient.values if v is not None]).clone())
+        apply(gradient)
+
+    policy.optimizer.apply = recording
+    policy.warm_up(obs)
+    start = torch.nn.utils.parameters_to_vector(policy.model.parameters()).detach().clone()
+    for rollout in rollouts:
+        metrics = policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
+        scales = [policy.reward_scale, policy.value_norm, *policy.obs_norm.stats.values()]
+        numbers = [np.ravel(part) for scale in scales for part in (scale.mean, scale.var, scale.count)]
+        found.append(
+            {
+                "change": torch.nn.utils.parameters_to_vector(policy.model.parameters()).detach() - start,
+                "scales": torch.from_numpy(np.concatenate(numbers)),
+                "updates": torch.tensor([metrics["updates"], policy.progress.env_step]),
+            }
+        )
+    return gradients[0], found
+
+
+def distance(a, b):
+    """Returns the distance relative to ``b``."""
+    a, b = a.double(), b.double()
+    return float((a - b).norm() / b.norm().clamp(min=1e-12))
+
+
+def plant(fault):
+    """Plants a fault in what the ranks do together."""
+    if fault == "no averaging":
+        optimizer.averaged = lambda own, parameters, samples, clip, ranks: optimizer.averaged_alone(own, clip)
+        from ding_lite.fast.gradients import clipped
+
+        def averaged_alone(own, clip):
+            values, norm = clipped(own.values, clip)
+            return own._replace(values=values, norm=norm)
+
+        optimizer.averaged_alone = averaged_alone
+    elif fault == "local advantages":
+        for module in (minibatches, sequences, replay):
+            module.scales_over_ranks = lambda parts, ranks: [None] * len(parts)
+    elif fault == "equal weights":
+        real = optimizer.averaged
+        optimizer.averaged = lambda own, parameters, samples, clip, ranks: real(own, parameters, 1, clip, ranks)
+    elif fault:
+        raise SystemExit(f"no fault {fault!r}")
+
+
+def main(fault=""):
+    torch.set_num_threads(1)
+    alone = {}
+    for name, case in CASES.items():
+        cfg = config_of(*case)
+        make = ding_lite.POLICY_REGISTRY.get(cfg.policy.type)
+        envs = make_vector_env(cfg.env, 1, 0)
+        spaces = envs.obs_space, envs.action_space
+        policy = make(cfg.policy, *spaces, seed=cfg.seed)
+        rollouts, obs, _ = raw_rollouts(cfg, policy)
+        initial = {k: v.clone() for k, v in policy.model.state_dict().items()}
+        alone[name] = cfg, spaces, initial, rollouts, obs, trained(policy, [r.clone() for r in rollouts], obs)
+    plant(fault)
+    distances = {}
+    with joined() as ranks:
+        assert ranks is not ALONE
+        for name, (cfg, spaces, initial, rollouts, obs, (gradient, states)) in alone.items():
+            own = share_of(cfg, ranks)
+            policy = ding_lite.POLICY_REGISTRY.get(cfg.policy.type)(own.policy, *spaces, seed=cfg.seed)
+            policy.model.load_state_dict(initial)
+            columns = ranks.slice_of(COLUMNS)
+            mine = [columns_of(rollout, columns) for rollout in rollouts]
+            some = obs[ranks.slice_of(len(obs))]
+            own_gradient, own_states = trained(policy, mine, some)
+            distances[name] = {
+                "gradient": distance(own_gradient, gradient),
+                **{
+                    f"{key} {k}": distance(mine[key], theirs[key])
+                    for k, (mine, theirs) in enumerate(zip(own_states, states, strict=True))
+                    for key in theirs
+                },
+            }
+        if ranks.is_first:
+            print(json.dumps(distances))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

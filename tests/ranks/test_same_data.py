@@ -1,0 +1,44 @@
+"""Ranks take the gradient steps that one process takes on all their data together."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+GRADIENT = SCALES = 1e-6  # of the first minibatch; of normalisers
+CHANGE = 1e-5  # of the parameters over two iterations, whose rounding errors Adam enlarges
+
+
+def distances(ranks, fault=""):
+    """Returns the distances between ranks and one process, by case and kind."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*command, HERE / "same_data.py", fault], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks):
+    cases = distances(ranks)
+    assert len(cases) == 11
+    for name, found in cases.items():
+        assert found["gradient"] < GRADIENT, name
+        for k in (0, 1):
+            assert found[f"scales {k}"] < SCALES, name
+            assert found[f"updates {k}"] == 0, name
+            assert found[f"change {k}"] < CHANGE, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["no averaging", "local advantages", "equal weights"])
+def test_a_planted_fault_shows(fault):
+    for name, found in distances(2, fault).items():
+        # No episode of Pendulum ends here, so ranks have equally many samples.
+        if fault != "equal weights" or "CartPole" in name:
+            assert found["gradient"] > 10 * GRADIENT, name
