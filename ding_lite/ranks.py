@@ -251,11 +251,14 @@ def joined() -> Iterator[Ranks]:
     if dist.is_initialized() or number_of_processes() == 1:
         yield current()
         return
+    backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        dist.init_process_group("cpu:gloo,cuda:nccl")
-    else:
-        dist.init_process_group("gloo")
+        backend = "cpu:gloo,cuda:nccl"
+    store, rank, size = next(dist.rendezvous("env://"))
+    # The store of torchrun outlives a restart, and has the addresses of the ranks before it.
+    store = dist.PrefixStore(f"{PREFIX}/start/{_attempt()}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield current()
     finally:

@@ -86,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.resume is None and args.override:
         raise ConfigError("--override needs --resume; a new run accepts any key.path=value")
+    _continue_after_restart(args)
     with display_for(sys.stdout, args.quiet) as display:
         pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
         args.signals.hand_over(lambda name: _request_stop(pipeline, name))
@@ -97,6 +98,25 @@ def run(args: argparse.Namespace) -> int:
             pass
         pipeline.display.say(pipeline.summary())
     return int(args.signals.exit_code)
+
+
+def _continue_after_restart(args: argparse.Namespace) -> None:
+    """Makes this a resumed run if torchrun has started the ranks again after a failure (--max-restarts)."""
+    from ding_lite.ranks import restarts
+    from ding_lite.run.checkpoint import checkpoints_of
+    from ding_lite.run.folder import newest_folder
+    from ding_lite.run.resume import run_of
+
+    if not restarts():
+        return
+    if args.resume:
+        args.resume = str(run_of(Path(args.resume)))  # not the checkpoint that it began with
+    elif args.resume is None:
+        folder = newest_folder(args.exp_name or config_of(args).values.exp_name, bool(args.exp_name))
+        if folder is not None and checkpoints_of(folder):
+            args.resume, args.init_from = str(folder), None
+        elif folder is not None and args.exp_name:
+            args.exp_name = f"{args.exp_name}_restart{restarts()}"
 
 
 def _request_stop(pipeline: SerialPipeline, signal: str) -> None:

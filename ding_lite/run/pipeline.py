@@ -39,7 +39,14 @@ from ding_lite.run.progress import Progress
 from ding_lite.run.rank_states import digest, gathered, of_rank
 from ding_lite.run.report import description, import_option, metric_names, results
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
-from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of, versions
+from ding_lite.run.resume import (
+    NOT_BIT_EQUAL,
+    ResumePoint,
+    ResumeRequest,
+    find_resume_point,
+    run_of,
+    versions,
+)
 from ding_lite.run.shares import share_of
 from ding_lite.run.warm_start import warm_start
 from ding_lite.trees import has_box
@@ -116,7 +123,6 @@ class SerialPipeline:
                 new_folder = new_run_folder(name, exact=folder is not None)
                 self.folder = self.ranks.from_first(lambda: undo.enter_context(new_folder))
                 self._open_folder(self._claimed(), ["new run", *messages])
-                undo.pop_all()
         except BaseException as error:
             self.ranks.report_failure(error)
             self._resources.close()
@@ -216,7 +222,13 @@ class SerialPipeline:
         self.load_state_dict(point.state, new_episodes=point.new_episodes)
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
-        self._open_folder(log, ["resumed", *point.messages], resume_at=self.progress.env_step)
+        messages = ["resumed", *point.messages]
+        if self._saved_by != self.ranks.size:
+            messages.append(
+                f"number of ranks {self._saved_by} -> {self.ranks.size}: new episodes, random streams and "
+                f"replay buffers; {NOT_BIT_EQUAL}"
+            )
+        self._open_folder(log, messages, resume_at=self.progress.env_step)
         moved = [] if self.is_over() else self.checkpoints.abandon_after(self.progress.iteration)
         if moved:
             self.say(f"moved to ckpt/abandoned: {', '.join(moved)}")
@@ -572,6 +584,7 @@ class SerialPipeline:
             self._earlier_wall_time = float(state["clock"]["wall_time"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"the checkpoint's 'clock' is not complete: {error!r}") from error
+        self._saved_by = saved_by
         if saved_by != self.ranks.size:
             self.policy.change_ranks(self.progress.env_step)
 

@@ -2,8 +2,8 @@
 
 torchrun --nproc-per-node=K same_data.py [FAULT]
 
-Each rank first trains alone on all columns of the rollouts, then as a rank on its own columns. A minibatch has
-all samples, so both take the same gradient steps. Rank 0 prints a JSON object: for each case the relative
+Each rank first trains alone on all columns of the rollouts, then as a rank on its own columns. A minibatch
+has all samples, so both take the same gradient steps. Rank 0 prints a JSON object: for each case the relative
 distances. A fault is planted to see that the distances show it.
 """
 
@@ -17,10 +17,13 @@ import ding_lite
 from ding_lite.config.compile import compile_config
 from ding_lite.data import minibatches, sequences
 from ding_lite.data.collector import Collector
+from ding_lite.data.rollout import OF_COLUMNS, as_rollout
 from ding_lite.envs.make import make_vector_env
+from ding_lite.fast.gradients import clipped
 from ding_lite.policies import optimizer, replay
 from ding_lite.ranks import ALONE, joined
 from ding_lite.run.shares import share_of
+from ding_lite.trees import map_tree, to_dict
 
 COLUMNS = 8
 AUXILIARY = {"learn.aux_freq": 2, "learn.aux_train_epoch": 2, "learn.aux_batch_size": 128 * COLUMNS}
@@ -51,7 +54,8 @@ def config_of(policy, env, extra):
             "env": {
                 "env_id": env,
                 "collector_env_num": COLUMNS,
-                "manager": {"type": "base", "autoreset": "next_step"},  # ranks have unequal numbers of samples
+                # With rows that are not valid, ranks have unequal numbers of samples.
+                "manager": {"type": "base", "autoreset": "next_step"},
             },
             "policy": {
                 "type": policy,
@@ -65,19 +69,16 @@ def config_of(policy, env, extra):
 
 
 def raw_rollouts(cfg, policy):
-    """Returns two rollouts without credit, and random observations."""
+    """Returns two rollouts without credit, and the observations of random steps."""
     envs = make_vector_env(cfg.env, COLUMNS, cfg.seed)
     mode = policy.collect_mode._replace(get_train_sample=lambda rollout: rollout.clone())
     collector = Collector(envs, mode, cfg.policy.collect.n_sample)
     obs = collector.random_observations(policy.warm_up_steps, 0)
-    return [collector.collect() for _ in range(2)], obs, (envs.obs_space, envs.action_space)
+    return [collector.collect() for _ in range(2)], obs
 
 
 def columns_of(rollout, columns):
     """Returns some columns of a rollout, as the rank that has these environments collects them."""
-    from ding_lite.data.rollout import OF_COLUMNS, as_rollout
-    from ding_lite.trees import map_tree, to_dict
-
     fields = to_dict(rollout)
     final = fields.pop("final", None)
     own = {
@@ -127,20 +128,18 @@ def distance(a, b):
 def plant(fault):
     """Plants a fault in what the ranks do together."""
     if fault == "no averaging":
-        optimizer.averaged = lambda own, parameters, samples, clip, ranks: optimizer.averaged_alone(own, clip)
-        from ding_lite.fast.gradients import clipped
 
-        def averaged_alone(own, clip):
+        def own_gradient(own, parameters, samples, clip, ranks):
             values, norm = clipped(own.values, clip)
             return own._replace(values=values, norm=norm)
 
-        optimizer.averaged_alone = averaged_alone
+        optimizer.averaged = own_gradient
     elif fault == "local advantages":
         for module in (minibatches, sequences, replay):
             module.scales_over_ranks = lambda parts, ranks: [None] * len(parts)
     elif fault == "equal weights":
         real = optimizer.averaged
-        optimizer.averaged = lambda own, parameters, samples, clip, ranks: real(own, parameters, 1, clip, ranks)
+        optimizer.averaged = lambda own, parameters, samples, *rest: real(own, parameters, 1, *rest)
     elif fault:
         raise SystemExit(f"no fault {fault!r}")
 
@@ -154,7 +153,7 @@ def main(fault=""):
         envs = make_vector_env(cfg.env, 1, 0)
         spaces = envs.obs_space, envs.action_space
         policy = make(cfg.policy, *spaces, seed=cfg.seed)
-        rollouts, obs, _ = raw_rollouts(cfg, policy)
+        rollouts, obs = raw_rollouts(cfg, policy)
         initial = {k: v.clone() for k, v in policy.model.state_dict().items()}
         alone[name] = cfg, spaces, initial, rollouts, obs, trained(policy, [r.clone() for r in rollouts], obs)
     plant(fault)

@@ -1,0 +1,157 @@
+"""torchrun with the same config: one run of several ranks, its checkpoints, and ranks that are killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.run.rank_states import digest
+
+pytestmark = pytest.mark.slow
+OPTIONS = [
+    *("-c", "pendulum_ppg", "-q", "policy.check_ranks=True"),
+    *("policy.collect.n_sample=1024", "policy.learn.aux_freq=2", "policy.eval.eval_freq=2048"),
+    *("env.n_evaluator_episode=6", "checkpoint.freq=1024"),
+]
+
+
+@contextlib.contextmanager
+def torchrun(ranks, *arguments, cwd, options=()):
+    """Runs torchrun inside of the block; its output goes to ``cwd/output``."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    with (cwd / "output").open("w") as output:
+        process = subprocess.Popen(
+            [*command, *options, *map(str, arguments)], cwd=cwd, stdout=output, stderr=output
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def train(ranks, *arguments, cwd):
+    with torchrun(ranks, "-m", "ding_lite", "train", *arguments, cwd=cwd) as process:
+        assert process.wait(120) == 0, (cwd / "output").read_text()
+
+
+def ranks_in(cwd):
+    """Returns the process ids of the ranks that run in ``cwd``, by rank."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cwd").resolve() == cwd:
+                variables = (folder / "environ").read_bytes().split(b"\0")
+                found |= {int(v[5:]): int(folder.name) for v in variables if v.startswith(b"RANK=")}
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+
+
+def last(run):
+    return load_checkpoint(run / "ckpt" / "last")[0]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """A run of 4,096 steps with two ranks."""
+    cwd = tmp_path_factory.mktemp("straight").resolve()
+    train(2, *OPTIONS, "--exp-name", "run", "--max-env-step", 4096, cwd=cwd)
+    return cwd / "run"
+
+
+def test_two_ranks_write_one_run_with_the_work_of_one_process(straight):
+    result = json.loads((straight / "result.json").read_text())
+    assert (result["status"], result["ranks"], result["env_step"]) == ("finished", 2, 4096)
+    episodes = (straight / "episodes.csv").read_text().splitlines()[1:]
+    assert len(episodes) == 4096 // 200 // 8 * 8  # of eight environments, four of each rank
+    log = (straight / "log.txt").read_text()
+    assert "2 ranks, each with 4 of the environments" in log
+    assert "over 6 episodes" in log
+    state = last(straight)
+    mine, others = state["policy"], state["ranks"]["rank 1"]["policy"]
+    assert "model" not in others  # it is the same on both
+    assert not np.array_equal(mine["generator"]["state"], others["generator"]["state"])
+
+
+def test_a_resumed_run_ends_bit_equal(straight, tmp_path):
+    train(2, *OPTIONS, "--exp-name", "run", "--max-env-step", 2048, cwd=tmp_path)
+    train(2, "--resume", "run", "-q", "--max-env-step", 4096, cwd=tmp_path)
+    mine, theirs = last(tmp_path / "run"), last(straight)
+    for part in ("policy", "collector", "learner", "progress", "ranks"):
+        assert digest(mine[part]) == digest(theirs[part]), part
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_another_number_of_ranks_goes_on_with_new_episodes_and_says_so(ranks, straight, tmp_path):
+    subprocess.run(["cp", "-r", straight, tmp_path / "run"], check=True)
+    train(ranks, "--resume", "run", "-q", "--max-env-step", 6144, cwd=tmp_path)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert f"number of ranks 2 -> {ranks}: new episodes" in log
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["env_step"] == 6144
+
+
+def test_a_rank_that_is_killed_stops_the_others_and_is_named(tmp_path):
+    cwd = tmp_path.resolve()
+    with torchrun(2, "-m", "ding_lite", "train", *OPTIONS, "--exp-name", "run", cwd=cwd) as process:
+        wait_for(lambda: (cwd / "run" / "ckpt" / "last").exists())
+        os.kill(ranks_in(cwd)[1], signal.SIGKILL)
+        assert process.wait(30) != 0
+    assert "error: rank 1 of 2 is gone: it was killed" in (cwd / "output").read_text()
+    assert json.loads((cwd / "run" / "result.json").read_text())["status"] == "failed"
+    assert not ranks_in(cwd)
+
+
+def test_an_error_of_one_rank_is_told_by_the_others(tmp_path):
+    (tmp_path / "fails.py").write_text(
+        "import os, ding_lite\n"
+        "pipeline = ding_lite.SerialPipeline('cartpole_ppo')\n"
+        "for progress in pipeline:\n"
+        "    if progress.iteration == 2 and os.environ['RANK'] == '1':\n"
+        "        pipeline.collector.envs.close()\n"
+    )
+    with torchrun(2, "fails.py", cwd=tmp_path.resolve()) as process:
+        assert process.wait(60) != 0
+    assert (
+        "RankError: rank 1 of 2 ended: EnvError: these environments have been closed"
+        in (tmp_path / "output").read_text()
+    )
+
+
+@pytest.mark.parametrize("name", [[], ["--exp-name", "runs/mine"]])
+def test_torchrun_starts_the_ranks_again_and_they_resume(name, tmp_path):
+    cwd = tmp_path.resolve()
+    run = cwd / "runs" / ("mine" if name else "pendulum_ppg")
+    arguments = ("-m", "ding_lite", "train", *OPTIONS, *name, "--max-env-step", 16384)
+    with torchrun(2, *arguments, cwd=cwd, options=["--max-restarts=1"]) as process:
+        wait_for(lambda: (run / "ckpt" / "last").exists())
+        os.kill(ranks_in(cwd)[1], signal.SIGKILL)
+        assert process.wait(120) == 0, (cwd / "output").read_text()
+    assert [path.name for path in (cwd / "runs").iterdir()] == [run.name]
+    result = json.loads((run / "result.json").read_text())
+    assert (result["status"], result["env_step"]) == ("finished", 16384)
+    assert "resumed" in (run / "log.txt").read_text()
+
+
+def test_numbers_that_ranks_cannot_share_are_refused(tmp_path):
+    with torchrun(3, "-m", "ding_lite", "train", *OPTIONS, cwd=tmp_path) as process:
+        assert process.wait(60) != 0
+    output = (tmp_path / "output").read_text()
+    assert "env.collector_env_num: 8 cannot be shared equally by 3 ranks; try 9" in output
+    assert "policy.learn.batch_size" in output
+    assert not list(tmp_path.glob("runs/*"))
