@@ -24,18 +24,18 @@ examples:
   ding-lite list               everything
   ding-lite list policies --import my_policy.py    yours among them
 """
-KINDS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "configs")
+LISTS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "configs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite list``."""
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="one kind of names (default: all)")
+    parser.add_argument("kind", nargs="?", choices=LISTS, help="one kind of names (default: all)")
     add_import(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints one kind of names, or all."""
-    for kind in [args.kind] if args.kind else KINDS:
+    for kind in [args.kind] if args.kind else LISTS:
         if args.kind is None:
             print(f"{kind}:")
         for name, summary in _entries(kind):

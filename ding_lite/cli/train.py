@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _continue_after_restart(args: argparse.Namespace) -> None:
     """Makes this a resumed run if torchrun has started the ranks again after a failure (--max-restarts)."""
-    from ding_lite.ranks import restarts
+    from ding_lite.rl.ranks import restarts
     from ding_lite.run.checkpoint import checkpoints_of
     from ding_lite.run.folder import newest_folder
     from ding_lite.run.resume import run_of

@@ -95,7 +95,9 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
             schema["policy"]["intrinsic"] = Key({}, (dict,))
         if intrinsic and "type" not in intrinsic:
             keys = ", ".join(map(repr, intrinsic))
-            faults.append(f"policy.intrinsic: {keys} without 'type'; set it, such as to 'rnd'")
+            faults.append(
+                f"policy.intrinsic: {keys} without 'type'; set policy.intrinsic.type too, such as to 'rnd'"
+            )
         return schema, faults + model_faults
     reward_class, reward_faults = _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type")
     schema["policy"]["intrinsic"] = (

@@ -94,7 +94,7 @@ class InProcessVectorEnv(VectorEnv):
         self._episode = [0] * num_envs  # number of the open episode
         self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
         # For each reset that began no new game: how many actions came before it.
-        self._kept_on: list[list[int]] = [[] for _ in range(num_envs)]
+        self._resets_in_game: list[list[int]] = [[] for _ in range(num_envs)]
         self._pending_reset = np.zeros(num_envs, bool)  # NEXT_STEP: the episode ended in the last row
 
     def _check_same_spaces(self) -> None:
@@ -172,10 +172,10 @@ class InProcessVectorEnv(VectorEnv):
         except FOREIGN as error:
             raise self._located(i, error) from error
         if self._recorders[i].games > games:
-            self._kept_on[i] = []
+            self._resets_in_game[i] = []
         else:
             self._episode[i], self._actions[i] = open_game
-            self._kept_on[i].append(len(self._actions[i]))
+            self._resets_in_game[i].append(len(self._actions[i]))
 
     def _episode_seed(self, i: int) -> int:
         return integer_seed(self.seed, *self._stream, self.index_offset + i, self._episode[i])
@@ -310,7 +310,9 @@ class InProcessVectorEnv(VectorEnv):
                     "actions": stack_actions(actions, self.action_space),
                     "kept_on": list(kept_on),
                 }
-                for episode, actions, kept_on in zip(self._episode, self._actions, self._kept_on, strict=True)
+                for episode, actions, kept_on in zip(
+                    self._episode, self._actions, self._resets_in_game, strict=True
+                )
             ],
         }
 

@@ -287,6 +287,11 @@ def _make_env_pool(
     from ding_lite.envs.env_pool import EnvPoolVectorEnv
 
     _refuse_wrappers(env_cfg)
+    if env_cfg["action_mask"] == "info":
+        raise ConfigError(
+            "env.action_mask: 'info' with env.manager.type='env_pool', whose environments have no masks; "
+            "leave the key out"
+        )
     return EnvPoolVectorEnv(
         env_cfg["env_id"],
         num_envs,

@@ -11,7 +11,7 @@ from torch import Tensor
 from ding_lite.data.minibatches import Batch
 from ding_lite.fast.compiling import CompiledFunction
 from ding_lite.models.memory_layout import laid_out_as
-from ding_lite.ranks import Ranks
+from ding_lite.rl.ranks import Ranks
 from ding_lite.trees import leading_size
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)

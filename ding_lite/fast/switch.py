@@ -237,8 +237,8 @@ class Switch:
     def _gives_values(self) -> bool:
         """Returns whether the network computes values while it acts, at little cost.
 
-        That is the case if its class says how to compute both together, and no class after it how to compute
-        one alone.
+        That is the case if the most derived class that overrides a compute method overrides
+        ``compute_actor_critic``.
         """
         model = self.policy.model
         if not are_library_methods(self.policy, (*VALUES_WHILE_ACTING, "raw_values")):

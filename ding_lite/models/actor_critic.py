@@ -36,7 +36,7 @@ from ding_lite.models import init
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, is_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.models.init import chrono
-from ding_lite.models.memory import KINDS, Memory, MemoryEncoder, Sequences
+from ding_lite.models.memory import RECURRENT_LAYERS, Memory, MemoryEncoder, Sequences
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, space_leaves
 
@@ -124,7 +124,7 @@ class VAC(ActorCritic):
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
         # Memory behind each encoder: "lstm" or "gru" with rnn_hidden_size units; None: no memory.
-        rnn=Key(None, choices=tuple(KINDS), optional=True),
+        rnn=Key(None, choices=tuple(RECURRENT_LAYERS), optional=True),
         rnn_hidden_size=Key(128, low=1),
         rnn_layers=Key(1, low=1),
         # Steps that its units remember at first, from 1 up to this many (chrono init); 2: biases of 0.

@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ding_lite.trees import Tree, leading_size, map_tree
 
 MOST_PADDED = 5  # samples with padding for each sample, at most
-KINDS = {"lstm": nn.LSTM, "gru": nn.GRU}
+RECURRENT_LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class Sequences(NamedTuple):
@@ -59,7 +59,7 @@ class Memory(nn.Module):
     """torch's LSTM or GRU over sequences.
 
     Args:
-        kind: a key of ``KINDS``.
+        kind: a key of ``RECURRENT_LAYERS``.
         features: F, of its input.
         hidden_size: H.
         layers: number of recurrent layers.
@@ -70,7 +70,7 @@ class Memory(nn.Module):
 
     def __init__(self, kind: str, features: int, hidden_size: int, layers: int) -> None:
         super().__init__()
-        self.rnn = KINDS[kind](features, hidden_size, layers)
+        self.rnn = RECURRENT_LAYERS[kind](features, hidden_size, layers)
         self._names = ("h", "c") if kind == "lstm" else ("h",)  # in the order of torch
 
     def initial_state(self, n: int) -> dict[str, Tensor]:

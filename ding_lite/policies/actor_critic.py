@@ -92,7 +92,9 @@ class ActorCriticPolicy(Policy):
         )
         discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
         self.reward_scale = RewardScale(discount, ranks=self.ranks) if norm.reward else None
-        self._rewards_are_seen = False  # whether reward_scale includes the rollout that is learned from next
+        self._rollout_is_prepared = (
+            False  # whether reward_scale includes the rollout that is learned from next
+        )
         self.value_norm = ValueNorm(cfg.learn.value_norm_decay, self.ranks) if cfg.learn.value_norm else None
         if self.value_norm is not None and not self.model.value_heads:
             raise ConfigError(
@@ -107,7 +109,23 @@ class ActorCriticPolicy(Policy):
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
 
     def describe(self) -> list[str]:
-        return [*super().describe(), "; ".join(self._implementations()), *self._keys_without_memory()]
+        implementations = "; ".join(self._implementations())
+        return [*super().describe(), implementations, *self._parts(), *self._keys_without_memory()]
+
+    def _parts(self) -> list[str]:
+        """Returns a line for each part that a policy may have: memory, intrinsic reward, reference."""
+        learn, intrinsic = self.cfg.learn, self.cfg.intrinsic
+        lines = []
+        if self.memory is not None:
+            lines.append(f"memory: learned from in sequences of {self.memory.grid.length} steps")
+        if self.intrinsic is not None:
+            name = type(self.intrinsic.reward).__name__
+            lines.append(f"intrinsic reward: {name}, weight {intrinsic.weight:g}")
+        if self.reference is not None:
+            lines.append(
+                f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
+            )
+        return lines
 
     def _keys_without_memory(self) -> list[str]:
         """Returns a note about changed keys that only a policy with memory reads."""
@@ -373,12 +391,12 @@ class ActorCriticPolicy(Policy):
         norms = [self.obs_norm, None if self.intrinsic is None else self.intrinsic.obs_norm]
         return [norm for norm in norms if norm is not None]
 
-    def _update_statistics(self, rollout: Rollout) -> None:
+    def _prepare_rollout(self, rollout: Rollout) -> None:
         """Updates the reward scale, and adds intrinsic rewards and what the reference would have done.
 
         Called once for each rollout.
         """
-        self._rewards_are_seen = True
+        self._rollout_is_prepared = True
         if self.reward_scale is not None:
             done = (rollout.terminated | rollout.truncated).cpu().numpy()
             self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())

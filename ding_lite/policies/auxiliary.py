@@ -23,7 +23,7 @@ from ding_lite.errors import NumericsError
 from ding_lite.fast.gradients import Loss, Metrics
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.optimizer import Optimizer, Steps
+from ding_lite.policies.optimizer import GradientSteps, Optimizer
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree
@@ -39,7 +39,7 @@ class AuxiliaryPhase:
         model: of the policy.
         loss: of a minibatch that :meth:`batch` makes; ``PPGPolicy.auxiliary_loss``.
         optimizer: of all parameters that the loss reaches; its moments outlive the phase.
-        failure: see :class:`~ding_lite.policies.optimizer.Steps`.
+        failure: see :class:`~ding_lite.policies.optimizer.GradientSteps`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class AuxiliaryPhase:
     def run(self) -> dict[str, float]:
         """Trains on the memory, clears it, and returns the means of the metrics and the changes."""
         memory, learn = self.memory, self.learn
-        steps = Steps(self.optimizer, self.failure)
+        steps = GradientSteps(self.optimizer, self.failure)
         old_logit = self.old_logits()
         measured = self._measured()
         measures = [self._measure(measured, old_logit)]

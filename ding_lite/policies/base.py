@@ -22,7 +22,6 @@ import torch
 from easydict import EasyDict
 from torch import Tensor
 
-from ding_lite import ranks
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.memories import begin_episodes
@@ -37,6 +36,7 @@ from ding_lite.models.memory import Sequences
 from ding_lite.models.memory_layout import lay_out
 from ding_lite.policies.device import chosen_device
 from ding_lite.policies.memory import PolicyMemory
+from ding_lite.rl import ranks
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.seeding import GeneratorState, integer_seed, torch_generator
 from ding_lite.trees import (
@@ -67,7 +67,7 @@ class Policy:
         seed: of the run.
 
     Attributes:
-        ranks: the processes that train this policy together (:mod:`ding_lite.ranks`).
+        ranks: the processes that train this policy together (:mod:`ding_lite.rl.ranks`).
     """
 
     config: dict[str, Any] = dict(
@@ -193,10 +193,10 @@ class Policy:
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
-        self._update_statistics(rollout)
+        self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 
-    def _update_statistics(self, rollout: Rollout) -> None:
+    def _prepare_rollout(self, rollout: Rollout) -> None:
         """Updates the statistics that must have a rollout before its advantages are computed."""
 
     def _process_transition(
@@ -282,12 +282,17 @@ class Policy:
             deterministic: return the greedy action; else draw an action from the policy.
 
         Raises:
-            ContractError: for other shapes, or a mask that leaves no legal action.
+            ContractError: for other shapes, numbers that are not finite, or a mask that leaves no legal
+                action.
         """
         obs = observation_to_tree(obs, self.obs_space)
         single = self._is_single(obs)
         if single:
             obs = map_tree(lambda x: x[None], obs)
+        # A memory would keep such a number, and spoil every later action.
+        numbers = [leaf for leaf in map(np.asarray, tree_leaves(obs)) if leaf.dtype.kind == "f"]
+        if not all(np.isfinite(leaf).all() for leaf in numbers):
+            raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
         if mask is not None and without_legal_action(mask, self.action_space).any():
             raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")
@@ -315,7 +320,9 @@ class Policy:
             return
         first, n = np.asarray(first, bool), leading_size(state)
         if first.shape != (n,):
-            raise ContractError(f"reset: expected first of the shape ({n},), got {first.shape}")
+            raise ContractError(
+                f"reset: expected first of the shape ({n},), a bool for each episode, got {first.shape}"
+            )
         self._state_of_act = begin_episodes(state, first, self.memory.initial_state(n))
 
     def _remembered(self, n: int) -> Tree | None:

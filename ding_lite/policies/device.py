@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ding_lite.errors import ConfigError
-from ding_lite.ranks import current
+from ding_lite.rl.ranks import current
 
 
 def chosen_device(name: str, cuda: bool | None) -> torch.device:

@@ -33,8 +33,8 @@ from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies import optimizer as optimizers
 from ding_lite.policies.bad_steps import non_finite_step
 from ding_lite.policies.normalization import ObservationNorm
-from ding_lite.ranks import Ranks
 from ding_lite.rl import losses
+from ding_lite.rl.ranks import Ranks
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
 from ding_lite.rl.running_stats import RewardScale
 from ding_lite.rl.seeding import GeneratorState, integer_seed
@@ -213,7 +213,7 @@ class Intrinsic:
         advantage, target = self.credit(rollout)
         explained = explained_variance((target - advantage)[valid], target[valid])
         table = StepTable(self, rollout)
-        steps = optimizers.Steps(self.optimizer, self._failure)
+        steps = optimizers.GradientSteps(self.optimizer, self._failure)
         sizes = agreed_sizes(len(table.rows), self.policy.cfg.learn.batch_size, self.policy.ranks)
         with self.optimizer.phase():
             for _ in range(self.cfg.epoch_per_collect):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.models.encoders import is_image
-from ding_lite.ranks import ALONE, Ranks
+from ding_lite.rl.ranks import ALONE, Ranks
 from ding_lite.rl.running_stats import RunningMeanStd
 from ding_lite.trees import MASK_KEY, space_leaves
 
@@ -97,19 +97,13 @@ class ObservationNorm:
         """
         cut: list[Tensor] = []
         for path in self.stats:
-            leaf = obs
-            for name in path:
-                leaf = leaf[name]
-            cut.append((self(leaf[valid], path).abs() >= self.clip).float().flatten())
+            cut.append((self(_leaf(obs, path)[valid], path).abs() >= self.clip).float().flatten())
         return torch.cat(cut).mean() if cut else torch.zeros((), device=self.device)
 
     def update(self, obs: Any, valid: Tensor) -> None:
         """Updates the statistics with the valid rows of observations (T, B, ...)."""
         for path, stats in self.stats.items():
-            leaf = obs
-            for name in path:
-                leaf = leaf[name]
-            samples = leaf[valid].cpu().numpy()
+            samples = _leaf(obs, path)[valid].cpu().numpy()
             size = max(1, CHUNK // max(1, samples[:1].size))
             new = RunningMeanStd(stats.mean.shape)
             for start in range(0, len(samples), size):  # the statistics are computed in float64
@@ -124,6 +118,12 @@ class ObservationNorm:
         for path, stats in self.stats.items():
             stats.load_state_dict(state["/".join(path)])
         self._refresh()
+
+
+def _leaf(obs: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        obs = obs[name]
+    return obs
 
 
 def _is_numeric(leaf: gym.Space) -> bool:

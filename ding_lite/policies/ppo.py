@@ -31,10 +31,10 @@ from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.bad_steps import non_finite_step
 from ding_lite.policies.diagnostics import dead_units, describe_rollout
-from ding_lite.policies.optimizer import BadSteps, Optimizer, Steps
+from ding_lite.policies.optimizer import BadSteps, GradientSteps, Optimizer
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
-from ding_lite.rl.schedules import KINDS, AdaptivePenalty, schedule
+from ding_lite.rl.schedules import SCHEDULES, AdaptivePenalty, schedule
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import has_box, map_tree, to_dict
 
@@ -102,11 +102,11 @@ class PPOPolicy(ActorCriticPolicy):
             # form, on the CPU; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
             # How each coefficient changes over schedule_env_step, down to its final share.
-            lr_schedule=Key("constant", choices=KINDS),
+            lr_schedule=Key("constant", choices=SCHEDULES),
             lr_final=Key(0.0, low=0),
-            clip_schedule=Key("constant", choices=KINDS),  # of clip_ratio and value_clip alike
+            clip_schedule=Key("constant", choices=SCHEDULES),  # of clip_ratio and value_clip alike
             clip_final=Key(0.0, low=0),
-            entropy_schedule=Key("constant", choices=KINDS),
+            entropy_schedule=Key("constant", choices=SCHEDULES),
             entropy_final=Key(0.0, low=0),
             schedule_env_step=Key(None, (int,), low=1, optional=True),  # None: the config's max_env_step
             # DI-engine's, which are said elsewhere here or not built.
@@ -418,9 +418,9 @@ class PPOPolicy(ActorCriticPolicy):
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
-        if not self._rewards_are_seen:  # another policy collected this rollout, and assigned its credit
-            self._update_statistics(data)
-        self._rewards_are_seen = False
+        if not self._rollout_is_prepared:  # another policy collected this rollout, and assigned its credit
+            self._prepare_rollout(data)
+        self._rollout_is_prepared = False
         if self.cfg.learn.kl_beta and "reference_logit" not in data.keys():  # noqa: SIM118 - a treetensor
             raise ContractError(
                 "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
@@ -498,7 +498,7 @@ class PPOPolicy(ActorCriticPolicy):
             values_moved: whether the value network has learned in this iteration already.
         """
         target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
-        steps = Steps(optimizer, self.failure_of)
+        steps = GradientSteps(optimizer, self.failure_of)
         # A check of a device waits for it; a replay buffer waits for it anyway.
         checks_each_pass = optimizer.on_host or not self.cfg.on_policy
         with optimizer.phase():

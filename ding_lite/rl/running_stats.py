@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.ranks import ALONE, Ranks
+from ding_lite.rl.ranks import ALONE, Ranks
 
 
 class RunningMeanStd:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-KINDS = ("constant", "linear", "cosine")
+SCHEDULES = ("constant", "linear", "cosine")
 
 
 def schedule(kind: str, progress: float, final: float = 0.0) -> float:
@@ -24,7 +24,7 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
         final: the factor at the end.
 
     Raises:
-        ValueError: if ``kind`` is not in ``KINDS``.
+        ValueError: if ``kind`` is not in ``SCHEDULES``.
     """
     progress = min(max(progress, 0.0), 1.0)
     if kind == "constant":
@@ -33,7 +33,7 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
         return 1.0 + (final - 1.0) * progress
     if kind == "cosine":
         return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    raise ValueError(f"schedule must be one of {', '.join(KINDS)}, got {kind!r}")
+    raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {kind!r}")
 
 
 class TrainingProgress:

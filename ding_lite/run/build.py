@@ -15,7 +15,7 @@ from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
-from ding_lite.ranks import Ranks
+from ding_lite.rl.ranks import Ranks
 from ding_lite.run.load import load_policy
 
 

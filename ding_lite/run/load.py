@@ -154,7 +154,8 @@ def refuse_misfit(folder: Path, expected: Mapping[str, Any], weights: Mapping[st
             "\n  ".join(
                 [f"the saved 'model' does not fit: the weights in {folder} are not of this model:", *lines]
             )
-            + "\nThe spaces and policy.model must be those that the weights were trained with"
+            + "\nThe spaces and policy.model (widths, rnn, encoders) must be those that the weights were "
+            "trained with"
         )
 
 

@@ -6,7 +6,7 @@
 The pipeline is an iterator, so that a script that embeds it owns the loop.
 
 Under ``torchrun``, every rank runs this loop with its share of environments and samples. They take each
-gradient step together (:mod:`ding_lite.ranks`); rank 0 writes the run's folder and shows the progress.
+gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's folder and shows the progress.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import CheckpointError, DingLiteError, RankError
 from ding_lite.policies.base import Policy
-from ding_lite.ranks import joined, merged_metrics
+from ding_lite.rl.ranks import joined, merged_metrics
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
 from ding_lite.run.checkpoint import CheckpointKeeper
 from ding_lite.run.display import Display, Quiet, display_for, evaluation_line

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ding_lite.errors import CheckpointError
-from ding_lite.ranks import Ranks
+from ding_lite.rl.ranks import Ranks
 
 KEY = "ranks"  # of the state tree, beside the parts of rank 0
 OWN_CLOCK = ("clock",)  # differs, and is that of rank 0

@@ -35,7 +35,7 @@ FREE, WARNED, REFUSED = "free", "warned", "refused"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
 NUMERIC_PACKAGES = ("torch", "numpy", "gymnasium")  # their versions can change numbers
 # The effect of a change, by the longest matching prefix of the key; a key without one is refused.
-KINDS = {
+EFFECTS = {
     "max_env_step": FREE,
     "max_train_iter": FREE,
     "num_threads": WARNED,  # the order of summation changes
@@ -52,6 +52,8 @@ KINDS = {
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
     "policy.device": WARNED,
     "policy.cuda": WARNED,
+    "policy.multi_gpu": FREE,
+    "policy.check_ranks": FREE,
     "policy.model.encoder_dtype": WARNED,  # the saved weights are float32
     "policy.recompute_adv": WARNED,
     "policy.nstep_return": WARNED,
@@ -83,7 +85,7 @@ def kind_of(path: str) -> str:
     """Returns the effect of a change of the key ``path`` on a saved state: free, warned or refused."""
     parts = path.split(".")
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-    return next((KINDS[prefix] for prefix in prefixes if prefix in KINDS), REFUSED)
+    return next((EFFECTS[prefix] for prefix in prefixes if prefix in EFFECTS), REFUSED)
 
 
 @dataclass(frozen=True)
@@ -298,6 +300,7 @@ def _refuse_changes(changes: Sequence[tuple[str, Any, Any]], override: bool, fol
     if refused and not override:
         raise ConfigError(
             "\n  ".join(["the saved state would be wrong under these changes:", *refused])
-            + f"\nLeave them out, or begin a new run from the weights: --init-from {folder}. With --override "
-            "they are applied with new episodes; whether the result makes sense is then for you to judge"
+            + f"\nLeave them out, or begin a new run from the weights: --init-from {folder} (not for another "
+            "network). With --override they are applied with new episodes; whether the result makes sense is "
+            "then for you to judge"
         )

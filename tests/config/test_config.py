@@ -968,7 +968,6 @@ def test_di_engine_keys_that_we_do_not_follow_are_these():
     assert {path for path, _ in FIXED} >= {
         "policy.learn.lr_scheduler",
         "policy.multi_agent",
-        "policy.multi_gpu",
     }
 
 

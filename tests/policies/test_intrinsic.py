@@ -111,7 +111,7 @@ def test_the_scale_of_returns_that_continue_is_that_of_the_steps_one_after_the_o
 def test_the_reward_of_a_step_is_the_error_on_the_next_observation(autoreset):
     policy, collector = curious(autoreset=autoreset)
     rollout = collector.collect()
-    policy._update_statistics(rollout)
+    policy._prepare_rollout(rollout)
     stats = policy.intrinsic.obs_norm.stats[()]
     obs = torch.cat([rollout.obs, rollout.last_obs[None]])
     scaled = ((obs - torch.from_numpy(stats.mean)) / torch.from_numpy(stats.std)).clamp(-5, 5).float()
@@ -135,7 +135,7 @@ def test_the_advantage_is_the_weighted_sum_of_both(kind):
     policy, collector = curious(kind, dict(extrinsic_weight=0.7, weight=3.0))
     plain, _ = trainee(kind)
     rollout = collector.collect()
-    policy._update_statistics(rollout)
+    policy._prepare_rollout(rollout)
     both = policy.credit(rollout)
     extrinsic = plain.credit(rollout)
     intrinsic, _ = policy.intrinsic.credit(rollout)
@@ -190,7 +190,7 @@ def test_what_was_seen_is_less_new():
     policy.learn_mode.forward(sample)
     elsewhere = torch.full_like(rollout.obs[0], 3.0)
     new = Steps(*[None] * 2, next_obs=policy.intrinsic.obs_norm(elsewhere), done=None)
-    policy._update_statistics(rollout)
+    policy._prepare_rollout(rollout)
     after = float(rollout.intrinsic_reward[rollout.valid].mean())
     assert after < 0.2 * before
     assert float(policy.intrinsic.reward.reward(new).mean().detach()) > 5 * after

@@ -91,13 +91,13 @@ FAULTS = (
     ),
     Fault(
         "rewards are scaled by the rollouts before their own",
-        "        self._update_statistics(rollout)\n        return self._get_train_sample(rollout)",
-        "        sample = self._get_train_sample(rollout)\n        self._update_statistics(rollout)\n"
+        "        self._prepare_rollout(rollout)\n        return self._get_train_sample(rollout)",
+        "        sample = self._get_train_sample(rollout)\n        self._prepare_rollout(rollout)\n"
         "        return sample",
     ),
     Fault(
         "a rollout is twice in the reward's scale",
-        "if not self._rewards_are_seen:",
+        "if not self._rollout_is_prepared:",
         "if True:",
     ),
     Fault("value_norm forgets nothing", "self.count *= self.decay", "self.count *= 1.0"),

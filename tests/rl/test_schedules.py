@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from ding_lite.rl.schedules import KINDS, schedule
+from ding_lite.rl.schedules import SCHEDULES, schedule
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_factor_starts_at_one(kind):
     assert schedule(kind, 0.0, final=0.1) == 1.0
 
@@ -38,12 +38,12 @@ def test_cosine_is_half_a_period():
     assert schedule("cosine", 0.5, final=0.2) == pytest.approx(0.6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_progress_past_the_end_stays_at_the_end(kind):
     assert schedule(kind, 1.7, final=0.3) == schedule(kind, 1.0, final=0.3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SCHEDULES)
 def test_negative_progress_stays_at_the_start(kind):
     assert schedule(kind, -0.5, final=0.3) == 1.0
 
