@@ -202,15 +202,14 @@ class ReplaySource:
             fields[name] = self.policy.normalized_values(fields[name])
         fields = flatten_rows(fields, rows)
         adv_norm = self.cfg.learn.adv_norm
-        ranks = self.policy.ranks
         if adv_norm == "batch":
-            (scale,) = scales_over_ranks([fields["advantage"]], ranks)
+            (scale,) = scales_over_ranks([fields["advantage"]], self.policy.ranks)
             fields["advantage"] = losses.normalize_advantage(fields["advantage"], scale)
         fields = {**samples, **fields}
         normalizes = adv_norm in ("minibatch", True)
         if self.policy.memory is not None:
             return self.policy.memory.training_set(data, fields, rows, normalize_advantage=normalizes)
-        return TrainingSet(fields, normalize_advantage=normalizes, ranks=ranks)
+        return TrainingSet(fields, normalize_advantage=normalizes, ranks=self.policy.ranks)
 
     def _prioritized(self, training_set: TrainingSet, rows: Tensor, steps: int) -> Iterator[Batch]:
         """Yields minibatches by priority, and renews the priorities of each after its step."""
