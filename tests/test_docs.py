@@ -29,9 +29,10 @@ def blocks(language, document):
     return [text for kind, skip, text in matches if kind == language and not skip]
 
 
-def commands(document):
+def commands(document, program="ding-lite"):
+    """Returns the arguments of each call of a program in the console blocks of a document."""
     lines = [line for text in blocks("console", document) for line in text.splitlines()]
-    return [shlex.split(line)[2:] for line in lines if line.startswith("$ ding-lite ")]
+    return [shlex.split(line)[2:] for line in lines if line.startswith(f"$ {program} ")]
 
 
 PYTHON_BLOCKS = [
@@ -94,6 +95,16 @@ def test_commands_of_the_readme_run_in_their_order(tmp_path, monkeypatch):
 def test_commands_of_a_guide_run_in_their_order(document, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_commands(document)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [guide for guide in GUIDES if commands(guide, "torchrun")])
+def test_torchrun_commands_run(document, tmp_path):
+    for command in commands(document, "torchrun"):
+        start = [sys.executable, "-m", "torch.distributed.run", *command]
+        done = subprocess.run(start, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert (tmp_path / "runs" / "two_ranks" / "result.json").exists()
 
 
 def test_make_targets_and_extras_that_the_documents_name_exist():
