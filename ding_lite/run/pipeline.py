@@ -513,7 +513,7 @@ class SerialPipeline:
         )
         return (
             f"{self.status} after {progress.env_step:,} env steps and {self.wall_time:.1f} s{evaluation}\n"
-            f"run: {self.folder}   try: ding-lite {arguments}{import_option(self.policy)}"
+            f"run: {self.folder}   try: ding-lite {arguments}{import_option(self.policy, self.config)}"
         )
 
     @property

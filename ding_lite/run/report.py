@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ding_lite.config.compile import plain
+from ding_lite.config.compile import Config, plain
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Scores, evaluation_metrics
@@ -99,10 +99,11 @@ def env_name(cfg: Any) -> Any:
     return cfg.env.env_id or plain(cfg.env.type)
 
 
-def import_option(policy: Policy) -> str:
+def import_option(policy: Policy, config: Config) -> str:
     """Returns the ``--import`` options by which the command line finds the user's own classes, or ""."""
     classes = (type(policy), type(policy.model))
     modules = {cls.__module__ for cls in classes if not cls.__module__.startswith("ding_lite.")}
+    modules |= set(config.modules())
     return "".join(f" --import {_importable(name)}" for name in sorted(modules))
 
 

@@ -277,7 +277,7 @@ def _changed_config(own: Config, request: ResumeRequest, folder: Path) -> tuple[
     from_file: dict[str, Any] = {}
     file_differences = [] if request.config is None else differences(requested.values, request.config.values)
     for key, own_value, file_value in file_differences:
-        if key == "exp_name":
+        if key == "exp_name" or key in request.changes:
             continue
         kind = kind_of(key)
         if kind == FREE and requested.source.get(key) != "command line":
