@@ -621,6 +621,18 @@ def test_sigterm_ends_the_run_in_order(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_command_to_type_next_imports_the_module_of_the_environment(tmp_path):
+    (tmp_path / "worlds_of_mine.py").write_text(
+        "import gymnasium as gym\n\nclass World(gym.Wrapper):\n"
+        "    def __init__(self):\n        super().__init__(gym.make('CartPole-v1'))\n"
+    )
+    trained = done_well("train", "--env", "worlds_of_mine:World", *SMALL, cwd=tmp_path)
+    command = trained.stdout.rstrip().splitlines()[-1].partition("try: ding-lite ")[2].split()
+    assert command[-2:] == ["--import", "worlds_of_mine"]
+    assert "return" in done_well(*command[:2], "-n", "1", *command[-2:], cwd=tmp_path).stdout
+
+
+@pytest.mark.slow
 def test_policy_beside_the_config_file_is_trained_and_only_trusted_when_named(tmp_path):
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     project.mkdir()

@@ -263,6 +263,22 @@ def test_act_remembers_until_it_is_reset(tmp_path):
     assert torch.equal(h[[0, 2, 3]], state["actor"]["h"][[0, 2, 3]])
 
 
+def test_an_observation_that_is_not_finite_does_not_reach_the_memory():
+    policy, collector = with_memory()
+    obs = collector.collect().obs.numpy()[0]
+    first = policy.act(obs)
+    state = copy.deepcopy(policy._state_of_act)
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ContractError, match="not finite"):
+            policy.act(np.where(np.arange(obs.size).reshape(obs.shape) == 1, bad, obs).astype(obs.dtype))
+    assert digest(policy._state_of_act) == digest(state)
+    assert len(first) == len(obs)
+
+
+def test_the_first_lines_of_a_run_name_the_memory():
+    assert "memory: learned from in sequences of 7 steps" in with_memory()[0].describe()
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [
