@@ -2,6 +2,7 @@
 
     python benchmarks/scaling.py            measure, write scaling/constants.json and scaling.png
     python benchmarks/scaling.py --plot     only the simulation, from the constants that are there
+    python benchmarks/scaling.py --task N   measure the speed of one task again
 
 Constants: the time of an all-reduce between two ranks of this machine (gloo), of acting for 1,024
 environments, and of gradient steps of two sizes, for networks of CartPole. Speed: training on Humanoid-v5
@@ -31,7 +32,13 @@ import torch
 HERE = Path(__file__).parent
 CONSTANTS = HERE / "scaling" / "constants.json"
 PLOT = HERE / "scaling" / "scaling.png"
-TASK = ["--env", "Humanoid-v5", "--max-env-step", "32768", "env.manager.type=base", "policy.eval.eval_freq=0"]
+TASK = ["--env", "Humanoid-v5", "--max-env-step", "16384", "env.manager.type=base", "policy.eval.eval_freq=0"]
+SLOW = "env.kwargs.frame_skip=25"  # 25 steps of the physics for each action, not 5
+TASKS = {
+    "Humanoid, minibatches of 64": ["policy.learn.batch_size=64"],
+    "Humanoid, minibatches of 512": ["policy.learn.batch_size=512"],
+    "slow Humanoid, minibatches of 512": ["policy.learn.batch_size=512", SLOW],
+}
 TURNS = 5
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 RANKS = tuple(2**k for k in range(11))
@@ -65,11 +72,11 @@ def exchange() -> None:
             print(json.dumps(found))
 
 
-def speed(ranks: int, folder: Path) -> dict[str, float]:
+def speed(ranks: int, task: str, folder: Path) -> dict[str, float]:
     """Trains the task and returns its steps and the seconds of collecting and learning, a second each."""
     start = torchrun(ranks, "-m", "ding_lite") if ranks > 1 else [sys.executable, "-m", "ding_lite"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*start, "train", *TASK, "-q", "--exp-name", str(folder)]
+    command = [*start, "train", *TASK, *TASKS[task], "-q", "--exp-name", str(folder)]
     subprocess.run(command, check=True, env=environment, capture_output=True)
     with (folder / "metrics.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))[2:]
@@ -111,28 +118,27 @@ def costs() -> dict[str, Any]:
     return found
 
 
-def measured() -> dict[str, Any]:
-    """Measures all constants."""
-    done = subprocess.run(
-        torchrun(2, __file__, "--exchange"), check=True, capture_output=True, text=True
-    ).stdout
-    all_reduce = json.loads(next(line for line in done.splitlines() if line.startswith("{")))
+def all_reduces() -> dict[str, float]:
+    """Returns the seconds of an all-reduce between two ranks, by its number of floats."""
+    command = torchrun(2, __file__, "--exchange")
+    done = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found: dict[str, float] = json.loads(next(line for line in done.splitlines() if line.startswith("{")))
+    return found
+
+
+def by_turns(task: str) -> dict[str, Any]:
+    """Returns the speeds of one and of two ranks on a task, and their ratios."""
     speeds: dict[str, list[dict[str, float]]] = {"1": [], "2": []}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(TURNS):
             for ranks in (1, 2):
-                speeds[str(ranks)].append(speed(ranks, Path(folder) / f"{ranks}_{turn}"))
-                print(turn, ranks, speeds[str(ranks)][-1], flush=True)
+                speeds[str(ranks)].append(speed(ranks, task, Path(folder) / f"{ranks}_{turn}"))
+                print(task, turn, ranks, speeds[str(ranks)][-1], flush=True)
     ratios = [
         two["env_steps_per_second"] / one["env_steps_per_second"]
         for one, two in zip(speeds["1"], speeds["2"], strict=True)
     ]
-    return {
-        **costs(),
-        "all_reduce_s": all_reduce,
-        "humanoid": speeds,
-        "two_ranks_over_one": {"median": statistics.median(ratios), "each": ratios},
-    }
+    return {"ratio": statistics.median(ratios), "ratios": ratios, **speeds}
 
 
 def simulated(constants: dict[str, Any], env_seconds: float, parameters: int, ranks: int) -> float:
@@ -176,6 +182,7 @@ def main() -> int:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--plot", action="store_true", help="only draw, from the constants that are there")
+    parser.add_argument("--task", type=int, metavar="N", help="measure one task, by its number from 0")
     parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.exchange:
@@ -183,7 +190,12 @@ def main() -> int:
         return 0
     CONSTANTS.parent.mkdir(exist_ok=True)
     if not args.plot:
-        CONSTANTS.write_text(json.dumps(measured(), indent=1) + "\n")
+        constants = json.loads(CONSTANTS.read_text()) if CONSTANTS.exists() else {"speed": {}}
+        if args.task is None:
+            constants |= {**costs(), "all_reduce_s": all_reduces()}
+        for task in TASKS if args.task is None else [list(TASKS)[args.task]]:
+            constants["speed"][task] = by_turns(task)
+        CONSTANTS.write_text(json.dumps(constants, indent=1) + "\n")
     plot(json.loads(CONSTANTS.read_text()))
     return 0
 

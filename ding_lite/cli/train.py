@@ -102,21 +102,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _continue_after_restart(args: argparse.Namespace) -> None:
     """Makes this a resumed run if torchrun has started the ranks again after a failure (--max-restarts)."""
-    from ding_lite.rl.ranks import restarts
+    from ding_lite.rl.ranks import kept_before_restart, restarts
     from ding_lite.run.checkpoint import checkpoints_of
-    from ding_lite.run.folder import newest_folder
     from ding_lite.run.resume import run_of
 
     if not restarts():
         return
     if args.resume:
         args.resume = str(run_of(Path(args.resume)))  # not the checkpoint that it began with
-    elif args.resume is None:
-        folder = newest_folder(args.exp_name or config_of(args).values.exp_name, bool(args.exp_name))
-        if folder is not None and checkpoints_of(folder):
-            args.resume, args.init_from = str(folder), None
-        elif folder is not None and args.exp_name:
-            args.exp_name = f"{args.exp_name}_restart{restarts()}"
+        return
+    folder = kept_before_restart()
+    if args.resume is not None or folder is None:
+        return
+    if checkpoints_of(Path(folder)):
+        args.resume, args.init_from = folder, None
+    elif args.exp_name:  # it failed before its first checkpoint
+        args.exp_name = f"{args.exp_name}_restart{restarts()}"
 
 
 def _request_stop(pipeline: SerialPipeline, signal: str) -> None:

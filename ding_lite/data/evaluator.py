@@ -66,7 +66,7 @@ class Evaluator:
                 left[episode.env] -= 1
             round_number += 1
         own = [episode for of_env in results for episode in of_env]
-        episodes = [episode for of_rank in self.ranks.collect(own) for episode in of_rank]
+        episodes = [episode for of_rank in self.ranks.from_all(own) for episode in of_rank]
         return Evaluation(
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),

@@ -1,7 +1,7 @@
 """The part that all actor-critic policies share: acting, credit assignment, and scales.
 
 Rewards are stored raw. Values, advantages and targets are in units of the training reward: scaled and
-clipped if the config asks for it, not normalised by value_norm ("raw units" below). ``rl.running_stats``
+clipped if the config asks for it, before value_norm ("raw units" below). ``rl.running_stats``
 says when each scale is updated.
 
 Shapes: T steps, B envs, N samples.

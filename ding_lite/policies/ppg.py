@@ -1,6 +1,7 @@
 """Phasic Policy Gradient (arXiv:2009.04416): PPO with an auxiliary phase every N_pi iterations.
 
-    policy phase      each iteration: E_pi epochs of PPO's policy loss, E_V epochs of its value loss
+    policy phase      each iteration: E_pi epochs of PPO's policy loss, E_V epochs of its value loss; in
+                      one loop if both are the same number
     auxiliary phase   every N_pi iterations: E_aux epochs over all their samples (policies.auxiliary)
 
 The paper's names, and the config's:

@@ -10,6 +10,7 @@ other: torch.distributed encrypts nothing and has no passwords, so its ports bel
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -27,6 +28,7 @@ from ding_lite.errors import DingLiteError, RankError
 Result = TypeVar("Result")
 Number = TypeVar("Number", int, float)
 PREFIX = "ding_lite"  # of our keys in the store that all ranks can read
+KEPT = f"{PREFIX}/kept"
 SECONDS_TO_REPORT = 3.0  # that a rank waits for the others to say why an exchange failed
 
 
@@ -36,16 +38,14 @@ class Ranks:
     Args:
         rank: number of this process, from 0.
         size: number of processes.
-        device: of the tensors that :meth:`sum` is called with.
 
     Attributes:
         is_first: whether this is rank 0, which writes the run's folder and shows the progress.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, device: str = "cpu") -> None:
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
-        self.device = device
         self.is_first = rank == 0
         # Numbers on the host need gloo, also beside NCCL.
         self._host_group: Any = None
@@ -109,7 +109,7 @@ class Ranks:
         numbers, weights = self.gather(number, weight).T
         return float((numbers * weights).sum() / weights.sum())
 
-    def collect(self, value: Any) -> list[Any]:
+    def from_all(self, value: Any) -> list[Any]:
         """Returns the values of all ranks on every rank; they are pickled, so this is for small ones."""
         if self.size == 1:
             return [value]
@@ -118,7 +118,7 @@ class Ranks:
             dist.all_gather_object(found, value, group=self._host_group)
         return found
 
-    def collect_at_first(self, value: Any) -> list[Any]:
+    def to_first(self, value: Any) -> list[Any]:
         """Returns the values of all ranks on rank 0, and an empty list on the others."""
         if self.size == 1:
             return [value]
@@ -207,6 +207,8 @@ class Ranks:
 
 ALONE = Ranks()
 _current = ALONE
+_has_joined = False  # whether the process group is ours
+_groups = 0  # that this process has joined
 
 
 def current() -> Ranks:
@@ -216,7 +218,7 @@ def current() -> Ranks:
     if size == 1:
         return ALONE
     if _current.size != size or _current.rank != dist.get_rank():
-        _current = Ranks(dist.get_rank(), size, "cuda" if "nccl" in dist.get_backend_config(None) else "cpu")
+        _current = Ranks(dist.get_rank(), size)
     return _current
 
 
@@ -230,14 +232,17 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if number_of_processes() > 1 else 0
 
 
-def local_rank() -> int:
-    """Returns the number of this process on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0")) if current().size > 1 else 0
+def keep_for_restart(text: str) -> None:
+    """Leaves a text that :func:`kept_before_restart` finds if ``torchrun`` starts the ranks again."""
+    if number_of_processes() > 1:
+        with contextlib.suppress(Exception):  # a store that does not outlive the ranks may be of any kind
+            next(dist.rendezvous("env://"))[0].set(KEPT, text)
 
 
-def local_size() -> int:
-    """Returns the number of ranks on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", current().size)) if current().size > 1 else 1
+def kept_before_restart() -> str | None:
+    """Returns the text of :func:`keep_for_restart`, or None."""
+    store = next(dist.rendezvous("env://"))[0]
+    return store.get(KEPT).decode() if store.check([KEPT]) else None
 
 
 @contextlib.contextmanager
@@ -247,7 +252,7 @@ def joined() -> Iterator[Ranks]:
     A process group that exists already is used as it is, and stays. NCCL exchanges gradients between GPUs,
     gloo everything else.
     """
-    global _current
+    global _has_joined, _groups
     if dist.is_initialized() or number_of_processes() == 1:
         yield current()
         return
@@ -256,13 +261,23 @@ def joined() -> Iterator[Ranks]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
     store, rank, size = next(dist.rendezvous("env://"))
-    # The store of torchrun outlives a restart, and has the addresses of the ranks before it.
-    store = dist.PrefixStore(f"{PREFIX}/start/{_attempt()}", store)
+    # The store of torchrun has the addresses of earlier groups: before a restart, or of an earlier run.
+    _groups += 1
+    store = dist.PrefixStore(f"{PREFIX}/group/{_attempt()}/{_groups}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    _has_joined = True
     try:
         yield current()
     finally:
-        _current = ALONE
+        if _has_joined:  # not when the interpreter ends: its modules are empty by then
+            _leave()
+
+
+@atexit.register
+def _leave() -> None:
+    global _current, _has_joined
+    if _has_joined:
+        _current, _has_joined = ALONE, False
         dist.destroy_process_group()
 
 

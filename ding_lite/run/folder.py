@@ -71,17 +71,6 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
         raise
 
 
-def newest_folder(exp_name: str, exact: bool) -> Path | None:
-    """Returns the folder that :func:`new_run_folder` made last for this name, or None."""
-    wanted = Path(exp_name) if exact else Path("runs") / exp_name
-    found = wanted if wanted.is_dir() else None
-    number = 2
-    while not exact and (folder := wanted.with_name(f"{wanted.name}_{number}")).is_dir():
-        found = folder
-        number += 1
-    return found
-
-
 def claim(folder: Path) -> TextIO:
     """Opens the log of a run and locks it, which reserves the whole folder for this process.
 

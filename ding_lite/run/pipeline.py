@@ -27,7 +27,7 @@ from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import CheckpointError, DingLiteError, RankError
 from ding_lite.policies.base import Policy
-from ding_lite.rl.ranks import joined, merged_metrics
+from ding_lite.rl.ranks import joined, keep_for_restart, merged_metrics
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
 from ding_lite.run.checkpoint import CheckpointKeeper
 from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
@@ -123,6 +123,8 @@ class SerialPipeline:
                 new_folder = new_run_folder(name, exact=folder is not None)
                 self.folder = self.ranks.from_first(lambda: undo.enter_context(new_folder))
                 self._open_folder(self._claimed(), ["new run", *messages])
+                if self.ranks.is_first:
+                    keep_for_restart(str(self.folder.absolute()))
         except BaseException as error:
             self.ranks.report_failure(error)
             self._resources.close()
@@ -229,7 +231,10 @@ class SerialPipeline:
                 f"replay buffers; {NOT_BIT_EQUAL}"
             )
         self._open_folder(log, messages, resume_at=self.progress.env_step)
-        moved = [] if self.is_over() else self.checkpoints.abandon_after(self.progress.iteration)
+        reached = self.progress.iteration
+        moved = (
+            [] if self.is_over() else self.ranks.from_first(lambda: self.checkpoints.abandon_after(reached))
+        )
         if moved:
             self.say(f"moved to ckpt/abandoned: {', '.join(moved)}")
         if moved or point.changed or self.progress.state_dict() != progress_before:
@@ -338,7 +343,8 @@ class SerialPipeline:
     def __iter__(self) -> Iterator[Progress]:
         """Trains until a limit is reached or the task is solved; yields after every iteration.
 
-        A ``break`` saves the run, which can then be resumed, and leaves the pipeline open.
+        A ``break`` saves the run, which can then be resumed, and leaves the pipeline open. With several ranks
+        it ends the loops of all.
         """
         self._started = time.monotonic()
         self.status = "running"
@@ -348,6 +354,9 @@ class SerialPipeline:
                 yield self.progress
             self._conclude()
         except GeneratorExit:
+            if self.ranks.size > 1 and not self.is_over():  # the other ranks leave their loops, too
+                self._stop_reason = self._stop_reason or f"rank {self.ranks.rank} left the loop"
+                self._is_stopped()
             self._conclude()
             raise
         except BaseException as error:
@@ -371,7 +380,11 @@ class SerialPipeline:
     def _is_stopped(self) -> bool:
         """Returns whether a rank was requested to stop; a signal does not reach all at the same moment."""
         if self.ranks.size > 1:
-            self._stop_reason = next(filter(None, self.ranks.collect(self._stop_reason)), "")
+            reasons = self.ranks.from_all(self._stop_reason)
+            agreed = next(filter(None, reasons), "")
+            if agreed:  # else a signal may have set it by now; the next iteration is the last
+                self._stop_reason = agreed
+            return bool(agreed)
         return bool(self._stop_reason)
 
     def step(self) -> Progress:
@@ -382,7 +395,7 @@ class SerialPipeline:
         collect_seconds = time.perf_counter() - began
         learn_metrics = self.learner.train(rollout)
 
-        of_ranks = self.ranks.collect(
+        of_ranks = self.ranks.from_all(
             Report(
                 int(rollout.valid.sum()),
                 {
@@ -398,7 +411,7 @@ class SerialPipeline:
         self._lines.clear()
         new_steps = sum(report.new_steps for report in of_ranks)
         metrics = merged_metrics([report.metrics for report in of_ranks])
-        seconds = metrics["time/collect_s"] + metrics["time/learn_s"]
+        seconds = max(r.metrics["time/collect_s"] + r.metrics["time/learn_s"] for r in of_ranks)
         progress.turn_began = progress.env_step
         progress.env_step += new_steps
         progress.train_iter = self.learner.train_iter
@@ -591,7 +604,7 @@ class SerialPipeline:
     def _check_ranks(self) -> None:
         """Raises RankError if ``policy.check_ranks`` is set and the ranks' parameters differ."""
         if self.ranks.size > 1 and self.cfg.policy.check_ranks:
-            found = self.ranks.collect(digest(self.policy.model.state_dict()))
+            found = self.ranks.from_all(digest(self.policy.model.state_dict()))
             others = [rank for rank, checksum in enumerate(found) if checksum != found[0]]
             if others:
                 raise RankError(

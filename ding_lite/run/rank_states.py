@@ -36,9 +36,11 @@ def gathered(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
     for (part, name), entry in _entries(state):
         if digests[part, name] != of_first.get((part, name)):
             different.setdefault(part, {})[name] = _on_host(entry)
-    found = ranks.collect_at_first(different)
-    own = {f"rank {rank}": parts for rank, parts in enumerate(found) if rank}
-    return {**state, KEY: {"size": ranks.size, **own}}
+    found = ranks.to_first(different)
+    if not ranks.is_first:  # its state has everything
+        return {**state, KEY: {"size": ranks.size, f"rank {ranks.rank}": {}}}
+    others = {f"rank {rank}": parts for rank, parts in enumerate(found) if rank}
+    return {**state, KEY: {"size": ranks.size, **others}}
 
 
 def of_rank(state: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, Any], int]:
@@ -56,9 +58,19 @@ def of_rank(state: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, Any], int
         if size == ranks.size and ranks.rank:
             for part, entries in saved[f"rank {ranks.rank}"].items():
                 state[part] = {**state[part], **entries}
+        if size != ranks.size:
+            state["collector"] = {**state["collector"], "episode_count": _episodes(state, saved, ranks)}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"the checkpoint's {KEY!r} is not complete: {error!r}") from error
     return state, size
+
+
+def _episodes(state: Mapping[str, Any], saved: Mapping[str, Any], ranks: Ranks) -> int:
+    """Returns the episodes that this rank counts from on: rank 0 those of all ranks, the others 0."""
+    own = state["collector"]["episode_count"]
+    others = [parts.get("collector", {}) for name, parts in saved.items() if name != "size"]
+    total = sum(int(collector.get("episode_count", own)) for collector in others) + int(own)
+    return total if ranks.is_first else 0
 
 
 def digest(tree: Any) -> str:

@@ -1,6 +1,7 @@
 """torchrun with the same config: one run of several ranks, its checkpoints, and ranks that are killed."""
 
 import contextlib
+import csv
 import json
 import os
 import signal
@@ -103,6 +104,11 @@ def test_another_number_of_ranks_goes_on_with_new_episodes_and_says_so(ranks, st
     train(ranks, "--resume", "run", "-q", "--max-env-step", 6144, cwd=tmp_path)
     log = (tmp_path / "run" / "log.txt").read_text()
     assert f"number of ranks 2 -> {ranks}: new episodes" in log
+    # Episodes are counted on: 16 until the checkpoint, and those that began after it.
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as stream:
+        counts = [float(row["collect/episode_count"]) for row in csv.DictReader(stream)]
+    assert counts == sorted(counts)
+    assert counts[-1] >= counts[3]
     assert json.loads((tmp_path / "run" / "result.json").read_text())["env_step"] == 6144
 
 
@@ -155,3 +161,21 @@ def test_numbers_that_ranks_cannot_share_are_refused(tmp_path):
     assert "env.collector_env_num: 8 cannot be shared equally by 3 ranks; try 9" in output
     assert "policy.learn.batch_size" in output
     assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_break_on_one_rank_ends_the_loops_of_all_and_a_script_may_train_again(tmp_path):
+    (tmp_path / "twice.py").write_text(
+        "import os, ding_lite\n"
+        "for run in ('first', 'second'):\n"
+        "    pipeline = ding_lite.SerialPipeline('cartpole_ppo', folder=run)\n"
+        "    for progress in pipeline:\n"
+        "        if progress.iteration == 2 and os.environ['RANK'] == '1':\n"
+        "            break\n"
+        "    pipeline.close()\n"
+    )
+    with torchrun(2, "twice.py", cwd=tmp_path) as process:
+        assert process.wait(90) == 0, (tmp_path / "output").read_text()
+    for run in ("first", "second"):
+        result = json.loads((tmp_path / run / "result.json").read_text())
+        assert (result["status"], result["error"]) == ("interrupted", "rank 1 left the loop")
+        assert (tmp_path / run / "ckpt" / "last").exists()
