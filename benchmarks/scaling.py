@@ -1,6 +1,6 @@
 """Measures what several ranks cost and gain, and simulates up to 1,024 of them.
 
-    python benchmarks/scaling.py            measure, write scaling/constants.json and scaling.png
+    python benchmarks/scaling.py            measure, write scaling.json and curves/scaling.png
     python benchmarks/scaling.py --plot     only the simulation, from the constants that are there
     python benchmarks/scaling.py --task N   measure the speed of one task again
 
@@ -30,8 +30,8 @@ from typing import Any
 import torch
 
 HERE = Path(__file__).parent
-CONSTANTS = HERE / "scaling" / "constants.json"
-PLOT = HERE / "scaling" / "scaling.png"
+CONSTANTS = HERE / "scaling.json"
+PLOT = HERE / "curves" / "scaling.png"
 TASK = ["--env", "Humanoid-v5", "--max-env-step", "16384", "env.manager.type=base", "policy.eval.eval_freq=0"]
 SLOW = "env.kwargs.frame_skip=25"  # 25 steps of the physics for each action, not 5
 TASKS = {
@@ -188,7 +188,6 @@ def main() -> int:
     if args.exchange:
         exchange()
         return 0
-    CONSTANTS.parent.mkdir(exist_ok=True)
     if not args.plot:
         constants = json.loads(CONSTANTS.read_text()) if CONSTANTS.exists() else {"speed": {}}
         if args.task is None:

@@ -103,7 +103,8 @@ class ObservationNorm:
     def update(self, obs: Any, valid: Tensor) -> None:
         """Updates the statistics with the valid rows of observations (T, B, ...)."""
         for path, stats in self.stats.items():
-            samples = _leaf(obs, path)[valid].cpu().numpy()
+            leaf = _leaf(obs, path)
+            samples = leaf[valid].cpu().numpy()
             size = max(1, CHUNK // max(1, samples[:1].size))
             new = RunningMeanStd(stats.mean.shape)
             for start in range(0, len(samples), size):  # the statistics are computed in float64

@@ -52,8 +52,8 @@ class Ranks:
         if size > 1 and "gloo" not in dist.get_backend_config(None):
             self._host_group = dist.new_group(backend="gloo")
 
-    def __deepcopy__(self, memo: Any) -> Ranks:
-        return self
+    def __reduce__(self) -> Any:
+        return current, ()  # a copy of a policy trains with the ranks of the process that it is in
 
     @property
     def stream(self) -> tuple[str | int, ...]:
