@@ -101,7 +101,10 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Po
         try:
             frozen = load_policy(reference, device=str(policy.device))
         except CheckpointError as error:
-            raise CheckpointError(f"policy.learn.pretrained_model_path: {error}") from error
+            raise CheckpointError(
+                f"policy.learn.pretrained_model_path: {error}. A relative path begins in the working "
+                "directory; if the reference has moved, set the key to its new place"
+            ) from error
         policy.use_reference(frozen)
     policy.ranks.copy_first(
         [*policy.model.state_dict().values()]
