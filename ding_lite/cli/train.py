@@ -110,14 +110,11 @@ def _continue_after_restart(args: argparse.Namespace) -> None:
         return
     if args.resume:
         args.resume = str(run_of(Path(args.resume)))  # not the checkpoint that it began with
-        return
-    folder = kept_before_restart()
-    if args.resume is not None or folder is None:
-        return
-    if checkpoints_of(Path(folder)):
-        args.resume, args.init_from = folder, None
-    elif args.exp_name:  # it failed before its first checkpoint
-        args.exp_name = f"{args.exp_name}_restart{restarts()}"
+    elif args.resume is None and (folder := kept_before_restart()) is not None:
+        if checkpoints_of(Path(folder)):
+            args.resume, args.init_from = folder, None
+        elif args.exp_name:  # the folder of a run that failed before its first checkpoint
+            args.exp_name = f"{args.exp_name}_restart{restarts()}"
 
 
 def _request_stop(pipeline: SerialPipeline, signal: str) -> None:

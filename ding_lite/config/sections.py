@@ -91,7 +91,7 @@ def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
     intrinsic = _mapping(policy.get("intrinsic"))
     kind = intrinsic.get("type", _default_of(schema["policy"], "intrinsic", "type"))
     if kind is None:
-        if intrinsic:  # without a type, nobody declares its keys; type=None turns it off with all of them
+        if intrinsic:  # no class declares these keys; with type=None they have no effect
             schema["policy"]["intrinsic"] = Key({}, (dict,))
         if intrinsic and "type" not in intrinsic:
             keys = ", ".join(map(repr, intrinsic))

@@ -343,7 +343,10 @@ class RolloutMemory:
 
     def clear(self) -> None:
         """Drops all rollouts."""
-        self.starts, self._rollouts, self._places, self._table = {}, [], {}, None
+        self.starts = {}
+        self._rollouts = []
+        self._places = {}
+        self._table = None
 
     def state_dict(self) -> dict[str, Any]:
         return {

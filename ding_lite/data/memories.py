@@ -50,7 +50,9 @@ class Memories:
     def __init__(
         self, initial_state: Callable[[int], Tree], grid: Grid, env_indices: Sequence[np.ndarray]
     ) -> None:
-        self._initial_state, self._grid, self._env_indices = initial_state, grid, env_indices
+        self._initial_state = initial_state
+        self._grid = grid
+        self._env_indices = env_indices
         self._num_envs = sum(map(len, env_indices))
         self._storage = RolloutStorage(1, self._num_envs)
         self._before_lost: dict[tuple[int, int], Tree] = {}  # by row and environment

@@ -179,7 +179,9 @@ class TrainingSet:
     """
 
     def __init__(self, fields: Mapping[str, Any], *, normalize_advantage: bool, ranks: Ranks = ALONE) -> None:
-        self.fields, self.normalize_advantage, self.ranks = dict(fields), normalize_advantage, ranks
+        self.fields = dict(fields)
+        self.normalize_advantage = normalize_advantage
+        self.ranks = ranks
         self._sizes: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
@@ -202,10 +204,9 @@ class TrainingSet:
         return batch
 
     def _scales(self, indices: Sequence[Tensor | slice]) -> list[Scale | None]:
-        advantage = self.fields["advantage"] if self.normalize_advantage else None
-        if advantage is None or self.ranks.size == 1:
+        if self.ranks.size == 1 or not self.normalize_advantage:
             return [None] * len(indices)
-        return scales_over_ranks([advantage[index] for index in indices], self.ranks)
+        return scales_over_ranks([self.fields["advantage"][index] for index in indices], self.ranks)
 
     def sizes(self, batch_size: int) -> list[int]:
         """Returns the sizes of the minibatches of a pass."""

@@ -185,7 +185,10 @@ class SequenceSet:
         normalize_advantage: bool,
         ranks: Ranks = ALONE,
     ) -> None:
-        self.samples, self.obs, self.stored, self.table = samples, obs, stored, table
+        self.samples = samples
+        self.obs = obs
+        self.stored = stored
+        self.table = table
         self.initial_state = initial_state
         self.normalize_advantage = normalize_advantage
         self.ranks = ranks

@@ -299,7 +299,7 @@ def merged_metrics(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
         elif whole.endswith("_max") or name.startswith("time/"):
             merged[name] = max(numbers)
         else:
-            merged[name] = float(np.mean(numbers)) if min(numbers) != max(numbers) else numbers[0]
+            merged[name] = float(np.mean(numbers))
     return merged
 
 

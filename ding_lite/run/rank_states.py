@@ -18,7 +18,6 @@ from ding_lite.errors import CheckpointError
 from ding_lite.rl.ranks import Ranks
 
 KEY = "ranks"  # of the state tree, beside the parts of rank 0
-OWN_CLOCK = ("clock",)  # differs, and is that of rank 0
 
 
 def gathered(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def digest(tree: Any) -> str:
 
 def _entries(state: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
     for part, entries in state.items():
-        if part not in OWN_CLOCK:
+        if part != "clock":  # it differs, and is that of rank 0
             for name, entry in entries.items():
                 yield (part, name), entry
 

@@ -125,6 +125,29 @@ def distance(a, b):
     return float((a - b).norm() / b.norm().clamp(min=1e-12))
 
 
+def advantage_distance(ranks, *, gathered_one_by_one):
+    """Returns how far normalised advantages are from those of all ranks' samples together.
+
+    Each rank has another number of samples; a pass has several minibatches.
+    """
+    n = 90 - 13 * ranks.rank
+    generator = torch.Generator().manual_seed(ranks.rank)
+    raw = torch.randn(n, generator=generator) * (1 + ranks.rank) + torch.arange(n) / 10
+    fields = {"advantage": raw, "raw": raw, "value_target": raw}
+    limit, minibatches.SHUFFLED_BYTES = minibatches.SHUFFLED_BYTES, 0 if gathered_one_by_one else 2**22
+    training_set = minibatches.TrainingSet(fields, normalize_advantage=True, ranks=ranks)
+    _, batches = training_set.draw(16, training_set.count(16), generator)
+    found, expected = [], []
+    for batch in batches:
+        whole = torch.cat(ranks.from_all(batch.raw))
+        found.append(batch.advantage)
+        expected.append((batch.raw - whole.mean()) / (whole.std(correction=0) + 1e-8))
+        assert torch.equal(batch.remake().advantage, batch.advantage)
+    minibatches.SHUFFLED_BYTES = limit
+    assert len(found) == min(ranks.from_all(len(minibatches.minibatch_sizes(n, 16))))
+    return max(ranks.from_all(distance(torch.cat(found), torch.cat(expected))))
+
+
 def plant(fault):
     """Plants a fault in what the ranks do together."""
     if fault == "no averaging":
@@ -137,6 +160,9 @@ def plant(fault):
     elif fault == "local advantages":
         for module in (minibatches, sequences, replay):
             module.scales_over_ranks = lambda parts, ranks: [None] * len(parts)
+    elif fault == "the scale of another minibatch":
+        scales = minibatches.scales_over_ranks
+        minibatches.scales_over_ranks = lambda parts, ranks: scales(parts, ranks)[::-1]
     elif fault == "equal weights":
         real = optimizer.averaged
         optimizer.averaged = lambda own, parameters, samples, *rest: real(own, parameters, 1, *rest)
@@ -176,6 +202,10 @@ def main(fault=""):
                     for key in theirs
                 },
             }
+        distances["advantages"] = {
+            str(one_by_one): advantage_distance(ranks, gathered_one_by_one=one_by_one)
+            for one_by_one in (False, True)
+        }
         if ranks.is_first:
             print(json.dumps(distances))
 

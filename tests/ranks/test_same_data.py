@@ -26,6 +26,7 @@ def distances(ranks, fault=""):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks):
     cases = distances(ranks)
+    assert max(cases.pop("advantages").values()) < GRADIENT
     assert len(cases) == 11
     for name, found in cases.items():
         assert found["gradient"] < GRADIENT, name
@@ -38,7 +39,15 @@ def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["no averaging", "local advantages", "equal weights"])
 def test_a_planted_fault_shows(fault):
-    for name, found in distances(2, fault).items():
+    cases = distances(2, fault)
+    advantages = cases.pop("advantages")
+    assert fault != "local advantages" or min(advantages.values()) > 10 * GRADIENT
+    for name, found in cases.items():
         # No episode of Pendulum ends here, so ranks have equally many samples.
         if fault != "equal weights" or "CartPole" in name:
             assert found["gradient"] > 10 * GRADIENT, name
+
+
+@pytest.mark.slow
+def test_the_scale_of_another_minibatch_shows():
+    assert min(distances(2, "the scale of another minibatch")["advantages"].values()) > 10 * GRADIENT

@@ -179,3 +179,33 @@ def test_a_break_on_one_rank_ends_the_loops_of_all_and_a_script_may_train_again(
         result = json.loads((tmp_path / run / "result.json").read_text())
         assert (result["status"], result["error"]) == ("interrupted", "rank 1 left the loop")
         assert (tmp_path / run / "ckpt" / "last").exists()
+
+
+STARTS = """
+import json, sys
+import ding_lite
+
+env = dict(env_id="Pendulum-v1", collector_env_num=4, evaluator_env_num=3, n_evaluator_episode=7)
+env["manager"] = dict(type=sys.argv[1], double_buffer=False)
+pipeline = ding_lite.SerialPipeline(dict(env=env), folder=sys.argv[2])
+obs = [row for rows in pipeline.ranks.from_all(pipeline.collector.obs[0].tolist()) for row in rows]
+returns = pipeline.evaluator.evaluate(5, 0).returns
+pipeline.close()
+if pipeline.ranks.is_first:
+    print(json.dumps([obs, returns]))
+"""
+
+
+@pytest.mark.parametrize("manager", ["base", "subprocess"])
+def test_ranks_have_the_start_states_and_the_evaluation_of_one_process(manager, tmp_path):
+    (tmp_path / "starts.py").write_text(STARTS)
+    with torchrun(2, "starts.py", manager, "two", cwd=tmp_path) as process:
+        assert process.wait(90) == 0, (tmp_path / "output").read_text()
+    two = next(line for line in (tmp_path / "output").read_text().splitlines() if line.startswith("[["))
+    command = [sys.executable, "starts.py", manager, "one"]
+    alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    (obs, returns), (obs_alone, returns_alone) = json.loads(two), json.loads(alone)
+    assert obs == obs_alone
+    assert len(returns) == 7
+    # A batch of another size rounds otherwise.
+    assert returns == pytest.approx(returns_alone, rel=1e-6)
