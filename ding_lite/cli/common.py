@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,8 @@ def add_import(parser: argparse._ActionsContainer) -> None:
         metavar="MODULE",
         action="append",
         default=[],
-        help="import a module or a .py file first, such as one that registers a policy; may be repeated",
+        help="import a module, a .py file, or FOLDER/package.module first, such as one that registers a "
+        "policy; may be repeated",
     )
 
 
@@ -76,16 +78,19 @@ def config_of(args: argparse.Namespace) -> Config:
             "-c and --env or --policy exclude each other; with -c, change the environment by env.env_id=ID "
             "and the policy by policy.type=NAME"
         )
-    if args.config:
-        return compile_file(args.config, overrides)
-    if not args.env:
+    if not (args.config or args.env):
         raise ConfigError(
             "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID "
             "with --policy NAME"
         )
-    return compile_arguments(
-        {"env": env_section(args.env), "policy": {"type": args.policy or "ppo"}}, overrides
+    config = (
+        compile_file(args.config, overrides)
+        if args.config
+        else compile_arguments(
+            {"env": env_section(args.env), "policy": {"type": args.policy or "ppo"}}, overrides
+        )
     )
+    return dataclasses.replace(config, imports=tuple(args.modules))
 
 
 def compile_arguments(user: Mapping[str, Any], overrides: Mapping[str, Any]) -> Config:

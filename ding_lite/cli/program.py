@@ -192,13 +192,13 @@ def _run(args: argparse.Namespace, owns_process: bool) -> int:
 
 
 def _import(name: str) -> str:
-    """Imports a module, or a .py file as a module, and returns the module's name.
+    """Imports a module, a .py file as a module, or FOLDER/package.module, and returns the module's name.
 
     Raises:
         ConfigError: if there is no such module.
     """
     module = name
-    if name.endswith(".py"):
+    if name.endswith(".py") or os.sep in name:
         folder, file = os.path.split(os.path.abspath(name))
         sys.path.insert(0, folder)
         module = file.removesuffix(".py")

@@ -17,7 +17,15 @@ from typing import Any
 from easydict import EasyDict
 
 from ding_lite.config.files import file_name, find_config, parse_overrides, read_config
-from ding_lite.config.registry import POLICY_REGISTRY, modules_of
+from ding_lite.config.registry import (
+    ENCODER_REGISTRY,
+    ENV_REGISTRY,
+    INTRINSIC_REGISTRY,
+    MODEL_REGISTRY,
+    POLICY_REGISTRY,
+    WRAPPER_REGISTRY,
+    modules_of,
+)
 from ding_lite.config.schema import as_schema, check, default_values, leaves
 from ding_lite.config.sections import RUN_CONFIG, cross_checks, schema_of
 from ding_lite.errors import CheckpointError, ConfigError
@@ -34,10 +42,12 @@ class Config:
     Attributes:
         values: every key with its value, as an EasyDict.
         source: the origin of each value, by its path: ``{"policy.learn.batch_size": "default", ...}``.
+        imports: modules that the user has named beside the config (``--import``). They are not saved.
     """
 
     values: EasyDict
     source: dict[str, str]
+    imports: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of a run's ``config.json``; a class is written as "package.module:Name"."""
@@ -59,7 +69,7 @@ class Config:
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
         if "max_env_step" in checked and source.get("policy.learn.compile") == PLANNED_STEPS:
             complete.policy.learn.compile = _planned_compile(complete)
-        return Config(complete, source)
+        return Config(complete, source, self.imports)
 
     def modules(self) -> list[str]:
         """Returns the modules of the classes that this config names as "package.module:Name"."""
@@ -207,6 +217,28 @@ def foreign_modules(values: Mapping[str, Any]) -> list[str]:
     return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *wrappers])
 
 
+def registered_classes(values: Mapping[str, Any]) -> list[Any]:
+    """Returns what the registered names in a complete config stand for; other names are left out."""
+    policy, env = values["policy"], values["env"]
+    encoder = policy["model"].get("encoder")
+    texts = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
+    wrappers = [w["type"] if isinstance(w, Mapping) else w for w in env["wrappers"]]
+    named = (
+        (POLICY_REGISTRY, [policy["type"]]),
+        (MODEL_REGISTRY, [policy["model"]["type"]]),
+        (ENCODER_REGISTRY, texts),
+        (INTRINSIC_REGISTRY, [policy.get("intrinsic", {}).get("type")]),
+        (ENV_REGISTRY, [env["type"]]),
+        (WRAPPER_REGISTRY, wrappers),
+    )
+    return [
+        registry.get(name)
+        for registry, names in named
+        for name in names
+        if isinstance(name, str) and name in registry
+    ]
+
+
 def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
     """Checks that the user trusts the modules that a checkpoint's config names.
 
@@ -215,15 +247,19 @@ def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
         trust: modules that the user has named in this call.
 
     Raises:
-        CheckpointError: naming the first module that is not in ``trust``.
+        CheckpointError: naming all modules that are not in ``trust``.
     """
-    for module in modules:
-        if module not in trust:
-            raise CheckpointError(
-                f"the checkpoint's config names a class of the module {module!r}. A module that only a "
-                f"checkpoint names is not imported. If you trust it, name it: --import {module}, or -c FILE "
-                f"with the config file that uses it (in Python: trust=[{module!r}])"
-            )
+    unknown = [module for module in dict.fromkeys(modules) if module not in trust]
+    if not unknown:
+        return
+    one = len(unknown) == 1
+    raise CheckpointError(
+        f"the checkpoint's config names classes of the module{'' if one else 's'} "
+        f"{' and '.join(map(repr, unknown))}. A module that only a checkpoint names is not imported. If you "
+        f"trust {'it, name it' if one else 'them, name all'}: "
+        f"{' '.join(f'--import {module}' for module in unknown)}, or -c FILE with the config file that uses "
+        f"{'it' if one else 'them'} (in Python: trust={unknown!r})"
+    )
 
 
 def trusted_config(

@@ -54,6 +54,22 @@ def register_ids(env_id: str) -> None:
         _register(module, function)
 
 
+def registering_module(env_id: str) -> str:
+    """Returns the module of the class that gymnasium makes ``env_id`` of; "" if it needs no import by hand.
+
+    Those are the ids of gymnasium itself and of the packages that :func:`register_ids` knows.
+    """
+    spec = gym.registry.get(env_id)
+    entry_point = spec.entry_point if spec else None
+    module = str(
+        entry_point.partition(":")[0]
+        if isinstance(entry_point, str)
+        else getattr(entry_point, "__module__", "")
+    )
+    known = {"gymnasium", "ding_lite", *(package.split(".")[0] for package, _ in NAMESPACES.values())}
+    return "" if module.split(".")[0] in known else module
+
+
 @functools.cache  # gymnasium warns for every id that is registered a second time
 def _register(module: str, function: str | None) -> None:
     loaded: Any = importlib.import_module(module)

@@ -37,7 +37,7 @@ from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors
 from ding_lite.run.progress import Progress
 from ding_lite.run.rank_states import digest, gathered, of_rank
-from ding_lite.run.report import description, import_option, metric_names, results
+from ding_lite.run.report import description, metric_names, next_command, results
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import (
     NOT_BIT_EQUAL,
@@ -521,13 +521,19 @@ class SerialPipeline:
         """Returns two lines: how the run ended, and the command to type next."""
         progress, last = self.progress, self.scores.last
         evaluation = "" if last is None else f", evaluation {last.mean:.1f} ± {last.std:.1f}"
-        arguments = (
-            f"train --resume {self.folder}" if self.status == "interrupted" else f"eval {self.folder} -n 100"
+        command = (
+            self._command("train --resume")
+            if self.status == "interrupted"
+            else self._command("eval", " -n 100")
         )
         return (
             f"{self.status} after {progress.env_step:,} env steps and {self.wall_time:.1f} s{evaluation}\n"
-            f"run: {self.folder}   try: ding-lite {arguments}{import_option(self.policy, self.config)}"
+            f"run: {self.folder}   try: {command}"
         )
+
+    def _command(self, arguments: str, options: str = "") -> str:
+        """Returns a command about this run as it can be typed."""
+        return next_command(arguments, self.folder, self.policy, self.config, options)
 
     @property
     def wall_time(self) -> float:

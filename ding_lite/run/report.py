@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import sysconfig
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 
 import torch
 
-from ding_lite.config.compile import Config, plain
+from ding_lite.config.compile import Config, plain, registered_classes
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Scores, evaluation_metrics
+from ding_lite.envs.packages import registering_module
 from ding_lite.policies.base import Policy
 from ding_lite.run.progress import Progress
 from ding_lite.run.resources import thread_count
@@ -99,21 +101,32 @@ def env_name(cfg: Any) -> Any:
     return cfg.env.env_id or plain(cfg.env.type)
 
 
+def next_command(arguments: str, run: Path, policy: Policy, config: Config, options: str = "") -> str:
+    """Returns a command about a run as it can be typed, with the ``--import`` options that it needs."""
+    return f"ding-lite {arguments} {shlex.quote(str(run))}{options}{import_option(policy, config)}"
+
+
 def import_option(policy: Policy, config: Config) -> str:
     """Returns the ``--import`` options by which the command line finds the user's own classes, or ""."""
-    classes = (type(policy), type(policy.model))
+    classes = (type(policy), type(policy.model), *registered_classes(config.values))
     modules = {cls.__module__ for cls in classes if not cls.__module__.startswith("ding_lite.")}
-    modules |= set(config.modules())
-    return "".join(f" --import {_importable(name)}" for name in sorted(modules))
+    modules |= {*config.modules(), *config.imports}
+    registering = registering_module(config.values.env.env_id)
+    if registering and registering.split(".")[0] not in {name.split(".")[0] for name in modules}:
+        modules.add(registering)
+    return "".join(f" --import {shlex.quote(_importable(name))}" for name in sorted(modules))
 
 
 def _importable(module: str) -> str:
-    """Returns what ``--import`` finds a module by: its name, or its file in a folder that is not searched."""
-    file = getattr(sys.modules.get(module), "__file__", None)
+    """Returns what ``--import`` finds a module by: its name, or with its folder if that is not searched."""
+    found = sys.modules.get(module)
+    file = getattr(found, "__file__", None)
     if file is None:
         return "MODULE" if module == "__main__" else module
-    folder = Path(file).parent
+    is_package = hasattr(found, "__path__")
+    folder = Path(file).parents[module.count(".") + is_package]  # that has to be searched
     installed = {Path(path) for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))}
-    if module == "__main__" or ("." not in module and folder not in {Path.cwd(), *installed}):
-        return os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file
-    return module
+    if module != "__main__" and folder in {Path.cwd(), *installed}:
+        return module
+    whole = folder / module if is_package or "." in module else Path(file)
+    return os.path.relpath(whole) if whole.is_relative_to(Path.cwd()) else str(whole)

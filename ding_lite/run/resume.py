@@ -13,6 +13,7 @@ were set on the command line.
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -183,6 +184,7 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
         messages = []
     own = config_of_checkpoint(folder, saved, request.trust)
     config, changed, change_messages = _changed_config(own, request, folder)
+    config = dataclasses.replace(config, imports=tuple(request.trust))
     return ResumePoint(
         checkpoint=folder,
         state=state,

@@ -1,0 +1,116 @@
+"""The command at the end of a run, typed as it is printed, with classes of the user's own."""
+
+import shlex
+import signal
+
+import pytest
+
+ENVS = """
+import gymnasium as gym
+import numpy as np
+
+class Line(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(3, np.float32), float(action), self.steps == 9, False, {}
+"""
+POLICIES = """
+from ding_lite import POLICY_REGISTRY, PPOPolicy
+
+@POLICY_REGISTRY.register("mine")
+class Mine(PPOPolicy):
+    pass
+"""
+SMALL = ("policy.collect.n_sample=64", "policy.learn.batch_size=32", "env.evaluator_env_num=1")
+LIMIT = "max_env_step=64"
+
+
+def lay_out(folder, **files):
+    """Writes Python files: ``package__module=text`` is package/module.py."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def beside_each_other(home):
+    lay_out(home, envs=ENVS, policies=POLICIES)
+    return ["--env", "envs:Line", "--policy", "policies:Mine"]
+
+
+def registered_by_imports(home):
+    """A package registers the id with gymnasium, and a module the policy; both lie in another folder."""
+    registers = 'import gymnasium\ngymnasium.register("Third-v0", entry_point="third.envs:Line")\n'
+    lay_out(home / "site", third__envs=ENVS, policies=POLICIES)
+    (home / "site" / "third" / "__init__.py").write_text(registers)
+    imports = ["--import", "site/third", "--import", "site/policies.py"]
+    return ["--env", "Third-v0", "--policy", "mine", *imports]
+
+
+def named_in_a_config_elsewhere(home):
+    config = 'config = dict(env=dict(type="pack.envs:Line"), policy=dict(type="pack.policies:Mine"))\n'
+    lay_out(home / "my project", pack__envs=ENVS, pack__policies=POLICIES, config=config)
+    return ["-c", "my project/config.py"]
+
+
+def without_imports(command):
+    return [word for word in command if word != "--import" and not word.endswith(("envs", "policies", ".py"))]
+
+
+def printed_command(job):
+    program, *command = shlex.split(job.output.partition("try: ")[2])
+    assert program == "ding-lite"
+    return command
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(
+    "situation", [named_in_a_config_elsewhere, beside_each_other, registered_by_imports]
+)
+def test_the_command_runs_as_it_is_printed(warm, tmp_path, situation):
+    options = situation(tmp_path)
+    job = warm.run("train", *options, "--exp-name", "the run", *SMALL, LIMIT, cwd=tmp_path)
+    assert (job.code, job.errors) == (0, "")
+    command = printed_command(job)
+    assert command[:2] == ["eval", "the run"]
+    command[command.index("100")] = "2"
+    assert warm.run(*command, "--json", cwd=tmp_path).code == 0
+    assert warm.run(*without_imports(command), cwd=tmp_path).code == 5  # they are all needed
+
+
+@pytest.mark.slow
+def test_the_command_of_an_interrupted_run_continues_it(warm, tmp_path):
+    options = registered_by_imports(tmp_path)
+    job = warm.start("train", *options, "--exp-name", "stopped", *SMALL, cwd=tmp_path)
+    job.until(lambda: "steps/s" in job.output)
+    job.send(signal.SIGINT)
+    assert job.wait() == 130
+    command = printed_command(job)
+    assert command[:3] == ["train", "--resume", "stopped"]
+    more = warm.run(*command, "--max-env-step", "0", cwd=tmp_path)
+    assert "max_env_step: expected a number at least 1" in more.errors  # all else was accepted
+    job = warm.start(*command, cwd=tmp_path)
+    job.until(lambda: "steps/s" in job.output)
+    job.send(signal.SIGINT)
+    assert job.wait() == 130
+    assert printed_command(job) == command
+
+
+@pytest.mark.slow
+def test_one_error_names_all_modules_that_are_not_trusted(warm, tmp_path):
+    options = beside_each_other(tmp_path)
+    warm.run("train", *options, "--exp-name", "r", *SMALL, LIMIT, cwd=tmp_path)
+    job = warm.run("eval", "r", cwd=tmp_path)
+    assert "--import policies --import envs, or -c FILE" in job.errors
+    assert "trust=['policies', 'envs']" in job.errors
+    one_named = warm.run("eval", "r", "--import", "envs", cwd=tmp_path)
+    assert "name it: --import policies, or" in one_named.errors
+    assert "--import envs" not in one_named.errors
