@@ -16,57 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Names of keys in other libraries (Stable-Baselines3, CleanRL, TorchRL), with the names used here.
-SYNONYMS = {
-    "gamma": "discount_factor",
-    "lambda": "gae_lambda",
-    "gae_lambda_": "gae_lambda",
-    "lr": "learning_rate",
-    "ent_coef": "entropy_weight",
-    "vf_coef": "value_weight",
-    "clip_range": "clip_ratio",
-    "clip_coef": "clip_ratio",
-    "n_epochs": "epoch_per_collect",
-    "update_epochs": "epoch_per_collect",
-    "minibatch_size": "batch_size",
-    "n_steps": "n_sample",
-    "num_steps": "n_sample",
-    "num_envs": "collector_env_num",
-    "n_envs": "collector_env_num",
-    "total_timesteps": "max_env_step",
-    "max_grad_norm": "grad_clip_value",
-    "normalize_advantage": "adv_norm",
-    "norm_adv": "adv_norm",
-    "env": "env_id",
-    "lstm": "rnn",
-    "use_lstm": "rnn",
-    "recurrent": "rnn",
-    "lstm_hidden_size": "rnn_hidden_size",
-    "hidden_state_size": "rnn_hidden_size",
-    "rnn_size": "rnn_hidden_size",
-    "n_lstm_layers": "rnn_layers",
-    "max_seq_len": "sequence_length",
-    "ref_model": "pretrained_model_path",
-    "reference": "pretrained_model_path",
-    "reference_policy": "pretrained_model_path",
-    # The names in the PPG paper and in its implementations.
-    "n_pi": "aux_freq",
-    "n_iteration": "aux_freq",
-    "e_pi": "actor_epoch_per_collect",
-    "e_policy": "actor_epoch_per_collect",
-    "e_v": "critic_epoch_per_collect",
-    "v_value": "critic_epoch_per_collect",
-    "e_aux": "aux_train_epoch",
-    "e_auxiliary": "aux_train_epoch",
-    "epochs_aux": "aux_train_epoch",
-    "n_aux_epochs": "aux_train_epoch",
-    "beta_clone": "aux_bc_weight",
-    "beta_weight": "aux_bc_weight",
-    "aux_lr": "aux_learning_rate",
-}
-
-# Added to the suggestion for a synonym whose unit is another one here.
-SYNONYM_NOTES = {name: ": steps x environments" for name in ("n_steps", "num_steps")}
+from ding_lite.config.other_names import ADVICE, NOTES, SYNONYMS
 
 
 @dataclass(frozen=True)
@@ -206,13 +156,15 @@ def _check(
         where = f"{path}.{name}" if path else str(name)
         rule = schema.get(name)
         if rule is None:
-            faults.append(_unknown(str(name), path, schema, root))
+            faults.append(_unknown(str(name), value, path, schema, root))
         elif isinstance(rule, dict):
             if isinstance(value, Mapping):
                 values[name], section_faults = _check(value, rule, root, where)
                 faults += section_faults
             else:
-                faults.append(f"{where}: expected a dict, got {_show(value)}")
+                faults.append(
+                    f"{where}: expected a dict, got {_show(value)}; {_keys_that_take(value, where, rule)}"
+                )
         else:
             values[name], fault = _check_value(value, rule)
             if fault:
@@ -224,24 +176,51 @@ def _check(
     return values, faults
 
 
-def _unknown(name: str, path: str, schema: Schema, root: Schema) -> str:
+def _unknown(name: str, value: Any, path: str, schema: Schema, root: Schema) -> str:
     """Returns the message for an unknown key, with the key that was probably meant."""
-    where = f"{path}: " if path else ""
+    return f"{f'{path}: ' if path else ''}unknown key {name!r}; {_meant(name, value, schema, root)}"
+
+
+def _meant(name: str, value: Any, schema: Schema, root: Schema) -> str:
     all_paths = [leaf for leaf, _ in leaves(root)]
     translated = SYNONYMS.get(name, name)
-    same_name = [leaf for leaf in all_paths if leaf.split(".")[-1] == translated]
+    same_name = [leaf for leaf in all_paths if f".{leaf}".endswith(f".{translated}")]
+    if not same_name and name in SYNONYMS:  # PPG has the key once for each network
+        same_name = [leaf for leaf in all_paths if leaf.endswith(f"_{translated}")]
+    if same_name:
+        key = translated.rpartition(".")[2]
+        return f"{key!r} exists at {' and '.join(same_name[:3])}{NOTES.get(name, '')}"
+    if name in ADVICE:
+        return ADVICE[name]
+    sections = [(where, keys) for where, keys in _sections(root) if where.rpartition(".")[2] == name]
+    if sections:
+        return _keys_that_take(value, *sections[0])
     close_here = difflib.get_close_matches(name, [str(key) for key in schema], n=1, cutoff=0.75)
+    if close_here:
+        return f"did you mean {close_here[0]!r}?"
     path_of = {leaf.split(".")[-1]: leaf for leaf in all_paths}
     close_elsewhere = difflib.get_close_matches(name, path_of, n=1, cutoff=0.7)
-    if same_name:
-        hint = f"{translated!r} exists at {' and '.join(same_name[:3])}{SYNONYM_NOTES.get(name, '')}"
-    elif close_here:
-        hint = f"did you mean {close_here[0]!r}?"
-    elif close_elsewhere:
-        hint = f"did you mean {path_of[close_elsewhere[0]]!r}?"
-    else:
-        hint = f"known here: {', '.join(sorted(map(str, schema)))}"
-    return f"{where}unknown key {name!r}; {hint}"
+    if close_elsewhere:
+        return f"did you mean {path_of[close_elsewhere[0]]!r}?"
+    return f"known here: {', '.join(sorted(map(str, schema)))}"
+
+
+def _sections(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """Yields the path and the keys of every section below ``schema``."""
+    for name, rule in schema.items():
+        if isinstance(rule, dict):
+            where = f"{path}.{name}" if path else name
+            yield where, rule
+            yield from _sections(rule, where)
+
+
+def _keys_that_take(value: Any, path: str, section: Schema) -> str:
+    """Returns what to write for a value that was given for a whole section."""
+    rules = {name: rule for name, rule in section.items() if isinstance(rule, Key) and not rule.fixed_because}
+    fitting = [name for name, rule in rules.items() if not _check_value(value, rule)[1]]
+    if not fitting or isinstance(value, Mapping):
+        return f"{path} is a section, with the keys {', '.join(map(str, section))}"
+    return f"write {' or '.join(f'{path}.{name}={value!r}' for name in fitting[:3])}"
 
 
 def _check_value(value: Any, key: Key) -> tuple[Any, str]:

@@ -62,7 +62,7 @@ def named_in_a_config_elsewhere(home):
 
 
 def without_imports(command):
-    return [word for word in command if word != "--import" and not word.endswith(("envs", "policies", ".py"))]
+    return command[: command.index("--import")]
 
 
 def printed_command(job):
@@ -72,9 +72,7 @@ def printed_command(job):
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize(
-    "situation", [named_in_a_config_elsewhere, beside_each_other, registered_by_imports]
-)
+@pytest.mark.parametrize("situation", [named_in_a_config_elsewhere, beside_each_other, registered_by_imports])
 def test_the_command_runs_as_it_is_printed(warm, tmp_path, situation):
     options = situation(tmp_path)
     job = warm.run("train", *options, "--exp-name", "the run", *SMALL, LIMIT, cwd=tmp_path)

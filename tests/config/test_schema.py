@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from ding_lite.config.schema import SYNONYMS, Key, as_schema, check, default_values, leaves, merged_config
+from ding_lite.config.other_names import SYNONYMS
+from ding_lite.config.schema import Key, as_schema, check, default_values, leaves, merged_config
 
 
 class Base:
@@ -223,7 +224,9 @@ def test_open_dict_takes_any_key():
 
 
 def test_section_that_is_not_a_dict_is_refused():
-    assert only_fault({"learn": 3}) == "learn: expected a dict, got 3"
+    assert only_fault({"learn": 3}) == (
+        "learn: expected a dict, got 3; write learn.batch_size=3 or learn.learning_rate=3"
+    )
 
 
 def test_empty_section_is_fine():
