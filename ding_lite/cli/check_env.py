@@ -59,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, default=1000, metavar="N", help="number of steps to play (default: 1000)"
     )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="time for the checks; of a slow environment fewer steps are played (default: 30)",
+    )
     parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of start states and actions")
     parser.add_argument(
         "--rollout",
@@ -76,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name}: expected at least 1, got {value}")
+    if not args.seconds > 0:
+        raise ConfigError(f"--seconds: expected a number above 0, got {args.seconds:g}")
     config = _config(args)
     seed = config.values.seed if args.seed is None else args.seed
     if seed < 0:
@@ -125,7 +134,7 @@ def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Na
 def _check(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:
     from ding_lite.tools.env_check import findings
 
-    found = findings(env_cfg, steps=args.steps, seed=seed)
+    found = findings(env_cfg, steps=args.steps, seed=seed, seconds=args.seconds)
     if args.json:
         with stdout_to_stderr():
             rows = list(found)

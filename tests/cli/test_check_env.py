@@ -222,3 +222,99 @@ def test_help_loads_nothing_heavy(home):
     done = subprocess.run([sys.executable, "-c", code], cwd=home, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("usage: ding-lite check-env")
     assert done.stdout.endswith("\n[]\n")
+
+
+SLOW_WORLD = """\
+import time
+
+import broken_worlds
+
+
+class Slow(broken_worlds.Sound):
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+class Refuses(broken_worlds.Sound):
+    def __init__(self, size=3):
+        raise ValueError(f"the size {size} is wrong")
+
+
+class SameStart(broken_worlds.Sound):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=0)
+        self.steps = 0
+        return self.observation_space.low * 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward, *_ = super().step(action)
+        return obs, reward, self.steps == 7, False, {}
+
+
+class OtherStarts(SameStart):
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.low * 0 + seed % 100 / 1000, {}
+"""
+
+
+@pytest.fixture(scope="module")
+def slow_world(home):
+    (home / "slow_world.py").write_text(SLOW_WORLD)
+    return home
+
+
+@pytest.mark.slow
+def test_a_slow_environment_gets_a_verdict_within_its_time(slow_world):
+    """All steps would take 140 s: 1,000 to play, and 22 for each of 250 rows to compare."""
+    done = run("slow_world:Slow", "--seconds", "6", "--json", cwd=slow_world)
+    assert done.returncode == 0
+    found = {row["check"]: row for row in json.loads(done.stdout)["findings"]}
+    played, seeds, rows = map(int, re.findall(r"(\d+) of \d+", found["time"]["seen"]))
+    assert 20 < played < 150
+    assert 1 <= seeds < 20
+    assert 1 <= rows < 20
+    assert found["base same_step"]["seen"].startswith(f"{4 * rows} transitions equal")
+
+
+@pytest.mark.slow
+def test_time_for_nothing_is_said_and_a_time_below_zero_is_refused(slow_world):
+    done = run("slow_world:Slow", "--seconds", "0.1", cwd=slow_world)
+    assert done.returncode == 0
+    assert "WARN  time" in done.stdout
+    assert "0 of 250 on each backend, to stay within 0.1 s" in done.stdout
+    assert "base same_step" not in done.stdout
+    assert (
+        "--seconds: expected a number above 0, got -1" in run("x", "--seconds", "-1", cwd=slow_world).stderr
+    )
+
+
+def test_an_error_of_the_environments_own_code_does_not_advise_to_correct_the_id(slow_world, here):
+    code, out, _ = here("slow_world:Refuses", "env.kwargs.size=4")
+    assert code == 3
+    assert "the size 4 is wrong (at slow_world.py" in out
+    assert "Correct the id" not in out
+    assert "The environment's own code raised this" in out
+    _, out, _ = here("CartPol-v1")
+    assert "Correct the id" in out
+
+
+@pytest.mark.parametrize(("name", "named"), [("SameStart", True), ("OtherStarts", False)])
+def test_equal_lengths_may_come_from_equal_starts(slow_world, here, name, named):
+    _, out, _ = here(f"slow_world:{name}", "--steps", "60")
+    assert "every episode terminated at exactly 7 steps" in out
+    assert ("Equal starts may be the reason" in out) is named
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("check-env",), ("train", "--max-env-step", "64", "--env")])
+def test_minigrid_names_the_wrappers_that_take_its_mission_away(home, command):
+    pytest.importorskip("minigrid", reason="the extra minigrid")
+    words = [sys.executable, "-m", "ding_lite", *command, "MiniGrid-Empty-5x5-v0"]
+    done = subprocess.run(words, cwd=home, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3
+    said = done.stdout + done.stderr
+    assert "env.wrappers=['minigrid_image']" in said
+    assert "'minigrid_flat'" in said

@@ -21,7 +21,7 @@ from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import DingLiteError
 from ding_lite.rl.seeding import integer_seed, numpy_generator
 from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Finding
-from ding_lite.tools.env_check.playing import games_of, is_set, make_bare, reset_env, step_env
+from ding_lite.tools.env_check.playing import Budget, games_of, is_set, make_bare, reset_env, step_env
 from ding_lite.tools.env_check.trees import draw_legal, first_difference, row_of, stack, stored
 from ding_lite.trees import Tree
 
@@ -202,7 +202,12 @@ def _one_or_none(present: bool) -> str:
 
 
 def backend_findings(
-    env_cfg: Mapping[str, Any], seed: int, steps: int, kinds: tuple[str, ...], deterministic: bool
+    env_cfg: Mapping[str, Any],
+    seed: int,
+    steps: int,
+    kinds: tuple[str, ...],
+    deterministic: bool,
+    budget: Budget,
 ) -> Iterator[Finding]:
     """Yields one finding for each backend and autoreset mode.
 
@@ -211,9 +216,14 @@ def backend_findings(
     """
     if not kinds:
         return
-    rows = reference(env_cfg, seed, steps)
+    rows: list[list[Row]] | None = None
     for kind in kinds:
         for mode in AUTORESET:
+            if not budget.left:
+                seen = f"not compared: the {budget.seconds:g} s are over"
+                yield Finding(f"{kind} {mode}", WARN, seen, "Give more time: --seconds N.")
+                continue
+            rows = rows or reference(env_cfg, seed, steps)
             yield _one_backend(env_cfg, seed, rows, kind, mode, deterministic)
 
 

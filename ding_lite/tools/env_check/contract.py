@@ -15,7 +15,7 @@ from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.errors import EnvContractError
 from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Finding
 from ding_lite.tools.env_check.playing import Call, Player, declared_limit, is_set, lengths_and_ends
-from ding_lite.tools.env_check.trees import value_leaves
+from ding_lite.tools.env_check.trees import first_difference, stored, value_leaves
 from ding_lite.trees import MASK_KEY, map_tree
 
 TOLERANCE = 1e-5  # relative tolerance at a bound, for float32 rounding
@@ -248,10 +248,22 @@ def time_limit(env: gym.Env, calls: Sequence[Call]) -> Finding:
     lengths = {length for length, terminated, _ in ended}
     if len(ended) >= 3 and len(lengths) == 1 and max(lengths) > 1 and all(t for _, t, _ in ended):
         seen = f"every episode terminated at exactly {max(lengths)} steps ({len(ended)} of {len(ended)})"
+        if _equal_starts(env, calls):
+            seen += ", and all began with the same observation"
+            advice = (
+                "Equal starts may be the reason: if the task ended, nothing needs to change. If it is a time "
+                f"limit: {advice[0].lower()}{advice[1:]}"
+            )
         return Finding("time limit", WARN, seen, advice)
     cuts = sum(truncated and not terminated for _, terminated, truncated in ended)
     seen = f"none declared; the environment truncated {cuts} episodes itself" if cuts else "none declared"
     return Finding("time limit", OK, seen)
+
+
+def _equal_starts(env: gym.Env, calls: Sequence[Call]) -> bool:
+    """Returns whether all episodes began with the same observation."""
+    first, *others = [stored(env.observation_space, call.obs) for call in calls if not call.step]
+    return not any(first_difference(other, first, "") for other in others)
 
 
 def action_mask(env: gym.Env, calls: Sequence[Call]) -> Finding:

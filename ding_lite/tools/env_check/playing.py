@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -147,11 +148,37 @@ class Call(NamedTuple):
         return is_set(self.terminated) or is_set(self.truncated)
 
 
+class Budget:
+    """The time that the checks of one environment may take.
+
+    Args:
+        seconds: from now on; infinity: no limit.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; not below 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    def share(self, part: float) -> float:
+        """Returns the time (of time.monotonic) at which a part of what is left will have passed."""
+        return time.monotonic() + part * self.left
+
+    def affordable(self, wanted: int, seconds: float, part: float) -> int:
+        """Returns how many of ``wanted`` things, of ``seconds`` each, a part of the time allows."""
+        return wanted if self.left == math.inf else min(wanted, int(part * self.left / seconds))
+
+
 class Player:
     """Plays random actions, records the calls, and watches for shared memory and side effects.
 
     Attributes:
         calls: the calls so far.
+        seconds: that they took.
         shared: the first place where an observation shares memory with an earlier one; "" if none does.
         overwritten: the first place where a call changed an earlier observation.
         changed_action: the first place where ``step`` changed its argument.
@@ -163,13 +190,19 @@ class Player:
         self.name = name
         self.rng = numpy_generator(seed, "check", name, "action")
         self.calls: list[Call] = []
+        self.seconds = 0.0
         self.shared = ""
         self.overwritten = ""
         self.changed_action = ""
         self._recent: deque[list[tuple[str, np.ndarray, bytes]]] = deque(maxlen=KEPT)
 
-    def play(self, steps: int, actions: Iterable[Any] = ()) -> list[Call]:
+    def play(self, steps: int, actions: Iterable[Any] = (), until: float = math.inf) -> list[Call]:
         """Takes ``steps`` steps, the first of them with ``actions``, and returns all calls.
+
+        Args:
+            steps: to take; fewer, but at least one, if the time ends before.
+            actions: the first actions; random ones follow.
+            until: the time (of time.monotonic) from which on no more step is begun.
 
         Raises:
             Fault: if the environment breaks gymnasium's API.
@@ -178,7 +211,8 @@ class Player:
         taken = 0
         episode = -1
         last: Call | None = None
-        while taken < steps:
+        began = time.monotonic()
+        while taken < steps and (not taken or time.monotonic() < until):
             if last is None or last.ended:
                 episode += 1
                 last = self._reset(episode)
@@ -187,6 +221,7 @@ class Player:
                 last = self._step(last, next(first_actions, random_action))
                 taken += 1
             self.calls.append(last)
+        self.seconds += time.monotonic() - began
         return self.calls
 
     def _reset(self, episode: int) -> Call:
