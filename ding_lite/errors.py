@@ -15,7 +15,9 @@
 
 from __future__ import annotations
 
+import dis
 import os
+import signal
 import sysconfig
 from collections.abc import Mapping
 from types import TracebackType
@@ -23,7 +25,7 @@ from typing import Any
 
 # The errors to catch around calls of code outside of ding_lite: environments, config files, user modules.
 # SystemExit is one of them, because sys.exit in that code would end a run without a message.
-# KeyboardInterrupt is not: it comes from the user.
+# KeyboardInterrupt is not: it comes from the user, except where :func:`is_ctrl_c` says that it does not.
 FOREIGN = (Exception, SystemExit)
 # Frames whose file name begins with one of these are not code of the user.
 LIBRARY_PREFIXES = (
@@ -112,6 +114,25 @@ class CheckpointError(DingLiteError, OSError):
     """Raised when a file is not a checkpoint, is damaged, or belongs to another model or run."""
 
     exit_code = 5
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Returns whether an exception is the KeyboardInterrupt of a signal, not one that code has raised itself.
+
+    A signal interrupts code between two instructions, or calls a handler, which may raise. Any other
+    ``raise KeyboardInterrupt`` is a fault of the code that has it.
+    """
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    handler = getattr(signal.getsignal(signal.SIGINT), "__code__", None)
+    trace, codes = error.__traceback__, []
+    while trace is not None:
+        codes.append((trace.tb_frame.f_code, trace.tb_lasti))
+        trace = trace.tb_next
+    if not codes or any(code is handler for code, _ in codes):
+        return True
+    innermost, position = codes[-1]
+    return position < 0 or dis.opname[innermost.co_code[position]] != "RAISE_VARARGS"
 
 
 def error_text(error: BaseException) -> str:

@@ -50,6 +50,13 @@ def to_dict(tree: Tree) -> Any:
     return tree
 
 
+def in_one_order(tree: Tree) -> Any:
+    """Returns a tree as nested dicts, sorted by name, so that equal trees are saved as equal files."""
+    if is_branch(tree):
+        return {name: in_one_order(branch) for name, branch in sorted(tree.items())}
+    return tree
+
+
 def leaf_at(tree: Tree, path: Sequence[str]) -> Any:
     """Returns the leaf of a tree at ``path``, or None if there is none."""
     for name in path:

@@ -97,7 +97,8 @@ def run(args: argparse.Namespace) -> int:
         for _ in pipeline:
             pass
         pipeline.display.say(pipeline.summary())
-    return int(args.signals.exit_code)
+    # A signal while a run that has reached its end was being saved did not end it.
+    return 0 if pipeline.status in ("solved", "finished") else int(args.signals.exit_code)
 
 
 def _continue_after_restart(args: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ from ding_lite.config.registry import (
     WRAPPER_REGISTRY,
     modules_of,
 )
-from ding_lite.config.schema import as_schema, check, default_values, leaves
+from ding_lite.config.schema import as_schema, check, default_values, leaves, without_numpy
 from ding_lite.config.sections import RUN_CONFIG, cross_checks, schema_of
 from ding_lite.errors import CheckpointError, ConfigError
 
@@ -163,6 +163,9 @@ def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
     if "schedule_env_step" in learn and learn["schedule_env_step"] is None:
         learn["schedule_env_step"] = values["max_env_step"]
         source["policy.learn.schedule_env_step"] = "max_env_step"
+    reference = learn.get("pretrained_model_path")
+    if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
+        learn["pretrained_model_path"] = str(Path(reference).absolute())
     if learn.get("compile") == "auto":
         learn["compile"] = _planned_compile(values)
         source["policy.learn.compile"] = PLANNED_STEPS
@@ -194,6 +197,7 @@ def plain(value: Any) -> Any:
         return {name: plain(v) for name, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
+    value = without_numpy(value)
     if callable(value):
         return _name_of(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)

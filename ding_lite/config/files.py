@@ -107,7 +107,22 @@ def read_config(file: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         other_type = "" if config is None else f"; its `config` is a {type(config).__name__}"
         raise ConfigError(f"config file {file} has no dict named `config`{other_type}")
-    return config
+    return _with_neighbours(config, file.absolute().parent)
+
+
+def _with_neighbours(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Returns a config whose ``pretrained_model_path`` may be relative to the file's folder, too.
+
+    A path that exists in the working directory is meant to be there.
+    """
+    learn: Any = config
+    for section in ("policy", "learn"):
+        learn = learn.get(section) if isinstance(learn, dict) else None
+    path = learn.get("pretrained_model_path") if isinstance(learn, dict) else None
+    if not isinstance(path, str) or Path(path).exists() or not (folder / path).exists():
+        return config
+    learn = {**learn, "pretrained_model_path": str(folder / path)}
+    return {**config, "policy": {**config["policy"], "learn": learn}}
 
 
 def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -153,6 +153,7 @@ def _check(
     values: dict[str, Any] = {}
     faults: list[str] = []
     for name, value in user.items():
+        value = without_numpy(value)
         where = f"{path}.{name}" if path else str(name)
         rule = schema.get(name)
         if rule is None:
@@ -174,6 +175,15 @@ def _check(
             elif rule.faults is not None:
                 faults += rule.faults(values[name], where)
     return values, faults
+
+
+def without_numpy(value: Any) -> Any:
+    """Returns a value with the scalars and 0-d arrays of NumPy and torch in it as Python numbers."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(without_numpy, value)) if type(value) in (list, tuple) else value
+    # By their attributes, since this module imports neither: the command line starts without them.
+    is_scalar = not isinstance(value, type) and getattr(value, "ndim", None) == 0 and hasattr(value, "item")
+    return value.item() if is_scalar else value
 
 
 def _unknown(name: str, value: Any, path: str, schema: Schema, root: Schema) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ding_lite.data.rollout import Rollout, as_rollout, to_device
 from ding_lite.data.segments import first_rows, padded, select_columns, side_by_side, with_rows
 from ding_lite.data.sequences import Grid, SequenceTable
-from ding_lite.trees import leading_size, map_tree, to_dict
+from ding_lite.trees import in_one_order, leading_size, map_tree, to_dict
 
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
@@ -200,7 +200,7 @@ class ReplayBuffer:
         return {
             **{name: getattr(self, name) for name in ("iteration", "uses", "version", "priority")},
             "layout": self._layout,
-            "data": None if self.data is None else to_dict(self.data),
+            "data": None if self.data is None else in_one_order(self.data),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -274,7 +274,7 @@ class SampleMemory:
             "capacity": self.capacity,
             "iterations": list(self.starts),
             "starts": list(self.starts.values()),
-            "fields": self.all() if self.size else None,
+            "fields": in_one_order(self.all()) if self.size else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -354,7 +354,7 @@ class RolloutMemory:
             "iterations": list(self.starts),
             "starts": list(self.starts.values()),
             "places": list(self._places.values()),
-            "rollouts": [to_dict(rollout) for rollout in self._rollouts],
+            "rollouts": [in_one_order(rollout) for rollout in self._rollouts],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

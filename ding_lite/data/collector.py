@@ -85,6 +85,7 @@ class Collector:
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.bad_values = 0
+        self._in_rollout = False
 
     @property
     def n_sample(self) -> int:
@@ -104,6 +105,7 @@ class Collector:
         """
         envs = self.envs
         storage = self.storage
+        self._in_rollout = True
         self._begin_rollout()
         bad_before = envs.bad_values
         mode = self.mode.for_rollout()
@@ -119,6 +121,7 @@ class Collector:
                 f"all {steps * envs.num_envs} steps of a rollout are lost to values that are not finite; "
                 f"env.on_bad_value={envs.on_bad_value!r} is meant for rare values, so correct the environment"
             )
+        self._watch.look_at_bounds(map_tree(lambda leaf: leaf[:steps], storage.array("obs")))
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
         others = {"last_obs": last_obs}
@@ -126,6 +129,7 @@ class Collector:
             others |= self.memories.fields(steps)
         if self._finals:
             others["final"] = _final_fields(self._finals)
+        self._in_rollout = False
         return mode.get_train_sample(storage.rollout(steps, **others))
 
     def _begin_rollout(self) -> None:
@@ -303,9 +307,13 @@ class Collector:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the environments, the recent finished episodes and their count."""
+        """Returns the state of the environments, the recent finished episodes and their count.
+
+        In the middle of a rollout, as after an environment has failed, the state is that of before it without
+        the open episodes.
+        """
         state = {
-            "envs": self.envs.state_dict(),
+            "envs": None if self._in_rollout else self.envs.state_dict(),
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }
@@ -320,7 +328,7 @@ class Collector:
         """
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
-        if self.envs.restorable and not new_episodes:
+        if self.envs.restorable and not new_episodes and state["envs"] is not None:
             self._start_from(self.envs.load_state_dict(state["envs"]))
             if self.memories is not None:
                 self.memories.load_state_dict(state["memories"])

@@ -14,6 +14,8 @@ from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import EnvContractError, NotFiniteError
 from ding_lite.trees import MASK_KEY, Tree, children, path_text, space_leaves, value_at
 
+ROUNDING = np.float32(1e-5)  # relative error that a float at a bound may have
+
 
 class Watch:
     """Refuses values that are not finite, indices outside their range, and masks without a legal action.
@@ -30,6 +32,7 @@ class Watch:
         self.envs = envs
         self._suffix = suffix
         self._indices = _index_leaves(envs.obs_space)
+        self._boxes = _bounded_boxes(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
         self._masked = mask is not None
         if mask is not None and (fault := mask_fault(mask, envs.action_space)):
@@ -74,6 +77,27 @@ class Watch:
                 acts = ~(transition.terminated | transition.truncated)
             self._check_masks(transition.obs, acts, numbers)
 
+    def look_at_bounds(self, obs: Tree) -> None:
+        """Reports the first number outside of its Box, once for each leaf; it is used as it is.
+
+        Args:
+            obs: (T, B, ...), of a rollout.
+        """
+        for leaf in list(self._boxes):
+            array = value_at(obs, leaf.path)
+            outside = (array < leaf.low) | (array > leaf.high)
+            if outside.any():
+                self._boxes.remove(leaf)
+                t, env, *index = np.argwhere(outside)[0].tolist()
+                space: Any = leaf.space
+                low, high = (bound[tuple(index)] for bound in (space.low, space.high))
+                self.envs.say(
+                    f"WARNING: env {self.envs.index_offset + env}: observation{path_text(leaf.path)}"
+                    f"{index or ''} = {array[(t, env, *index)]}, and its space is from {low} to {high}. "
+                    "It is used as it is, and reported once: widen low and high, or clip (`ding-lite "
+                    "check-env` says by how much)"
+                )
+
     def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
         for leaf in self._indices:
             array = value_at(obs, leaf.path)
@@ -93,8 +117,8 @@ class Watch:
         raise kind(f"{self.envs.describe(env)}: {message}{self._suffix}")
 
 
-class _IndexLeaf(NamedTuple):
-    """A leaf of whole numbers within bounds; encoders use them as indices."""
+class _BoundedLeaf(NamedTuple):
+    """A leaf of numbers within bounds, such as indices."""
 
     path: tuple[str, ...]
     space: gym.Space
@@ -102,11 +126,31 @@ class _IndexLeaf(NamedTuple):
     high: Any
 
 
-def _index_leaves(space: gym.Space) -> list[_IndexLeaf]:
+def _index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
     found = []
     for path, leaf in space_leaves(space):
         if isinstance(leaf, gym.spaces.Discrete):
-            found.append(_IndexLeaf(path, leaf, leaf.start, leaf.start + leaf.n - 1))
+            found.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + leaf.n - 1))
         elif isinstance(leaf, gym.spaces.MultiDiscrete):
-            found.append(_IndexLeaf(path, leaf, leaf.start, leaf.start + leaf.nvec - 1))
+            found.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + leaf.nvec - 1))
+    return found
+
+
+def _bounded_boxes(space: gym.Space) -> list[_BoundedLeaf]:
+    """Returns the Boxes with bounds that their dtype can exceed; floats may do so by a rounding error."""
+    found = []
+    for path, leaf in space_leaves(space):
+        if not isinstance(leaf, gym.spaces.Box) or leaf.dtype == bool or path[:1] == (MASK_KEY,):
+            continue
+        low, high = leaf.low, leaf.high
+        if low.dtype.kind == "f":
+            low, high = (bound.astype(np.float32) for bound in (low, high))
+            low = low - ROUNDING * np.maximum(1, np.abs(low))
+            high = high + ROUNDING * np.maximum(1, np.abs(high))
+            unbounded = np.isinf(low) & np.isinf(high)
+        else:
+            limits = np.iinfo(low.dtype)
+            unbounded = (low == limits.min) & (high == limits.max)
+        if not unbounded.all():
+            found.append(_BoundedLeaf(path, leaf, low, high))
     return found

@@ -28,6 +28,7 @@ from ding_lite.errors import (
     NotFiniteError,
     NumericsError,
     error_text,
+    is_ctrl_c,
 )
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, to_tree, tree_leaves
@@ -169,7 +170,9 @@ class InProcessVectorEnv(VectorEnv):
             refuse(reset_fault(result))  # the recorder has checked the environment, but not the wrappers
             self._buffer.write(i, result[0])
             self._check_row(i)
-        except FOREIGN as error:
+        except (*FOREIGN, KeyboardInterrupt) as error:
+            if is_ctrl_c(error):
+                raise
             raise self._located(i, error) from error
         if self._recorders[i].games > games:
             self._resets_in_game[i] = []
@@ -269,7 +272,9 @@ class InProcessVectorEnv(VectorEnv):
                 raise NotFiniteError(fault)
             self._check_row(i)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
-        except FOREIGN as error:
+        except (*FOREIGN, KeyboardInterrupt) as error:
+            if is_ctrl_c(error):
+                raise
             raise self._located(i, error) from error
 
     def _check_row(self, i: int) -> None:

@@ -64,6 +64,7 @@ class VectorEnv(ABC):
         obs_space, action_space: of one environment.
         episode_returns, episode_lengths: (B,) of the open episodes, recorded below every wrapper.
         backend: a one-line description of what steps the environments.
+        index_offset: number of the first environment, if these are a part of a larger vector.
         groups: the rows of each group; the environments of a group step together.
         busy_cores: number of cores that the environments use while the policy acts.
         has_fillers: whether the row after an episode's end is a reset whose action is discarded.
@@ -83,6 +84,7 @@ class VectorEnv(ABC):
     episode_returns: np.ndarray
     episode_lengths: np.ndarray
     backend: str
+    index_offset: int = 0
     groups: tuple[slice, ...] = (ALL,)
     busy_cores: int = 0
     has_fillers: bool = False

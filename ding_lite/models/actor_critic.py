@@ -121,6 +121,9 @@ class VAC(ActorCritic):
         share_encoder=Key(None, (bool,), optional=True),
         # {"type": "impala_cnn"}: of the images; {"leaf": {"type": ...}}: of a leaf; None: by the space.
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
+        # Encoder of images of 16 to 35 pixels for which ``encoder`` names none. Before this key existed they
+        # had "minatar_cnn", whose layers after the convolution are large: 1.8 million parameters at 32 x 32.
+        small_image_encoder=Key("small_cnn", choices=("small_cnn", "minatar_cnn")),
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
         # Memory behind each encoder: "lstm" or "gru" with rnn_hidden_size units; None: no memory.
@@ -163,6 +166,7 @@ class VAC(ActorCritic):
         *,
         share_encoder: bool | None = None,
         encoder: Mapping[str, Any] | None = None,
+        small_image_encoder: str = "small_cnn",
         encoder_hidden_size_list: Sequence[int] | None = None,
         rnn: str | None = None,
         rnn_hidden_size: int = 128,
@@ -186,13 +190,8 @@ class VAC(ActorCritic):
         self.activation = activation
 
         def make_encoder(name: str) -> Encoder | MemoryEncoder:
-            made = Encoder(
-                obs_space,
-                encoder=encoder,
-                hidden_size_list=encoder_hidden_size_list,
-                activation=activation,
-                dtype=encoder_dtype,
-            )
+            widths = encoder_hidden_size_list
+            made = Encoder(obs_space, encoder, widths, activation, encoder_dtype, small_image_encoder)
             if rnn is None:
                 return made
             return MemoryEncoder(name, made, Memory(rnn, made.out_features, rnn_hidden_size, rnn_layers))

@@ -253,6 +253,29 @@ class MinAtarCNN(ImageEncoder):
         return self.layers(self.images(x)).flatten(1)
 
 
+@ENCODER_REGISTRY.register("small_cnn")
+class SmallCNN(ImageEncoder):
+    """Three convolutions with 16, 32 and 32 channels and steps of 2, for images of 16 to 35 pixels.
+
+    Shapes:
+        as :class:`ImageEncoder`
+    """
+
+    trunk = (256,)
+
+    def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
+        super().__init__(space, channels)
+        self.layers = nn.Sequential(
+            nn.Conv2d(self.in_shape[0], 16, 4, 2), _activation_of_convolution(activation),
+            nn.Conv2d(16, 32, 3, 2), _activation_of_convolution(activation),
+            nn.Conv2d(32, 32, 3, 1), _activation_of_convolution(activation),
+        )  # fmt: skip
+        self.out_features = self.features_of(self.layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.images(x)).flatten(1)
+
+
 class _Residual(nn.Module):
     """A residual block: x plus two convolutions of x.
 
@@ -312,12 +335,23 @@ class ImpalaCNN(ImageEncoder):
         return self.layers(self.images(x)).flatten(1)
 
 
-def default_encoder(space: gym.Space) -> str:
+def is_small_image(space: gym.Space) -> bool:
+    """Returns whether a space is an image whose smaller side has 16 to 35 pixels."""
+    return is_image(space) and 16 <= sorted(space.shape or ())[-2] < 36
+
+
+def default_encoder(space: gym.Space, small_image: str = "small_cnn") -> str:
     """Returns the name of the encoder of a leaf for which the config names none.
+
+    Args:
+        space: of the leaf.
+        small_image: the name for images of 16 to 35 pixels.
 
     Raises:
         ConfigError: if the leaf is of a kind that no encoder supports.
     """
+    if is_small_image(space):
+        return small_image
     if is_image(space):
         smaller_side = sorted(space.shape or ())[-2]
         return "nature_cnn" if smaller_side >= 36 else "minatar_cnn"
@@ -343,6 +377,7 @@ class Encoder(nn.Module):
         activation: a key of ``ACTIVATIONS``.
         dtype: of the linear layers and convolutions, "float32" or "bfloat16". Parameters, gradients and the
             returned features are float32 in both cases.
+        small_image: the encoder of images of 16 to 35 pixels for which ``encoder`` names none.
 
     Attributes:
         paths: of the leaves, in the order of ``leaves``; the action mask is not among them.
@@ -362,6 +397,7 @@ class Encoder(nn.Module):
         hidden_size_list: Sequence[int] | None,
         activation: str,
         dtype: str = "float32",
+        small_image: str = "minatar_cnn",
     ) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, dtype)
@@ -369,7 +405,8 @@ class Encoder(nn.Module):
         self.paths = [path for path, _ in observed]
         leaves: list[Any] = []
         for (_, leaf), arguments in zip(observed, _arguments_by_leaf(observed, encoder or {}), strict=True):
-            encoder_class = ENCODER_REGISTRY.get(arguments.pop("type", None) or default_encoder(leaf))
+            name = arguments.pop("type", None) or default_encoder(leaf, small_image)
+            encoder_class = ENCODER_REGISTRY.get(name)
             arguments = {"activation": activation, **arguments}
             faults = ENCODER_REGISTRY.choice_faults(
                 {"type": encoder_class, **arguments}, "policy.model.encoder"

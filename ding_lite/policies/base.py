@@ -388,6 +388,38 @@ class Policy:
         clamp_to_ranges(parameter_ranges(self.model))
 
 
+def checked_loss(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns what a loss has returned, if it is ``(0-d loss, dict of 0-d metrics)``.
+
+    Args:
+        returned: by the method of the policy.
+        policy, method: for the message.
+
+    Raises:
+        ContractError: if it is something else.
+    """
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
+        raise ContractError(
+            f"{type(policy).__name__}.{method} must return (loss, dict of metrics), got {_kind(returned)}"
+        )
+    loss, metrics = returned
+    wrong = [name for name, value in metrics.items() if isinstance(value, Tensor) and value.dim()]
+    if not isinstance(loss, Tensor) or loss.dim() or wrong:
+        what = "loss" if not wrong else f"metric {wrong[0]!r}"
+        got = _kind(metrics[wrong[0]] if wrong else loss)
+        raise ContractError(
+            f"{type(policy).__name__}.{method} must return a 0-d tensor as its {what}, got {got}: take the "
+            "mean over the minibatch"
+        )
+    return loss, metrics
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of the shape {tuple(value.shape)}"
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
 def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapping[str, Any]) -> None:
     """Compares the spaces that a config declares (None: not declared) with those of the environment.
 

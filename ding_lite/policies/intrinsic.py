@@ -14,7 +14,7 @@ Shapes: T steps, B envs, C columns of rollouts, N samples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ding_lite.config.registry import INTRINSIC_REGISTRY
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout
-from ding_lite.errors import ContractError, NumericsError
+from ding_lite.errors import ContractError, NumericsError, error_text
 from ding_lite.fast.gradients import Loss, Metrics, TorchGradients
 from ding_lite.models.actor_critic import initialize, value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
@@ -97,8 +97,9 @@ class Intrinsic:
         options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
         with torch.random.fork_rng(devices=[]):  # layers draw their weights from torch's global generator
             torch.manual_seed(integer_seed(policy.seed, "policy", "intrinsic"))
-            self.reward: IntrinsicReward = INTRINSIC_REGISTRY.get(self.cfg.type)(
-                policy.obs_space, policy.action_space, **options
+            factory = INTRINSIC_REGISTRY.get(self.cfg.type)
+            self.reward: IntrinsicReward = _named_errors(
+                factory, "__init__", lambda: factory(policy.obs_space, policy.action_space, **options)
             )
             self.critic = ValueNetwork(policy.obs_space)
         self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(policy.device)
@@ -150,17 +151,19 @@ class Intrinsic:
 
     def reward_of_steps(self, steps: Steps) -> Tensor:
         """Returns the rewards (N,), not scaled. Raises ContractError if they are not (N,)."""
-        return self._one_each("reward", self.reward.reward(steps), steps.done)
+        reward = _named_errors(type(self.reward), "reward", lambda: self.reward.reward(steps))
+        return self._one_each("reward", reward, steps.done)
 
     def loss_of_steps(self, steps: Steps) -> Tensor:
         """Returns the losses (N,). Raises ContractError if they are not (N,)."""
         return self._one_each("loss", self.reward.loss(steps), steps.done)
 
     def _one_each(self, method: str, found: Tensor, steps: Tensor) -> Tensor:
-        if found.shape != steps.shape:
+        if not isinstance(found, Tensor) or found.shape != steps.shape:
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ContractError(
                 f"{type(self.reward).__name__}.{method} must return a tensor (N,), here "
-                f"{tuple(steps.shape)}; got {tuple(found.shape)}"
+                f"{tuple(steps.shape)}; got {got}"
             )
         return found
 
@@ -222,7 +225,8 @@ class Intrinsic:
                     draws = torch.rand(len(index), generator=self.generator, device=order.device)
                     trained = draws < self.cfg.update_proportion
                     make = partial(self._batch, table, table.rows[index], target.flatten(), trained)
-                    steps.take(self.policy.intrinsic_loss, make(), remake=make)
+                    take = partial(steps.take, self.policy.intrinsic_loss, make(), remake=make)
+                    _named_errors(type(self.reward), "loss", take)
                 if self.optimizer.on_host:
                     steps.check()
         steps.check()
@@ -265,6 +269,21 @@ class Intrinsic:
         GeneratorState(self.generator).load_state_dict(state["generator"])
         if self.optimizer is not None:
             self.optimizer.load_state_dict(state["optimizer"])
+
+
+def _named_errors(cls: Any, method: str, call: Callable[[], Any]) -> Any:
+    """Returns ``call()``; a TypeError in it names the class, whose method it probably is a fault of.
+
+    Raises:
+        ContractError: in place of the TypeError.
+    """
+    try:
+        return call()
+    except ContractError:
+        raise
+    except TypeError as error:
+        name = getattr(cls, "__qualname__", repr(cls))
+        raise ContractError(f"policy.intrinsic.type: {name}.{method} raised {error_text(error)}") from error
 
 
 class StepTable:

@@ -32,6 +32,7 @@ from ding_lite.fast.gradients import Loss
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
+from ding_lite.policies.base import checked_loss
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.replay import ReplaySource
@@ -282,7 +283,7 @@ class PPGPolicy(PPOPolicy):
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, on the model's fresh distribution."""
         dist = self.distribution(batch.obs, self.model.compute_actor(batch.obs))
-        return self.policy_loss(batch.with_outputs(dist=dist))
+        return checked_loss(self.policy_loss(batch.with_outputs(dist=dist)), self, "policy_loss")
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).

@@ -30,6 +30,7 @@ from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.bad_steps import non_finite_step
+from ding_lite.policies.base import checked_loss
 from ding_lite.policies.diagnostics import dead_units, describe_rollout
 from ding_lite.policies.optimizer import BadSteps, GradientSteps, Optimizer
 from ding_lite.policies.replay import ReplaySource
@@ -396,15 +397,15 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = self.policy_loss(batch)
-        value_loss, value_metrics = self.value_loss(batch)
+        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
+        value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss")
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the weighted value loss, on the model's fresh value."""
         batch = batch.with_outputs(new_value=self.model.compute_critic(batch.obs))
-        value_loss, metrics = self.value_loss(batch)
+        value_loss, metrics = checked_loss(self.value_loss(batch), self, "value_loss")
         return self.cfg.learn.value_weight * value_loss, metrics
 
     def _forward_learn(self, data: Rollout) -> dict[str, float]:

@@ -103,7 +103,8 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Po
         except CheckpointError as error:
             raise CheckpointError(
                 f"policy.learn.pretrained_model_path: {error}. A relative path begins in the working "
-                "directory; if the reference has moved, set the key to its new place"
+                "directory or in the config file's folder; if the reference has moved, set the key to its "
+                "new place"
             ) from error
         policy.use_reference(frozen)
     policy.ranks.copy_first(

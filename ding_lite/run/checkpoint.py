@@ -62,16 +62,48 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], config: Mapping[str,
         }
         manifest = {**body, "sha256": _sha256(_canonical(body))}
         contents[MANIFEST] = json.dumps(manifest, indent=1).encode()
-        for name, data in contents.items():
-            write_synced(temporary / name, data)
-        sync_folder(temporary)
-        _verified_files(temporary)  # some full disks report no error: the old checkpoint stays until here
+        _write_files(temporary, contents, _files_of_others(folder))
         replace_folder(temporary, folder)
         sync_folder(folder.parent)
     except OSError as error:
         raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_files(folder: Path, contents: Mapping[str, bytes], others: Mapping[str, Path]) -> None:
+    """Writes the files of a checkpoint and reads them back, since some full disks report no error.
+
+    A file that another checkpoint of the run has is linked to it, and so is on the disk once: ``best`` and
+    ``last`` of one iteration share the memory of PPG's auxiliary phase.
+
+    Args:
+        folder: of the checkpoint.
+        contents: of the files, by their names.
+        others: files of other checkpoints, by the SHA-256 in their manifests.
+    """
+    for name, data in contents.items():
+        twin = others.get(_sha256(data)) if name in FILES else None
+        try:
+            if twin is not None and twin.read_bytes() == data:  # it may be damaged
+                os.link(twin, folder / name)
+                continue
+        except OSError:  # it has been removed, or the file system has no links
+            pass
+        write_synced(folder / name, data)
+    sync_folder(folder)
+    _verified_files(folder)
+
+
+def _files_of_others(folder: Path) -> dict[str, Path]:
+    """Returns the arrays of the checkpoints beside ``folder``, by their SHA-256."""
+    found = {}
+    for manifest in folder.parent.glob(f"*/{MANIFEST}"):
+        try:
+            found[_parse_manifest(manifest.parent)["files"][TENSORS]["sha256"]] = manifest.parent / TENSORS
+        except CheckpointError:
+            continue
+    return found
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -117,6 +149,32 @@ def find_checkpoint(path: Path, name: str) -> Path:
     raise CheckpointError(
         f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or {path / MANIFEST}"
     )
+
+
+def load_of_run(path: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    """Returns ``(folder, state, config)`` of the checkpoint that :func:`find_checkpoint` finds.
+
+    Raises:
+        CheckpointError: as there, and as :func:`load_checkpoint`; for a damaged ``best`` the message names
+            ``last``, which may be whole.
+    """
+    folder = find_checkpoint(path, name)
+    try:
+        return folder, *load_checkpoint(folder)
+    except CheckpointError as error:
+        last = folder.with_name("last")
+        if folder == Path(path) or folder == last or not (last / MANIFEST).is_file():
+            raise
+        raise CheckpointError(f"{error}. The run has another checkpoint: {last}") from error
+
+
+def damage_of(folder: Path) -> str:
+    """Returns what is wrong with the files of a checkpoint, or ""; reads them all."""
+    try:
+        _verified_files(folder)
+    except CheckpointError as error:
+        return str(error)
+    return ""
 
 
 def checkpoints_of(run: Path) -> dict[Path, int]:

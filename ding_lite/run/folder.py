@@ -137,8 +137,12 @@ class CsvFile:
             temporary.write_text(_csv_line(self.columns) + body)
         self._stream = self.file.open("a", newline="")
 
-    def cut_after(self, column: str, last: float) -> None:
-        """Drops the rows whose ``column`` is above ``last``, and a torn last row; keeps the other bytes."""
+    def cut_after(self, column: str, last: float) -> float | None:
+        """Drops the rows whose ``column`` is above ``last``, and a torn last row; keeps the other bytes.
+
+        Returns:
+            the ``column`` of the last row that is left; None if there is none.
+        """
         self._stream.close()
         lines = self.file.read_text().splitlines(keepends=True)
         index = self.columns.index(column)
@@ -147,6 +151,7 @@ class CsvFile:
         with replacing(self.file) as temporary:
             temporary.write_text("".join(lines[:1] + kept))
         self._stream = self.file.open("a", newline="")
+        return _number(kept[-1].split(",")[index]) if kept else None
 
     def close(self) -> None:
         self._stream.close()
@@ -181,6 +186,9 @@ class RunLogger:
         columns: columns of metrics.csv that are known in advance; others are added when they first appear.
         resume_at: env step that a resumed run continues from; later rows are dropped. None for a new run.
 
+    Attributes:
+        missing: what rows of metrics.csv a resumed run lacks before that step, for the user; "" if none.
+
     Raises:
         ConfigError: if the folder cannot be written to.
     """
@@ -198,13 +206,19 @@ class RunLogger:
         options = config["config"]["logger"]
         self.freq = options["freq"]
         self._next_tensorboard = 0
+        self.missing = ""
         try:
             self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
             self.episodes = CsvFile(folder / "episodes.csv", ["env_step", "return", "length"])
             if resume_at is None:
                 (folder / "git.txt").write_text(_git_state())
             else:
-                self.metrics.cut_after("env_step", resume_at)
+                last = self.metrics.cut_after("env_step", resume_at)
+                if resume_at and (last is None or last < resume_at):
+                    self.missing = (
+                        f"WARNING: {folder / 'metrics.csv'} ends at env step {int(last or 0):,}, before the "
+                        f"checkpoint at {resume_at:,}: the rows between are lost"
+                    )
                 self.episodes.cut_after("env_step", resume_at)
             with replacing(folder / "config.json") as temporary:
                 temporary.write_text(json.dumps(config, indent=2) + "\n")

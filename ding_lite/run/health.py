@@ -2,17 +2,23 @@
 
 Each rule looks at the means of the last iterations. The run reports a finding when it appears, and again at
 the end. The thresholds are wide: a finding deserves attention, and no finding proves nothing.
+
+Rules look at progress, too. A run whose returns are at ``env.stop_value`` has no findings, and signs that are
+a fault only in a run that stands still are none while the returns improve. ``benchmarks/health.py`` counts
+the findings of finished runs.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean as mean
 from typing import Any
 
 WINDOW = 10  # iterations that the rules average over
+IMPROVEMENT = 0.1  # of the range of all returns
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class RecentMetrics:
         last: last value of each metric.
         first: metrics of the first iteration of the run.
         run_fraction: share of max_env_step that is done.
+        improving: whether the returns of episodes have become better in the last third of the run so far.
         policy: the section ``policy`` of the config.
         continuous: whether the action space contains a Box.
     """
@@ -44,6 +51,7 @@ class RecentMetrics:
     last: Mapping[str, float]
     first: Mapping[str, float]
     run_fraction: float
+    improving: bool
     policy: Mapping[str, Any]
     continuous: bool
 
@@ -69,9 +77,8 @@ def _steps_too_large(recent: RecentMetrics) -> Finding | None:
 
 def _steps_too_small(recent: RecentMetrics) -> Finding | None:
     deterministic = not recent.continuous and recent["entropy_loss"] < 0.05  # so it cannot move any more
-    if deterministic or not (
-        recent["approx_kl"] < 1e-6 and recent["cur_lr"] > 0 and recent.run_fraction < 0.9
-    ):
+    hardly_moves = recent["approx_kl"] < 1e-6 and recent["cur_lr"] > 0 and recent.run_fraction < 0.9
+    if deterministic or recent.improving or not hardly_moves:
         return None
     return Finding(
         "the policy hardly moves",
@@ -84,7 +91,7 @@ def _value_worse_than_constant(recent: RecentMetrics) -> Finding | None:
     explained = recent["explained_variance"]
     # If all returns are nearly equal, there is no variance to explain, and the normalised error is small.
     small_error = recent.policy["learn"].get("value_norm") and recent["value_loss"] < 0.05
-    if small_error or not (explained < 0.0 and recent.run_fraction > 0.2):
+    if small_error or recent.improving or not (explained < 0.0 and recent.run_fraction > 0.2):
         return None
     scaled = recent.policy["learn"].get("value_norm") or recent.policy["normalize"]["reward"]
     return Finding(
@@ -100,7 +107,7 @@ def _entropy_collapsed(recent: RecentMetrics) -> Finding | None:
     # The entropy of a continuous action has no lower bound: a loss of 3 nats is a standard deviation 20 times
     # smaller.
     collapsed = entropy < start - 3.0 if recent.continuous else entropy < 0.02 * start
-    if not (collapsed and recent.run_fraction < 0.5):
+    if recent.improving or not (collapsed and recent.run_fraction < 0.5):
         return None
     return Finding(
         "the policy has stopped exploring early",
@@ -168,6 +175,20 @@ RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
 )
 
 
+def _is_improving(returns: Sequence[float]) -> bool:
+    """Returns whether the last returns are better than those after two thirds of the iterations.
+
+    Better means by a tenth of the range of all returns so far, since they are noisy.
+    """
+    known = [value for value in returns if not math.isnan(value)]
+    half = WINDOW // 2
+    if len(known) < WINDOW:
+        return False
+    middle = min(2 * len(known) // 3, len(known) - half)
+    gain = mean(known[-half:]) - mean(known[middle - half : middle])
+    return gain > IMPROVEMENT * (max(known) - min(known))
+
+
 class HealthCheck:
     """Applies the rules to the metrics of every iteration, and keeps the findings.
 
@@ -175,19 +196,28 @@ class HealthCheck:
         policy: the section ``policy`` of a complete config.
         max_env_step: of the run.
         continuous: whether the action space contains a Box.
+        stop_value: return at which the task is solved; None if there is none.
 
     Attributes:
         findings: all findings so far, by their causes.
     """
 
-    def __init__(self, policy: Mapping[str, Any], max_env_step: int, continuous: bool) -> None:
+    def __init__(
+        self,
+        policy: Mapping[str, Any],
+        max_env_step: int,
+        continuous: bool,
+        stop_value: float | None = None,
+    ) -> None:
         self.policy = policy
         self.max_env_step = max_env_step
         self.continuous = continuous
+        self.stop_value = math.inf if stop_value is None else stop_value
         self.findings: dict[str, Finding] = {}
         self._first: dict[str, float] = {}
         self._recent: dict[str, deque[float]] = {}
         self._iterations = 0
+        self._returns: list[float] = []
 
     def check(self, metrics: Mapping[str, float], env_step: int) -> list[Finding]:
         """Adds the metrics of one iteration, and returns the findings that are new."""
@@ -196,13 +226,18 @@ class HealthCheck:
             self._recent.setdefault(name, deque(maxlen=WINDOW)).append(value)
         if self._iterations == 1:
             self._first = dict(metrics)
+        self._returns.append(metrics.get("collect/episode_return", math.nan))
         if self._iterations < WINDOW:
             return []
+        means = {name: mean(values) for name, values in self._recent.items()}
+        if means.get("collect/episode_return", math.nan) >= self.stop_value:
+            return []
         recent = RecentMetrics(
-            means={name: sum(values) / len(values) for name, values in self._recent.items()},
+            means=means,
             last={name: values[-1] for name, values in self._recent.items()},
             first=self._first,
             run_fraction=env_step / self.max_env_step,
+            improving=_is_improving(self._returns),
             policy=self.policy,
             continuous=self.continuous,
         )

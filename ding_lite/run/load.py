@@ -12,10 +12,13 @@ import torch
 
 from ding_lite.config.compile import policy_modules, trusted_config
 from ding_lite.config.registry import INTRINSIC_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
+from ding_lite.config.schema import merged_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError
+from ding_lite.models.encoders import is_small_image
 from ding_lite.policies.base import Policy
-from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint
+from ding_lite.run.checkpoint import load_of_run
+from ding_lite.trees import space_leaves
 
 # Keys of a config's section policy.model that are not arguments of the model.
 NOT_ARGUMENTS = ("type", "obs_shape", "action_shape", "action_space")
@@ -39,8 +42,7 @@ def load_policy(
     Raises:
         CheckpointError: if there is no checkpoint, it is damaged, or its classes are not registered.
     """
-    folder = find_checkpoint(Path(path), checkpoint)
-    state, saved = load_checkpoint(folder)
+    folder, state, saved = load_of_run(Path(path), checkpoint)
     return policy_from_state(folder, state, saved, device=device, trust=trust)
 
 
@@ -65,7 +67,8 @@ def policy_from_state(
         CheckpointError: if the policy cannot be built, for any reason.
     """
     try:
-        config = trusted_config(saved, lambda whole: policy_modules(whole["policy"]), trust)["policy"]
+        config = trusted_config(saved, lambda whole: policy_modules(whole["policy"]), trust)
+        config = with_earlier_defaults(config, saved)["policy"]
         _refuse_unregistered(POLICY_REGISTRY, config["type"])
         _refuse_unregistered(MODEL_REGISTRY, config["model"]["type"])
         intrinsic = config.get("intrinsic", {}).get("type")
@@ -91,6 +94,25 @@ def policy_from_state(
             f"the checkpoint's policy cannot be built: {type(error).__name__}: {error}"
         ) from error
     return policy
+
+
+def with_earlier_defaults(config: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the config of a checkpoint with the keys that it lacks and whose default is another one now.
+
+    Args:
+        config: in the checkpoint, whose modules the user trusts.
+        saved: config and spaces of the checkpoint.
+    """
+    model = config["policy"]["model"]
+    if "small_image_encoder" in model or "spaces" not in saved:
+        return config
+    obs_space = space_from_json(saved["spaces"]["obs"])
+    if not any(is_small_image(leaf) for _, leaf in space_leaves(obs_space)):
+        return config
+    if "small_image_encoder" not in merged_config(MODEL_REGISTRY.get(model["type"])):
+        return config
+    policy = {**config["policy"], "model": {**model, "small_image_encoder": "minatar_cnn"}}
+    return {**config, "policy": policy}
 
 
 def _refuse_unregistered(registry: Registry, name: str) -> None:

@@ -25,16 +25,16 @@ from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.transition import Episode
-from ding_lite.errors import CheckpointError, DingLiteError, RankError
+from ding_lite.errors import CheckpointError, DingLiteError, EnvError, RankError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart, merged_metrics
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
-from ding_lite.run.checkpoint import CheckpointKeeper
+from ding_lite.run.checkpoint import CheckpointKeeper, checkpoints_of
 from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
 from ding_lite.run.folder import RunLogger, claim, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.learner import Learner
-from ding_lite.run.load import as_tensors
+from ding_lite.run.load import as_tensors, refuse_misfit
 from ding_lite.run.progress import Progress
 from ding_lite.run.rank_states import digest, gathered, of_rank
 from ding_lite.run.report import description, metric_names, next_command, results
@@ -221,6 +221,9 @@ class SerialPipeline:
 
         Changes are saved at once, since an interruption before the next save would lose them.
         """
+        weights = point.state.get("policy", {}).get("model")
+        if isinstance(weights, Mapping):
+            refuse_misfit(point.checkpoint, self.policy.model.state_dict(), weights)
         self.load_state_dict(point.state, new_episodes=point.new_episodes)
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
@@ -230,6 +233,8 @@ class SerialPipeline:
                 f"number of ranks {self._saved_by} -> {self.ranks.size}: new episodes, random streams and "
                 f"replay buffers; {NOT_BIT_EQUAL}"
             )
+        if point.state["collector"].get("envs", True) is None:
+            messages.append(f"an environment failed after this checkpoint: new episodes; {NOT_BIT_EQUAL}")
         self._open_folder(log, messages, resume_at=self.progress.env_step)
         reached = self.progress.iteration
         moved = (
@@ -274,7 +279,9 @@ class SerialPipeline:
             self.evaluator: Evaluator = build_evaluator(own, evaluator_envs, self.policy)
             self.scores = Scores(cfg.env.stop_value)
             self.progress = Progress()
-            self.health = HealthCheck(cfg.policy, cfg.max_env_step, has_box(envs.action_space))
+            self.health = HealthCheck(
+                cfg.policy, cfg.max_env_step, has_box(envs.action_space), cfg.env.stop_value
+            )
         self._own_cfg = own
 
     def _warm_up(self) -> list[str]:
@@ -316,6 +323,8 @@ class SerialPipeline:
         self._connect_envs()
         for line in others:
             self.say(line)
+        if self.logger is not None and self.logger.missing:
+            self.say(self.logger.missing)
         if self.logger is not None:
             self.logger.write_owner()
 
@@ -423,10 +432,15 @@ class SerialPipeline:
         for finding in self.health.check(progress.metrics, progress.env_step):
             self.say(f"health: {finding}")
         progress.evaluation = None
+        episodes = [episode for report in of_ranks for episode in report.episodes]
         if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
-            self._evaluate()
+            try:
+                self._evaluate()
+            except EnvError:  # the iteration is whole without its evaluation
+                self._write_row(episodes)
+                raise
         # Before the save: every checkpoint has its row.
-        self._write_row([episode for report in of_ranks for episode in report.episodes])
+        self._write_row(episodes)
         self._save_due()
         self.display.show(progress, self.cfg.max_env_step)
         return progress
@@ -489,7 +503,11 @@ class SerialPipeline:
             self.logger.say(self.summary())
 
     def _fail(self, error: BaseException) -> None:
-        """Writes the result of a run that an error ended; its checkpoints stay as they are."""
+        """Writes the result of a run that an error ended.
+
+        If it was an environment's, the state of the last whole iteration is saved. Otherwise the checkpoints
+        stay as they are.
+        """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         self.ranks.report_failure(error)
         try:
@@ -498,10 +516,23 @@ class SerialPipeline:
                 self.error = f"{type(error).__name__}: {error}"
                 self.logger.write_traceback(error)
                 self.logger.say(self.error)
+                if isinstance(error, EnvError):
+                    self._save_last_iteration()
                 self._write_result()
         except (DingLiteError, OSError) as second_error:
             self.display.say(f"result.json could not be written: {second_error}")
         self.close()
+
+    def _save_last_iteration(self) -> None:
+        """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
+        newest = max(checkpoints_of(self.folder).values(), default=0)
+        if self.ranks.size > 1 or newest >= self.progress.iteration:
+            return
+        self.save("last")
+        self.say(
+            f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
+            f"{self._command('train --resume')}"
+        )
 
     def _write_result(self) -> None:
         if self.logger is None:

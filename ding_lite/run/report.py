@@ -26,11 +26,11 @@ TIME_METRICS = ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_
 def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     """Returns the first lines of a run: environments, policy, and the settings that were adapted."""
     envs = collector.envs
-    parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     lines = [
         f"env {env_name(cfg)}: {envs.backend}",
-        f"policy {plain(cfg.policy.type)} on {policy.device}, {parameters:,} parameters, "
+        f"policy {plain(cfg.policy.type)} on {policy.device}, {_size(policy.model):,} parameters, "
         f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
+        *_parts(policy),
     ]
     if policy.ranks.size > 1:
         learn = cfg.policy.learn
@@ -58,6 +58,18 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
             f"{envs.num_envs} environments"
         )
     return lines
+
+
+def _parts(policy: Policy) -> list[str]:
+    """Returns a line with the number of parameters of each part of the model, if it has several."""
+    sizes = {name: _size(part) for name, part in policy.model.named_children()}
+    if len([size for size in sizes.values() if size]) < 2:
+        return []
+    return ["parameters: " + ", ".join(f"{name} {size:,}" for name, size in sizes.items() if size)]
+
+
+def _size(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def metric_names(policy: Policy) -> list[str]:

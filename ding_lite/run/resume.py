@@ -29,7 +29,8 @@ from ding_lite.config.compile import (
     trusted_config,
 )
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, find_checkpoint, load_checkpoint
+from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, damage_of, find_checkpoint, load_checkpoint
+from ding_lite.run.load import with_earlier_defaults
 from ding_lite.run.progress import Progress
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
@@ -182,6 +183,9 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
         folder = find_checkpoint(path, checkpoint or "last")
         state, saved = load_checkpoint(folder)
         messages = []
+    best = folder.with_name("best")
+    if folder != best and best.is_dir() and (damage := damage_of(best)):
+        messages = [*messages, f"WARNING: {damage}. The next evaluation with a better score replaces it"]
     own = config_of_checkpoint(folder, saved, request.trust)
     config, changed, change_messages = _changed_config(own, request, folder)
     config = dataclasses.replace(config, imports=tuple(request.trust))
@@ -249,7 +253,8 @@ def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence
         )
     trusted_config(saved, foreign_modules, trust)
     try:
-        return compile_config({"config": saved["config"], "source": saved["source"]})
+        config = with_earlier_defaults(saved["config"], saved)
+        return compile_config({"config": config, "source": saved["source"]})
     except Exception as error:  # a forged config can fail in any way
         reason = str(error).rstrip(".")
         if "--import" not in reason:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ding_lite.errors import CheckpointError
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.base import Policy
-from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from ding_lite.run.checkpoint import load_of_run, save_checkpoint
 from ding_lite.run.load import as_tensors, refuse_misfit
 
 # Normalisers that the weights were trained with, and the config key that turns each on.
@@ -44,8 +44,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     Raises:
         CheckpointError: if there is no checkpoint, or its weights do not fit the policy.
     """
-    folder = find_checkpoint(Path(path), "best")
-    state, _ = load_checkpoint(folder)
+    folder, state, _ = load_of_run(Path(path), "best")
     try:
         saved = as_tensors(state["policy"])
         weights = dict(saved["model"])

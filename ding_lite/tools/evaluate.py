@@ -15,7 +15,7 @@ from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, missing_extra
 from ding_lite.errors import EnvError
-from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint
+from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_from_state
 from ding_lite.run.resume import config_of_checkpoint
 
@@ -46,8 +46,7 @@ def evaluate_checkpoint(
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
         EnvError: if the environments cannot be made, or cannot be recorded.
     """
-    folder = find_checkpoint(run, "best")
-    state, saved = load_checkpoint(folder)
+    folder, state, saved = load_of_run(run, "best")
     env_cfg = config_of_checkpoint(folder, saved, list(trust)).values["env"]
     policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
     mode = policy.eval_mode

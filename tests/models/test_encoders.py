@@ -123,13 +123,31 @@ def test_mlp_puts_its_activation_after_every_layer(name):
         (image_space(3, 84, 84), "nature_cnn"),
         (image_space(84, 84), "nature_cnn"),
         (image_space(36, 36, 3), "nature_cnn"),
-        (image_space(35, 84, 3), "minatar_cnn"),
+        (image_space(64, 64, 3), "nature_cnn"),
+        (image_space(35, 84, 3), "small_cnn"),
+        (image_space(32, 32, 3), "small_cnn"),
+        (image_space(16, 16), "small_cnn"),
+        (image_space(15, 84, 3), "minatar_cnn"),
         (image_space(10, 10, 4), "minatar_cnn"),
         (image_space(10, 10, 4, dtype=bool), "minatar_cnn"),
     ],
 )
 def test_default_encoder_is_chosen_by_the_space(space, name):
     assert default_encoder(space) == name
+
+
+@pytest.mark.parametrize("side", [16, 24, 32, 35])
+def test_the_default_encoder_fits_small_images(side):
+    """The encoder of tiny images has no steps: at 32 x 32 its next layer alone had 1.8 million weights."""
+    size, before = (
+        sum(
+            p.numel()
+            for p in Encoder(image_space(side, side, 3), None, None, "relu", small_image=name).parameters()
+        )
+        for name in ("small_cnn", "minatar_cnn")
+    )
+    assert size < 350_000
+    assert side < 32 or before > 1_800_000
 
 
 def test_unsupported_observation_space_is_refused_by_name():

@@ -68,6 +68,38 @@ def test_policy_without_these_metrics_has_no_findings():
     assert not check.findings
 
 
+RISING = [10.0 * i for i in range(40)]
+STANDING = [10.0 * min(i, 12) for i in range(40)]
+
+
+def findings_of(returns, entropy=0.001, stop_value=None):
+    """The findings of a run whose entropy collapses after its first iteration, by the returns of episodes."""
+    learn = {"value_norm": False, "grad_clip_type": None}
+    policy = {"learn": learn, "normalize": {"reward": False}}
+    check = HealthCheck(policy, 10_000, continuous=False, stop_value=stop_value)
+    for i, value in enumerate(returns):
+        metrics = {"learn/entropy_loss": entropy if i else 0.69, "collect/episode_return": value}
+        check.check(metrics, 100 * (i + 1))
+    return set(check.findings)
+
+
+@pytest.mark.parametrize(
+    ("returns", "stop_value", "found"),
+    [
+        (RISING, None, False),
+        (STANDING, None, True),
+        (STANDING, 130.0, True),
+        (STANDING, 45.0, False),  # 45 is the mean of the first ten
+        ([-value for value in RISING], None, True),
+        ([5.0] * 40, None, True),
+    ],
+)
+def test_a_policy_may_stop_exploring_while_its_returns_improve(returns, stop_value, found):
+    cause = "the policy has stopped exploring early"
+    assert findings_of(returns, stop_value=stop_value) == ({cause} if found else set())
+    assert findings_of(returns, entropy=0.6, stop_value=stop_value) == set()
+
+
 def test_dead_units_are_counted():
     import gymnasium as gym
     import torch

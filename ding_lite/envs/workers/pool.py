@@ -78,6 +78,7 @@ class WorkerPool:
         close_timeout: seconds that all environments together have to close.
         locate: returns the environment that a worker is calling (or ``messages.IDLE``), and a description of
             it for messages.
+        index_offset: number of the first environment in the messages.
 
     Attributes:
         close_reason: why the pool is closed; None while it is open.
@@ -90,8 +91,10 @@ class WorkerPool:
         slices: Sequence[range],
         close_timeout: float,
         locate: Callable[[WorkerProcess], tuple[int, str]],
+        index_offset: int = 0,
     ) -> None:
         self.close_timeout = close_timeout
+        self.index_offset = index_offset
         self.close_reason: str | None = None
         self.budget = RestartBudget()
         self.failed: dict[int, EnvWorkerError] = {}
@@ -103,7 +106,7 @@ class WorkerPool:
         self._end = weakref.finalize(self, shut_down, self.workers, self._memory, close_timeout, os.getpid())
         try:
             for number, rows in enumerate(slices):  # does not wait: all workers start at the same time
-                self.workers.append(WorkerProcess(number, rows, close_timeout))
+                self.workers.append(WorkerProcess(number, rows, close_timeout, index_offset))
         except BaseException as error:
             self.fail(error)
             raise
@@ -116,7 +119,7 @@ class WorkerPool:
                 old = self.workers[number]
                 # A worker whose environment raised can still close its environments.
                 shut_down([old], [], min(FAILURE_GRACE, self.close_timeout), os.getpid())
-                self.workers[number] = WorkerProcess(number, old.rows, self.close_timeout)
+                self.workers[number] = WorkerProcess(number, old.rows, self.close_timeout, self.index_offset)
         except BaseException as error:
             self.fail(error)
             raise

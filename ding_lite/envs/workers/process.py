@@ -47,6 +47,8 @@ class WorkerProcess:
         number: of the worker.
         rows: numbers of its environments.
         grace: seconds that its environments have to close.
+        index_offset: number of the first environment in the messages, which differs from its row where ranks
+            share a vector.
 
     Attributes:
         attached: whether it has made its environments and received the shared memory.
@@ -55,12 +57,13 @@ class WorkerProcess:
         EnvError: if the machine allows no more processes or open files.
     """
 
-    def __init__(self, number: int, rows: range, grace: float) -> None:
+    def __init__(self, number: int, rows: range, grace: float, index_offset: int = 0) -> None:
         self.number = number
         self.rows = rows
         self.attached = False
         self._killed = False
-        span = f"env {rows[0]}" if len(rows) == 1 else f"envs {rows[0]}-{rows[-1]}"
+        first, last = rows[0] + index_offset, rows[-1] + index_offset
+        span = f"env {first}" if len(rows) == 1 else f"envs {first}-{last}"
         self.name = f"worker {number} ({span})"
         # The kernel ends a tied child with the thread that started it: only the main thread lives on.
         tied = threading.current_thread() is threading.main_thread()

@@ -117,7 +117,7 @@ class SubprocessVectorEnv(VectorEnv):
         self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps that were sent and not received
         # Pickled before any worker is started, because pickling ``make`` is what fails most often.
         self._jobs = self._pickled_jobs(make, slices)
-        self._pool = WorkerPool(slices, close_timeout, self._locate)
+        self._pool = WorkerPool(slices, close_timeout, self._locate, self.index_offset)
         try:
             self._shared = self._start()
         except BaseException as error:
@@ -159,8 +159,10 @@ class SubprocessVectorEnv(VectorEnv):
         self._check_spaces(replies)
         size = messages.SharedArrays(None, spaces, self.num_envs, len(replies)).size
         memory = mmap.mmap(self._pool.share(size), size)
+        shared = messages.SharedArrays(memory, spaces, self.num_envs, len(replies))
+        shared.busy[:] = messages.IDLE  # new memory is 0, the number of an environment
         self._pool.attach(replies)
-        return messages.SharedArrays(memory, spaces, self.num_envs, len(replies))
+        return shared
 
     def _check_spaces(self, replies: Mapping[int, bytes]) -> None:
         expected = {"observation_space": self.obs_space, "action_space": self.action_space}

@@ -1,0 +1,47 @@
+"""Counts what the health check finds in finished runs: false alarms, if the runs have learned.
+
+    python benchmarks/health.py runs/*
+
+It reads each run's metrics.csv, applies the rules of this checkout, and prints a row of a Markdown table.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+from ding_lite.run.health import HealthCheck
+
+
+def replayed(run: Path) -> tuple[HealthCheck, list[str]]:
+    """Returns the health check after all iterations of a run, and when each finding appeared."""
+    config = json.loads((run / "config.json").read_text())["config"]
+    manifest = json.loads((run / "ckpt" / "last" / "config.json").read_text())
+    continuous = '"Box"' in json.dumps(manifest["spaces"]["action"])
+    check = HealthCheck(config["policy"], config["max_env_step"], continuous, config["env"]["stop_value"])
+    moments = []
+    with (run / "metrics.csv").open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            metrics = {name: float(value) for name, value in row.items() if value}
+            step = int(row["env_step"])
+            for finding in check.check(metrics, step):
+                moments.append(f"{finding.cause} (at {step / config['max_env_step']:.0%})")
+    return check, moments
+
+
+def main() -> None:
+    """Prints the table."""
+    print("| run | ended | evaluation | findings |\n|---|---|---|---|")
+    for run in map(Path, sys.argv[1:]):
+        result = json.loads((run / "result.json").read_text())
+        _, moments = replayed(run)
+        steps, value = result["env_step"], result["eval_value"]
+        print(
+            f"| {run.name} | {result['status']} after {steps:,} steps | {value:.1f} | {'; '.join(moments)} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
