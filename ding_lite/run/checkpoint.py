@@ -31,6 +31,7 @@ MANIFEST, STATE, TENSORS, CONFIG = "manifest.json", "state.json", "tensors.safet
 FILES = (STATE, TENSORS, CONFIG)
 MAX_JSON_BYTES = 2**26  # parsed JSON takes about thirty times its size: 2 GB at most
 MAX_FAILURES = 3  # failed saves in a row that end a run
+LINKED_FROM = 2**24  # bytes from which on a file that another checkpoint has is not written again
 ABANDONED = "abandoned"  # folder in ckpt/ for checkpoints past the one that a run was resumed from
 DUMP = "dump"  # folder beside ckpt/ for a gradient step that failed; it is no checkpoint of the run
 ARRAY = "__array__"  # {"__array__": name} in state.json stands for an array
@@ -74,8 +75,9 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], config: Mapping[str,
 def _write_files(folder: Path, contents: Mapping[str, bytes], others: Mapping[str, Path]) -> None:
     """Writes the files of a checkpoint and reads them back, since some full disks report no error.
 
-    A file that another checkpoint of the run has is linked to it, and so is on the disk once: ``best`` and
-    ``last`` of one iteration share the memory of PPG's auxiliary phase.
+    A large file that another checkpoint of the run has is linked to it, and so is on the disk once: ``best``
+    and ``last`` of one iteration share the memory of PPG's auxiliary phase. Small ones are written again:
+    then damage to one checkpoint leaves the other whole.
 
     Args:
         folder: of the checkpoint.
@@ -83,7 +85,7 @@ def _write_files(folder: Path, contents: Mapping[str, bytes], others: Mapping[st
         others: files of other checkpoints, by the SHA-256 in their manifests.
     """
     for name, data in contents.items():
-        twin = others.get(_sha256(data)) if name in FILES else None
+        twin = others.get(_sha256(data)) if len(data) >= LINKED_FROM else None
         try:
             if twin is not None and twin.read_bytes() == data:  # it may be damaged
                 os.link(twin, folder / name)

@@ -263,6 +263,14 @@ def test_killed_idle_worker_is_named():
                 call()
 
 
+def test_a_worker_that_dies_before_its_first_request_names_no_environment_of_another():
+    with pool(faulty("", ""), index_offset=8) as envs:
+        os.kill(envs._pool.workers[1].process.pid, signal.SIGKILL)
+        with pytest.raises(EnvWorkerError) as caught:
+            envs.reset("x")
+        assert str(caught.value) == "worker 1 (envs 10-11) died, exit code -9 (killed: out of memory?)"
+
+
 @pytest.mark.daily(2)
 @pytest.mark.parametrize(("how", "words"), [("kill", r"exit code -9 \(killed"), ("exit", "exit code 3")])
 @pytest.mark.parametrize("where", ["init", "reset", "step"])
