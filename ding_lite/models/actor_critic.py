@@ -132,12 +132,12 @@ class VAC(ActorCritic):
         rnn_timescale=Key(64.0, low=2),
         # Dtype that encoders compute in; parameters, heads and losses are float32.
         encoder_dtype=Key("float32", choices=("float32", "bfloat16")),
-        # Of hidden layers; None: tanh, or relu if the observations have images.
+        # Activation of hidden layers; None: tanh, or relu if the observations have images.
         activation=Key(None, choices=tuple(ACTIVATIONS), optional=True),
         # Widths of the policy head's hidden layers, before its last linear layer.
         actor_head_hidden_size_list=Key([], low=1),
         critic_head_hidden_size_list=Key([], low=1),  # as actor_head_hidden_size_list, of the value head
-        # Of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled to them).
+        # Distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled to them).
         box_distribution=Key("normal", faults=box_distribution_faults),
         # Source of the std of Box actions: a free parameter, the features, or fixed_sigma_value.
         sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
@@ -148,8 +148,8 @@ class VAC(ActorCritic):
         init=Key("orthogonal", choices=("orthogonal", "normed", "torch")),
         init_gain=dict(
             hidden=Key(2**0.5, above=0),  # gain of the orthogonal init of hidden layers
-            policy=Key(0.01, above=0),  # of the last layer of the policy
-            value=Key(1.0, above=0),  # of the last layer of the value
+            policy=Key(0.01, above=0),  # gain of the last layer of the policy
+            value=Key(1.0, above=0),  # gain of the last layer of the value
         ),
         # Keys of DI-engine that other keys replace.
         norm_type=Key(None, fixed_because="ding_lite's networks have no normalisation layers"),

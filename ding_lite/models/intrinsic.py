@@ -67,12 +67,12 @@ class IntrinsicReward(nn.Module):
 
     # Keys of policy.intrinsic that all intrinsic rewards have; ``policies.intrinsic`` uses them.
     config: dict[str, Any] = dict(
-        extrinsic_weight=Key(2.0, low=0),  # of the advantages of the environment's reward, in the sum
-        weight=Key(1.0, low=0),  # of the advantages of the intrinsic reward, in the sum
-        discount_factor=Key(0.99, low=0, below=1),  # of intrinsic returns, which never end
+        extrinsic_weight=Key(2.0, low=0),  # weight of the advantages of the environment's reward
+        weight=Key(1.0, low=0),  # weight of the advantages of the intrinsic reward
+        discount_factor=Key(0.99, low=0, below=1),  # discount of intrinsic returns, which never end
         epoch_per_collect=Key(4, low=1),  # passes of its networks over each rollout
         update_proportion=Key(0.25, above=0, high=1),  # share of the steps that ``loss`` is trained on
-        learning_rate=Key(1e-4, above=0),  # of its networks
+        learning_rate=Key(1e-4, above=0),  # step size of Adam for its networks
         obs_clip=Key(5.0, above=0),  # bound of its scaled observations, images among them
     )
 

@@ -52,7 +52,7 @@ class ActorCriticPolicy(Policy):
         nstep_return=False,  # value targets of nstep steps, instead of those of GAE
         nstep=Key(3, low=1),  # with nstep_return: rewards in a value target
         learn=dict(
-            learning_rate=Key(3e-4, above=0),  # of Adam, before its schedule
+            learning_rate=Key(3e-4, above=0),  # step size of Adam, before its schedule
             value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
             # Factor on the weight of earlier targets in value_norm at each iteration; 1: all have equal
             # weight.

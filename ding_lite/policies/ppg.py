@@ -71,7 +71,7 @@ class PPGPolicy(PPOPolicy):
             aux_freq=Key(8, low=1),  # N_pi: iterations between auxiliary phases
             aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
             aux_bc_weight=Key(1.0, low=0),  # beta_clone, the weight of KL(pi_old || pi)
-            aux_value_weight=Key(1.0, low=0),  # of the value network's own error in the auxiliary phase
+            aux_value_weight=Key(1.0, low=0),  # weight of the value network's own error in that phase
             # Learning rate of the auxiliary phase; None: learning_rate.
             aux_learning_rate=Key(None, (float,), above=0, optional=True),
             # Samples in a minibatch of the auxiliary phase; None: batch_size.

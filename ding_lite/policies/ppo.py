@@ -75,7 +75,7 @@ class PPOPolicy(ActorCriticPolicy):
             # Normalise advantages: in each minibatch (True is the same), over the whole pass, or not.
             adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
             adam_eps=Key(1e-5, above=0),  # epsilon of Adam
-            value_weight=Key(0.5, low=0),  # of the value loss 0.5 (V - R)^2 beside the policy's
+            value_weight=Key(0.5, low=0),  # weight of the value loss 0.5 (V - R)^2
             # Weight of the entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
             entropy_weight=Key(None, (float,), low=0, optional=True),
             clip_ratio=Key(0.2, above=0),  # epsilon: the ratio gains nothing outside of 1 - eps .. 1 + eps
@@ -108,9 +108,9 @@ class PPOPolicy(ActorCriticPolicy):
             # How the learning rate changes over schedule_env_step.
             lr_schedule=Key("constant", choices=SCHEDULES),
             lr_final=Key(0.0, low=0),  # share of the learning rate at the end of its schedule
-            clip_schedule=Key("constant", choices=SCHEDULES),  # of clip_ratio and value_clip alike
+            clip_schedule=Key("constant", choices=SCHEDULES),  # how clip_ratio and value_clip change
             clip_final=Key(0.0, low=0),  # share of the clip range at the end of its schedule
-            entropy_schedule=Key("constant", choices=SCHEDULES),  # of entropy_weight
+            entropy_schedule=Key("constant", choices=SCHEDULES),  # how entropy_weight changes
             entropy_final=Key(0.0, low=0),  # share of the entropy weight at the end of its schedule
             # Env steps after which schedules have reached their end; None: the config's max_env_step.
             schedule_env_step=Key(None, (int,), low=1, optional=True),
@@ -123,8 +123,8 @@ class PPOPolicy(ActorCriticPolicy):
                 replay_buffer_size=Key(10_000, low=1),  # transitions; the oldest rollouts leave first
                 max_use=Key(3, low=1),  # draws of one transition
                 max_staleness=Key(4, low=0),  # iterations after its own that a transition is drawn in
-                alpha=Key(0.6, low=0, high=1),  # of priority: 0 draws uniformly
-                beta=Key(0.4, low=0, high=1),  # of priority_IS_weight: 1 corrects the draws in full
+                alpha=Key(0.6, low=0, high=1),  # exponent of priorities: 0 draws uniformly
+                beta=Key(0.4, low=0, high=1),  # exponent of priority_IS_weight: 1 corrects the draws in full
             ),
         ),
     )

@@ -73,10 +73,11 @@ class DocumentedKey:
     def range(self) -> str:
         """The bounds in words, such as "at least 1"; "" without bounds."""
         key = self.key
-        if key.low is not None and key.high is not None:
-            return f"{key.low:,g} to {key.high:,g}"
         bounds = ((key.low, "at least"), (key.above, "above"), (key.high, "at most"), (key.below, "below"))
-        return " and ".join(f"{word} {bound:,g}" for bound, word in bounds if bound is not None)
+        text = " and ".join(f"{word} {bound:,g}" for bound, word in bounds if bound is not None)
+        if key.low is not None and key.high is not None:
+            text = f"{key.low:,g} to {key.high:,g}"
+        return f"each item {text}" if text and list in key.kinds else text
 
 
 def documented_keys(user: Mapping[str, Any]) -> list[DocumentedKey]:
@@ -136,9 +137,10 @@ def comments_of(owner: Any, name: str) -> dict[str, str]:
                 if isinstance(node, ast.ClassDef) and node.name == owner.__name__
             )
         for node in ast.iter_child_nodes(scope):
-            target = node.target if isinstance(node, ast.AnnAssign) else None
-            targets = node.targets if isinstance(node, ast.Assign) else [target]
-            if any(isinstance(t, ast.Name) and t.id == name for t in targets):
+            if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+                continue
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
                 return dict(_Comments(source, tree).of_keys(node.value))
     return {}
 
@@ -156,7 +158,7 @@ class _Comments:
                 kept[token.start[0]] = token.string.lstrip("# ")
         self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
-    def of_keys(self, value: ast.AST, path: str = "") -> Iterator[tuple[str, str]]:
+    def of_keys(self, value: ast.expr | None, path: str = "") -> Iterator[tuple[str, str]]:
         """Yields ``(path, comment)`` of the keys of a call of ``dict``."""
         call = self._call_of_dict(value)
         for keyword in call.keywords if call else ():
@@ -168,7 +170,7 @@ class _Comments:
             elif comment := self._of_lines(keyword.lineno, keyword.value.end_lineno or keyword.lineno):
                 yield where, comment
 
-    def _call_of_dict(self, value: ast.AST) -> ast.Call | None:
+    def _call_of_dict(self, value: ast.expr | None) -> ast.Call | None:
         """Returns the call ``dict(...)`` that ``value`` is, or that the function it calls returns."""
         if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
             return None
@@ -180,7 +182,7 @@ class _Comments:
 
     def _of_lines(self, first: int, last: int) -> str:
         """Returns the comment of a key on these lines: that above it, then that behind it."""
-        above = []
+        above: list[str] = []
         line = first - 1
         while line in self.alone:
             above.insert(0, self.alone[line])

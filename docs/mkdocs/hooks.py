@@ -32,8 +32,8 @@ PROJECT = "project/"  # folder of the site for files outside of docs/
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds pages with the code of configs and examples, and the project's own documents."""
-    files.append(File.generated(config, f"{PROJECT}configs/index.md", content=pages.configs_page()))
-    files.append(File.generated(config, f"{PROJECT}examples/index.md", content=pages.examples_page()))
+    files.append(File.generated(config, f"{PROJECT}configs.md", content=pages.configs_page()))
+    files.append(File.generated(config, f"{PROJECT}examples.md", content=pages.examples_page()))
     for path in pages.DOCUMENTS:
         files.append(File.generated(config, PROJECT + path, abs_src_path=str(ROOT / path)))
     return files
@@ -72,8 +72,9 @@ def site_uri(path: str) -> str:
     """Returns the page of the site for a path in the project."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    folder = PROJECT + path if (ROOT / path).is_dir() else PROJECT + posixpath.dirname(path)
-    return PROJECT + path if path.endswith((".md", ".png", ".svg")) else f"{folder}/index.md"
+    # Code is on one page for each folder.
+    folder = path if (ROOT / path).is_dir() else posixpath.dirname(path)
+    return PROJECT + (path if path.endswith((".md", ".png", ".svg")) else f"{folder}.md")
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:

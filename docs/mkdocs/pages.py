@@ -18,7 +18,7 @@ from ding_lite.cli.list import LISTS, entries
 from ding_lite.tools.key_reference import DocumentedKey, documented_keys
 
 # Names with an underscore or a dot, quoted strings, and what is code already.
-CODE = re.compile(r"``[^`]+``|`[^`]+`|\"[^\"]*\"|\b[A-Za-z]\w*(?:[._]\w+)+(?:=[^\s;,]+)?")
+CODE = re.compile(r"``[^`]+``|`[^`]+`|\"[^\"]*\"|\b[A-Za-z]\w*(?:[._]\w+)+(?:=(?:\w+|\"[^\"]*\"))?")
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`~?(?:[\w.]*\.)?(\w+)`")
 ROOT = Path(__file__).parents[2]
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
@@ -114,7 +114,8 @@ def _key_lines(path: str, key: KeyOfPolicies) -> list[str]:
         "",
         f"#### `{path}` {{ #{path} .key }}",
         "",
-        f'<span class="facts">{" · ".join(facts)}</span>',
+        " · ".join(facts),
+        "{ .facts }",
         "",
         _inline(entry.sentences),
     ]
@@ -180,7 +181,7 @@ def configs_page() -> str:
     lines = [
         "# Shipped configs",
         "",
-        "`ding-lite train -c NAME` trains with one of these, `ding-lite config -c NAME` prints all of its keys.",
+        "`ding-lite train -c NAME` trains with one of these, `ding-lite config -c NAME` prints its keys.",
     ]
     for name, summary in entries("configs"):
         code = (ROOT / "configs" / f"{name}.py").read_text().rstrip()
