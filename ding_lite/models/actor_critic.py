@@ -137,7 +137,8 @@ class VAC(ActorCritic):
         # Widths of the policy head's hidden layers, before its last linear layer.
         actor_head_hidden_size_list=Key([], low=1),
         critic_head_hidden_size_list=Key([], low=1),  # as actor_head_hidden_size_list, of the value head
-        # Distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled to them).
+        # Distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled
+        # to them).
         box_distribution=Key("normal", faults=box_distribution_faults),
         # Source of the std of Box actions: a free parameter, the features, or fixed_sigma_value.
         sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
