@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCE := ding_lite entry configs examples benchmarks tests setup.py
+SOURCE := ding_lite docs entry configs examples benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-all check lint type learn results bench soak format clean
+.PHONY: help train test test-slow test-all check lint type learn results bench soak docs format clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -37,15 +37,15 @@ PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 test: $(VENV)/ready    ## install, and run the daily tests
 	$(PYTEST)
 
-# EnvPool's tests are slow ones; contributors who run only the daily tests need not install it.
-$(VENV)/envpool: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool]"
+# Tests that need these extras are slow ones; contributors who run only the daily tests need not install them.
+$(VENV)/extras: $(VENV)/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[completion,docs,envpool]"
 	touch $@
 
-test-slow: $(VENV)/envpool  ## run the slow tests
+test-slow: $(VENV)/extras   ## run the slow tests
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/envpool   ## run the daily and the slow tests
+test-all: $(VENV)/extras    ## run the daily and the slow tests
 	$(PYTEST) -m ""
 
 lint: $(VENV)/ready    ## check style and dead code
@@ -68,6 +68,14 @@ bench: $(VENV)/peers   ## measure speed beside other libraries (an hour or two; 
 
 soak: $(VENV)/ready    ## train for half an hour while workers die: make soak MINUTES=3
 	$(BIN)/python benchmarks/soak.py $(MINUTES)
+
+$(VENV)/docs: $(VENV)/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $@
+
+# The variable silences a notice about the future of MkDocs; a warning about a page ends the build.
+docs: $(VENV)/docs     ## build the site of the documentation into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 format: $(VENV)/ready  ## rewrite layout and imports
 	$(BIN)/ruff check --select I --fix $(SOURCE)

@@ -28,6 +28,7 @@ EXTRAS = {
     "minigrid": ["minigrid>=3.0"],
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
+    "completion": ["shtab>=1.7"],
     "plot": ["matplotlib>=3.8"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
 }
@@ -45,6 +46,9 @@ TIANSHOU_NEEDS = ["deepdiff>=7,<8", "h5py>=3.9", "numba>=0.60", "overrides>=7.4,
 TIANSHOU_NEEDS += ["pettingzoo>=1.22", "sensai-utils>=1.6", "tensorboard>=2.5"]
 BENCH = ["stable-baselines3>=2.7", "sb3-contrib>=2.7", "torchrl>=0.14", *TIANSHOU_NEEDS]
 BENCH += [p for e in ("atari", "mujoco", "envpool") for p in EXTRAS[e]]
+
+# For `make docs`.
+DOCS = ["mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings[python]>=0.30", "latex2mathml>=3.77"]
 
 setup(
     name="ding_lite",
@@ -71,6 +75,7 @@ setup(
         **EXTRAS,
         "test": TEST,
         "bench": BENCH,
+        "docs": DOCS,
         "dev": [*TEST, "ruff>=0.14", "mypy>=1.18"],
     },
     entry_points={"console_scripts": ["ding-lite=ding_lite.cli:main"]},

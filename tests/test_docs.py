@@ -19,20 +19,40 @@ from ding_lite.config.schema import leaves, merged_config
 from ding_lite.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+GUIDES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
 DOCUMENTS = [*GUIDES, "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
-BLOCK = re.compile(r"^```(\S*)( no-run)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# ```python no-run            is not run
+# ```python file=my_config.py  is a file that the blocks after it use, and is not run by itself
+# ```console exit=2            commands that fail, each with a part of its message below it
+BLOCK = re.compile(r"^```(\w*)(?: ([^\n]*))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def blocks(language, document):
+def blocks(language, document, note=""):
     matches = BLOCK.findall((ROOT / document).read_text())
-    return [text for kind, skip, text in matches if kind == language and not skip]
+    return [text for kind, found, text in matches if (kind, found) == (language, note)]
+
+
+def calls(document, program="ding-lite"):
+    """Yields ``(arguments, exit code, message)`` of each call of a program in the console blocks."""
+    for kind, note, text in BLOCK.findall((ROOT / document).read_text()):
+        if kind == "console" and note != "no-run":
+            for call in text.split("$ ")[1:]:
+                line, _, message = call.partition("\n")
+                if line.startswith(f"{program} "):
+                    code = int(note.removeprefix("exit=") or 0)
+                    yield shlex.split(line)[1:], code, message.strip()
 
 
 def commands(document, program="ding-lite"):
-    """Returns the arguments of each call of a program in the console blocks of a document."""
-    lines = [line for text in blocks("console", document) for line in text.splitlines()]
-    return [shlex.split(line)[2:] for line in lines if line.startswith(f"$ {program} ")]
+    """Returns the arguments of each call of a program that succeeds."""
+    return [arguments for arguments, code, _ in calls(document, program) if code == 0]
+
+
+def write_files(document, folder):
+    """Writes the blocks of a document that are files into a folder."""
+    for kind, note, text in BLOCK.findall((ROOT / document).read_text()):
+        if kind == "python" and note.startswith("file="):
+            (folder / note.removeprefix("file=")).write_text(text)
 
 
 PYTHON_BLOCKS = [
@@ -69,32 +89,51 @@ def test_links_to_headings_lead_to_headings(document):
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(("document", "number"), PYTHON_BLOCKS)
 def test_python_blocks_run(document, number, tmp_path):
+    write_files(document, tmp_path)
     (tmp_path / "block.py").write_text(blocks("python", document)[number])
     command = [sys.executable, "block.py"]
     process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stderr[-2000:]
 
 
-def run_commands(document):
-    for command in commands(document):
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory, where modules are found; what they register is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(POLICY_REGISTRY, "_entries", dict(POLICY_REGISTRY._entries))
+    modules = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - modules:
+        if (tmp_path / f"{name}.py").exists():
+            del sys.modules[name]
+
+
+def run_commands(document, capsys):
+    """Runs the commands of a document in their order, in the working directory."""
+    write_files(document, Path())
+    for command, code, message in calls(document):
         if command[:2] == ["import", "foreign.pt"]:
             torch.save(load_policy("runs/cartpole_ppo").model.state_dict(), "foreign.pt")
-        assert main(command) == 0, command
+        capsys.readouterr()
+        assert main(command) == code, command
+        printed = capsys.readouterr()
+        assert message in printed.err + printed.out
 
 
 @pytest.mark.slow
-def test_commands_of_the_readme_run_in_their_order(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_commands_of_the_readme_run_in_their_order(here, capsys):
     assert len(commands("README.md")) >= 8
-    run_commands("README.md")
-    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    run_commands("README.md", capsys)
+    assert Path("curves.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", [guide for guide in GUIDES if guide != "README.md" and commands(guide)])
-def test_commands_of_a_guide_run_in_their_order(document, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run_commands(document)
+@pytest.mark.parametrize(
+    "document", [guide for guide in GUIDES if guide != "README.md" and any(calls(guide))]
+)
+def test_commands_of_a_guide_run_in_their_order(document, here, capsys):
+    run_commands(document, capsys)
 
 
 @pytest.mark.slow

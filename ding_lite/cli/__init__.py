@@ -2,7 +2,8 @@
 
 ``program`` builds the parser and runs commands. Each command is one file of this folder, with its options
 and its function ``run``. ``common`` has what several commands share: the options that name a config, and
-the config made from them. ``process`` and ``signals`` set up the process that a command runs in.
+the config made from them. ``process`` and ``signals`` set up the process that a command runs in;
+``completion`` makes scripts for shells.
 
 To add the command ``ding-lite my-command``:
 

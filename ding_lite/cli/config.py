@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
+from typing import TYPE_CHECKING
 
 from ding_lite.cli.common import add_config_options, config_of
+from ding_lite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ding_lite.config.compile import Config
 
 SUMMARY = "show every key of a config, its value and its source"
 DESCRIPTION = """\
@@ -16,6 +22,7 @@ EXAMPLES = """\
 examples:
   ding-lite config -c cartpole_ppo                     the keys of a shipped config
   ding-lite config --env Pendulum-v1 --policy ppg      the keys of PPG, with its defaults
+  ding-lite config -c cartpole_ppo --explain clip      what the keys do whose name has "clip"
   ding-lite config -c cartpole_ppo seed=3 --json > my.json
                                                        a complete config file: train -c my.json
 """
@@ -24,7 +31,13 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite config``."""
     add_config_options(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON file that -c accepts")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print a JSON file that -c accepts")
+    form.add_argument(
+        "--explain",
+        metavar="TEXT",
+        help="print value, type, range and effect of the keys whose path contains TEXT",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,9 +49,30 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(config.as_json(), indent=2))
         return 0
+    if args.explain is not None:
+        return _explain(args.explain, config)
     rows = [(path, repr(value), config.source[path]) for path, value in leaves(plain(config.values))]
     path_width = max(len(path) for path, _, _ in rows)
     value_width = min(40, max(len(value) for _, value, _ in rows))
     for path, value, source in rows:
         print(f"{path:<{path_width}}  {value:<{value_width}}  {source}")
+    return 0
+
+
+def _explain(text: str, config: Config) -> int:
+    from ding_lite.config.compile import plain
+    from ding_lite.config.schema import leaves
+    from ding_lite.tools.key_reference import documented_keys
+
+    values = dict(leaves(plain(config.values)))
+    keys = [entry for entry in documented_keys(config.values) if text in entry.path and entry.path in values]
+    if not keys:
+        raise ConfigError(
+            f"--explain: the path of no key contains {text!r}; without --explain, all are listed"
+        )
+    for entry in keys:
+        rules = f"{entry.type}, {entry.range}" if entry.range else entry.type
+        print(f"{entry.path} = {values[entry.path]!r}    ({rules})")
+        for line in textwrap.wrap(entry.sentences, 100):
+            print(f"    {line}")
     return 0

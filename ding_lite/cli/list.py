@@ -38,12 +38,12 @@ def run(args: argparse.Namespace) -> int:
     for kind in [args.kind] if args.kind else LISTS:
         if args.kind is None:
             print(f"{kind}:")
-        for name, summary in _entries(kind):
+        for name, summary in entries(kind):
             print(f"  {name:<36}{summary}".rstrip())
     return 0
 
 
-def _entries(kind: str) -> list[tuple[str, str]]:
+def entries(kind: str) -> list[tuple[str, str]]:
     """Returns ``(name, summary)`` of each entry of a kind."""
     from ding_lite.config import registry as registries
     from ding_lite.config.files import read_config, shipped_configs

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from ding_lite.cli.completion import install
 from ding_lite.cli.process import (
     flush_output,
     limit_blas_threads,
@@ -87,6 +88,14 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "--install-completion",
+        nargs="?",
+        const="",
+        metavar="SHELL",
+        help="write a script that completes commands, options and keys for bash, zsh or fish, and exit "
+        "(default: the shell of $SHELL)",
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name in COMMANDS:
         module = command_module(name)
@@ -141,6 +150,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"ding_lite {version('ding_lite')}")
         return 0
+    if args.install_completion is not None:
+        return _install_completion(args.install_completion)
     if args.command is None:
         build_parser().print_help()
         return 2
@@ -151,6 +162,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.getcwd())
     with Signals() as args.signals:
         return _run_and_flush(args, owns_process=argv is None)
+
+
+def _install_completion(shell: str) -> int:
+    try:
+        print(install(shell))
+    except DingLiteError as error:
+        print(f"ding-lite: error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
 
 
 def _run_and_flush(args: argparse.Namespace, owns_process: bool) -> int:

@@ -44,8 +44,8 @@ def run_name_faults(name: str, path: str) -> list[str]:
 RUN_CONFIG: dict[str, Any] = dict(
     # Name of the run's folder under runs/; empty: derived from the environment and the policy.
     exp_name=Key("", faults=run_name_faults),
-    seed=Key(0, low=0),
-    max_env_step=Key(1_000_000, low=1),  # env steps to train for
+    seed=Key(0, low=0),  # the source of all random numbers of the run
+    max_env_step=Key(1_000_000, low=1),  # steps to train for, counted over all environments
     max_train_iter=Key(None, (int,), low=1, optional=True),  # optimiser steps to train for
     # Torch's CPU threads. "auto": 1 for vector observations, whose matrices are small; every core for images.
     # The command line applies it; a pipeline in a script only with SerialPipeline(..., own_process=True).
@@ -57,7 +57,7 @@ RUN_CONFIG: dict[str, Any] = dict(
     ),
     logger=dict(
         freq=Key(5_000, low=1),  # env steps between rows in TensorBoard (metrics.csv has every iteration)
-        tensorboard=True,
+        tensorboard=True,  # write tb/ in the run's folder
     ),
 )
 

@@ -61,14 +61,14 @@ CONFIG: dict[str, Any] = dict(
         # One half of the environments steps while the policy acts on the other half, on the cores that the
         # workers leave free.
         double_buffer=False,
-        # Seconds after which a worker that does not answer counts as hung and is killed.
+        # Seconds after which a worker that does not answer to a step counts as hung and is killed.
         step_timeout=Key(300.0, above=0),
-        reset_timeout=Key(300.0, above=0),
-        start_timeout=Key(300.0, above=0),
+        reset_timeout=Key(300.0, above=0),  # as step_timeout, for a reset
+        start_timeout=Key(300.0, above=0),  # as step_timeout, until its environments are made
         # Number of workers that may die, hang or raise, and are replaced, within restart_window steps of the
         # vector; one more ends the run. Collector and evaluator count separately.
         max_restarts=Key(3, low=0),
-        restart_window=Key(100_000, low=1),
+        restart_window=Key(100_000, low=1),  # steps of the vector that max_restarts refers to
     ),
 )
 # Keys of env.manager that are arguments of SubprocessVectorEnv.

@@ -126,30 +126,35 @@ class VAC(ActorCritic):
         small_image_encoder=Key("small_cnn", choices=("small_cnn", "minatar_cnn")),
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
-        # Memory behind each encoder: "lstm" or "gru" with rnn_hidden_size units; None: no memory.
+        # Memory behind each encoder: "lstm" or "gru"; None: no memory.
         rnn=Key(None, choices=tuple(RECURRENT_LAYERS), optional=True),
-        rnn_hidden_size=Key(128, low=1),
-        rnn_layers=Key(1, low=1),
-        # Steps that its units remember at first, from 1 up to this many (chrono init); 2: biases of 0.
+        rnn_hidden_size=Key(128, low=1),  # units of a memory's layer
+        rnn_layers=Key(1, low=1),  # layers of a memory
+        # Steps that the units of a memory remember at first, from 1 up to this many (chrono init); 2: biases
+        # of 0.
         rnn_timescale=Key(64.0, low=2),
         # Dtype that encoders compute in; parameters, heads and losses are float32.
         encoder_dtype=Key("float32", choices=("float32", "bfloat16")),
-        # None: tanh, or relu if the observations have images.
+        # Activation of hidden layers; None: tanh, or relu if the observations have images.
         activation=Key(None, choices=tuple(ACTIVATIONS), optional=True),
-        # Widths of the hidden layers of each head, before its last linear layer.
+        # Widths of the policy head's hidden layers, before its last linear layer.
         actor_head_hidden_size_list=Key([], low=1),
-        critic_head_hidden_size_list=Key([], low=1),
-        # Of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled to them).
+        critic_head_hidden_size_list=Key([], low=1),  # as actor_head_hidden_size_list, of the value head
+        # Distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled
+        # to them).
         box_distribution=Key("normal", faults=box_distribution_faults),
         # Source of the std of Box actions: a free parameter, the features, or fixed_sigma_value.
         sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
-        fixed_sigma_value=Key(0.3, above=0),
+        fixed_sigma_value=Key(0.3, above=0),  # std with sigma_type="fixed", in units of the raw action
         # Bound on the mean of Box actions: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5); None: no bound.
         bound_type=Key(None, choices=("tanh", "soft"), optional=True),
         # Initial weights: "orthogonal", "normed" (as the PPG authors') or "torch" (the default of torch).
         init=Key("orthogonal", choices=("orthogonal", "normed", "torch")),
-        # Gains of the orthogonal init: of hidden layers, the last policy layer and the last value layer.
-        init_gain=dict(hidden=Key(2**0.5, above=0), policy=Key(0.01, above=0), value=Key(1.0, above=0)),
+        init_gain=dict(
+            hidden=Key(2**0.5, above=0),  # gain of the orthogonal init of hidden layers
+            policy=Key(0.01, above=0),  # gain of the last layer of the policy
+            value=Key(1.0, above=0),  # gain of the last layer of the value
+        ),
         # Keys of DI-engine that other keys replace.
         norm_type=Key(None, fixed_because="ding_lite's networks have no normalisation layers"),
         impala_cnn_encoder=Key(False, fixed_because="write encoder={'type': 'impala_cnn'}"),

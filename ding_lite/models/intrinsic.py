@@ -67,14 +67,13 @@ class IntrinsicReward(nn.Module):
 
     # Keys of policy.intrinsic that all intrinsic rewards have; ``policies.intrinsic`` uses them.
     config: dict[str, Any] = dict(
-        # Of the advantages of the environment's reward and of the intrinsic one, in their sum.
-        extrinsic_weight=Key(2.0, low=0),
-        weight=Key(1.0, low=0),
-        discount_factor=Key(0.99, low=0, below=1),  # of intrinsic returns, which never end
-        epoch_per_collect=Key(4, low=1),  # passes over each rollout
-        update_proportion=Key(0.25, above=0, high=1),  # of the steps that ``loss`` is trained on
-        learning_rate=Key(1e-4, above=0),
-        obs_clip=Key(5.0, above=0),  # after the scaling of observations, images among them
+        extrinsic_weight=Key(2.0, low=0),  # weight of the advantages of the environment's reward
+        weight=Key(1.0, low=0),  # weight of the advantages of the intrinsic reward
+        discount_factor=Key(0.99, low=0, below=1),  # discount of intrinsic returns, which never end
+        epoch_per_collect=Key(4, low=1),  # passes of its networks over each rollout
+        update_proportion=Key(0.25, above=0, high=1),  # share of the steps that ``loss`` is trained on
+        learning_rate=Key(1e-4, above=0),  # step size of Adam for its networks
+        obs_clip=Key(5.0, above=0),  # bound of its scaled observations, images among them
     )
 
     def __init__(self, obs_space: gym.Space, action_space: gym.Space) -> None:
@@ -102,9 +101,10 @@ class RND(IntrinsicReward):
     """
 
     config = dict(
-        feature_size=Key(128, low=1),  # number of features K
-        # As those of policy.model, of both networks; the predictor has two more layers of feature_size.
+        feature_size=Key(128, low=1),  # features of the random network
+        # As policy.model.encoder, of both networks; the predictor has two more layers of feature_size.
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
+        # As policy.model.encoder_hidden_size_list, of both networks.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
     )
 

@@ -42,21 +42,26 @@ class ActorCriticPolicy(Policy):
     """
 
     config: dict[str, Any] = dict(
+        # DI-engine's. Read from the environment; if it is given, it must agree.
         action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
-        # An intrinsic reward, such as dict(type="rnd"); ``models.intrinsic`` declares its other keys.
-        intrinsic=dict(type=Key(None, (str, object), optional=True)),
+        intrinsic=dict(
+            # An intrinsic reward: "rnd", a name that you registered, or "package.module:Class"; None: none.
+            # Its class declares its other keys (``models.intrinsic``).
+            type=Key(None, (str, object), optional=True),
+        ),
         nstep_return=False,  # value targets of nstep steps, instead of those of GAE
-        nstep=Key(3, low=1),
+        nstep=Key(3, low=1),  # with nstep_return: rewards in a value target
         learn=dict(
-            learning_rate=Key(3e-4, above=0),
+            learning_rate=Key(3e-4, above=0),  # step size of Adam, before its schedule
             value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
             # Factor on the weight of earlier targets in value_norm at each iteration; 1: all have equal
             # weight.
             value_norm_decay=Key(0.95, low=0, high=1),
             ignore_done=False,  # treat every termination as a truncation
-            # Models with memory: rows of the sequences that rollouts are cut into, through which gradients
-            # go, and rows before them, without a loss, that bring stored memories up to date.
+            # Models with memory: rows of the sequences that rollouts are cut into; gradients go back through
+            # a sequence and no further.
             sequence_length=Key(64, low=1),
+            # Models with memory: rows before a sequence, without a loss, that bring its memory up to date.
             burn_in=Key(0, low=0),
         ),
         collect=dict(
@@ -65,19 +70,21 @@ class ActorCriticPolicy(Policy):
             n_episode=Key(None, (int,), low=1, optional=True),
             # Steps of the segments that advantages are computed over; 0 and 1: the whole rollout.
             unroll_len=Key(1, low=0, high=10_000),
-            discount_factor=Key(0.99, low=0, high=1),
+            discount_factor=Key(0.99, low=0, high=1),  # gamma: weight of the next step's value
+            # Lambda of the advantages: 0 is one step's error (low variance), 1 the whole return (no bias).
             gae_lambda=Key(0.95, low=0, high=1),
         ),
         normalize=dict(
             # Scale observations to mean 0 and std 1. Statistics begin with obs_samples random steps before
             # training; True: they are updated after each iteration, "initial": they stay.
             obs=Key(False, choices=(False, True, "initial")),
-            obs_samples=Key(1000, low=2),
-            obs_clip=Key(10.0, above=0),
+            obs_samples=Key(1000, low=2),  # random steps, over all environments, before training
+            obs_clip=Key(10.0, above=0),  # scaled observations are clipped to -obs_clip .. obs_clip
             reward=False,  # divide rewards by the std of the discounted return
             # Discount of that return; None: collect.discount_factor.
             reward_discount=Key(None, (float,), low=0, high=1, optional=True),
-            reward_clip=Key(None, (float,), above=0, optional=True),  # after the scaling, for training
+            # Training rewards are clipped to -reward_clip .. reward_clip, after the scaling; None: no clip.
+            reward_clip=Key(None, (float,), above=0, optional=True),
         ),
     )
 

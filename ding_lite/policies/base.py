@@ -71,8 +71,10 @@ class Policy:
     """
 
     config: dict[str, Any] = dict(
+        # "ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy", a name that you registered, or
+        # "package.module:Class".
         type=Key("ppo", (str, object)),
-        device="auto",  # auto, cpu, cuda, cuda:N or mps
+        device="auto",  # auto, cpu, cuda, cuda:N or mps; auto is a GPU if there is one
         cuda=Key(None, (bool,), optional=True),  # DI-engine's: True is device="cuda"
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,
@@ -83,15 +85,20 @@ class Policy:
         ),
         multi_agent=Key(False, fixed_because="multi-agent training is not built yet"),
         model=dict(
+            # The model: a registered name, or "package.module:Class".
             type=Key("vac", (str, object)),
-            # DI-engine's keys. Spaces are read from the environment; if these are given, they must agree.
+            # DI-engine's. Spaces are read from the environment; if this is given, it must agree.
             obs_shape=Key(None, (int, list), optional=True),
+            # As obs_shape, of actions.
             action_shape=Key(None, (int, list), optional=True),
+            # As obs_shape, the kind of actions.
             action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
         ),
         learn=dict(resume_training=Key(False, fixed_because="a run is resumed with --resume")),
-        # Env steps between evaluations, at the first boundary past each multiple; 0: only at the end.
-        eval=dict(eval_freq=Key(10_000, low=0)),
+        eval=dict(
+            # Env steps between evaluations, at the first boundary past each multiple; 0: only at the end.
+            eval_freq=Key(10_000, low=0),
+        ),
     )
 
     def __init__(

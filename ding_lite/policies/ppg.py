@@ -64,18 +64,21 @@ class PPGPolicy(PPOPolicy):
             adv_norm="batch",
             epoch_per_collect=Key(10, fixed_because=TWO_EPOCHS),
             reuse=Key(3.0, fixed_because=TWO_EPOCHS + "; off-policy it is the mean number of uses"),
-            # E_pi and E_V; off-policy the mean number of uses of a transition. If both buffers have the same
-            # limits, one loop and one Adam serve both losses. Else the value's epochs come first, and each
-            # loss has its own Adam.
+            # E_pi: passes of the policy over each rollout; off-policy the mean number of uses of a
+            # transition. If both buffers have the same limits, one loop and one Adam serve both losses. Else
+            # the value's epochs come first, and each loss has its own Adam.
             actor_epoch_per_collect=Key(1, low=1),
-            critic_epoch_per_collect=Key(1, low=1),
+            critic_epoch_per_collect=Key(1, low=1),  # E_V: as actor_epoch_per_collect, of the value
             aux_freq=Key(8, low=1),  # N_pi: iterations between auxiliary phases
-            aux_train_epoch=Key(6, low=0),  # E_aux; 0: no auxiliary phase
+            aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
             aux_bc_weight=Key(1.0, low=0),  # beta_clone, the weight of KL(pi_old || pi)
-            aux_value_weight=Key(1.0, low=0),  # of the value network's own error
-            aux_learning_rate=Key(None, (float,), above=0, optional=True),  # None: learning_rate
-            aux_batch_size=Key(None, (int,), low=1, optional=True),  # samples; None: batch_size
-            aux_grad_accum=Key(1, low=1),  # parts that a minibatch goes through the network in
+            aux_value_weight=Key(1.0, low=0),  # weight of the value network's own error in that phase
+            # Learning rate of the auxiliary phase; None: learning_rate.
+            aux_learning_rate=Key(None, (float,), above=0, optional=True),
+            # Samples in a minibatch of the auxiliary phase; None: batch_size.
+            aux_batch_size=Key(None, (int,), low=1, optional=True),
+            # Parts that such a minibatch goes through the network in, to save memory.
+            aux_grad_accum=Key(1, low=1),
             allow_raw_values=False,  # train without any scale of the values: the KL will not hold
         ),
         other=dict(

@@ -71,46 +71,51 @@ class PPOPolicy(ActorCriticPolicy):
             reuse=Key(3.0, above=0),  # off-policy: mean number of uses of a transition
             # Off-policy: clip around the policy of this iteration's start, or around the one that collected.
             proximal=Key("decoupled", choices=("decoupled", "behaviour")),
-            weight_bound=Key(2.0, low=1),  # of pi_prox / mu in the decoupled objective
+            weight_bound=Key(2.0, low=1),  # off-policy: upper bound of a sample's weight pi_prox / mu
             weight_decay=Key(0.0, fixed_because="Adam has none here"),
             # Normalise advantages: in each minibatch (True is the same), over the whole pass, or not.
             adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
-            adam_eps=Key(1e-5, above=0),
-            value_weight=Key(0.5, low=0),
-            # Entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
+            adam_eps=Key(1e-5, above=0),  # epsilon of Adam
+            value_weight=Key(0.5, low=0),  # weight of the value loss 0.5 (V - R)^2
+            # Weight of the entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
             entropy_weight=Key(None, (float,), low=0, optional=True),
-            clip_ratio=Key(0.2, above=0),
-            dual_clip=Key(None, (float,), above=1, optional=True),  # bound for A < 0, such as 3.0
+            clip_ratio=Key(0.2, above=0),  # epsilon: the ratio gains nothing outside of 1 - eps .. 1 + eps
+            # Bound of the ratio where the advantage is negative, such as 3.0 (arXiv:1912.09729); None: none.
+            dual_clip=Key(None, (float,), above=1, optional=True),
             # Clips the value this far from its old estimate, in the units of the loss; None: no clip.
             value_clip=Key(None, (float,), above=0, optional=True),
-            value_loss=Key("mse", choices=("mse", "smooth_l1")),
+            value_loss=Key("mse", choices=("mse", "smooth_l1")),  # smooth_l1 is linear for errors above 1
             # In place of the clip: this times KL(pi_old || pi) over the whole distribution.
             kl_penalty=Key(None, (float,), above=0, optional=True),
             # kl_penalty is then the first value of a coefficient that is halved where KL(pi_old || pi) of an
             # iteration is below kl_target / 1.5, and doubled where it is above 1.5 kl_target.
             kl_target=Key(None, (float,), above=0, optional=True),
-            # This times KL(pi || pi_ref) to a frozen policy, that of the run or checkpoint
-            # pretrained_model_path, is added to the loss. "exact" is over the whole distribution; k1, k2, k3
-            # are estimates by the actions taken (rl.losses.kl_estimate; the mean gradient of k1 is 0).
+            # Weight of KL(pi || pi_ref) to the frozen policy of pretrained_model_path, added to the loss.
             kl_beta=Key(0.0, low=0),
+            # That KL: "exact" is over the whole distribution; k1, k2, k3 are estimates by the actions taken
+            # (rl.losses.kl_estimate; the mean gradient of k1 is 0).
             kl_type=Key("exact", choices=("exact", "k1", "k2", "k3")),
+            # The run or checkpoint of the frozen policy that kl_beta refers to.
             pretrained_model_path=Key(None, (str,), optional=True),
-            target_kl=Key(None, (float,), above=0, optional=True),  # policy stops above 1.5 times it
+            # Epochs of the policy end when the KL of an epoch exceeds 1.5 times this; None: they do not.
+            target_kl=Key(None, (float,), above=0, optional=True),
+            # Gradients are scaled to a norm ("clip_norm") or clipped each ("clip_value"); None: no bound.
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
-            grad_clip_value=Key(0.5, above=0),
+            grad_clip_value=Key(0.5, above=0),  # the largest norm, or the largest absolute value
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
             # torch.compile for gradient steps: True for all; "no_closed_form" for steps without a closed
             # form, on the CPU; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
-            # How each coefficient changes over schedule_env_step, down to its final share.
+            # How the learning rate changes over schedule_env_step.
             lr_schedule=Key("constant", choices=SCHEDULES),
-            lr_final=Key(0.0, low=0),
-            clip_schedule=Key("constant", choices=SCHEDULES),  # of clip_ratio and value_clip alike
-            clip_final=Key(0.0, low=0),
-            entropy_schedule=Key("constant", choices=SCHEDULES),
-            entropy_final=Key(0.0, low=0),
-            schedule_env_step=Key(None, (int,), low=1, optional=True),  # None: the config's max_env_step
-            # DI-engine's, which are said elsewhere here or not built.
+            lr_final=Key(0.0, low=0),  # share of the learning rate at the end of its schedule
+            clip_schedule=Key("constant", choices=SCHEDULES),  # how clip_ratio and value_clip change
+            clip_final=Key(0.0, low=0),  # share of the clip range at the end of its schedule
+            entropy_schedule=Key("constant", choices=SCHEDULES),  # how entropy_weight changes
+            entropy_final=Key(0.0, low=0),  # share of the entropy weight at the end of its schedule
+            # Env steps after which schedules have reached their end; None: the config's max_env_step.
+            schedule_env_step=Key(None, (int,), low=1, optional=True),
+            # DI-engine's keys that other keys replace.
             lr_scheduler=Key(None, fixed_because="write lr_schedule='linear' and lr_final"),
             ppo_param_init=Key(True, fixed_because="write policy.model.init='torch' for torch's own"),
         ),
@@ -119,8 +124,8 @@ class PPOPolicy(ActorCriticPolicy):
                 replay_buffer_size=Key(10_000, low=1),  # transitions; the oldest rollouts leave first
                 max_use=Key(3, low=1),  # draws of one transition
                 max_staleness=Key(4, low=0),  # iterations after its own that a transition is drawn in
-                alpha=Key(0.6, low=0, high=1),
-                beta=Key(0.4, low=0, high=1),
+                alpha=Key(0.6, low=0, high=1),  # exponent of priorities: 0 draws uniformly
+                beta=Key(0.4, low=0, high=1),  # exponent of priority_IS_weight: 1 corrects the draws in full
             ),
         ),
     )

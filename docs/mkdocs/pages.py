@@ -1,0 +1,221 @@
+"""What the site says from the code: keys, commands, names, configs, examples.
+
+A page has ``<!-- generated: FUNCTION -->`` where the Markdown of a function of this file belongs.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import ding_lite
+from ding_lite.cli import build_parser
+from ding_lite.cli.list import LISTS, entries
+from ding_lite.tools.key_reference import DocumentedKey, documented_keys
+
+# Names with an underscore or a dot, quoted strings, and what is code already.
+CODE = re.compile(r"``[^`]+``|`[^`]+`|\"[^\"]*\"|\b[A-Za-z]\w*(?:[._]\w+)+(?:=(?:\w+|\"[^\"]*\"))?")
+ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`~?(?:[\w.]*\.)?(\w+)`")
+ROOT = Path(__file__).parents[2]
+POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
+DOCUMENTS = (
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "benchmarks/RESULTS.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "benchmarks/curves").glob("*.png")),
+)
+# The titles of sections, and what is in them. Keys of other sections are listed under the section above them.
+SECTIONS = {
+    "": "The run",
+    "checkpoint": "Checkpoints",
+    "logger": "Logs",
+    "env": "Environments",
+    "env.manager": "What steps the environments",
+    "policy": "The policy",
+    "policy.model": "The networks",
+    "policy.learn": "Learning",
+    "policy.collect": "Collecting",
+    "policy.eval": "Evaluation",
+    "policy.normalize": "Scales of observations and rewards",
+    "policy.intrinsic": "Intrinsic reward",
+    "policy.other.replay_buffer": "The replay buffer",
+}
+
+
+@dataclass
+class KeyOfPolicies:
+    """A key of several policies, which may differ in its rules or lack it."""
+
+    by_policy: dict[str, DocumentedKey] = field(default_factory=dict)
+
+    def free(self) -> dict[str, DocumentedKey]:
+        """Returns the key for the policies that accept more than one value of it."""
+        return {name: entry for name, entry in self.by_policy.items() if not entry.key.fixed_because}
+
+
+def all_keys() -> dict[str, KeyOfPolicies]:
+    """Returns every key of the four policies by its path."""
+    keys: dict[str, KeyOfPolicies] = {}
+    for name in POLICIES:
+        for entry in documented_keys({"policy": {"type": name}}):
+            keys.setdefault(entry.path, KeyOfPolicies()).by_policy[name] = entry
+    return keys
+
+
+def keys() -> str:
+    """Returns a section for each section of a config, with its keys."""
+    found = all_keys()
+    lines: list[str] = []
+    for section, title in SECTIONS.items():
+        lines += ["", f"## {title}", "", f"Section `{section}`." if section else "The top level of a config."]
+        for path, key in found.items():
+            if _section_of(path) == section and key.free():
+                lines += _key_lines(path, key)
+    lines += [
+        "",
+        "## Keys with one value",
+        "",
+        "These keys are there for configs of DI-engine. Each accepts its value and no other.",
+        "",
+        "| key | value | why |",
+        "|---|---|---|",
+    ]
+    for path, key in found.items():
+        fixed = {n: e for n, e in key.by_policy.items() if e.key.fixed_because}
+        if fixed:
+            entry = next(iter(fixed.values()))
+            note = "" if len(fixed) == len(POLICIES) else f" ({_names(fixed)})"
+            lines.append(f"| `{path}`{note} | `{entry.key.default!r}` | {_inline(entry.sentences)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _section_of(path: str) -> str:
+    """Returns the section that a key is listed under: the longest one that its path begins with."""
+    return max((s for s in SECTIONS if not s or path.startswith(f"{s}.")), key=len)
+
+
+def _key_lines(path: str, key: KeyOfPolicies) -> list[str]:
+    """Returns the Markdown of one key: a heading, a line of facts, and its effect."""
+    free = key.free()
+    entry = next(iter(free.values()))
+    facts = [entry.type.replace("|", "\\|")]
+    if entry.range:
+        facts.append(entry.range)
+    facts.append(_defaults(free))
+    if len(free) < len(POLICIES):
+        facts.append(f"only {_names(free)}")
+    return [
+        "",
+        f"#### `{path}` {{ #{path} .key }}",
+        "",
+        " · ".join(facts),
+        "{ .facts }",
+        "",
+        _inline(entry.sentences),
+    ]
+
+
+def _defaults(entries: dict[str, DocumentedKey]) -> str:
+    """Returns "default `0.0003`, for ppg `0.0005`"."""
+    by_value: dict[str, dict[str, DocumentedKey]] = {}
+    for name, entry in entries.items():
+        by_value.setdefault(repr(entry.key.default), {})[name] = entry
+    (first, _), *others = by_value.items()
+    return ", ".join([f"default `{first}`", *(f"for {_names(names)} `{value}`" for value, names in others)])
+
+
+def _names(policies: dict[str, DocumentedKey]) -> str:
+    return " and ".join(f"`{name}`" for name in policies)
+
+
+def _inline(text: str) -> str:
+    """Returns a comment of the code as Markdown: names of keys and quoted values as code, no markup else."""
+    parts = []
+    end = 0
+    for match in CODE.finditer(text):
+        parts += [_escaped(text[end : match.start()]), f"`{match[0].strip('`')}`".replace("|", "\\|")]
+        end = match.end()
+    return "".join([*parts, _escaped(text[end:])])
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([*_|<>\[\]])", r"\\\1", text)
+
+
+def as_markdown(text: str) -> str:
+    """Returns a docstring, which is written for `help()`, with the roles and literal blocks of Markdown."""
+    text = re.sub(r"``([^`]+)``", r"`\1`", ROLE.sub(r"`\1`", text))
+    return re.sub(r"::$", ":", text, flags=re.MULTILINE)
+
+
+def commands() -> str:
+    """Returns the help of every command."""
+    os.environ["COLUMNS"] = "100"  # argparse wraps its help at the width of a terminal
+    parser = build_parser()
+    lines = ["```text", parser.format_help().rstrip(), "```"]
+    for action in parser._subparsers._group_actions if parser._subparsers else ():
+        for name, command in dict(action.choices or {}).items():
+            lines += ["", f"## ding-lite {name}", "", "```text", command.format_help().rstrip(), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def names() -> str:
+    """Returns a table for every kind of registered name."""
+    lines: list[str] = []
+    for kind in LISTS:
+        if kind == "configs":
+            continue
+        lines += ["", f"## {kind.capitalize()}", "", "| name | |", "|---|---|"]
+        lines += [f"| `{name}` | {_inline(summary)} |" for name, summary in entries(kind)]
+    return "\n".join(lines) + "\n"
+
+
+def configs_page() -> str:
+    """Returns the page with every shipped config."""
+    lines = [
+        "# Shipped configs",
+        "",
+        "`ding-lite train -c NAME` trains with one of these, `ding-lite config -c NAME` prints its keys.",
+    ]
+    for name, summary in entries("configs"):
+        code = (ROOT / "configs" / f"{name}.py").read_text().rstrip()
+        lines += ["", f"## {name} {{ #{name} }}", "", f"{_inline(summary)}.", "", "```python", code, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def examples_page() -> str:
+    """Returns the page with every example."""
+    lines = ["# Examples", "", "Each is one file of the folder `examples/`, and each is run by the tests."]
+    for file in sorted((ROOT / "examples").glob("*.py")):
+        code = file.read_text()
+        summary = (ast.get_docstring(ast.parse(code)) or "").split("\n")[0]
+        lines += [
+            "",
+            f"## {file.stem.replace('_', ' ').capitalize()}",
+            "",
+            summary,
+            "",
+            "```python",
+            code.rstrip(),
+            "```",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def public_names() -> str:
+    """Returns a table with the names that the library offers at its top."""
+    lines = ["| name | | defined in |", "|---|---|---|"]
+    for name in ding_lite.__all__:
+        value = getattr(ding_lite, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            home, summary = value.__module__, (inspect.getdoc(value) or "").split("\n")[0]
+        else:
+            home, summary = type(value).__module__, inspect.getdoc(type(value)) or ""
+        lines.append(f"| `{name}` | {_inline(as_markdown(summary.splitlines()[0]))} | `{home}` |")
+    return "\n".join(lines) + "\n"
