@@ -104,11 +104,10 @@ def find_runs(folder: Path) -> list[Path]:
     return found
 
 
-def natural(text: object) -> list[tuple[int, str]]:
+def natural(text: object) -> list[tuple[int, int, str]]:
     """Returns a key that sorts numbers in a text by their value: run_2 before run_10."""
-    return [
-        (int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(text)) if part
-    ]
+    parts = filter(None, re.split(r"([0-9]+)", str(text)))
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def runs_of(argument: str | Path) -> list[Path]:
@@ -276,7 +275,7 @@ def _started(folder: Path) -> str | None:
 
 
 ORDERS: dict[str, Callable[[ListedRun], Any]] = {
-    "started": lambda run: ([-ord(letter) for letter in run.started or ""], natural(run.folder)),
+    "started": lambda run: (run.started is None, [-ord(letter) for letter in run.started or ""]),
     "score": lambda run: (run.score is None, -(run.score or 0.0)),
     "steps": lambda run: -run.env_step,
     "name": lambda run: natural(run.folder),
@@ -301,7 +300,7 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
         alike = [other for line, other in lines if other and _task_of(line) == _task_of(run)]
         differs = {key: settings.get(key) for key in distinguishing_keys([alike])} if settings else {}
         runs.append(run._replace(differs=differs))
-    return sorted(runs, key=ORDERS[order])
+    return sorted(sorted(runs, key=ORDERS["name"]), key=ORDERS[order])
 
 
 def _task_of(run: ListedRun) -> tuple[str | None, str | None]:

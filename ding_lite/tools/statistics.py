@@ -2,8 +2,8 @@
 
 They are those of "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv:2108.13264).
 The scores of a group are one array per task, with one score per run: ``[(n_1,), (n_2,), ...]``. Each task
-counts the same, however many runs it has. Each function also accepts leading dims, and computes one result for
-each of their elements; the bootstrap passes its resamples this way.
+counts the same, however many runs it has. Each function also accepts leading dims, and computes one result
+for each of their elements; the bootstrap passes its resamples this way.
 """
 
 from __future__ import annotations
