@@ -376,8 +376,9 @@ def shared(settings: Sequence[dict[str, Any]]) -> list[str]:
 def distinguishing_keys(tasks: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
     """Returns the keys whose values distinguish the configs of each task from each other.
 
-    The policy and the environment come first, then the first keys that distinguish further configs: a key
-    that follows from those before it would only make a label longer.
+    The policy and the environment come first, if they are not the same in all configs. Then come the first
+    keys that distinguish further configs: a key that follows from those before it would only make a label
+    longer.
 
     Args:
         tasks: the settings of the configs that are to be distinguished, for each task.
@@ -390,7 +391,7 @@ def distinguishing_keys(tasks: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
         return sum(len({repr([flat.get(key) for key in chosen]) for flat in task}) for task in tasks)
 
     for key in dict.fromkeys([*HEADLINE_KEYS, *every_key]):
-        varies = key in HEADLINE_KEYS and classes([key]) > len(tasks)
+        varies = key in HEADLINE_KEYS and len({repr(flat.get(key)) for task in tasks for flat in task}) > 1
         if varies or classes([*keys, key]) > classes(keys):
             keys.append(key)
     return keys
