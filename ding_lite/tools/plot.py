@@ -300,7 +300,8 @@ def add_texts(figure: Figure, labels: Sequence[str], notes: Sequence[str], title
 
     figure.supxlabel("\n".join(notes), fontsize=7, color="0.35", parse_math=False)
     handles = [Line2D([], [], **STYLES[index % len(STYLES)], linewidth=1.5) for index in range(len(labels))]
-    cols = max(1, min(len(labels), 3)) if max(map(len, labels), default=0) <= 40 else 1
+    longest = max(map(len, labels), default=0)
+    cols = max(1, min(len(labels), 4 if longest <= 20 else 3 if longest <= 40 else 1))
     if not (labels or title):
         return
     legend = figure.legend(

@@ -148,6 +148,32 @@ def test_interval_contains_the_truth_as_often_as_the_bootstrap_of_so_few_runs_ca
     assert 0.87 < inside / 200 < 0.99
 
 
+def columns(rows):
+    return list(np.array(rows).T)
+
+
+OURS = columns(
+    [
+        *([0.6, 0.66, 0.55], [0.42, 0.51, 0.4], [0.61, 0.87, 0.5], [0.48, 0.7, 0.67]),
+        *([0.62, 0.41, 0.59], [0.74, 0.33, 0.51], [0.22, 0.34, 0.23], [0.55, 0.35, 0.65]),
+    ]
+)
+THEIRS = columns([[0.55, 0.44, -0.26], [0.34, 0.49, 0.53], [0.04, 0.36, 0.21], [0.26, 0.82, 0.26]])
+
+
+def test_results_are_those_of_rliable():
+    """rliable 1.2.0 with NumPy 2.4.6, arch 7.2.0 and pandas 2.3.3; 50,000 resamples in the intervals."""
+    assert aggregate_iqm(OURS) == pytest.approx(0.5291666666666667)
+    assert aggregate_iqm(THEIRS) == pytest.approx(0.3583333333333334)
+    assert statistics.mean(OURS) == pytest.approx(0.52125)
+    assert probability_of_improvement(OURS, THEIRS) == pytest.approx(0.703125)
+    np.testing.assert_allclose(
+        performance_profile(OURS, np.array([0.2, 0.5, 0.61, 0.8])), [1, 14 / 24, 7 / 24, 1 / 24]
+    )
+    np.testing.assert_allclose(interval(aggregate_iqm, OURS), [0.4525, 0.59916667], atol=0.008)
+    np.testing.assert_allclose(interval(aggregate_iqm, THEIRS), [0.24333333, 0.47833333], atol=0.008)
+
+
 # Curves
 
 
