@@ -59,7 +59,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["ding_lite", "ding_lite.*"]),
-    package_data={"ding_lite": ["py.typed"]},
+    package_data={"ding_lite": ["py.typed", "tools/compare/page.html"]},
     cmdclass={"build_py": BuildWithConfigs},
     install_requires=[
         "torch>=2.10",

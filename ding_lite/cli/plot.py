@@ -9,8 +9,9 @@ SUMMARY = "draw learning curves of runs"
 DESCRIPTION = """\
 Draws the learning curves of runs: return and episode length, in training and evaluation.
 
-Runs whose configs differ only in the seed are drawn as one curve: their mean, and from three
-seeds on its 95 % bootstrap interval. Needs matplotlib: pip install "ding_lite[plot]".
+Runs whose configs differ only in the seed, or in the limits of the run, are drawn as one
+curve: their mean, and from three seeds on its 95 % bootstrap interval.
+Needs matplotlib: pip install "ding_lite[plot]".
 """
 EXAMPLES = """\
 examples:
@@ -22,13 +23,18 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite plot``."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folders of runs")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="runs, folders with runs in them, or quoted patterns of such"
+    )
     parser.add_argument(
         "-o",
         "--output",
         default="curves.png",
         metavar="FILE",
         help="the picture: a .png, .pdf or .svg file (default: curves.png)",
+    )
+    parser.add_argument(
+        "--iqm", action="store_true", help="draw the interquartile mean of the seeds instead of their mean"
     )
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the figure (default: what the runs have in common)"
@@ -39,5 +45,6 @@ def run(args: argparse.Namespace) -> int:
     """Draws the runs and prints the path of the picture."""
     from ding_lite.tools.plot import plot_runs
 
-    print(plot_runs([Path(folder) for folder in args.runs], Path(args.output), title=args.title))
+    statistic = "iqm" if args.iqm else "mean"
+    print(plot_runs(args.runs, Path(args.output), statistic=statistic, title=args.title))
     return 0

@@ -119,3 +119,22 @@ def open_locked(file: Path) -> TextIO:
         except OSError:  # a file system without locks: two runs in the folder are not noticed
             pass
     return stream
+
+
+def is_locked(file: Path) -> bool:
+    """Returns whether the lock of :func:`open_locked` is held, by this process or another.
+
+    False where the system has no locks, or the file cannot be read. The lock is tried, and released at once.
+    """
+    if os.name != "posix":
+        return False
+    import fcntl
+
+    try:
+        with file.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

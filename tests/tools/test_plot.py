@@ -1,9 +1,7 @@
-"""Learning curves: the numbers that are drawn, how runs are grouped, the file, and every error."""
+"""Learning curves: the numbers that are drawn, the file, and every error."""
 
 from __future__ import annotations
 
-import csv
-import json
 import subprocess
 import sys
 import threading
@@ -12,49 +10,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from written_runs import write_run
 
 from ding_lite.errors import ConfigError
 from ding_lite.tools.plot import (
+    COLUMNS,
     PANELS,
     Curve,
-    Group,
-    Run,
-    bootstrap_interval,
     common_grid,
     curve,
     draw,
     format_count,
-    group_runs,
     plot_runs,
-    read_run,
 )
+from ding_lite.tools.runs import Group, Run, group_runs
+from ding_lite.tools.runs import read_run as read
 
 TRAIN_RETURN, TRAIN_LENGTH, EVAL_RETURN, EVAL_LENGTH = PANELS
-HEADER = ["env_step", "iteration", "collect/episode_return", "collect/episode_length_max", "time/note"]
-EVAL_HEADER = ["eval/episode_return_mean", "eval/episode_return_std", "eval/episode_length_max"]
 
 
-def write_run(
-    folder: Path, *, seed: int = 0, returns: list[float] | None = None, every: int = 2, step: int = 1000,
-    policy: str = "ppo", env_id: str = "CartPole-v1", learn: dict[str, Any] | None = None,
-) -> Path:  # fmt: skip
-    """Writes a run whose iteration i ends at (i + 1) * step, evaluated ``every`` iterations (0: never)."""
-    folder.mkdir(parents=True)
-    config = {
-        "exp_name": folder.name,
-        "seed": seed,
-        "env": {"env_id": env_id, "type": "gymnasium"},
-        "policy": {"type": policy, "learn": learn or {"learning_rate": 0.001}},
-    }
-    (folder / "config.json").write_text(json.dumps({"config": config, "source": {}}))
-    with (folder / "metrics.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(HEADER + EVAL_HEADER)
-        for index, value in enumerate(returns or [10.0, 20.0, 15.0, 40.0]):
-            evaluated = every and (index + 1) % every == 0
-            cells = [value + 5, 2.5, 2 * value] if evaluated else ["", "", ""]
-            writer.writerow([(index + 1) * step, index, value, 3 * value, "not a number", *cells])
-    return folder
+def read_run(folder: Path, x: str = "env_step") -> Run:
+    return read(folder, x, COLUMNS)
 
 
 def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
@@ -165,32 +141,6 @@ def test_three_seeds_have_a_mean_and_a_band():
     assert len(figure.axes[0].collections) == 1
 
 
-def test_the_interval_of_equal_seeds_has_no_width():
-    curve_of_one = np.random.default_rng(1).normal(size=50)
-    low, high = bootstrap_interval(np.tile(curve_of_one, (5, 1)))
-    np.testing.assert_array_equal(low, curve_of_one)
-    np.testing.assert_array_equal(high, curve_of_one)
-
-
-@pytest.mark.parametrize("seeds", [3, 5, 20])
-def test_the_interval_covers_the_mean_and_repeats_itself(seeds):
-    values = np.random.default_rng(seeds).exponential(size=(seeds, 200))
-    low, high = bootstrap_interval(values)
-    assert np.all(low < values.mean(axis=0))
-    assert np.all(values.mean(axis=0) < high)
-    assert np.all(values.min(axis=0) <= low + 1e-12)
-    assert np.all(high <= values.max(axis=0) + 1e-12)
-    np.testing.assert_array_equal(bootstrap_interval(values), (low, high))
-
-
-def test_the_interval_agrees_with_the_normal_one_and_contains_the_truth():
-    values = np.random.default_rng(0).normal(size=(30, 400))
-    low, high = bootstrap_interval(values)
-    width = 2 * 1.96 * values.std(axis=0) / np.sqrt(30)
-    np.testing.assert_allclose((high - low).mean(), width.mean(), rtol=0.03)
-    assert 0.90 < np.mean((low < 0) & (high > 0)) < 0.98
-
-
 def test_seeds_are_interpolated_on_the_range_they_share():
     first = Run(
         Path("a"), {"seed": 0}, np.array([0.0, 10, 20]), {TRAIN_RETURN.column: np.array([0.0, 10, 20])}
@@ -234,46 +184,6 @@ def test_seeds_without_data_are_reported(tmp_path):
 
 
 # Groups and labels
-
-
-def label(tmp_path: Path, *runs: dict[str, Any]) -> list[str]:
-    folders = [write_run(tmp_path / f"run{index}", **each) for index, each in enumerate(runs)]
-    return [group.label for group in group_runs([read_run(folder) for folder in folders])]
-
-
-def test_the_seeds_of_one_config_are_one_group(tmp_path):
-    assert label(tmp_path, *({"seed": seed} for seed in range(5))) == ["ppo, CartPole-v1, n=5 seeds"]
-
-
-def test_a_run_alone_names_its_seed(tmp_path):
-    assert label(tmp_path, {"seed": 3}) == ["ppo, CartPole-v1, seed 3"]
-
-
-def test_labels_say_only_what_differs(tmp_path):
-    runs = [{"policy": policy, "seed": seed} for seed in (0, 1) for policy in ("ppo", "ppg")]
-    assert label(tmp_path / "policy", *runs) == ["ppo, n=2 seeds", "ppg, n=2 seeds"]
-    runs = [{"env_id": env_id} for env_id in ("CartPole-v1", "Acrobot-v1")]
-    assert label(tmp_path / "env", *runs) == ["CartPole-v1, seed 0", "Acrobot-v1, seed 0"]
-    # What follows from the policy is not repeated.
-    runs = [{"policy": "ppo"}, {"policy": "ppg", "learn": {"learning_rate": 0.1, "aux_freq": 5}}]
-    assert label(tmp_path / "follows", *runs) == ["ppo, seed 0", "ppg, seed 0"]
-
-
-def test_labels_fall_back_on_the_first_keys_that_differ(tmp_path):
-    runs = [{"learn": {"learning_rate": rate, "twice": 2 * rate}} for rate in (0.1, 0.2)]
-    assert label(tmp_path / "one", *runs) == ["learning_rate=0.1, seed 0", "learning_rate=0.2, seed 0"]
-    runs = [{"learn": {"rate": 1, "clip": 2}}, {"learn": {"rate": 3, "clip": 2}}, {"learn": {"rate": 1}}]
-    expected = ["rate=1, clip=2, seed 0", "rate=3, clip=2, seed 0", "rate=1, clip=not set, seed 0"]
-    assert label(tmp_path / "two", *runs) == expected
-
-
-def test_a_seed_that_comes_twice_is_no_second_sample(tmp_path):
-    runs = [read_run(write_run(tmp_path / when / "s1", seed=1)) for when in ("before", "after")]
-    groups = group_runs(runs)
-    assert [len(group.runs) for group in groups] == [1, 1]
-    assert [group.label for group in groups] == [
-        str(Path(when) / "s1") + ", seed 1" for when in ("before", "after")
-    ]
 
 
 def test_the_title_is_what_the_groups_share(tmp_path):
@@ -376,37 +286,10 @@ def test_folders_that_are_no_runs(tmp_path):
     with pytest.raises(ConfigError, match="no run folder .*nowhere"):
         plot_runs([tmp_path / "nowhere"], tmp_path / "a.png")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"empty is not a run folder: it has no metrics\.csv"):
+    with pytest.raises(ConfigError, match="empty is not a run folder and has none in it"):
         plot_runs([tmp_path / "empty"], tmp_path / "a.png")
     with pytest.raises(ConfigError, match="at least one run folder"):
         plot_runs([], tmp_path / "a.png")
-
-
-@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"config": 3}'])
-def test_a_config_that_cannot_be_read(tmp_path, text):
-    folder = write_run(tmp_path / "run")
-    (folder / "config.json").unlink()
-    if text is not None:
-        (folder / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"cannot read the config in .*config\.json"):
-        read_run(folder)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (b"1,2\n2,abc\n", r"metrics\.csv, line 3: .*abc"),
-        (b"1,2\n2,3,4\n", r"metrics\.csv, line 3: 3 cells where the header has 2"),
-        (b"1,2\n2\n", r"metrics\.csv, line 3: 1 cells"),
-        (b"1,\xff\xfe\n", r"metrics\.csv, line 2: "),
-        (b"1,2\n\n9,1\n2,3\n", r"metrics\.csv, line 5: env_step goes back from 9 to 2"),
-    ],
-)
-def test_a_line_that_cannot_be_read_is_named(tmp_path, rows, message):
-    folder = write_run(tmp_path / "run")
-    (folder / "metrics.csv").write_bytes(b"env_step,collect/episode_return\n" + rows)
-    with pytest.raises(ConfigError, match=message):
-        read_run(folder)
 
 
 @pytest.mark.parametrize(

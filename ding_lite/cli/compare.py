@@ -1,0 +1,154 @@
+"""``ding-lite compare``: compares groups of runs, in a table, a figure and a page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ding_lite.cli.common import add_json, aligned
+from ding_lite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ding_lite.tools.compare import Comparison, Summary
+
+SUMMARY = "compare groups of runs: scores with intervals, curves, what differs"
+DESCRIPTION = """\
+Compares the final scores of groups of runs, and shows in which keys of the config they differ.
+
+The runs whose configs differ only in the seed, or in the limits of the run, are a group. Runs
+of several environments are tasks of one group, if the same keys distinguish the groups in
+each. NAME=FOLDER makes a group of the given runs instead.
+
+The score of a run is the mean return of its last evaluation. The table has, for each group:
+the mean, the interquartile mean (IQM) with its 95 % stratified bootstrap interval, and the
+probability that a run scores higher than one of the first group. docs/comparing.md explains
+the statistics. Pictures need matplotlib: pip install "ding_lite[plot]"; a page does not.
+"""
+EXAMPLES = """\
+examples:
+  ding-lite compare runs/cartpole_ppo* runs/cartpole_ppg*       a table
+  ding-lite compare runs -o comparison.html                     all runs in a folder, and a page
+  ding-lite compare runs/ppo* runs/ppg* -o a.png -o a.html      a figure and a page
+  ding-lite compare 'before=old/run_*' 'after=new/run_*'        groups by name
+  ding-lite compare runs --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150
+                                                                several tasks, with fixed scales
+"""
+SUFFIXES = (".html", ".png", ".pdf", ".svg")
+REFERENCE = re.compile(r"(.+)=([^=:]+):([^=:]+)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ding-lite compare``."""
+    parser.add_argument(
+        "groups",
+        nargs="+",
+        metavar="GROUP",
+        help="runs, folders with runs in them, or quoted patterns of such; NAME=FOLDER names a group",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write a .html page or a .png, .pdf or .svg figure; may be repeated",
+    )
+    parser.add_argument(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="ENV=LOW:HIGH",
+        help="the returns of ENV that count as scores 0 and 1; may be repeated (default: the lowest and the "
+        "highest evaluation of the runs, if there are several environments)",
+    )
+    parser.add_argument("--title", metavar="TEXT", help="title (default: what the runs have in common)")
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the comparison and writes the files."""
+    from ding_lite.tools.compare import compare
+    from ding_lite.tools.plot import check_output
+
+    outputs = [Path(name) for name in args.output]
+    for output in outputs:
+        check_output(output, SUFFIXES)
+    comparison = compare(args.groups, dict(map(_reference, args.reference)))
+    for output in outputs:
+        _write(comparison, output, args.title)
+    if args.json:
+        print(json.dumps(comparison.as_json()))
+    else:
+        print("\n".join([*_report(comparison), *(f"written: {output}" for output in outputs)]))
+    return 0
+
+
+def _reference(text: str) -> tuple[str, tuple[float, float]]:
+    """Returns the environment, and the returns that count as 0 and 1."""
+    match = REFERENCE.fullmatch(text)
+    try:
+        if match:
+            return match[1], (float(match[2]), float(match[3]))
+    except ValueError:
+        pass
+    raise ConfigError(f"--reference: expected ENV=LOW:HIGH, such as CartPole-v1=20:500, got {text}")
+
+
+def _write(comparison: Comparison, output: Path, title: str | None) -> None:
+    from ding_lite.tools.compare import draw_comparison, page_of
+    from ding_lite.tools.plot import save
+
+    if output.suffix.lower() != ".html":
+        save(draw_comparison(comparison, title), output)
+        return
+    try:
+        output.write_text(page_of(comparison, title), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {output}: {error}") from error
+
+
+def _report(comparison: Comparison) -> list[str]:
+    lines = [comparison.title, ""] if comparison.title else []
+    lines += _table(comparison.summaries(), comparison.unit)
+    if len(comparison.tasks) > 1:
+        for task in comparison.tasks:
+            lines += ["", *_table(comparison.summaries_of(task), f"Return, {task}")]
+    if comparison.differences:
+        rows = [["what differs", *comparison.labels]]
+        rows += [[key, *values] for key, values in comparison.differences.items()]
+        lines += ["", *aligned(rows)]
+    if comparison.notes:
+        lines += ["", *comparison.notes]
+    return lines
+
+
+def _table(summaries: list[Summary], unit: str) -> list[str]:
+    from ding_lite.tools.compare import number
+
+    first = summaries[0].label
+    rows = [["group", "seeds", "mean", "IQM", "95 % interval"]]
+    if len(summaries) > 1:
+        rows[0] += [f"P(higher than {first})", "95 % interval"]
+    for summary in summaries:
+        seeds = sorted({*summary.seeds})
+        row = [
+            summary.label,
+            str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
+            number(summary.mean),
+            number(summary.iqm),
+            _interval(summary.iqm_interval),
+        ]
+        if len(summaries) > 1:
+            better = summary.improvement
+            row += ["-" if better is None else number(better), _interval(summary.improvement_interval)]
+        rows.append(row)
+    return [unit, *aligned(rows, right=range(1, 7))]
+
+
+def _interval(edges: tuple[float, float] | None) -> str:
+    from ding_lite.tools.compare import number
+
+    return "-" if edges is None else f"{number(edges[0])} to {number(edges[1])}"

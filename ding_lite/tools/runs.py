@@ -1,0 +1,409 @@
+"""Reads the folders of runs: their metrics and configs, how they ended, and which belong together.
+
+``find_runs`` finds run folders, ``read_run`` reads one, and ``list_runs`` describes each in a line for
+``ding-lite runs``. ``same_config`` groups the seeds of one config, and ``group_runs`` labels such groups.
+Neither torch nor matplotlib is imported.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ding_lite.errors import ConfigError
+from ding_lite.run.atomic_files import is_locked
+
+RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
+SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
+SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
+HEADLINE_KEYS = ("policy.type", "env.env_id")
+# They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
+# checkpoints nor logs change what is learned. Schedules have a length of their own, schedule_env_step.
+NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
+LOG_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  ")
+
+
+class Run(NamedTuple):
+    """The content of a run folder that is needed to draw and to compare it.
+
+    Attributes:
+        folder: of the run.
+        config: its complete config.
+        x: (N,) values of the horizontal axis, one for each row of metrics.csv; NaN if missing.
+        columns: the columns that were asked for, by name; each (N,), NaN where a cell is missing.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    x: np.ndarray
+    columns: dict[str, np.ndarray]
+
+
+class Group(NamedTuple):
+    """Runs of one config, one for each seed, with their label in the legend."""
+
+    runs: list[Run]
+    label: str
+
+
+class ListedRun(NamedTuple):
+    """A run in one line; what is not known is None.
+
+    Attributes:
+        folder: of the run.
+        status: "solved", "finished", "interrupted" or "failed", as in result.json; "running" while a process
+            holds the folder; "killed" if the run ended without a result; "unreadable" if a file is damaged.
+        score: mean return of the last evaluation.
+        score_std: standard deviation over its episodes.
+        best_score: highest mean return of an evaluation.
+        env_step: of the last row of metrics.csv; 0 if there is none.
+        max_env_step: limit of the run.
+        started: when the run was started, as in log.txt.
+        wall_time_s: seconds of training.
+        policy, env_id, seed: of the config.
+        differs: the keys that distinguish the run from the others of its policy and environment.
+        error: why the run failed or cannot be read.
+    """
+
+    folder: Path
+    status: str
+    score: float | None = None
+    score_std: float | None = None
+    best_score: float | None = None
+    env_step: int = 0
+    max_env_step: int | None = None
+    started: str | None = None
+    wall_time_s: float | None = None
+    policy: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    differs: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    error: str | None = None
+
+
+# ------------------------------------------------------------------ finding
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one."""
+    found = []
+    for path, folders, files in os.walk(folder):
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
+        if not set(RUN_FILES).isdisjoint(files):
+            found.append(Path(path))
+            folders.clear()
+    return found
+
+
+def natural(text: object) -> list[tuple[int, int, str]]:
+    """Returns a key that sorts numbers in a text by their value: run_2 before run_10."""
+    parts = filter(None, re.split(r"([0-9]+)", str(text)))
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+
+
+def runs_of(argument: str | Path) -> list[Path]:
+    """Returns the run folders that an argument names: a run, a folder with runs in it, or a pattern of those.
+
+    Raises:
+        ConfigError: if there are none.
+    """
+    path = Path(argument)
+    places = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path)), key=natural)]
+    if not places:
+        is_pattern = glob.has_magic(str(path))
+        raise ConfigError(f"no folder matches {path}" if is_pattern else f"there is no run folder {path}")
+    found = [folder for place in places for folder in find_runs(place)]
+    if not found:
+        raise ConfigError(
+            f"{path} is not a run folder and has none in it: none of {', '.join(RUN_FILES)} is there"
+        )
+    return found
+
+
+# ------------------------------------------------------------------ reading
+
+
+def read_run(folder: Path, x: str = "env_step", wanted: Collection[str] = SCORE_COLUMNS) -> Run:
+    """Reads a run folder.
+
+    Args:
+        folder: of the run.
+        x: column of metrics.csv for the horizontal axis.
+        wanted: names of other columns to read, as far as the file has them.
+
+    Raises:
+        ConfigError: if the folder is not that of a run, or cannot be read.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"there is no run folder {folder}")
+    metrics = folder / "metrics.csv"
+    if not metrics.is_file():
+        raise ConfigError(f"{folder} is not the folder of a whole run: it has no metrics.csv")
+    columns = _read_columns(metrics, x, {*wanted, x})
+    return Run(folder, read_config_of(folder), columns[x], columns)
+
+
+def read_config_of(folder: Path) -> dict[str, Any]:
+    """Returns the config that a run folder has.
+
+    Raises:
+        ConfigError: if it cannot be read.
+    """
+    file = folder / "config.json"
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))["config"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
+
+
+def _read_columns(path: Path, x: str, wanted: set[str]) -> dict[str, np.ndarray]:
+    """Returns the ``wanted`` columns of a CSV file, as far as it has them; other columns may be text.
+
+    A last line without its end is left out: a crash has torn it, or it is being written.
+    """
+    # An invalid byte becomes a replacement character, which is then reported with its line.
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
+    header = next(reader, [])
+    if x not in header:
+        raise ConfigError(f"{path} has no column {x!r}; it has: {', '.join(header) or 'none'}")
+    places = {name: place for place, name in enumerate(header) if name in wanted}
+    values: dict[str, list[float]] = {name: [] for name in places}
+    last = -np.inf
+    try:
+        for row in filter(None, reader):
+            if len(row) != len(header):
+                raise ValueError(f"{len(row)} cells where the header has {len(header)}")
+            for name, place in places.items():
+                values[name].append(float(row[place]) if row[place].strip() else np.nan)
+            # Two runs in one file; their curve could not be interpolated.
+            if values[x][-1] < last:
+                raise ValueError(f"{x} goes back from {last:g} to {values[x][-1]:g}")
+            last = max(last, values[x][-1])  # unchanged if the cell is missing (NaN)
+    except (ValueError, csv.Error) as error:
+        raise ConfigError(f"{path}, line {reader.line_num}: {error}") from error
+    return {name: np.asarray(column, dtype=np.float64) for name, column in values.items()}
+
+
+def points_of(run: Run, column: str, spread: str = "") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns x, a column and its spread, without the rows where x or the column is missing."""
+    missing = np.full_like(run.x, np.nan)
+    y, width = (run.columns.get(name, missing) for name in (column, spread))
+    there = np.isfinite(run.x) & np.isfinite(y)
+    return run.x[there], y[there], width[there]
+
+
+def last_step(run: Run) -> int:
+    """Returns the last value of the horizontal axis; 0 if there is none."""
+    there = run.x[np.isfinite(run.x)]
+    return int(there[-1]) if len(there) else 0
+
+
+def env_of(config: dict[str, Any]) -> str:
+    """Returns the environment's id, or the name of its class."""
+    env = config.get("env", {})
+    return str(env.get("env_id") or env.get("type"))
+
+
+def status_of(run: Run) -> tuple[str, str | None]:
+    """Returns the status of a run (see :class:`ListedRun`) and the error that ended it.
+
+    Raises:
+        ConfigError: if result.json cannot be read.
+    """
+    log, file = run.folder / "log.txt", run.folder / "result.json"
+    if log.is_file() and is_locked(log):
+        return "running", None
+    if not file.is_file():
+        return "killed", None
+    try:
+        result = json.loads(file.read_text(encoding="utf-8"))
+        status, error, env_step = str(result["status"]), result["error"], int(result["env_step"])
+    except (OSError, ValueError, KeyError, TypeError) as fault:
+        raise ConfigError(f"cannot read {file}: {fault!r}") from fault
+    # The result is that of an earlier session if the run was resumed since.
+    return ("killed", None) if last_step(run) > env_step else (status, error)
+
+
+def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
+    """Returns a run in one line, and its settings; without settings if the run cannot be read."""
+    line = ListedRun(folder, "unreadable", started=_started(folder))
+    try:
+        config = read_config_of(folder)
+        line = line._replace(
+            policy=str(config["policy"]["type"]),
+            env_id=env_of(config),
+            seed=config["seed"],
+            max_env_step=config["max_env_step"],
+        )
+        run = read_run(folder)
+        status, error = status_of(run)
+    except (ConfigError, KeyError, TypeError, AttributeError) as fault:
+        reason = str(fault) if isinstance(fault, ConfigError) else f"the config has no {fault}"
+        return line._replace(error=reason), {}
+    _, scores, spreads = points_of(run, SCORE, SPREAD)
+    _, seconds, _ = points_of(run, "time/wall_s")
+    line = line._replace(
+        status=status,
+        error=error,
+        env_step=last_step(run),
+        score=float(scores[-1]) if len(scores) else None,
+        score_std=float(spreads[-1]) if len(scores) and np.isfinite(spreads[-1]) else None,
+        best_score=float(scores.max()) if len(scores) else None,
+        wall_time_s=float(seconds[-1]) if len(seconds) else None,
+    )
+    return line, settings_of(config)
+
+
+def _started(folder: Path) -> str | None:
+    """Returns the time of the first line of a run's log, or None."""
+    try:
+        with (folder / "log.txt").open(encoding="utf-8", errors="replace") as file:
+            match = LOG_TIME.match(file.readline())
+    except OSError:
+        return None
+    return match[1] if match else None
+
+
+ORDERS: dict[str, Callable[[ListedRun], Any]] = {
+    "started": lambda run: (run.started is None, [-ord(letter) for letter in run.started or ""]),
+    "score": lambda run: (run.score is None, -(run.score or 0.0)),
+    "steps": lambda run: -run.env_step,
+    "name": lambda run: natural(run.folder),
+}
+
+
+def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
+    """Returns all runs in a folder, at any depth, with the keys in which they differ.
+
+    Args:
+        folder: with runs in it, or a run.
+        order: "started" (newest first), "score" (highest first), "steps" (most first), or "name".
+
+    Raises:
+        ConfigError: if the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"there is no folder {folder}")
+    lines = [_listed(path) for path in find_runs(folder)]
+    runs = []
+    for run, settings in lines:
+        alike = [other for line, other in lines if other and _task_of(line) == _task_of(run)]
+        differs = {key: settings.get(key) for key in distinguishing_keys([alike])} if settings else {}
+        runs.append(run._replace(differs=differs))
+    return sorted(sorted(runs, key=ORDERS["name"]), key=ORDERS[order])
+
+
+def _task_of(run: ListedRun) -> tuple[str | None, str | None]:
+    return run.policy, run.env_id
+
+
+# ------------------------------------------------------------------ grouping
+
+
+def same_config(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups the runs whose configs differ only in ``NOT_COMPARED``, such as in the seed.
+
+    If two runs of a config have the same seed, they are not independent samples. The runs of this config are
+    then groups of one, for example before and after a change of the code.
+    """
+    by_config: dict[str, list[Run]] = {}
+    for run in runs:
+        by_config.setdefault(repr(sorted(settings_of(run.config).items())), []).append(run)
+    members: list[list[Run]] = []
+    for alike in by_config.values():
+        members += [[run] for run in alike] if repeated_seeds(alike) else [alike]
+    return members
+
+
+def repeated_seeds(runs: Sequence[Run]) -> bool:
+    """Returns whether two of the runs have the same seed."""
+    return len({repr(run.config.get("seed")) for run in runs}) < len(runs)
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Groups the seeds of each config (:func:`same_config`), and labels the groups by what differs."""
+    members = same_config(runs)
+    settings = [settings_of(group[0].config) for group in members]
+    descriptions = (
+        _descriptions(settings, distinguishing_keys([settings])) if len(members) > 1 else [shared(settings)]
+    )
+    names = relative_names([group[0].folder for group in members])
+    groups = []
+    for group, parts, name in zip(members, descriptions, names, strict=True):
+        ambiguous = [name] if descriptions.count(parts) > 1 or not parts else []
+        seeds = f"n={len(group)} seeds" if len(group) > 1 else f"seed {group[0].config.get('seed')}"
+        groups.append(Group(group, ", ".join([*parts, *ambiguous, seeds])))
+    return groups
+
+
+def relative_names(folders: Sequence[Path]) -> list[str]:
+    """Returns the paths of the folders, without the path that all have in common."""
+    paths = [folder.resolve() for folder in folders]
+    top = os.path.commonpath([path.parent for path in paths])
+    return [os.path.relpath(path, top) for path in paths]
+
+
+def settings_of(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the config as ``{"path.of.key": value}``, without the keys that may differ inside a group."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if prefix + key in NOT_COMPARED:
+            continue
+        if isinstance(value, dict) and value:
+            flat |= settings_of(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def shared(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the policy and the environment; each only if it is the same in all ``settings``."""
+    first, *others = settings
+    agreed = [key for key in HEADLINE_KEYS if all(other.get(key) == first.get(key) for other in others)]
+    return [str(first[key]) for key in agreed if first.get(key)]
+
+
+def distinguishing_keys(tasks: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
+    """Returns the keys whose values distinguish the configs of each task from each other.
+
+    The policy and the environment come first, if they are not the same in all configs. Then come the first
+    keys that distinguish further configs: a key that follows from those before it would only make a label
+    longer.
+
+    Args:
+        tasks: the settings of the configs that are to be distinguished, for each task.
+    """
+    every_key = dict.fromkeys(key for task in tasks for settings in task for key in settings)
+    keys: list[str] = []
+
+    def classes(chosen: Sequence[str]) -> int:
+        """Returns how many configs the chosen keys distinguish, summed over the tasks."""
+        return sum(len({repr([flat.get(key) for key in chosen]) for flat in task}) for task in tasks)
+
+    for key in dict.fromkeys([*HEADLINE_KEYS, *every_key]):
+        varies = key in HEADLINE_KEYS and len({repr(flat.get(key)) for task in tasks for flat in task}) > 1
+        if varies or classes([*keys, key]) > classes(keys):
+            keys.append(key)
+    return keys
+
+
+def _descriptions(settings: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[list[str]]:
+    return [describe(flat, keys) for flat in settings]
+
+
+def describe(settings: dict[str, Any], keys: Sequence[str]) -> list[str]:
+    """Returns the values of the keys as texts, such as ["ppo", "clip_ratio=0.1"]."""
+    return [
+        ("" if key in HEADLINE_KEYS else f"{key.rpartition('.')[2]}=") + str(settings.get(key, "not set"))
+        for key in keys
+    ]

@@ -1,0 +1,154 @@
+"""Statistics of a few runs: interquartile means, stratified bootstrap intervals, comparisons of two groups.
+
+They are those of "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv:2108.13264).
+The scores of a group are one array per task, with one score per run: ``[(n_1,), (n_2,), ...]``. Each task
+counts the same, however many runs it has. Each function also accepts leading dims, and computes one result
+for each of their elements; the bootstrap passes its resamples this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+LEVEL = 0.95  # of all intervals
+RESAMPLES = 10_000
+MIN_RUNS = 3  # the bootstrap of fewer runs has too few different resamples for an interval
+MAX_DRAWN = 2_000_000  # values of curves that are resampled at once
+AT_ONCE = 500  # resamples of which a statistic is computed at once, for the sake of memory
+
+Scores = Sequence[np.ndarray]
+Statistic = Callable[..., np.ndarray]  # from the scores of one or more groups
+
+
+def interquartile_mean(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Returns the mean of the middle half of the values.
+
+    A value at the edge of the middle half counts in part, so that exactly half of the weight is left whatever
+    the number of values. For a number that 4 divides, this is the mean without the lowest and the highest
+    quarter, as in ``scipy.stats.trim_mean``.
+
+    Args:
+        values: of each run.
+        weights: of the runs, above 0; None: all equal.
+
+    Shapes:
+        values: (..., n)
+        weights: (n,)
+        returns: (...)
+    """
+    weights = np.ones(values.shape[-1]) if weights is None else weights / weights.mean()
+    order = np.argsort(values, axis=-1, kind="stable")
+    ends = np.cumsum(weights[order], axis=-1)
+    total = len(weights)
+    starts = ends - weights[order]
+    middle = np.clip(np.minimum(ends, 0.75 * total) - np.maximum(starts, 0.25 * total), 0.0, None)
+    sums = (np.take_along_axis(values, order, axis=-1) * middle).sum(axis=-1)
+    return np.asarray(sums / middle.sum(axis=-1))
+
+
+def mean(scores: Scores) -> np.ndarray:
+    """Returns the mean over tasks of the mean over runs.
+
+    Shapes:
+        scores: T x (..., n_t)
+        returns: (...)
+    """
+    return np.asarray(np.mean([task.mean(axis=-1) for task in scores], axis=0))
+
+
+def aggregate_iqm(scores: Scores) -> np.ndarray:
+    """Returns the interquartile mean over the runs of all tasks together.
+
+    Shapes:
+        scores: T x (..., n_t)
+        returns: (...)
+    """
+    weights = np.concatenate([np.full(task.shape[-1], 1 / task.shape[-1]) for task in scores])
+    return interquartile_mean(np.concatenate(scores, axis=-1), weights)
+
+
+def probability_of_improvement(scores: Scores, others: Scores) -> np.ndarray:
+    """Returns the probability that a random run of a group scores higher than one of another group.
+
+    It is the mean over tasks, and a tie counts as one half: Mann and Whitney's U, divided by the number of
+    pairs.
+
+    Shapes:
+        scores: T x (..., n_t)
+        others: T x (..., m_t)
+        returns: (...)
+    """
+    of_tasks = []
+    for task, other in zip(scores, others, strict=True):
+        ours, theirs = task[..., :, None], other[..., None, :]
+        of_tasks.append(((ours > theirs) + 0.5 * (ours == theirs)).mean(axis=(-2, -1)))
+    return np.asarray(np.mean(of_tasks, axis=0))
+
+
+def performance_profile(scores: Scores, levels: np.ndarray) -> np.ndarray:
+    """Returns the share of runs that score higher than each level, as a mean over tasks.
+
+    Shapes:
+        scores: T x (..., n_t)
+        levels: (L,)
+        returns: (..., L)
+    """
+    return np.asarray(np.mean([(task[..., None] > levels).mean(axis=-2) for task in scores], axis=0))
+
+
+def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) -> np.ndarray | None:
+    """Returns the 95 % percentile interval of a statistic by the stratified bootstrap.
+
+    The runs of each task and group are resampled by themselves. The same scores give the same interval.
+
+    Args:
+        statistic: of one or more groups, such as :func:`aggregate_iqm` or :func:`probability_of_improvement`.
+        groups: the scores of each group.
+        resamples: number of resamples.
+
+    Shapes:
+        groups: T x (n_t,) each
+        returns: (2, ...), the lower and the upper edge; None if a group has fewer than ``MIN_RUNS`` runs of a
+            task
+    """
+    if min(len(task) for scores in groups for task in scores) < MIN_RUNS:
+        return None
+    rng = np.random.default_rng(0)
+    results = []
+    for done in range(0, resamples, AT_ONCE):
+        count = min(AT_ONCE, resamples - done)
+        drawn = [
+            [task[rng.integers(0, len(task), (count, len(task)))] for task in scores] for scores in groups
+        ]
+        results.append(statistic(*drawn))
+    return _middle(np.concatenate(results))
+
+
+def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int = RESAMPLES) -> np.ndarray:
+    """Returns the 95 % percentile bootstrap interval of a curve over seeds, resampling whole curves.
+
+    Args:
+        values: of each seed at each point.
+        statistic: of the seeds, ``(..., S) -> (...)``, such as :func:`interquartile_mean`.
+        resamples: number of resamples.
+
+    Shapes:
+        values: (S, P)
+        returns: (2, P)
+    """
+    # Differences to the first seed make the width exactly 0 if all seeds are equal.
+    differences = (values - values[0]).T
+    drawn = np.random.default_rng(0).integers(0, len(values), (resamples, len(values)))
+    step = max(1, MAX_DRAWN // drawn.size)
+    parts = [
+        _middle(statistic(differences[first : first + step, drawn]).T)
+        for first in range(0, len(differences), step)
+    ]
+    return np.asarray(values[0] + np.concatenate(parts, axis=1))
+
+
+def _middle(results: np.ndarray) -> np.ndarray:
+    """Returns the edges of the middle 95 % over the first dim: (R, ...) -> (2, ...)."""
+    return np.quantile(results, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)

@@ -1,0 +1,254 @@
+"""Run folders: how they are found, read, described and grouped."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_runs import write_run
+
+from ding_lite.errors import ConfigError
+from ding_lite.tools.runs import (
+    distinguishing_keys,
+    find_runs,
+    group_runs,
+    list_runs,
+    natural,
+    read_run,
+    runs_of,
+    status_of,
+)
+
+# Finding
+
+
+def test_runs_are_found_at_any_depth_and_not_inside_of_runs(tmp_path):
+    for name in ("run_10", "run_2", "sweep/a", ".hidden/a"):
+        write_run(tmp_path / name)
+    write_run(tmp_path / "run_2" / "ckpt" / "last")
+    (tmp_path / "empty").mkdir()
+    names = [str(folder.relative_to(tmp_path)) for folder in find_runs(tmp_path)]
+    assert names == ["run_2", "run_10", "sweep/a"]
+    assert find_runs(tmp_path / "run_2") == [tmp_path / "run_2"]
+
+
+def test_an_argument_is_a_run_a_folder_of_runs_or_a_pattern(tmp_path):
+    one, two, ten = (write_run(tmp_path / "runs" / f"a_{number}") for number in (1, 2, 10))
+    write_run(tmp_path / "runs" / "b[1]")
+    assert runs_of(one) == [one]
+    assert runs_of(str(tmp_path / "runs" / "a_*")) == [one, two, ten]
+    assert len(runs_of(tmp_path / "runs")) == 4
+    # A folder that exists is no pattern, whatever its name.
+    assert runs_of(tmp_path / "runs" / "b[1]") == [tmp_path / "runs" / "b[1]"]
+
+
+def test_arguments_without_runs_are_errors(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no run folder .*nowhere"):
+        runs_of(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=r"no folder matches .*nowhere\*"):
+        runs_of(tmp_path / "nowhere*")
+    with pytest.raises(ConfigError, match=r"empty is not a run folder and has none in it: none of log\.txt"):
+        runs_of(tmp_path / "empty")
+
+
+def test_numbers_in_names_are_sorted_by_value():
+    names = ["a10", "a9", "b", "a", "10", "9"]
+    assert sorted(names, key=natural) == ["9", "10", "a", "a9", "a10", "b"]
+
+
+# Reading
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]", "{}", '{"config": 3}'])
+def test_a_config_that_cannot_be_read(tmp_path, text):
+    folder = write_run(tmp_path / "run")
+    (folder / "config.json").unlink()
+    if text is not None:
+        (folder / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"cannot read the config in .*config\.json"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (b"1,2\n2,abc\n", r"metrics\.csv, line 3: .*abc"),
+        (b"1,2\n2,3,4\n", r"metrics\.csv, line 3: 3 cells where the header has 2"),
+        (b"1,2\n2\n", r"metrics\.csv, line 3: 1 cells"),
+        (b"1,\xff\xfe\n", r"metrics\.csv, line 2: "),
+        (b"1,2\n\n9,1\n2,3\n", r"metrics\.csv, line 5: env_step goes back from 9 to 2"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path, rows, message):
+    folder = write_run(tmp_path / "run")
+    (folder / "metrics.csv").write_bytes(b"env_step,collect/episode_return\n" + rows)
+    with pytest.raises(ConfigError, match=message):
+        read_run(folder, wanted=["collect/episode_return"])
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    folder = write_run(tmp_path / "run")
+    metrics = folder / "metrics.csv"
+    metrics.write_text(metrics.read_text() + "5000,4,1")
+    assert read_run(folder).x.tolist() == [1000, 2000, 3000, 4000]
+
+
+# One line a run
+
+
+def statuses(folder: Path) -> dict[str, str]:
+    return {run.folder.name: run.status for run in list_runs(folder)}
+
+
+def test_a_run_is_described_by_its_last_evaluation(tmp_path):
+    write_run(tmp_path / "run", seed=3, returns=[1.0, 90.0, 3.0, 4.0, 5.0], limit=4500, policy="ppg")
+    (run,) = list_runs(tmp_path)
+    assert (run.status, run.score, run.score_std, run.best_score) == ("finished", 9.0, 2.5, 95.0)
+    assert (run.env_step, run.max_env_step, run.started) == (5000, 4500, "2030-01-02 03:04:05")
+    assert (run.policy, run.env_id, run.seed, run.differs) == ("ppg", "CartPole-v1", 3, {})
+
+
+def test_every_kind_of_run_is_listed_with_its_status(tmp_path):
+    for status in ("solved", "finished", "interrupted"):
+        write_run(tmp_path / status, status=status)
+    write_run(tmp_path / "killed", status=None)
+    failed = write_run(tmp_path / "failed")
+    result = {"status": "failed", "error": "EnvError: no", "env_step": 4000}
+    (failed / "result.json").write_text(json.dumps(result))
+    resumed = write_run(tmp_path / "resumed")  # and then killed: its result is that of the first session
+    (resumed / "result.json").write_text(json.dumps({**result, "status": "finished", "env_step": 2000}))
+    write_run(tmp_path / "no_evaluation", every=0)
+    for name, file in {
+        "no_config": "config.json",
+        "no_metrics": "metrics.csv",
+        "bad_result": "result.json",
+    }.items():
+        (write_run(tmp_path / name) / file).write_text("{")
+    (write_run(tmp_path / "no_seed") / "config.json").write_text('{"config": {"policy": {"type": "ppo"}}}')
+    with (write_run(tmp_path / "running") / "log.txt").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        found = {run.folder.name: run for run in list_runs(tmp_path)}
+    assert {name: run.status for name, run in found.items()} == {
+        "solved": "solved",
+        "finished": "finished",
+        "interrupted": "interrupted",
+        "killed": "killed",
+        "failed": "failed",
+        "resumed": "killed",
+        "no_evaluation": "finished",
+        "no_config": "unreadable",
+        "no_metrics": "unreadable",
+        "bad_result": "unreadable",
+        "no_seed": "unreadable",
+        "running": "running",
+    }
+    assert statuses(tmp_path)["running"] == "finished"  # the lock is gone
+    assert found["failed"].error == "EnvError: no"
+    assert found["no_evaluation"].score is None
+    assert found["bad_result"].env_id == "CartPole-v1"
+    assert "config.json" in (found["no_config"].error or "")
+    assert "no column 'env_step'" in (found["no_metrics"].error or "")
+
+
+def test_runs_are_sorted_by_start_score_steps_and_name(tmp_path):
+    write_run(tmp_path / "a2", returns=[1.0, 1.0])
+    write_run(tmp_path / "a10", returns=[3.0, 3.0, 3.0])
+    write_run(tmp_path / "b", every=0)
+    (tmp_path / "a2" / "log.txt").write_text("2031-01-01 00:00:00  new run\n")
+    (tmp_path / "b" / "log.txt").unlink()
+
+    def names(order: str) -> list[str]:
+        return [run.folder.name for run in list_runs(tmp_path, order)]
+
+    assert names("started") == ["a2", "a10", "b"]
+    assert names("score") == ["a10", "a2", "b"]
+    assert names("steps") == ["b", "a10", "a2"]
+    assert names("name") == ["a2", "a10", "b"]
+
+
+def test_a_run_says_in_what_it_differs_from_others_of_its_policy_and_environment(tmp_path):
+    for seed in (0, 1):
+        for rate in (0.1, 0.2):
+            write_run(tmp_path / f"{rate}_{seed}", seed=seed, learn={"rate": rate, "twice": 2 * rate})
+    write_run(tmp_path / "other", policy="ppg", learn={"rate": 7})
+    write_run(tmp_path / "longer", learn={"rate": 0.1, "twice": 0.2}, limit=8000)
+    differs = {run.folder.name: run.differs for run in list_runs(tmp_path)}
+    assert differs["0.1_0"] == differs["0.1_1"] == differs["longer"] == {"policy.learn.rate": 0.1}
+    assert differs["0.2_0"] == {"policy.learn.rate": 0.2}
+    assert differs["other"] == {}
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="no folder .*nowhere"):
+        list_runs(tmp_path / "nowhere")
+    assert list_runs(tmp_path) == []
+
+
+def test_status_of_a_run_without_a_log_is_that_of_its_result(tmp_path):
+    folder = write_run(tmp_path / "run", status="solved")
+    (folder / "log.txt").unlink()
+    assert status_of(read_run(folder)) == ("solved", None)
+
+
+# Groups and labels
+
+
+def label(tmp_path: Path, *runs: dict[str, Any]) -> list[str]:
+    folders = [write_run(tmp_path / f"run{index}", **each) for index, each in enumerate(runs)]
+    return [group.label for group in group_runs([read_run(folder) for folder in folders])]
+
+
+def test_the_seeds_of_one_config_are_one_group(tmp_path):
+    assert label(tmp_path, *({"seed": seed} for seed in range(5))) == ["ppo, CartPole-v1, n=5 seeds"]
+
+
+def test_a_run_alone_names_its_seed(tmp_path):
+    assert label(tmp_path, {"seed": 3}) == ["ppo, CartPole-v1, seed 3"]
+
+
+def test_labels_say_only_what_differs(tmp_path):
+    runs = [{"policy": policy, "seed": seed} for seed in (0, 1) for policy in ("ppo", "ppg")]
+    assert label(tmp_path / "policy", *runs) == ["ppo, n=2 seeds", "ppg, n=2 seeds"]
+    runs = [{"env_id": env_id} for env_id in ("CartPole-v1", "Acrobot-v1")]
+    assert label(tmp_path / "env", *runs) == ["CartPole-v1, seed 0", "Acrobot-v1, seed 0"]
+    # What follows from the policy is not repeated.
+    runs = [{"policy": "ppo"}, {"policy": "ppg", "learn": {"learning_rate": 0.1, "aux_freq": 5}}]
+    assert label(tmp_path / "follows", *runs) == ["ppo, seed 0", "ppg, seed 0"]
+
+
+def test_labels_fall_back_on_the_first_keys_that_differ(tmp_path):
+    runs = [{"learn": {"learning_rate": rate, "twice": 2 * rate}} for rate in (0.1, 0.2)]
+    assert label(tmp_path / "one", *runs) == ["learning_rate=0.1, seed 0", "learning_rate=0.2, seed 0"]
+    runs = [{"learn": {"rate": 1, "clip": 2}}, {"learn": {"rate": 3, "clip": 2}}, {"learn": {"rate": 1}}]
+    expected = ["rate=1, clip=2, seed 0", "rate=3, clip=2, seed 0", "rate=1, clip=not set, seed 0"]
+    assert label(tmp_path / "two", *runs) == expected
+
+
+def test_a_seed_that_comes_twice_is_no_second_sample(tmp_path):
+    runs = [read_run(write_run(tmp_path / when / "s1", seed=1)) for when in ("before", "after")]
+    groups = group_runs(runs)
+    assert [len(group.runs) for group in groups] == [1, 1]
+    assert [group.label for group in groups] == [
+        str(Path(when) / "s1") + ", seed 1" for when in ("before", "after")
+    ]
+
+
+def test_a_seed_that_was_resumed_with_a_higher_limit_belongs_to_its_group(tmp_path):
+    runs = [{"seed": 0}, {"seed": 1, "limit": 8000}]
+    assert label(tmp_path / "limit", *runs) == ["ppo, CartPole-v1, n=2 seeds"]
+    # The length of a schedule is another key, and makes another group.
+    runs = [{"seed": seed, "learn": {"schedule_env_step": 4000 + seed}} for seed in (0, 1)]
+    assert len(label(tmp_path / "schedule", *runs)) == 2
+
+
+def test_the_same_keys_distinguish_the_configs_of_every_task():
+    first = [{"policy.type": "ppo", "a": 1, "b": 1}, {"policy.type": "ppo", "a": 2, "b": 1}]
+    second = [{"policy.type": "ppo", "a": 5, "b": 1}, {"policy.type": "ppo", "a": 5, "b": 2}]
+    assert distinguishing_keys([first]) == ["a"]
+    assert distinguishing_keys([second]) == ["b"]
+    assert distinguishing_keys([first, second]) == ["a", "b"]
+    assert distinguishing_keys([first[:1], second[:1]]) == []

@@ -1,0 +1,213 @@
+"""Statistics of a few runs, against closed forms, enumeration, simulation and the numbers of rliable."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from ding_lite.tools import statistics
+from ding_lite.tools.statistics import (
+    aggregate_iqm,
+    curve_interval,
+    interquartile_mean,
+    interval,
+    performance_profile,
+    probability_of_improvement,
+)
+
+
+def seeds_mean(values):
+    return np.asarray(values.mean(axis=-1))
+
+
+# Interquartile mean
+
+
+@pytest.mark.parametrize("count", [4, 8, 20])
+def test_iqm_is_the_trimmed_mean_where_four_divides_the_number(count):
+    values = np.random.default_rng(count).normal(size=(5, count))
+    np.testing.assert_allclose(interquartile_mean(values), scipy.stats.trim_mean(values, 0.25, axis=-1))
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([7.0], 7.0),
+        ([1.0, 5.0], 3.0),
+        ([0.0, 10.0, 100.0], (0.25 * 0 + 10 + 0.25 * 100) / 1.5),
+        ([100.0, 0.0, 10.0, 20.0, 30.0], (0.75 * 10 + 20 + 0.75 * 30) / 2.5),
+    ],
+)
+def test_iqm_of_few_values_counts_the_edges_in_part(values, expected):
+    assert interquartile_mean(np.array(values)) == pytest.approx(expected)
+
+
+def test_iqm_ignores_a_quarter_of_outliers_and_not_more():
+    values = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -1e9, 1e9])
+    assert interquartile_mean(values) == pytest.approx(3.5)
+    assert interquartile_mean(np.array([1.0, 2.0, 3.0, 1e9, 1e9])) > 1e8
+
+
+def test_weights_are_repetitions():
+    values = np.random.default_rng(0).normal(size=6)
+    weights = np.array([1.0, 2.0, 1.0, 3.0, 1.0, 2.0])
+    repeated = np.repeat(values, weights.astype(int))
+    assert interquartile_mean(values, weights) == pytest.approx(float(interquartile_mean(repeated)))
+
+
+def test_each_task_counts_the_same_whatever_its_number_of_runs():
+    first, second = np.array([1.0, 2.0]), np.array([3.0, 4.0, 5.0, 6.0])
+    same = aggregate_iqm([np.repeat(first, 2), second])
+    assert aggregate_iqm([first, second]) == pytest.approx(float(same))
+    assert aggregate_iqm([first, second]) != pytest.approx(
+        float(interquartile_mean(np.concatenate([first, second])))
+    )
+    assert statistics.mean([first, second]) == pytest.approx((1.5 + 4.5) / 2)
+
+
+# Probability of improvement and profiles
+
+
+def test_probability_of_improvement_counts_pairs_and_half_of_the_ties():
+    assert probability_of_improvement([np.array([3.0, 1.0])], [np.array([1.0, 0.0])]) == pytest.approx(
+        3.5 / 4
+    )
+    rng = np.random.default_rng(0)
+    ours, theirs = (rng.integers(0, 5, count).astype(float) for count in (7, 4))
+    u = scipy.stats.mannwhitneyu(ours, theirs).statistic
+    assert probability_of_improvement([ours], [theirs]) == pytest.approx(u / 28)
+    back = probability_of_improvement([theirs], [ours])
+    assert probability_of_improvement([ours], [theirs]) + back == pytest.approx(1.0)
+
+
+def test_a_profile_is_the_share_of_runs_above_each_level():
+    scores = [np.array([0.0, 1.0]), np.array([1.0, 2.0, 3.0, 4.0])]
+    levels = np.array([-1.0, 0.0, 1.0, 3.5, 4.0])
+    np.testing.assert_allclose(performance_profile(scores, levels), [1.0, 0.75, 0.375, 0.125, 0.0])
+
+
+# Intervals
+
+
+def quantiles_of_all_resamples(*tasks):
+    """The edges of the middle 95 % of the mean over tasks of means, over every possible resample."""
+    of_tasks = [[np.mean(drawn) for drawn in itertools.product(task, repeat=len(task))] for task in tasks]
+    return np.quantile([np.mean(means) for means in itertools.product(*of_tasks)], [0.025, 0.975])
+
+
+def test_interval_is_that_of_all_resamples_of_each_task():
+    tasks = [np.array([1.0, 4.0, 9.0, 12.0]), np.array([100.0, 103.0, 110.0])]
+    np.testing.assert_allclose(
+        interval(statistics.mean, tasks, resamples=200_000), quantiles_of_all_resamples(*tasks), atol=0.26
+    )
+    # Resampling the runs of all tasks together would give another one: the tasks are far from each other.
+    together = interval(statistics.mean, [np.concatenate(tasks)])
+    assert together[1] - together[0] > 5 * np.ptp(quantiles_of_all_resamples(*tasks))
+
+
+def test_interval_of_two_groups_resamples_both():
+    ours, theirs = np.array([1.0, 3.0, 5.0]), np.array([0.0, 2.0, 4.0])
+    all_values = [
+        float(probability_of_improvement([np.array(a)], [np.array(b)]))
+        for a in itertools.product(ours, repeat=3)
+        for b in itertools.product(theirs, repeat=3)
+    ]
+    found = interval(probability_of_improvement, [ours], [theirs], resamples=50_000)
+    np.testing.assert_allclose(found, np.quantile(all_values, [0.025, 0.975]), atol=1 / 9)
+    assert found[0] < 1 / 3
+    assert found[1] == 1.0
+
+
+def test_interval_of_a_profile_has_its_shape_and_repeats_itself():
+    scores = [np.array([1.0, 2.0, 3.0])]
+    levels = np.linspace(0, 4, 9)
+    found = interval(lambda drawn: performance_profile(drawn, levels), scores)
+    assert found.shape == (2, 9)
+    shares = performance_profile(scores, levels)
+    assert np.all((found[0] <= shares) & (shares <= found[1]))
+    np.testing.assert_array_equal(found[:, 0], 1.0)
+    np.testing.assert_array_equal(found, interval(lambda drawn: performance_profile(drawn, levels), scores))
+
+
+@pytest.mark.parametrize("groups", [[[np.ones(2)]], [[np.ones(3), np.ones(2)]], [[np.ones(5)], [np.ones(1)]]])
+def test_too_few_runs_have_no_interval(groups):
+    count = len(groups)
+    statistic = probability_of_improvement if count == 2 else aggregate_iqm
+    assert interval(statistic, *groups) is None
+
+
+def test_interval_contains_the_truth_as_often_as_the_bootstrap_of_so_few_runs_can():
+    rng = np.random.default_rng(0)
+    inside = 0
+    for _ in range(200):
+        low, high = interval(aggregate_iqm, [rng.normal(size=20), rng.normal(size=20)], resamples=500)
+        inside += low < 0 < high
+    assert 0.87 < inside / 200 < 0.99
+
+
+def columns(rows):
+    return list(np.array(rows).T)
+
+
+OURS = columns(
+    [
+        *([0.6, 0.66, 0.55], [0.42, 0.51, 0.4], [0.61, 0.87, 0.5], [0.48, 0.7, 0.67]),
+        *([0.62, 0.41, 0.59], [0.74, 0.33, 0.51], [0.22, 0.34, 0.23], [0.55, 0.35, 0.65]),
+    ]
+)
+THEIRS = columns([[0.55, 0.44, -0.26], [0.34, 0.49, 0.53], [0.04, 0.36, 0.21], [0.26, 0.82, 0.26]])
+
+
+def test_results_are_those_of_rliable():
+    """rliable 1.2.0 with NumPy 2.4.6, arch 7.2.0 and pandas 2.3.3; 50,000 resamples in the intervals."""
+    assert aggregate_iqm(OURS) == pytest.approx(0.5291666666666667)
+    assert aggregate_iqm(THEIRS) == pytest.approx(0.3583333333333334)
+    assert statistics.mean(OURS) == pytest.approx(0.52125)
+    assert probability_of_improvement(OURS, THEIRS) == pytest.approx(0.703125)
+    np.testing.assert_allclose(
+        performance_profile(OURS, np.array([0.2, 0.5, 0.61, 0.8])), [1, 14 / 24, 7 / 24, 1 / 24]
+    )
+    np.testing.assert_allclose(interval(aggregate_iqm, OURS), [0.4525, 0.59916667], atol=0.008)
+    np.testing.assert_allclose(interval(aggregate_iqm, THEIRS), [0.24333333, 0.47833333], atol=0.008)
+
+
+# Curves
+
+
+@pytest.mark.parametrize("statistic", [seeds_mean, interquartile_mean])
+def test_the_interval_of_equal_seeds_has_no_width(statistic):
+    curve_of_one = np.random.default_rng(1).normal(size=50)
+    low, high = curve_interval(np.tile(curve_of_one, (5, 1)), statistic, 2000)
+    np.testing.assert_array_equal(low, curve_of_one)
+    np.testing.assert_array_equal(high, curve_of_one)
+
+
+@pytest.mark.parametrize("statistic", [seeds_mean, interquartile_mean])
+@pytest.mark.parametrize("seeds", [3, 5, 20])
+def test_the_interval_covers_the_middle_and_repeats_itself(seeds, statistic):
+    values = np.random.default_rng(seeds).exponential(size=(seeds, 200))
+    middle = statistic(values.T)
+    low, high = curve_interval(values, statistic, 1000)
+    assert np.all(low < middle)
+    assert np.all(middle < high)
+    assert np.all(values.min(axis=0) <= low + 1e-12)
+    assert np.all(high <= values.max(axis=0) + 1e-12)
+    np.testing.assert_array_equal(curve_interval(values, statistic, 1000), (low, high))
+
+
+def test_the_interval_agrees_with_the_normal_one_and_contains_the_truth():
+    values = np.random.default_rng(0).normal(size=(30, 400))
+    low, high = curve_interval(values, seeds_mean, 2000)
+    width = 2 * 1.96 * values.std(axis=0) / np.sqrt(30)
+    np.testing.assert_allclose((high - low).mean(), width.mean(), rtol=0.03)
+    assert 0.90 < np.mean((low < 0) & (high > 0)) < 0.98
+
+
+def test_points_of_a_curve_are_resampled_together_whatever_the_chunk(monkeypatch):
+    values = np.random.default_rng(0).normal(size=(5, 37))
+    whole = curve_interval(values, interquartile_mean, 300)
+    monkeypatch.setattr(statistics, "MAX_DRAWN", 300 * 5 * 4)
+    np.testing.assert_array_equal(curve_interval(values, interquartile_mean, 300), whole)
