@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from ding_lite.cli.common import add_config_options, config_of
 
@@ -11,6 +12,9 @@ SUMMARY = "show every key of a config, its value and its source"
 DESCRIPTION = """\
 Shows every key of a complete config, its value, and where the value comes from: the default,
 the config file, the command line, or other keys. Each key can be set as key.path=value.
+
+A file of DI-engine (main_config and create_config) is shown as the config that it becomes here;
+what was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.
 """
 EXAMPLES = """\
 examples:
@@ -18,6 +22,7 @@ examples:
   ding-lite config --env Pendulum-v1 --policy ppg      the keys of PPG, with its defaults
   ding-lite config -c cartpole_ppo seed=3 --json > my.json
                                                        a complete config file: train -c my.json
+  ding-lite config -c their_config.py -o mine.py       a file of DI-engine as one of ding_lite
 """
 
 
@@ -25,14 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite config``."""
     add_config_options(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON file that -c accepts")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write a new file that -c accepts: a .py file with the keys that no default gives, or a .json file "
+        "with all keys",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the complete config."""
-    from ding_lite.config.compile import plain
+    """Prints the complete config, or writes it to a file."""
+    from ding_lite.config.compile import plain, save_config
     from ding_lite.config.schema import leaves
 
     config = config_of(args)
+    for note in config.notes:
+        print(note, file=sys.stderr)
+    if args.output:
+        save_config(config, args.output)
+        print(f"{args.output} is written   try: ding-lite train -c {args.output}")
+        return 0
     if args.json:
         print(json.dumps(config.as_json(), indent=2))
         return 0
