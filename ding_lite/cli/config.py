@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="FILE",
-        help="write a new file that -c accepts: a .py file with the keys that no default gives, or a .json file "
-        "with all keys",
+        help="write a new file that -c accepts: a .py file with the keys that are not defaults, or a .json "
+        "file with all keys",
     )
 
 

@@ -233,9 +233,11 @@ class _Conversion:
     # ------------------------------------------------------------------ sections
 
     def _refuse_sections(self) -> None:
+        reward = self.left.get(f"{CREATE}.reward_model.type", self.left.get("reward_model.type"))
         reasons = {
-            "reward_model": "training on a learned reward is not built; an intrinsic reward is "
-            "policy.intrinsic.type='rnd' (docs/exploration.md)",
+            "reward_model": "RND has other keys here; write policy.intrinsic.type='rnd' (docs/exploration.md)"
+            if reward == "rnd"
+            else f"a reward that is learned ({reward or 'no type'}) is not built",
             "world_model": "model-based training is not built",
             "level_replay": "prioritised level replay is not built",
         }
@@ -701,6 +703,6 @@ class _StandIn:
         package = self._path.partition(".")[0]
         raise ConfigError(
             f"config file {self._file} {verb} {self._path}, but the package {package!r} is not installed. "
-            'Its names can only be imported here; put code that uses them under `if __name__ == "__main__":`, or '
-            "install the package (pip install DI-engine)"
+            "Its names can only be imported here; put code that uses them under "
+            '`if __name__ == "__main__":`, or install the package (pip install DI-engine)'
         )
