@@ -91,14 +91,11 @@ MACHINERY = (
     "policy.other.commander",
     CREATE,
 )
+IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
+BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
 BUFFER_MACHINERY = (
-    "type",
-    "deepcopy",
-    "anneal_step",
-    "enable_track_used_data",
-    "periodic_thruput_seconds",
-    "thruput_controller",
-    "monitor",
+    *("type", "deepcopy", "anneal_step", "enable_track_used_data", "periodic_thruput_seconds"),
+    *("thruput_controller", "monitor"),
 )
 # DI-engine's values of keys that a count of train iterations depends on.
 DEFAULTS = {"epoch_per_collect": 10, "update_per_collect": 5, "batch_size": 64}
@@ -169,8 +166,8 @@ class _Conversion:
     """One conversion: the keys that are left to convert, and what they have become so far."""
 
     def __init__(self, main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
-        everything = [*leaves(main), *leaves(create, CREATE)]
-        self.left = {path: value for path, value in everything if not _is_empty(value)}
+        keys = [*leaves(main), *leaves(create, CREATE)]
+        self.left = {path: v for path, v in keys if not (isinstance(v, Mapping) and not v)}
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
         self.faults: list[str] = []
@@ -269,6 +266,9 @@ class _Conversion:
         self._activation()
         self._encoder(actor_width=self._head("actor", 2 if self.policy.startswith("ppg") else 1))
         self._head("critic", 1)
+        for path in [path for path in self.left if path.startswith("policy.model.")]:
+            if path != "policy.model.import_names":
+                self.set(path, self.take(path))  # DI-engine, too, reports keys that its models do not have
 
     def _activation(self) -> None:
         activation = self.take("policy.model.activation")
@@ -405,22 +405,15 @@ class _Conversion:
         )
 
     def _buffers(self) -> None:
-        if not self.policy.endswith("_offpolicy"):
-            return
         rows = self._rows()
         updates = self.count("policy.learn.update_per_collect")
         size = self.count("policy.learn.batch_size", DEFAULTS["batch_size"])
-        for buffer in (
-            (BUFFER,) if self.policy == "ppo_offpolicy" else (f"{BUFFER}.policy", f"{BUFFER}.value")
-        ):
-            for name in BUFFER_MACHINERY:
-                self.take(f"{buffer}.{name}")
-                self.section(f"{buffer}.{name}")
+        for buffer in BUFFERS.get(self.policy, ()):
             stale = self.take(f"{buffer}.max_staleness")
             if isinstance(stale, (int, float)) and math.isfinite(stale):
-                per_collect = updates or DEFAULTS["update_per_collect"]
-                self.set(f"{buffer}.max_staleness", math.ceil(stale / per_collect))
-                self.note(f"{buffer}.max_staleness", f"{stale} train iterations, in iterations here")
+                iterations = math.ceil(stale / (updates or DEFAULTS["update_per_collect"]))
+                self.set(f"{buffer}.max_staleness", iterations)
+                self.note(f"{buffer}.max_staleness", f"{stale} train iterations are {iterations} iterations")
             capacity = self.count(f"{buffer}.replay_buffer_size")
             if capacity and rows and capacity < rows:
                 self.set(f"{buffer}.replay_buffer_size", rows)
@@ -438,13 +431,12 @@ class _Conversion:
 
     def _leave_out(self) -> None:
         """Reports the keys that are left: those of DI-engine's machinery, and those it never reads."""
-        machinery = [
-            path for path in self.left if any(f"{path}.".startswith(f"{known}.") for known in MACHINERY)
-        ]
-        unread = [path for path in self.left if path not in machinery]
-        named = [path for path in machinery if path != "policy.type" and not path.startswith(f"{CREATE}.")]
-        if named:
-            self.notes.append(f"not needed here, and left out: {', '.join(named)}")
+        buffers = [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ()) for name in BUFFER_MACHINERY]
+        known = tuple(f"{path}." for path in (*MACHINERY, *buffers))
+        unread = [path for path in self.left if not f"{path}.".startswith(known)]
+        not_needed = [path for path in self.left if path not in unread and not path.startswith(IN_EVERY_FILE)]
+        if not_needed:
+            self.notes.append(f"not needed here, and left out: {', '.join(not_needed)}")
         if unread:
             self.notes.append(f"warning: DI-engine itself never reads {', '.join(unread)}; left out")
 
@@ -509,25 +501,9 @@ class _Conversion:
             )
 
 
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, Mapping) and not value
-
-
 def _bins(c: _Conversion, bins: Any) -> None:
     if isinstance(bins, int):
         c.wrap("action_bins", bins=bins)
-
-
-def _cartpole(c: _Conversion) -> None:
-    c.environment_id("CartPole-v0")
-
-
-def _acrobot(c: _Conversion) -> None:
-    c.environment_id("Acrobot-v1")
-
-
-def _mountain_car(c: _Conversion) -> None:
-    c.environment_id("MountainCar-v0")
 
 
 def _pendulum(c: _Conversion) -> None:
@@ -607,10 +583,10 @@ def _minigrid(c: _Conversion) -> None:
 
 
 # The types of environments in create_config.env.type: each function converts the keys that its class reads.
-ENVIRONMENTS: dict[str, Callable[[_Conversion], None]] = {
-    "cartpole": _cartpole,
-    "acrobot": _acrobot,
-    "mountain_car": _mountain_car,
+ENVIRONMENTS: dict[str, Callable[[_Conversion], object]] = {
+    "cartpole": lambda c: c.environment_id("CartPole-v0"),
+    "acrobot": lambda c: c.environment_id("Acrobot-v1"),
+    "mountain_car": lambda c: c.environment_id("MountainCar-v0"),
     "pendulum": _pendulum,
     "lunarlander": _lunarlander,
     "bipedalwalker": _bipedalwalker,

@@ -256,6 +256,82 @@ def test_raw_values_of_ppg_are_kept_if_they_are_asked_for():
 
 # ------------------------------------------------------------------ keys that are left out or refused
 
+PPO_LEARN = dict(
+    value_norm=True, ppo_param_init=True, grad_clip_type="clip_norm", grad_clip_value=0.5, value_weight=0.5
+)
+DI_ENGINE = {  # the defaults of version 0.5.3
+    "ppo": dict(
+        recompute_adv=True,
+        nstep_return=False,
+        learn=dict(**PPO_LEARN, epoch_per_collect=10, lr_scheduler=None),
+    ),
+    "ppo_offpolicy": dict(
+        nstep_return=False,
+        nstep=3,
+        learn=dict(**PPO_LEARN, update_per_collect=5, weight_decay=0.0),
+        other=dict(replay_buffer=dict(replay_buffer_size=10_000, max_use=3, alpha=0.6, thruput_controller=1)),
+    ),
+    "ppg": dict(
+        learn=dict(
+            actor_epoch_per_collect=1,
+            critic_epoch_per_collect=1,
+            value_norm=True,
+            aux_freq=8,
+            aux_train_epoch=6,
+            aux_bc_weight=1,
+            grad_clip_type="clip_norm",
+            grad_clip_value=10,
+        )
+    ),
+    "ppg_offpolicy": dict(
+        learn=dict(update_per_collect=5, aux_freq=5, aux_train_epoch=6, aux_bc_weight=1),
+        other=dict(
+            replay_buffer=dict(
+                multi_buffer=True,
+                policy=dict(replay_buffer_size=1000, monitor=dict(sampled_data_attr=1)),
+                value=dict(replay_buffer_size=1000),
+            )
+        ),
+    ),
+}
+UNREAD = {
+    "ppo": "policy.nstep_return",
+    "ppo_offpolicy": "policy.learn.weight_decay",
+    "ppg": "policy.learn.grad_clip_type, policy.learn.grad_clip_value",
+    "ppg_offpolicy": "",
+}
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_every_default_of_di_engine_is_taken_and_those_that_its_code_never_reads_are_named(kind):
+    common = dict(
+        cuda=False,
+        on_policy="offpolicy" not in kind,
+        priority=False,
+        priority_IS_weight=False,
+        action_space="discrete",
+        transition_with_policy_data=True,
+        multi_agent=False,
+    )
+    learn = dict(
+        batch_size=64,
+        learning_rate=1e-3,
+        entropy_weight=0.01,
+        clip_ratio=0.2,
+        adv_norm=True,
+        ignore_done=False,
+    )
+    policy = copy.deepcopy(DI_ENGINE[kind])
+    policy["learn"] = {**learn, **policy["learn"]}
+    config = compiled(kind, **common, **policy)
+    warnings = [note for note in config.notes if note.startswith("warning")]
+    expected = f"warning: DI-engine itself never reads {UNREAD[kind]}; left out"
+    assert warnings == ([expected] if UNREAD[kind] else [])
+
+
+def test_key_that_no_model_has_is_a_fault_as_in_di_engine():
+    assert "did you mean 'encoder_hidden_size_list'?" in refusal(model=dict(encoder_hidden_size_lst=[3]))
+
 
 @pytest.mark.parametrize(
     ("kind", "learn"),
