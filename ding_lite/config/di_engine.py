@@ -15,6 +15,7 @@ of the pair ends in one of five ways:
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -604,17 +605,25 @@ STAND_IN_PACKAGES = ("ding", "dizoo", "ditk")
 
 @contextlib.contextmanager
 def stand_ins(file: Path) -> Iterator[None]:
-    """Lets a config file import names of DI-engine that are not installed.
+    """Lets a config file import names of DI-engine where it is not installed.
 
-    Inside the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` that Python cannot find gives a
-    module whose names can be imported and written in annotations. Calling or subclassing one of them is an
-    error. Installed packages are imported as always, and no stand-in remains after the block.
+    Inside the ``with`` block, an import of ``ding``, ``dizoo`` or ``ditk`` gives a module whose names can be
+    imported and written in annotations. Calling or subclassing one of them is an error. A source tree of
+    DI-engine in the working directory is not imported, since without its dependencies it fails. No stand-in
+    remains after the block.
 
     Args:
         file: the config file, for messages.
     """
+    try:
+        importlib.metadata.distribution("DI-engine")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    else:  # its own modules are imported
+        yield
+        return
     finder = _StandInFinder(file)
-    sys.meta_path.append(finder)  # behind all others, so that it is asked only for what they do not find
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
@@ -629,11 +638,10 @@ class _StandInFinder(MetaPathFinder, Loader):
         self.file = file
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        package, _, inside = fullname.partition(".")
-        if package not in STAND_IN_PACKAGES:
+        package = fullname.partition(".")[0]
+        is_real = not isinstance(sys.modules.get(package), (_StandInModule, type(None)))
+        if package not in STAND_IN_PACKAGES or is_real:  # a script may have imported a source tree before
             return None
-        if inside and not isinstance(sys.modules.get(package), _StandInModule):
-            return None  # the package is installed, and has no such module
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -676,9 +684,8 @@ class _StandIn:
         self._refuse("tests for")
 
     def _refuse(self, verb: str) -> NoReturn:
-        package = self._path.partition(".")[0]
         raise ConfigError(
-            f"config file {self._file} {verb} {self._path}, but the package {package!r} is not installed. "
+            f"config file {self._file} {verb} {self._path}, but DI-engine is not installed. "
             "Its names can only be imported here; put code that uses them under "
-            '`if __name__ == "__main__":`, or install the package (pip install DI-engine)'
+            '`if __name__ == "__main__":`, or install it (pip install DI-engine)'
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -596,9 +597,7 @@ def test_imports_of_di_engine_need_not_be_installed(tmp_path):
     ],
 )
 def test_file_that_uses_di_engine_is_refused_with_words(tmp_path, use, verb):
-    with pytest.raises(
-        ConfigError, match=rf"their_config\.py {verb}, but the package 'ding' is not installed"
-    ):
+    with pytest.raises(ConfigError, match=rf"their_config\.py {verb}, but DI-engine is not installed"):
         load_config(theirs(tmp_path, head=use))
 
 
@@ -610,17 +609,41 @@ def test_value_that_is_a_name_of_di_engine_is_refused(tmp_path):
         load_config(theirs(tmp_path, head, tail))
 
 
-def test_installed_package_of_that_name_is_imported(tmp_path, monkeypatch):
+def source_tree(tmp_path, monkeypatch, text):
+    """Makes a package ``dizoo`` that can be found."""
     package = tmp_path / "dizoo"
     package.mkdir()
-    (package / "__init__.py").write_text("n_sample = 128\n")
+    (package / "__init__.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "dizoo", raising=False)
+
+
+@needs_no_di_engine
+def test_source_tree_without_its_dependencies_is_not_imported(tmp_path, monkeypatch):
+    source_tree(tmp_path, monkeypatch, "import a_dependency_that_is_missing\n")
+    assert load_config(theirs(tmp_path, "from dizoo import n_sample\n")).values.seed == 0
+
+
+def test_installed_di_engine_is_imported(tmp_path, monkeypatch):
+    source_tree(tmp_path, monkeypatch, "n_sample = 128\n")
+    installed = tmp_path / "DI_engine-0.5.3.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: DI-engine\nVersion: 0.5.3\n")
     tail = "main_config.policy.collect.n_sample = n_sample\n"
     config = load_config(theirs(tmp_path, "from dizoo import n_sample\n", tail))
     assert config.values.policy.collect.n_sample == 128
     with pytest.raises(ConfigError, match=r"ModuleNotFoundError: No module named 'dizoo\.atari'"):
         load_config(theirs(tmp_path, "import dizoo.atari\n"))
+
+
+@needs_no_di_engine
+def test_source_tree_that_a_script_has_imported_stays(tmp_path, monkeypatch):
+    source_tree(tmp_path, monkeypatch, "n_sample = 128\n")
+    module = importlib.import_module("dizoo")
+    tail = "main_config.policy.collect.n_sample = n_sample\n"
+    config = load_config(theirs(tmp_path, "from dizoo import n_sample\n", tail))
+    assert config.values.policy.collect.n_sample == 128
+    assert sys.modules["dizoo"] is module
 
 
 def test_no_other_package_gets_a_stand_in(tmp_path):
