@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ SUMMARY = "show every key of a config, its value and its source"
 DESCRIPTION = """\
 Shows every key of a complete config, its value, and where the value comes from: the default,
 the config file, the command line, or other keys. Each key can be set as key.path=value.
+
+A file of DI-engine (main_config and create_config) is shown as the config that it becomes here;
+what was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.
 """
 EXAMPLES = """\
 examples:
@@ -25,6 +29,7 @@ examples:
   ding-lite config -c cartpole_ppo --explain clip      what the keys do whose name has "clip"
   ding-lite config -c cartpole_ppo seed=3 --json > my.json
                                                        a complete config file: train -c my.json
+  ding-lite config -c their_config.py -o mine.py       a file of DI-engine as one of ding_lite
 """
 
 
@@ -38,14 +43,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         help="print value, type, range and effect of the keys whose path contains TEXT",
     )
+    form.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write a new file that -c accepts: a .py file with the keys that are not defaults, or a .json "
+        "file with all keys",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the complete config."""
-    from ding_lite.config.compile import plain
+    """Prints the complete config, or writes it to a file."""
+    from ding_lite.config.compile import plain, save_config
     from ding_lite.config.schema import leaves
 
     config = config_of(args)
+    for note in config.notes:
+        print(note, file=sys.stderr)
+    if args.output:
+        save_config(config, args.output)
+        print(f"{args.output} is written   try: ding-lite train -c {args.output}")
+        return 0
     if args.json:
         print(json.dumps(config.as_json(), indent=2))
         return 0

@@ -9,14 +9,22 @@ Each default is declared in the class that reads it. A section is checked agains
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from easydict import EasyDict
 
-from ding_lite.config.files import file_name, find_config, parse_overrides, read_config
+from ding_lite.config.di_engine import CREATE, MAIN, as_mapping, from_di_engine, is_pair
+from ding_lite.config.files import (
+    file_name,
+    find_config,
+    parse_overrides,
+    python_source,
+    read_config,
+)
 from ding_lite.config.registry import (
     ENCODER_REGISTRY,
     ENV_REGISTRY,
@@ -33,6 +41,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
 PLANNED_STEPS = "planned gradient steps"  # derived from the number of gradient steps of the run
+DERIVED = ("default", PLANNED_STEPS, "max_env_step", "env and policy")  # sources of values that no user wrote
 
 
 @dataclass(frozen=True)
@@ -43,11 +52,13 @@ class Config:
         values: every key with its value, as an EasyDict.
         source: the origin of each value, by its path: ``{"policy.learn.batch_size": "default", ...}``.
         imports: modules that the user has named beside the config (``--import``). They are not saved.
+        notes: what was converted or left out, if the config is one of DI-engine.
     """
 
     values: EasyDict
     source: dict[str, str]
     imports: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of a run's ``config.json``; a class is written as "package.module:Name"."""
@@ -69,11 +80,23 @@ class Config:
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
         if "max_env_step" in checked and source.get("policy.learn.compile") == PLANNED_STEPS:
             complete.policy.learn.compile = _planned_compile(complete)
-        return Config(complete, source, self.imports)
+        return replace(self, values=complete, source=source)
+
+    def written(self) -> dict[str, Any]:
+        """Returns the part of the config that the user wrote, without defaults, as plain data."""
+        part: dict[str, Any] = {}
+        for path, value in leaves(plain(self.values)):
+            if self.source[path] not in DERIVED:
+                _set(part, path, value)
+        return part
 
     def modules(self) -> list[str]:
         """Returns the modules of the classes that this config names as "package.module:Name"."""
         return foreign_modules(plain(self.values))
+
+
+# What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
+AnyConfig = Mapping[str, Any] | str | Path | Config | Sequence[Mapping[str, Any]]
 
 
 def compile_config(
@@ -85,13 +108,18 @@ def compile_config(
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
     Args:
-        user: a config as the user wrote it, or the content of a run's ``config.json``.
+        user: a config as the user wrote it, the content of a run's ``config.json``, or a config of DI-engine
+            as ``{"main_config": ..., "create_config": ...}``.
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
+    notes: tuple[str, ...] = ()
+    faults_of_pair: list[str] = []
+    if set(user) == {MAIN, CREATE}:
+        user, notes, faults_of_pair = from_di_engine(user[MAIN], user[CREATE])
     user, source = _config_and_source(user, origin)
     key_faults = list(_key_faults(user))
     if key_faults:
@@ -109,7 +137,7 @@ def compile_config(
         raise _error(origins, key_faults)
     schema, faults = schema_of(user)
     values, value_faults = check(user, schema)
-    faults += value_faults
+    faults = faults_of_pair + faults + value_faults
     if not faults:
         values = _merge(default_values(schema), values)
         faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
@@ -121,7 +149,7 @@ def compile_config(
         )
         source[path] = user_source or source.get(path, "default")
     _fill_derived(values, source)
-    return Config(EasyDict(values), source)
+    return Config(EasyDict(values), source, notes=notes)
 
 
 def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -335,11 +363,38 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     return compile_config(read_config(file), parse_overrides(overrides), origin=str(file))
 
 
-def as_config(config: Mapping[str, Any] | str | Path | Config) -> Config:
+def save_config(config: Config, file: str | Path) -> None:
+    """Writes a config to a new file that :func:`load_config` reads.
+
+    Args:
+        config: to be written.
+        file: ``.json`` for all keys and their sources, ``.py`` for those that no default gives.
+
+    Raises:
+        ConfigError: if the file has another ending, exists, or cannot be written.
+    """
+    file = Path(file)
+    if file.suffix == ".json":
+        text = json.dumps(config.as_json(), indent=2) + "\n"
+    elif file.suffix == ".py":
+        text = python_source(config.written(), config.notes)
+    else:
+        raise ConfigError(f"{file}: expected a name that ends in .py or .json")
+    try:
+        with file.open("x", encoding="utf-8") as output:
+            output.write(text)
+    except FileExistsError as error:
+        raise ConfigError(f"{file} exists: remove it, or choose another name") from error
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def as_config(config: AnyConfig) -> Config:
     """Returns a complete config.
 
     Args:
-        config: a dict, the path of a file, the name of a shipped config, or a complete config.
+        config: a dict, the path of a file, the name of a shipped config, DI-engine's pair
+            ``(main_config, create_config)``, or a complete config.
 
     Raises:
         ConfigError: if it is none of these, or has a fault.
@@ -348,9 +403,11 @@ def as_config(config: Mapping[str, Any] | str | Path | Config) -> Config:
         return config
     if isinstance(config, (str, Path)):
         return load_config(config)
+    if is_pair(config):
+        return compile_config(as_mapping(config), origin="(main_config, create_config)")
     if not isinstance(config, Mapping):
         raise ConfigError(
-            "expected a config: a dict, a file, the name of a shipped config or a compiled one; got "
-            f"{config!r:.60}"
+            "expected a config: a dict, a file, the name of a shipped config, a compiled one, or DI-engine's "
+            f"(main_config, create_config); got {config!r:.60}"
         )
     return compile_config(config)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import keyword
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ding_lite.config.di_engine import CREATE, MAIN, stand_ins
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text
 
 CONFIG_FOLDERS = (
@@ -85,7 +87,9 @@ def find_config(name: str | Path) -> Path:
 def read_config(file: Path) -> dict[str, Any]:
     """Executes a Python file and returns its dict named ``config``, or returns the object in a JSON file.
 
-    The file's folder is added to ``sys.path``, so that ``type="my_module:MyPolicy"`` can name a module in it.
+    A file of DI-engine has ``main_config`` and ``create_config`` instead, and is returned as a dict of these
+    two; the packages of DI-engine that it imports need not be installed. The file's folder is added to
+    ``sys.path``, so that ``type="my_module:MyPolicy"`` can name a module in it.
 
     Raises:
         ConfigError: if the file cannot be read or has no such dict.
@@ -97,7 +101,8 @@ def read_config(file: Path) -> dict[str, Any]:
         if file.suffix == ".json":
             config = json.loads(file.read_text(), object_pairs_hook=_dict_without_duplicates)
         else:
-            config = runpy.run_path(str(file)).get("config")
+            with stand_ins(file):
+                config = _config_of(runpy.run_path(str(file)))
     except SyntaxError as error:
         raise ConfigError(f"config file {file}, line {error.lineno}: {error.msg}") from error
     except DingLiteError:
@@ -106,7 +111,10 @@ def read_config(file: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {file} cannot be read: {error_text(error)}") from error
     if not isinstance(config, dict):
         other_type = "" if config is None else f"; its `config` is a {type(config).__name__}"
-        raise ConfigError(f"config file {file} has no dict named `config`{other_type}")
+        raise ConfigError(
+            f"config file {file} has no dict named `config`{other_type}, nor DI-engine's two dicts "
+            f"`{MAIN}` and `{CREATE}`"
+        )
     return _with_neighbours(config, file.absolute().parent)
 
 
@@ -123,6 +131,12 @@ def _with_neighbours(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         return config
     learn = {**learn, "pretrained_model_path": str(folder / path)}
     return {**config, "policy": {**config["policy"], "learn": learn}}
+
+
+def _config_of(names: Mapping[str, Any]) -> Any:
+    """Returns ``config`` among the names of a file, or DI-engine's two dicts, or None if it has neither."""
+    pair = {name: names[name] for name in (MAIN, CREATE) if isinstance(names.get(name), Mapping)}
+    return pair if "config" not in names and len(pair) == 2 else names.get("config")
 
 
 def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -142,3 +156,34 @@ def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def file_name(text: str) -> str:
     """Returns ``text`` with every character other than letters, digits, ".", "_" and "-" replaced by "_"."""
     return "".join(char if char.isalnum() or char in "._-" else "_" for char in text)
+
+
+def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Returns the text of a config file.
+
+    Args:
+        config: plain data.
+        comments: lines at the top of the file.
+    """
+    lines = [f"# {line}" for comment in comments for line in comment.splitlines()]
+    return "\n".join([*lines, *([""] if lines else []), f"config = {_source(config, '')}", ""])
+
+
+def _source(value: Any, indent: str) -> str:
+    """Returns Python code for a value; each key of a dict with other keys has a line."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_source(item, indent) for item in value)}]"
+    if not isinstance(value, Mapping):
+        return repr(value)
+    inner = indent + "    "
+    as_keywords = all(name.isidentifier() and not keyword.iskeyword(name) for name in value)
+    items = [
+        f"{inner}{name}={_source(item, inner)},"
+        if as_keywords
+        else f"{inner}{_source(name, inner)}: {_source(item, inner)},"
+        for name, item in value.items()
+    ]
+    opening, closing = ("dict(", ")") if as_keywords and items else ("{", "}")
+    return "\n".join([opening, *items, indent + closing]) if items else "{}"

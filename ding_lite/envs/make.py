@@ -14,7 +14,7 @@ from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
-from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset
+from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset, without_advice
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap, wrapper_faults
@@ -99,7 +99,8 @@ ENV_REGISTRY.declare_section(CONFIG, section_faults)
 def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -> gym.Env:
     """Makes an environment that is registered with gymnasium; ding_lite's checks replace gymnasium's."""
     register_ids(env_id if isinstance(env_id, str) else env_id.id)
-    return with_correct_reset(gym.make(env_id, disable_env_checker=True, **kwargs))
+    with without_advice():
+        return with_correct_reset(gym.make(env_id, disable_env_checker=True, **kwargs))
 
 
 def make_env(
@@ -259,12 +260,13 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_off
     try:
         if env_cfg["type"] == "gymnasium":
             register_ids(env_cfg["env_id"])
-            env = gym.make_vec(
-                env_cfg["env_id"],
-                num_envs=num_envs,
-                vectorization_mode="vector_entry_point",
-                **env_cfg["kwargs"],
-            )
+            with without_advice():
+                env = gym.make_vec(
+                    env_cfg["env_id"],
+                    num_envs=num_envs,
+                    vectorization_mode="vector_entry_point",
+                    **env_cfg["kwargs"],
+                )
         else:
             env = ENV_REGISTRY.get(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
     except DingLiteError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import re
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -76,6 +79,14 @@ def _register(module: str, function: str | None) -> None:
     if module == "ale_py":  # it prints a banner on stderr, once per process
         loaded.ALEInterface.setLoggerMode(loaded.LoggerMode.Error)
     gym.register_envs(loaded) if function is None else getattr(loaded, function)()
+
+
+@contextlib.contextmanager
+def without_advice() -> Iterator[None]:
+    """Silences gymnasium's advice to upgrade to another version of an environment: the config names one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".* is out of date", DeprecationWarning)
+        yield
 
 
 def missing_extra(error: BaseException) -> str:

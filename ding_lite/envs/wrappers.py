@@ -95,6 +95,32 @@ def action_rescale(env: gym.Env, min_action: float = -1.0, max_action: float = 1
     return RescaleAction(env, np.float32(min_action), np.float32(max_action))
 
 
+@WRAPPER_REGISTRY.register("action_bins")
+class ActionBins(gym.ActionWrapper):
+    """Replaces each number of a Box action by ``bins`` values, evenly spaced from its low to its high.
+
+    The action space becomes Discrete for one number and MultiDiscrete for several (arXiv:1901.10500).
+    """
+
+    def __init__(self, env: gym.Env, bins: int = 11) -> None:
+        super().__init__(env)
+        box = env.action_space
+        if not (isinstance(box, gym.spaces.Box) and box.is_bounded() and bins >= 2):
+            raise ConfigError(
+                "env.wrappers: action_bins: expected at least 2 bins and a Box of finite bounds, got "
+                f"{bins} and {box}"
+            )
+        self._values = np.linspace(box.low, box.high, bins, dtype=box.dtype)  # (bins, *shape)
+        shape = box.shape
+        self.action_space = (
+            gym.spaces.Discrete(bins) if shape == (1,) else gym.spaces.MultiDiscrete(np.full(shape, bins))
+        )
+
+    def action(self, action: Any) -> np.ndarray:
+        index = np.reshape(action, (1, *self._values.shape[1:]))
+        return np.take_along_axis(self._values, index, axis=0)[0]
+
+
 @WRAPPER_REGISTRY.register("record")
 def record(env: gym.Env, folder: str, every: int = 100, *, evaluate: bool = False, index: int = 0) -> gym.Env:
     """Films every 100th (``every``) episode of environment 0, from the first, into ``folder``."""
@@ -168,9 +194,15 @@ def time_limit(
 
 
 @WRAPPER_REGISTRY.register("reward_clip")
-def reward_clip(env: gym.Env, *, evaluate: bool = False) -> gym.Env:
-    """Replaces each reward by its sign, in training only."""
-    return env if evaluate else TransformReward(env, sign)
+def reward_clip(
+    env: gym.Env, low: float | None = None, high: float | None = None, *, evaluate: bool = False
+) -> gym.Env:
+    """Replaces each reward by its sign, or clips it at ``low`` and ``high``, in training only."""
+    if evaluate:
+        return env
+    if low is None and high is None:
+        return TransformReward(env, sign)
+    return TransformReward(env, lambda reward: float(np.clip(float(reward), low, high)))
 
 
 def sign(reward: Any) -> float:

@@ -218,13 +218,25 @@ class NatureCNN(ImageEncoder):
     """
 
     trunk = (512,)
+    config = dict(widths=Key([32, 64, 64], low=1))
 
-    def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
+    def __init__(
+        self,
+        space: gym.Space,
+        activation: str = "relu",
+        channels: str | None = None,
+        widths: Sequence[int] = (32, 64, 64),
+    ) -> None:
         super().__init__(space, channels)
+        if len(widths) != 3:
+            raise ConfigError(
+                f"policy.model.encoder.widths: nature_cnn has 3 convolutions, got {list(widths)}"
+            )
+        first, second, third = widths
         self.layers = nn.Sequential(
-            nn.Conv2d(self.in_shape[0], 32, 8, 4), _activation_of_convolution(activation),
-            nn.Conv2d(32, 64, 4, 2), _activation_of_convolution(activation),
-            nn.Conv2d(64, 64, 3, 1), _activation_of_convolution(activation),
+            nn.Conv2d(self.in_shape[0], first, 8, 4), _activation_of_convolution(activation),
+            nn.Conv2d(first, second, 4, 2), _activation_of_convolution(activation),
+            nn.Conv2d(second, third, 3, 1), _activation_of_convolution(activation),
         )  # fmt: skip
         self.out_features = self.features_of(self.layers)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TextIO
 
 import torch
 
-from ding_lite.config.compile import Config, as_config
+from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.envs.make import EnvSetting
 from ding_lite.envs.space_json import space_to_json
@@ -61,7 +61,8 @@ class SerialPipeline:
     times faster on one thread than on torch's default number of threads.
 
     Args:
-        config: a dict, a file, the name of a shipped config, or a compiled config.
+        config: a dict, a file, the name of a shipped config, a compiled config, or DI-engine's
+            ``(main_config, create_config)``.
         seed: replaces the config's seed.
         env_setting: ``(make, collector_cfgs, evaluator_cfgs)``: one environment ``make(cfg)`` for each cfg,
             used instead of the environments that the config describes.
@@ -98,7 +99,7 @@ class SerialPipeline:
 
     def __init__(
         self,
-        config: Mapping[str, Any] | str | Path | Config,
+        config: AnyConfig,
         *,
         seed: int | None = None,
         env_setting: EnvSetting | None = None,
@@ -117,7 +118,8 @@ class SerialPipeline:
         try:
             self._build(config, env_setting, model, display, own_process)
             name = self.cfg.exp_name if folder is None else str(folder)
-            messages = warm_start(self.policy, init_from) if init_from else []
+            messages = [*config.notes]
+            messages += warm_start(self.policy, init_from) if init_from else []
             messages += self._warm_up()  # if the weights brought no statistics of observations
             with ExitStack() as undo:
                 new_folder = new_run_folder(name, exact=folder is not None)
@@ -136,7 +138,7 @@ class SerialPipeline:
         run: str | Path,
         *,
         checkpoint: str | None = None,
-        config: Mapping[str, Any] | str | Path | Config | None = None,
+        config: AnyConfig | None = None,
         changes: Mapping[str, Any] | None = None,
         override: bool = False,
         max_train_iter: int | None = None,
@@ -676,7 +678,7 @@ def _log_and_show(logger: RunLogger, display: Display) -> Callable[[str], None]:
 
 
 def serial_pipeline(
-    config: Mapping[str, Any] | str | Path | Config,
+    config: AnyConfig,
     seed: int | None = None,
     env_setting: EnvSetting | None = None,
     model: torch.nn.Module | None = None,

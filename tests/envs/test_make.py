@@ -108,7 +108,6 @@ def test_missing_wrapper_is_named():
         ("Humanoid-v3", r"-v5"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:.* is out of date")
 def test_wrong_env_id_is_named_with_gymnasium_s_own_hint(env_id, hint):
     if env_id.startswith("MinAtar"):
         pytest.importorskip("minatar")

@@ -18,10 +18,19 @@ from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_env, make_vector_env
+from ding_lite.envs.wrappers import ActionBins
 from ding_lite.errors import CheckpointError, ConfigError, EnvContractError
 
 NAMES = [
-    *("action_rescale", "atari", "atari_preprocessing", "episodic_life", "faulty", "fire_reset"),
+    *(
+        "action_bins",
+        "action_rescale",
+        "atari",
+        "atari_preprocessing",
+        "episodic_life",
+        "faulty",
+        "fire_reset",
+    ),
     *(
         "frame_stack",
         "max_and_skip",
@@ -241,6 +250,49 @@ def test_action_rescale_stretches_minus_one_to_one_to_the_bounds():
     env.close()
 
 
+def test_action_bins_are_spaced_evenly_from_low_to_high():
+    env = made({"type": "action_bins", "bins": 5}, kind="Pendulum-v1")
+    assert env.action_space == gym.spaces.Discrete(5)
+    env.reset(seed=0)
+    torques = [(env.step(action), env.unwrapped.last_u)[1] for action in range(5)]
+    assert torques == [-2, -1, 0, 1, 2]
+    env.close()
+
+
+class Arm(gym.Env):
+    """An environment that keeps the last action of a Box with other bounds in each dimension."""
+
+    observation_space = gym.spaces.Box(0, 1, (1,))
+    action_space = gym.spaces.Box(np.array([-1, 0, 4], np.float32), np.array([1, 6, 5], np.float32))
+
+    def step(self, action):
+        self.last = action
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_action_bins_of_several_numbers_are_chosen_one_by_one():
+    env = ActionBins(Arm(), bins=3)
+    assert env.action_space == gym.spaces.MultiDiscrete([3, 3, 3])
+    env.step(np.array([0, 1, 2]))
+    assert env.unwrapped.last.tolist() == [-1, 3, 5]
+    assert env.unwrapped.last.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("space", "bins"),
+    [
+        (gym.spaces.Discrete(2), 3),
+        (gym.spaces.Box(-np.inf, np.inf, (2,)), 3),
+        (gym.spaces.Box(-1, 1, (2,)), 1),
+    ],
+)
+def test_action_bins_need_finite_bounds_and_two_bins(space, bins):
+    env = Arm()
+    env.action_space = space
+    with pytest.raises(ConfigError, match=r"^env\.wrappers: action_bins: expected at least 2 bins and a Box"):
+        ActionBins(env, bins)
+
+
 def test_record_films_environment_0_alone(tmp_path):
     wrappers = [{"type": "record", "folder": str(tmp_path), "every": 2}]
     for evaluate in (False, True):
@@ -300,6 +352,21 @@ def test_max_and_skip_sums_rewards_and_counts_a_decision_once():
 @pytest.mark.parametrize(("evaluate", "rewards"), [(False, {-1, 0, 1}), (True, {-2, 0, 2})])
 def test_reward_clip_gives_signs_in_training_alone(evaluate, rewards):
     env = made("reward_clip", kind=LivesEnv, evaluate=evaluate)
+    env.reset(seed=1)
+    assert {env.step(0)[1] for _ in range(20)} == rewards
+
+
+@pytest.mark.parametrize(
+    ("limits", "evaluate", "rewards"),
+    [
+        ({"low": -1}, False, {-1, 0, 2}),
+        ({"high": 1.5}, False, {-2, 0, 1.5}),
+        ({"low": -0.5, "high": 0.5}, False, {-0.5, 0, 0.5}),
+        ({"low": -1}, True, {-2, 0, 2}),
+    ],
+)
+def test_reward_clip_with_limits_clips_at_them(limits, evaluate, rewards):
+    env = made({"type": "reward_clip", **limits}, kind=LivesEnv, evaluate=evaluate)
     env.reset(seed=1)
     assert {env.step(0)[1] for _ in range(20)} == rewards
 

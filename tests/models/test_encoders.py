@@ -368,6 +368,18 @@ def test_encoder_type_is_for_the_images_of_a_tree():
     assert encoder.out_features == 256
 
 
+def test_nature_cnn_may_have_other_widths():
+    options = {"type": "nature_cnn", "widths": [8, 16, 24]}
+    leaf = Encoder(image_space(84, 84, 3), options, [128], "relu").leaves[0]
+    assert [layer.out_channels for layer in leaf.layers if isinstance(layer, torch.nn.Conv2d)] == [8, 16, 24]
+    assert leaf.out_features == 24 * 7 * 7
+
+
+def test_nature_cnn_has_three_convolutions():
+    with pytest.raises(ConfigError, match=r"encoder\.widths: nature_cnn has 3 convolutions, got \[8, 16\]"):
+        Encoder(image_space(84, 84, 3), {"type": "nature_cnn", "widths": [8, 16]}, None, "relu")
+
+
 def test_encoder_type_is_for_every_leaf_where_there_is_no_image():
     encoder = Encoder(vector_space(3), {"type": "mlp", "hidden_size_list": [7]}, [], "tanh")
     assert encoder.out_features == 7

@@ -1,0 +1,769 @@
+"""Configs of DI-engine: what each key of the pair becomes, what is refused, and files that import it."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+
+import gymnasium as gym
+import pytest
+import torch.nn as nn
+from easydict import EasyDict
+
+from ding_lite import ENV_REGISTRY, SerialPipeline, serial_pipeline, serial_pipeline_onpolicy
+from ding_lite.config.compile import as_config, compile_config, load_config, save_config
+from ding_lite.config.di_engine import ENVIRONMENTS, from_di_engine
+from ding_lite.config.files import python_source
+from ding_lite.config.schema import leaves
+from ding_lite.envs.make import make_env
+from ding_lite.errors import ConfigError
+
+POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
+
+
+def pair(kind="ppo", env_type="cartpole", env=None, create=None, **policy):
+    """Returns a small pair; the keyword arguments are sections of ``main_config.policy``."""
+    main = dict(exp_name="theirs", env=dict(collector_env_num=8, **(env or {})))
+    main["policy"] = {"collect": dict(n_sample=256), **policy}
+    made = dict(env=dict(type=env_type), env_manager=dict(type="base"), policy=dict(type=kind))
+    return EasyDict(main), EasyDict({**made, **(create or {})})
+
+
+def compiled(*args, **kwargs):
+    return as_config(pair(*args, **kwargs))
+
+
+def at(config, path):
+    return dict(leaves(config.values))[path]
+
+
+def refusal(*args, **kwargs):
+    with pytest.raises(ConfigError) as caught:
+        compiled(*args, **kwargs)
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------ keys
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_policy_type_is_that_of_create_config_also_as_the_entries_of_di_engine_change_it(kind):
+    assert compiled(kind).values.policy.type == kind
+    assert compiled(f"{kind}_command").values.policy.type == kind
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("policy.learn.batch_size", 32),
+        ("policy.learn.learning_rate", 0.002),
+        ("policy.learn.clip_ratio", 0.1),
+        ("policy.learn.entropy_weight", 0.03),
+        ("policy.learn.adv_norm", False),
+        ("policy.learn.ignore_done", True),
+        ("policy.collect.gae_lambda", 0.9),
+        ("policy.collect.discount_factor", 0.9),
+        ("policy.model.share_encoder", True),
+        ("policy.model.encoder_hidden_size_list", [64, 128]),
+        ("env.evaluator_env_num", 5),
+        ("env.n_evaluator_episode", 5),
+        ("env.stop_value", 195),
+    ],
+)
+def test_key_with_the_same_meaning_keeps_its_value(path, value):
+    main, create = pair()
+    *sections, name = path.split(".")
+    tree = main
+    for section in sections:
+        tree = tree.setdefault(section, EasyDict())
+    tree[name] = value
+    config = as_config((main, create))
+    assert at(config, path) == value
+    assert config.source[path] == "(main_config, create_config)"
+
+
+def test_what_the_pair_leaves_out_has_the_defaults_of_ding_lite():
+    config, ours = compiled(), compile_config({"env": {"env_id": "CartPole-v0"}})
+    for path in ("policy.learn.epoch_per_collect", "policy.eval.eval_freq", "policy.learn.entropy_weight"):
+        assert at(config, path) == at(ours, path)
+        assert config.source[path] == "default"
+
+
+def test_the_pair_is_not_changed():
+    main, create = pair(model=dict(activation=nn.Tanh()), learn=dict(lr_scheduler=dict(epoch_num=3)))
+    before = copy.deepcopy((dict(main), dict(create)))
+    from_di_engine(main, create)
+    assert repr((dict(main), dict(create))) == repr(before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "learn", "envs", "eval_freq", "expected"),
+    [
+        # 2 passes of 4 minibatches: 8 train iterations in an iteration of 256 steps.
+        ("ppo", dict(epoch_per_collect=2, batch_size=64), 8, 100, 13 * 256),
+        ("ppo", dict(epoch_per_collect=2, batch_size=64), 8, 8, 256),
+        ("ppo", dict(epoch_per_collect=2, batch_size=60), 8, 21, 3 * 256),  # the short minibatch counts
+        ("ppo", {}, 8, 41, 2 * 256),  # 10 passes of minibatches of 64, DI-engine's defaults
+        ("ppo", dict(epoch_per_collect=2, batch_size=64), 10, 8, 260),  # a rollout is 26 steps of 10
+        ("ppo_offpolicy", dict(update_per_collect=6), 8, 40, 7 * 256),
+        ("ppo_offpolicy", {}, 8, 40, 8 * 256),
+        ("ppg", dict(actor_epoch_per_collect=3), 8, 40, 40 * 256),  # one train iteration in a collect
+        ("ppg_offpolicy", dict(update_per_collect=24), 8, 48, 2 * 256),
+    ],
+)
+def test_train_iterations_become_env_steps(kind, learn, envs, eval_freq, expected):
+    main, create = pair(kind, learn=learn, eval=dict(evaluator=dict(eval_freq=eval_freq)))
+    main.env.collector_env_num = envs
+    config = as_config((main, create))
+    assert config.values.policy.eval.eval_freq == expected
+    assert any(f"{expected:,} env steps (policy.eval.eval_freq)" in note for note in config.notes)
+
+
+def test_snapshots_are_kept_as_often_as_in_di_engine():
+    hook = dict(save_ckpt_after_iter=80, log_show_after_iter=5)
+    config = compiled(learn=dict(epoch_per_collect=2, learner=dict(hook=hook)))
+    assert config.values.checkpoint.keep_freq == 10 * 256
+    assert "policy.learn.learner.hook.log_show_after_iter" in config.notes[-1]
+
+
+def test_whole_episodes_have_no_known_number_of_train_iterations():
+    config = compiled(collect=dict(n_episode=8), eval=dict(evaluator=dict(eval_freq=100)))
+    assert (config.values.policy.collect.n_episode, config.values.policy.eval.eval_freq) == (8, 10_000)
+    assert "policy.eval.eval_freq keeps its default" in config.notes[0]
+
+
+def test_learning_rate_falls_over_as_many_collects(tmp_path):
+    learn = dict(lr_scheduler=dict(epoch_num=3, min_lr_lambda=0.25), learning_rate=0.4, batch_size=256)
+    pipeline = SerialPipeline(
+        pair(env_type="acrobot", learn=learn), folder=tmp_path / "run", max_env_step=1024
+    )
+    rates = [progress.metrics["learn/cur_lr"] for progress in pipeline]
+    pipeline.close()
+    # DI-engine: 0.4 max(1 - k (1 - 0.25) / 3, 0.25) in the k-th collect.
+    assert rates == pytest.approx([0.4, 0.3, 0.2, 0.1], rel=1e-6)
+
+
+@pytest.mark.parametrize("scheduler", [dict(epoch_num=0, min_lr_lambda=0), dict(epoch_num=5)])
+def test_incomplete_scheduler_is_refused(scheduler):
+    assert "policy.learn.lr_scheduler: expected epoch_num" in refusal(learn=dict(lr_scheduler=scheduler))
+
+
+def test_cuda_is_a_gpu_where_there_is_one():
+    assert compiled(cuda=True).values.policy.device == "auto"
+    assert compiled(cuda=False).values.policy.device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "actor", "critic"),
+    [
+        ("ppo", {}, [], []),
+        ("ppo", dict(actor_head_hidden_size=32), [32], []),
+        ("ppg", dict(actor_head_hidden_size=32, critic_head_hidden_size=16), [32, 32], [16]),
+        (
+            "ppo",
+            dict(actor_head_layer_num=0, critic_head_layer_num=2, critic_head_hidden_size=16),
+            [],
+            [16, 16],
+        ),
+        ("ppo", dict(critic_head_layer_num=2), [], [64, 64]),
+    ],
+)
+def test_heads_have_the_layers_that_the_pair_says(kind, model, actor, critic):
+    made = compiled(kind, model=model).values.policy.model
+    assert (made.actor_head_hidden_size_list, made.critic_head_hidden_size_list) == (actor, critic)
+
+
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    [
+        (nn.Tanh(), "tanh"),
+        (nn.ReLU, "relu"),
+        (nn.LeakyReLU(), "leaky_relu"),
+        (nn.SiLU(), "silu"),
+        ("elu", "elu"),
+    ],
+)
+def test_activation_is_named(activation, name):
+    assert compiled(model=dict(activation=activation)).values.policy.model.activation == name
+
+
+def test_unknown_activation_is_refused_with_those_there_are():
+    assert "policy.model.activation: expected one of tanh, relu" in refusal(
+        model=dict(activation=nn.Softplus())
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "encoder", "widths"),
+    [
+        (dict(encoder_hidden_size_list=[32, 64, 64, 512]), ("nature_cnn", [32, 64, 64]), [512]),
+        (dict(encoder_hidden_size_list=[64, 64, 128]), ("nature_cnn", [64, 64, 128]), [128]),
+        (
+            dict(encoder_hidden_size_list=[16, 32, 32], impala_cnn_encoder=True, actor_head_hidden_size=256),
+            ("impala_cnn", [16, 32, 32]),
+            [256],
+        ),
+    ],
+)
+def test_image_encoder_has_the_widths_of_the_pair(model, encoder, widths):
+    made = compiled(env_type="atari", env=dict(env_id="PongNoFrameskip-v4"), model=model).values.policy.model
+    assert (made.encoder["type"], made.encoder["widths"]) == encoder
+    assert made.encoder_hidden_size_list == widths
+
+
+def test_residual_blocks_behind_convolutions_are_refused():
+    model = dict(encoder_hidden_size_list=[32, 64, 64, 64, 128])
+    message = refusal(env_type="atari", env=dict(env_id="PongNoFrameskip-v4"), model=model)
+    assert "policy.model.encoder_hidden_size_list: [32, 64, 64, 64, 128] is for an image encoder" in message
+
+
+def test_spaces_of_the_pair_are_those_of_the_environment():
+    config = compiled(model=dict(obs_shape=111, action_shape=2))
+    assert config.values.policy.model.obs_shape is None
+    assert config.notes == ()
+
+
+def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
+    buffers = dict(policy=dict(replay_buffer_size=100), value=dict(replay_buffer_size=1000, max_use=5))
+    config = compiled("ppg_offpolicy", learn=dict(update_per_collect=40), other=dict(replay_buffer=buffers))
+    made = config.values.policy.other.replay_buffer
+    assert (made.policy.replay_buffer_size, made.value.replay_buffer_size) == (256, 1000)
+    assert (made.policy.max_use, made.value.max_use) == (10, 5)  # 40 minibatches of 64 from 256
+    assert [note.split(":")[0] for note in config.notes] == [
+        "policy.other.replay_buffer.policy.replay_buffer_size",
+        "policy.other.replay_buffer.policy.max_use",
+    ]
+
+
+def test_auxiliary_phase_of_off_policy_ppg_is_counted_in_iterations():
+    assert (
+        compiled(
+            "ppg_offpolicy", learn=dict(aux_freq=100, update_per_collect=24)
+        ).values.policy.learn.aux_freq
+        == 4
+    )
+    assert compiled("ppg", learn=dict(aux_freq=100)).values.policy.learn.aux_freq == 100
+
+
+def test_raw_values_of_ppg_are_kept_if_they_are_asked_for():
+    learn = compiled("ppg", learn=dict(value_norm=False)).values.policy.learn
+    assert (learn.value_norm, learn.allow_raw_values) == (False, True)
+    assert compiled("ppg").values.policy.learn.value_norm is True
+
+
+# ------------------------------------------------------------------ keys that are left out or refused
+
+PPO_LEARN = dict(
+    value_norm=True, ppo_param_init=True, grad_clip_type="clip_norm", grad_clip_value=0.5, value_weight=0.5
+)
+DI_ENGINE = {  # the defaults of version 0.5.3
+    "ppo": dict(
+        recompute_adv=True,
+        nstep_return=False,
+        learn=dict(**PPO_LEARN, epoch_per_collect=10, lr_scheduler=None),
+    ),
+    "ppo_offpolicy": dict(
+        nstep_return=False,
+        nstep=3,
+        learn=dict(**PPO_LEARN, update_per_collect=5, weight_decay=0.0),
+        other=dict(replay_buffer=dict(replay_buffer_size=10_000, max_use=3, alpha=0.6, thruput_controller=1)),
+    ),
+    "ppg": dict(
+        learn=dict(
+            actor_epoch_per_collect=1,
+            critic_epoch_per_collect=1,
+            value_norm=True,
+            aux_freq=8,
+            aux_train_epoch=6,
+            aux_bc_weight=1,
+            grad_clip_type="clip_norm",
+            grad_clip_value=10,
+        )
+    ),
+    "ppg_offpolicy": dict(
+        learn=dict(update_per_collect=5, aux_freq=5, aux_train_epoch=6, aux_bc_weight=1),
+        other=dict(
+            replay_buffer=dict(
+                multi_buffer=True,
+                policy=dict(replay_buffer_size=1000, monitor=dict(sampled_data_attr=1)),
+                value=dict(replay_buffer_size=1000),
+            )
+        ),
+    ),
+}
+UNREAD = {
+    "ppo": "policy.nstep_return",
+    "ppo_offpolicy": "policy.learn.weight_decay",
+    "ppg": "policy.learn.grad_clip_type, policy.learn.grad_clip_value",
+    "ppg_offpolicy": "",
+}
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_every_default_of_di_engine_is_taken_and_those_that_its_code_never_reads_are_named(kind):
+    common = dict(
+        cuda=False,
+        on_policy="offpolicy" not in kind,
+        priority=False,
+        priority_IS_weight=False,
+        action_space="discrete",
+        transition_with_policy_data=True,
+        multi_agent=False,
+    )
+    learn = dict(
+        batch_size=64,
+        learning_rate=1e-3,
+        entropy_weight=0.01,
+        clip_ratio=0.2,
+        adv_norm=True,
+        ignore_done=False,
+    )
+    policy = copy.deepcopy(DI_ENGINE[kind])
+    policy["learn"] = {**learn, **policy["learn"]}
+    config = compiled(kind, **common, **policy)
+    warnings = [note for note in config.notes if note.startswith("warning")]
+    expected = f"warning: DI-engine itself never reads {UNREAD[kind]}; left out"
+    assert warnings == ([expected] if UNREAD[kind] else [])
+
+
+def test_key_that_no_model_has_is_a_fault_as_in_di_engine():
+    assert "did you mean 'encoder_hidden_size_list'?" in refusal(model=dict(encoder_hidden_size_lst=[3]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "learn"),
+    [
+        ("ppo", "update_per_collect"),
+        ("ppo_offpolicy", "epoch_per_collect"),
+        ("ppg", "grad_clip_value"),
+        ("ppg_offpolicy", "value_norm"),
+        ("ppg_offpolicy", "beta_weight"),
+        ("ppo", "clip_ration"),
+    ],
+)
+def test_keys_that_di_engine_never_reads_are_named_in_one_warning(kind, learn):
+    config = compiled(kind, learn={learn: 1}, load_path="x")
+    warnings = [note for note in config.notes if note.startswith("warning")]
+    assert warnings == [
+        f"warning: DI-engine itself never reads policy.learn.{learn}, policy.load_path; left out"
+    ]
+
+
+def test_machinery_of_di_engine_is_left_out_with_a_note():
+    config = compiled(
+        env=dict(manager=dict(shared_memory=False)),
+        collect=dict(n_sample=256, collector=dict(collect_print_freq=10)),
+    )
+    assert config.notes == (
+        "not needed here, and left out: policy.collect.collector.collect_print_freq, "
+        "env.manager.shared_memory",
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (
+            dict(create=dict(reward_model=dict(type="trex"))),
+            r"reward_model: a reward that is learned \(trex\)",
+        ),
+        (dict(create=dict(reward_model=dict(type="rnd"))), "policy.intrinsic.type='rnd'"),
+        (
+            dict(random_collect_size=10),
+            "policy.random_collect_size: PPO learns from actions of a policy only",
+        ),
+        (dict(learn=dict(learner=dict(hook=dict(load_ckpt_before_run="a.pth.tar")))), "--init-from"),
+        (dict(learn=dict(resume_training=True)), "policy.learn.resume_training: only False"),
+        (dict(multi_agent=True), "policy.multi_agent: only False"),
+        (dict(model=dict(norm_type="LN")), "policy.model.norm_type: only None"),
+        (dict(model=dict(encoder=nn.Identity())), "policy.model.encoder: a module of torch"),
+        (dict(kind="dqn"), "policy.type: there is no policy named 'dqn'"),
+        (dict(env_type="metadrive"), "create_config.env.type: the environment 'metadrive' is not known"),
+        (dict(env=dict(obs_plus_prev_action_reward=True)), "previous_action"),
+        (
+            dict(create=dict(env_manager=dict(type="supervisor"))),
+            "env_manager.type: 'supervisor' is not one of",
+        ),
+        (dict(env_type="mujoco"), "env.env_id: missing"),
+        (
+            dict(env_type="mujoco", env=dict(env_id="Hopper-v3", delay_reward_step=10)),
+            "env.delay_reward_step: rewards that come every 10 steps",
+        ),
+        (dict(env_type="procgen", env=dict(control_level=False)), "env.control_level"),
+        (dict(env_type="minigrid", env=dict(move_bonus=True)), "env.move_bonus"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_with_the_reason(args, expected):
+    with pytest.raises(ConfigError, match=expected):
+        compiled(**args)
+
+
+def test_all_refusals_come_at_once():
+    message = refusal("ppo_pg", multi_agent=True, random_collect_size=5, learn=dict(batch_size=-1))
+    assert "has 4 faults" in message
+
+
+# ------------------------------------------------------------------ environments
+
+
+@pytest.mark.parametrize(
+    ("env_type", "env", "expected"),
+    [
+        ("cartpole", {}, "CartPole-v0"),
+        ("acrobot", {}, "Acrobot-v1"),
+        ("mountain_car", {}, "MountainCar-v0"),
+        ("pendulum", dict(act_scale=True), "Pendulum-v1"),
+        ("pendulum", dict(env_id="Pendulum-v0"), "Pendulum-v1"),
+        ("lunarlander", dict(env_id="LunarLander-v2"), "LunarLander-v3"),
+        ("lunarlander", dict(env_id="LunarLanderContinuous-v2", act_scale=True), "LunarLanderContinuous-v3"),
+        ("bipedalwalker", dict(env_id="BipedalWalker-v3", act_scale=True), "BipedalWalker-v3"),
+        ("mujoco", dict(env_id="Hopper-v3"), "Hopper-v5"),
+        ("mujoco", dict(env_id="Hopper-v5"), "Hopper-v5"),
+        ("atari", dict(env_id="PongNoFrameskip-v4", frame_stack=4), "PongNoFrameskip-v4"),
+        ("procgen", dict(env_id="coinrun"), "CoinrunHard-v0"),
+        ("minigrid", dict(env_id="MiniGrid-Empty-8x8-v0", max_step=300), "MiniGrid-Empty-8x8-v0"),
+    ],
+)
+def test_environment_has_an_id_of_today(env_type, env, expected):
+    config = compiled(env_type=env_type, env=env)
+    assert config.values.env.env_id == expected
+    told = any(note.startswith("env.env_id: ") and f"{expected}" in note for note in config.notes)
+    assert told == ("env_id" in env and env["env_id"] != expected)
+    assert not any("warning" in note for note in config.notes)
+    if env_type != "procgen" and env_type != "minigrid" and "NoFrameskip" not in expected:
+        assert expected in gym.registry  # that of the procgen games is EnvPool's
+
+
+def test_every_type_of_environment_is_tested_and_in_the_table_of_the_docs():
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs/di_engine.md").read_text()
+    assert [name for name in ENVIRONMENTS if f"\n| `{name}` |" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("env_type", "env", "wrappers"),
+    [
+        ("pendulum", dict(act_scale=True), ["action_rescale"]),
+        ("pendulum", dict(act_scale=False), []),
+        ("pendulum", dict(act_scale=True, continuous=False), [dict(type="action_bins", bins=11)]),
+        ("lunarlander", dict(env_id="LunarLanderContinuous-v2", act_scale=True, action_clip=True), []),
+        ("bipedalwalker", dict(act_scale=True, rew_clip=True), [dict(type="reward_clip", low=-10.0)]),
+        ("mujoco", dict(env_id="Hopper-v3", action_bins_per_branch=5), [dict(type="action_bins", bins=5)]),
+        ("atari", dict(env_id="PongNoFrameskip-v4", frame_stack=2), [dict(type="atari", stack_size=2)]),
+        ("atari", dict(env_id="PongNoFrameskip-v4", frame_stack=0), [dict(type="atari", stack_size=1)]),
+        ("minigrid", dict(full_obs=True), ["minigrid.wrappers:FullyObsWrapper", "minigrid_flat"]),
+        ("minigrid", dict(flat_obs=False), ["minigrid_image"]),
+    ],
+)
+def test_keys_of_an_environment_become_wrappers(env_type, env, wrappers):
+    assert compiled(env_type=env_type, env=env).values.env.wrappers == wrappers
+
+
+def test_actions_of_pendulum_are_scaled_to_its_bounds():
+    env = make_env(compiled(env_type="pendulum", env=dict(act_scale=True)).values.env)
+    env.reset(seed=0)
+    env.step(env.action_space.high)
+    assert env.unwrapped.last_u == 2.0
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("manager", "expected"),
+    [
+        ("base", "auto"),
+        ("subprocess", "subprocess"),
+        ("async_subprocess", "subprocess"),
+        ("gym_vector", "vector"),
+    ],
+)
+def test_manager_is_the_one_that_steps_environments_in_the_same_way(manager, expected):
+    config = compiled(create=dict(env_manager=dict(type=manager)), env=dict(manager=dict(step_timeout=7)))
+    assert (config.values.env.manager.type, config.values.env.manager.step_timeout) == (expected, 7)
+
+
+def test_stop_value_that_stands_for_none_is_none():
+    assert compiled(env=dict(stop_value=int(1e10))).values.env.stop_value is None
+    assert compiled(env=dict(stop_value=1e6)).values.env.stop_value == 1e6
+
+
+def test_scales_of_mujoco_are_those_of_the_policy():
+    env = dict(
+        env_id="Hopper-v3", norm_obs=dict(use_norm=True), norm_reward=dict(use_norm=True, reward_discount=0.9)
+    )
+    normalize = compiled(env_type="mujoco", env=env).values.policy.normalize
+    assert (normalize.obs, normalize.reward, normalize.reward_discount) == (True, True, 0.9)
+    off = dict(env_id="Hopper-v3", norm_obs=dict(use_norm=False), norm_reward=dict(use_norm=False))
+    assert compiled(env_type="mujoco", env=off).values.policy.normalize.obs is False
+
+
+def test_environment_of_the_users_own_takes_its_keys():
+    class Sized(gym.Env):
+        def __init__(self, size):
+            self.size = size
+
+    ENV_REGISTRY.register("sized_of_di_engine", force=True)(Sized)
+    env = compiled(env_type="sized_of_di_engine", env=dict(size=3)).values.env
+    assert (env.type, dict(env.kwargs), env.collector_env_num) == ("sized_of_di_engine", {"size": 3}, 8)
+
+
+# ------------------------------------------------------------------ in Python
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_pair_is_accepted_wherever_a_config_is(as_list, tmp_path):
+    theirs = (list if as_list else tuple)(pair(env_type="acrobot"))
+    pipeline = SerialPipeline(theirs, folder=tmp_path / "run", max_env_step=256)
+    assert [progress.env_step for progress in pipeline] == [256]
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert set(saved) == {"config", "source"}
+    assert load_config(tmp_path / "run" / "config.json").values == pipeline.config.values
+
+
+@pytest.mark.parametrize("entry", [serial_pipeline, serial_pipeline_onpolicy])
+def test_entries_of_di_engine_take_the_pair_and_tell_what_was_converted(entry, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    entry(pair(eval=dict(evaluator=dict(eval_freq=40))), seed=1, max_env_step=256)
+    assert (
+        "policy.eval.evaluator.eval_freq: 40 train iterations are 1 iteration here" in capsys.readouterr().out
+    )
+    log = (tmp_path / "runs" / "theirs" / "log.txt").read_text()
+    assert "policy.eval.evaluator.eval_freq: 40 train iterations" in log
+
+
+@pytest.mark.parametrize("config", [(), ({},), ({}, {}, {}), ("a", "b"), ({}, 3)])
+def test_what_is_no_pair_is_refused(config):
+    with pytest.raises(ConfigError, match=r"DI-engine's \(main_config, create_config\)"):
+        as_config(config)
+
+
+# ------------------------------------------------------------------ files
+
+HEAD = "from easydict import EasyDict\n"
+BODY = """
+main_config = EasyDict(dict(
+    exp_name="theirs",
+    env=dict(collector_env_num=8, evaluator_env_num=1, n_evaluator_episode=1, stop_value=195),
+    policy=dict(
+        learn=dict(epoch_per_collect=2, batch_size=64, update_per_collect=9),
+        collect=dict(n_sample=256),
+        eval=dict(evaluator=dict(eval_freq=100)),
+    ),
+))
+create_config = EasyDict(
+    dict(env=dict(type="cartpole"), env_manager=dict(type="base"), policy=dict(type="ppo"))
+)
+"""
+needs_no_di_engine = pytest.mark.skipif(
+    importlib.util.find_spec("ding") is not None, reason="DI-engine is installed: no stand-ins are made"
+)
+
+
+def theirs(tmp_path, head="", tail=""):
+    file = tmp_path / "their_config.py"
+    file.write_text(HEAD + head + BODY + tail)
+    return file
+
+
+@needs_no_di_engine
+def test_imports_of_di_engine_need_not_be_installed(tmp_path):
+    head = (
+        "import ding\nimport dizoo.atari.envs\nfrom typing import Optional\nfrom ditk import logging\n"
+        "from ding.entry import serial_pipeline_onpolicy\nfrom ding.envs import BaseEnv\n"
+        "def made(env: BaseEnv, other: Optional[BaseEnv] = None) -> ding.policy.PPOPolicy: ...\n"
+    )
+    tail = "if __name__ == '__main__':\n    serial_pipeline_onpolicy((main_config, create_config))\n"
+    assert load_config(theirs(tmp_path, head, tail)).values == load_config(theirs(tmp_path)).values
+    assert [name for name in sys.modules if name.split(".")[0] in ("ding", "dizoo", "ditk")] == []
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("ding.entry")
+
+
+@needs_no_di_engine
+@pytest.mark.parametrize(
+    ("use", "verb"),
+    [
+        ("from ding.entry import serial_pipeline\nserial_pipeline(1)\n", "calls ding.entry.serial_pipeline"),
+        (
+            "import ding.policy\nding.policy.PPOPolicy.default_config()\n",
+            "calls ding.policy.PPOPolicy.default_config",
+        ),
+        ("from ding.envs import BaseEnv\nclass Mine(BaseEnv): ...\n", "subclasses ding.envs.BaseEnv"),
+        ("from ding.envs import BaseEnv\nisinstance(3, BaseEnv)\n", "tests for ding.envs.BaseEnv"),
+    ],
+)
+def test_file_that_uses_di_engine_is_refused_with_words(tmp_path, use, verb):
+    with pytest.raises(ConfigError, match=rf"their_config\.py {verb}, but DI-engine is not installed"):
+        load_config(theirs(tmp_path, head=use))
+
+
+@needs_no_di_engine
+def test_value_that_is_a_name_of_di_engine_is_refused(tmp_path):
+    head = "from ding.model import VAC\n"
+    tail = "main_config.policy.learn.batch_size = VAC\n"
+    with pytest.raises(ConfigError, match=r"batch_size: .*ding\.model\.VAC \(not installed\)"):
+        load_config(theirs(tmp_path, head, tail))
+
+
+def source_tree(tmp_path, monkeypatch, text):
+    """Makes a package ``dizoo`` that can be found."""
+    package = tmp_path / "dizoo"
+    package.mkdir()
+    (package / "__init__.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dizoo", raising=False)
+
+
+@needs_no_di_engine
+def test_source_tree_without_its_dependencies_is_not_imported(tmp_path, monkeypatch):
+    source_tree(tmp_path, monkeypatch, "import a_dependency_that_is_missing\n")
+    assert load_config(theirs(tmp_path, "from dizoo import n_sample\n")).values.seed == 0
+
+
+def test_installed_di_engine_is_imported(tmp_path, monkeypatch):
+    source_tree(tmp_path, monkeypatch, "n_sample = 128\n")
+    installed = tmp_path / "DI_engine-0.5.3.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: DI-engine\nVersion: 0.5.3\n")
+    tail = "main_config.policy.collect.n_sample = n_sample\n"
+    config = load_config(theirs(tmp_path, "from dizoo import n_sample\n", tail))
+    assert config.values.policy.collect.n_sample == 128
+    with pytest.raises(ConfigError, match=r"ModuleNotFoundError: No module named 'dizoo\.atari'"):
+        load_config(theirs(tmp_path, "import dizoo.atari\n"))
+
+
+@needs_no_di_engine
+def test_source_tree_that_a_script_has_imported_stays(tmp_path, monkeypatch):
+    source_tree(tmp_path, monkeypatch, "n_sample = 128\n")
+    module = importlib.import_module("dizoo")
+    tail = "main_config.policy.collect.n_sample = n_sample\n"
+    config = load_config(theirs(tmp_path, "from dizoo import n_sample\n", tail))
+    assert config.values.policy.collect.n_sample == 128
+    assert sys.modules["dizoo"] is module
+
+
+def test_no_other_package_gets_a_stand_in(tmp_path):
+    with pytest.raises(ConfigError, match="No module named 'dingdong'"):
+        load_config(theirs(tmp_path, "import dingdong\n"))
+
+
+def test_file_with_config_is_one_of_ding_lite(tmp_path):
+    tail = "config = dict(env=dict(env_id='Acrobot-v1'))\n"
+    assert load_config(theirs(tmp_path, tail=tail)).values.env.env_id == "Acrobot-v1"
+
+
+def test_file_with_half_of_the_pair_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="nor DI-engine's two dicts `main_config` and `create_config`"):
+        load_config(theirs(tmp_path, tail="del create_config\n"))
+
+
+def test_overrides_name_keys_of_ding_lite(tmp_path):
+    config = load_config(theirs(tmp_path), ["policy.learn.batch_size=128", "policy.model.rnn=lstm"])
+    assert (config.values.policy.learn.batch_size, config.values.policy.model.rnn) == (128, "lstm")
+
+
+# ------------------------------------------------------------------ a file to keep
+
+
+@pytest.mark.parametrize("suffix", [".py", ".json"])
+def test_written_file_is_the_same_config(tmp_path, suffix):
+    config = load_config(theirs(tmp_path), ["seed=3"])
+    file = tmp_path / f"mine{suffix}"
+    save_config(config, file)
+    assert load_config(file).values == config.values
+
+
+def test_written_file_has_no_defaults_and_says_what_was_converted(tmp_path):
+    save_config(load_config(theirs(tmp_path)), tmp_path / "mine.py")
+    text = (tmp_path / "mine.py").read_text()
+    assert text.startswith("# policy.eval.evaluator.eval_freq: 100 train iterations are 13 iterations here")
+    assert "# warning: DI-engine itself never reads policy.learn.update_per_collect; left out\n" in text
+    assert "            batch_size=64,\n" in text
+    assert "clip_ratio" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("mine.yaml", "ends in .py or .json"), ("no/mine.py", "cannot be")]
+)
+def test_file_that_cannot_be_written_is_reported(tmp_path, name, expected):
+    with pytest.raises(ConfigError, match=expected):
+        save_config(compiled(), tmp_path / name)
+
+
+def test_existing_file_is_kept(tmp_path):
+    (tmp_path / "mine.py").write_text("precious")
+    with pytest.raises(ConfigError, match="exists: remove it, or choose another name"):
+        save_config(compiled(), tmp_path / "mine.py")
+    assert (tmp_path / "mine.py").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"a": {"b": [1, 2.5, None, True], "c": 'quote " and \\ and é'}, "class": {"not an id": {"x": 1}}},
+        {"empty": {}, "list": [{"type": "atari", "stack_size": 4}, "x"], "small": 1e-05},
+        {},
+    ],
+)
+def test_source_of_a_config_is_the_config(config):
+    names = {}
+    exec(python_source(config, ["two\nlines"]), names)
+    assert names["config"] == config
+
+
+# ------------------------------------------------------------------ processes
+
+
+def run(*arguments, cwd):
+    command = [sys.executable, "-m", "ding_lite", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.slow
+def test_file_of_di_engine_trains_and_is_kept_from_the_command_line(tmp_path):
+    theirs(tmp_path, "from ding.entry import serial_pipeline_onpolicy\n")
+    done = run("train", "-c", "their_config.py", "--exp-name", "run", "--max-env-step", "512", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["iterations"], result["env_step"], result["env_id"]) == (2, 512, "CartPole-v0")
+    done = run("config", "-c", "their_config.py", "-o", "mine.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "mine.py is written   try: ding-lite train -c mine.py\n")
+    assert "warning: DI-engine itself never reads policy.learn.update_per_collect" in done.stderr
+    done = run("train", "-c", "mine.py", "--exp-name", "again", "--max-env-step", "512", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    files = [(tmp_path / name / "episodes.csv").read_text() for name in ("run", "again")]
+    assert files[0] == files[1]
+    done = run("config", "-c", "mine.py", "-o", "mine.py", cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize(
+    ("env_type", "env", "package"),
+    [
+        ("cartpole", {}, "gymnasium"),
+        ("acrobot", {}, "gymnasium"),
+        ("mountain_car", {}, "gymnasium"),
+        ("pendulum", dict(act_scale=True), "gymnasium"),
+        ("lunarlander", dict(env_id="LunarLander-v2"), "Box2D"),
+        ("bipedalwalker", dict(act_scale=True, rew_clip=True), "Box2D"),
+        ("mujoco", dict(env_id="Hopper-v3"), "mujoco"),
+        ("atari", dict(env_id="PongNoFrameskip-v4", frame_stack=4), "ale_py"),
+        ("minigrid", dict(env_id="MiniGrid-Empty-8x8-v0", max_step=300), "minigrid"),
+    ],
+)
+def test_two_iterations_of_every_policy_and_environment(env_type, env, package, kind, tmp_path):
+    pytest.importorskip(package)
+    theirs = pair(kind, env_type, env, collect=dict(n_sample=64), learn=dict(batch_size=32))
+    theirs[0].env |= dict(collector_env_num=2, evaluator_env_num=1, n_evaluator_episode=1)
+    config = compile_config(
+        dict(main_config=theirs[0], create_config=theirs[1]),
+        {"env.max_eval_steps": 20, "policy.eval.eval_freq": 0},
+    )
+    pipeline = SerialPipeline(config, folder=tmp_path / "run", max_env_step=128)
+    assert [progress.env_step for progress in pipeline] == [64, 128]
