@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCE := ding_lite entry configs examples benchmarks tests setup.py
+SOURCE := ding_lite entry configs examples templates benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all check lint type learn results bench soak format clean
@@ -37,15 +37,15 @@ PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 test: $(VENV)/ready    ## install, and run the daily tests
 	$(PYTEST)
 
-# EnvPool's tests are slow ones; contributors who run only the daily tests need not install it.
-$(VENV)/envpool: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool]"
+# The tests that need these extras are slow ones; contributors who run only the daily tests need not install them.
+$(VENV)/extras: $(VENV)/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool,export]"
 	touch $@
 
-test-slow: $(VENV)/envpool  ## run the slow tests
+test-slow: $(VENV)/extras  ## run the slow tests
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/envpool   ## run the daily and the slow tests
+test-all: $(VENV)/extras   ## run the daily and the slow tests
 	$(PYTEST) -m ""
 
 lint: $(VENV)/ready    ## check style and dead code

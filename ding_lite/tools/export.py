@@ -313,7 +313,7 @@ def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) ->
         program = _traced(module)
     except Exception as error:  # code of the user is traced
         raise ContractError(
-            f"torch.export cannot trace this policy: {_first_line(error)}. Its model must compute with "
+            f"torch.export cannot trace this policy: {_cause(error)}. Its model must compute with "
             "tensors, without branches on their values"
         ) from error
     if suffix == ONNX:
@@ -321,7 +321,7 @@ def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) ->
             return _onnx_model(program, manifest)
         except Exception as error:
             raise ContractError(
-                f"ONNX cannot hold this policy: {_first_line(error)}. A {PT2} file holds every operation of "
+                f"ONNX cannot hold this policy: {_cause(error)}. A {PT2} file holds every operation of "
                 "torch"
             ) from error
     buffer = io.BytesIO()
@@ -329,7 +329,10 @@ def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) ->
     return buffer.getvalue()
 
 
-def _first_line(error: BaseException) -> str:
+def _cause(error: BaseException) -> str:
+    """Returns the first line of the error that began a chain of errors: torch adds pages to it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0].rstrip('.')}"
 
