@@ -1,5 +1,6 @@
 """Tests of my_config.py: run them with pytest."""
 
+import math
 from pathlib import Path
 
 from ding_lite import SerialPipeline, load_config
@@ -13,6 +14,8 @@ def test_keys_exist_and_values_are_in_range():
 
 
 def test_config_trains(tmp_path):
-    pipeline = SerialPipeline(load_config(CONFIG), max_env_step=1024, folder=tmp_path / "run")
-    (progress,) = pipeline
-    assert progress.env_step == 1024
+    pipeline = SerialPipeline(load_config(CONFIG), folder=tmp_path / "run")
+    progress = next(iter(pipeline))  # one iteration
+    pipeline.close()
+    assert progress.train_iter > 0
+    assert math.isfinite(progress.metrics["learn/policy_loss"])

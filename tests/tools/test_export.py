@@ -59,7 +59,10 @@ def run_of(tmp_path_factory):
             folder = tmp_path_factory.mktemp("runs") / "run"
             # A high learning rate: the actions of an untrained policy hardly depend on the observation.
             base = small_config(Anything, max_env_step=512, policy=dict(learn=dict(learning_rate=0.03)))
-            pipeline = SerialPipeline(merged(base, merged(CASES[name], changes)), folder=folder)
+            config = merged(base, merged(CASES[name], changes))
+            if config["policy"]["type"] == "ppg":
+                del config["policy"]["learn"]["epoch_per_collect"]  # it has one for each network
+            pipeline = SerialPipeline(config, folder=folder)
             for _ in pipeline:
                 pass
             runs[key] = folder
