@@ -84,21 +84,28 @@ def run(args: argparse.Namespace) -> int:
 
 def _summary(output: Path, manifest: Mapping[str, Any]) -> str:
     source, parity = manifest["source"], manifest["parity"]
+    compared = (
+        f"on {parity['observations']} observations the largest difference is {parity['difference']:.1e}"
+    )
+    if any(
+        port["name"].startswith("action") and "float" not in port["dtype"] for port in manifest["outputs"]
+    ):
+        compared += f", and {parity['different_actions']} discrete actions differ"
     lines = [
         f"file      {output} ({output.stat().st_size / 1000:,.0f} kB), described in {output}.json",
         f"policy    {source['policy']} on {source['env_id']}, {source['checkpoint']} of {source['run']} "
         f"at {source['env_step']:,} env steps",
         *_port_lines("inputs", manifest["inputs"]),
         *_port_lines("outputs", manifest["outputs"]),
-        f"parity    on {parity['observations']} observations the largest difference is "
-        f"{parity['difference']:.1e}, {parity['different_actions']} discrete actions differ",
+        f"parity    {compared}",
     ]
     return "\n".join(lines)
 
 
 def _port_lines(title: str, ports: Sequence[Mapping[str, Any]]) -> list[str]:
     width = max(len(port["name"]) for port in ports)
-    return [
-        f"{'' if i else title:<10}{port['name']:<{width}}  {port['dtype']} ({', '.join(map(str, port['shape']))})"
-        for i, port in enumerate(ports)
-    ]
+    lines = []
+    for i, port in enumerate(ports):
+        shape = ", ".join(map(str, port["shape"]))
+        lines.append(f"{'' if i else title:<10}{port['name']:<{width}}  {port['dtype']} ({shape})")
+    return lines

@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     module, *_ = (file for file in files if file != test)
     config = next((file for file in files if file.stem.endswith("_config")), module)
     commands = [f"python -m pytest {_quoted(test)}", f"ding-lite train -c {_quoted(config)}"]
-    print("\n".join(["wrote:", *(f"  {file}" for file in files), "try:", *(f"  {line}" for line in commands)]))
+    print(
+        "\n".join(["wrote:", *(f"  {file}" for file in files), "try:", *(f"  {line}" for line in commands)])
+    )
     return 0
 
 

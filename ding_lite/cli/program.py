@@ -40,6 +40,7 @@ first steps:
   ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves; with several seeds, an interval
 
 a task of your own:
+  ding-lite new env my_env                           write an environment to start from, with a test
   ding-lite check-env my_module:MyEnv                check that the environment works
   ding-lite train --env my_module:MyEnv              train on it, without a config file
   ding-lite config -c cartpole_ppo                   show every key with its value and source
@@ -49,6 +50,7 @@ a task of your own:
 runs:
   ding-lite train -c cartpole_ppo --resume           continue the run
   ding-lite train -c my.py --init-from runs/other    start from the weights of another run
+  ding-lite export runs/cartpole_ppo -o policy.onnx  write the policy to a file for other programs
   ding-lite profile -c cartpole_ppo                  show where the time goes
   ding-lite profile -c cartpole_ppo --tune           find the fastest settings on this machine
 

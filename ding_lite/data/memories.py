@@ -24,7 +24,7 @@ def begin_episodes(state: Tree, first: np.ndarray, initial: Tree) -> Tree:
 
 
 def chosen_memories(first: Tensor, initial: Tree, state: Tree) -> Tree:
-    """Returns memories (G, ...): those of ``initial`` where ``first`` (G,) is True, else those of ``state``."""
+    """Returns the memories (G, ...) of ``initial`` where ``first`` (G,) is True, else of ``state``."""
 
     def chosen(initial: Tensor, memory: Tensor) -> Tensor:
         return torch.where(first.to(memory.device).view(-1, *[1] * (memory.dim() - 1)), initial, memory)

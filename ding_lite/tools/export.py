@@ -222,8 +222,8 @@ def export_policy(
     if not parity.holds:
         raise DingLiteError(
             f"{output} would act otherwise than {run}: on {parity.observations} observations the largest "
-            f"difference is {parity.difference:.2g} (of {parity.output!r}; at most {TOLERANCE:g} is accepted), "
-            f"and {parity.different_actions} discrete actions differ. No file is written"
+            f"difference is {parity.difference:.2g} (of {parity.output!r}; at most {TOLERANCE:g} is "
+            f"accepted), and {parity.different_actions} discrete actions differ. No file is written"
         )
     manifest = {**described, "parity": parity._asdict()}
     _write(output, data, manifest)
@@ -284,8 +284,8 @@ def _exportable(policy: Policy) -> ActorCriticPolicy:
     for part in policy.model.modules():
         if isinstance(part, Encoder) and part.dtype != torch.float32:
             raise ContractError(
-                "a policy with policy.model.encoder_dtype='bfloat16' cannot be exported: other programs round "
-                "differently, and its actions would change. Train it with 'float32'"
+                "a policy with policy.model.encoder_dtype='bfloat16' cannot be exported: other programs "
+                "round differently, and its actions would change. Train it with 'float32'"
             )
     names = [_name("obs", path) for path, _ in space_leaves(policy.obs_space)]
     names += [_name("action", path) for path, _ in space_leaves(policy.action_space)]
@@ -321,8 +321,7 @@ def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) ->
             return _onnx_model(program, manifest)
         except Exception as error:
             raise ContractError(
-                f"ONNX cannot hold this policy: {_cause(error)}. A {PT2} file holds every operation of "
-                "torch"
+                f"ONNX cannot hold this policy: {_cause(error)}. A {PT2} file holds every operation of torch"
             ) from error
     buffer = io.BytesIO()
     torch.export.save(program, buffer, extra_files={METADATA_KEY: json.dumps(manifest)})
@@ -439,8 +438,8 @@ def record(
 def compare(run: Runner, module: ExportedPolicy, recorded: Sequence[Recorded]) -> Parity:
     """Compares an exported file with the policy, step by step; each remembers for itself.
 
-    Actions are compared with those of ``policy.act``, the other outputs with those of ``module`` in torch. The
-    first step is also taken with one observation alone, since the size of a batch may vary.
+    Actions are compared with those of ``policy.act``, the other outputs with those of ``module`` in torch.
+    The first step is also taken with one observation alone, since the size of a batch may vary.
 
     Args:
         run: the file.

@@ -33,7 +33,7 @@ WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def write_new(kind: str, name: str, folder: str | Path = ".") -> list[Path]:
-    """Writes the files of a new part, and returns them: the part, its config if that is another file, its test.
+    """Writes the files of a new part, and returns them: the part, its config and its test.
 
     Args:
         kind: a key of ``KINDS``.
@@ -70,11 +70,13 @@ def names_of(name: str) -> tuple[str, str]:
     module = re.sub(r"[-\s]+", "_", WORD_STARTS.sub("_", name.strip())).lower()
     if not module.isidentifier() or module.startswith("_"):
         raise ConfigError(
-            f"the name {name!r} cannot be a Python module: write letters, digits and _, and a letter first, such as "
-            "my_part, my-part or MyPart"
+            f"the name {name!r} cannot be that of a Python module: write letters, digits and _, a letter "
+            "first, such as my_part, my-part or MyPart"
         )
     if keyword.iskeyword(module):
-        raise ConfigError(f"the name {name!r} is a Python keyword, so no module can have it; choose another one")
+        raise ConfigError(
+            f"the name {name!r} is a Python keyword, so no module can have it; choose another one"
+        )
     return module, "".join(part[:1].upper() + part[1:] for part in module.split("_"))
 
 
@@ -91,7 +93,8 @@ def _refuse_taken_class(cls: str, text: str) -> None:
     """Raises ConfigError if a template uses the name of the class for something else."""
     if cls in dir(builtins) or re.search(rf"(?<![.\w]){cls}\b", text):
         raise ConfigError(
-            f"the class would be named {cls}, and the file needs that name for something else; choose another name"
+            f"the class would be named {cls}, and the file needs that name for something else; choose another "
+            "name"
         )
 
 
@@ -99,11 +102,14 @@ def _refuse_taken(kind: str, module: str, folder: Path, files: list[Path]) -> No
     """Raises ConfigError if a file exists, or the module would hide another one or an entry of a registry."""
     existing = [str(file) for file in files if file.exists()]
     if existing:
-        raise ConfigError(f"{', '.join(existing)} exists already, and nothing is overwritten; choose another name")
+        raise ConfigError(
+            f"{', '.join(existing)} exists already, and nothing is overwritten; choose another name"
+        )
     registry = KINDS[kind]
     if registry is not None and module in registry:
-        raise ConfigError(f"there is a {registry.noun} {module!r} already; choose another name")
+        raise ConfigError(f"{module!r} is the name of another {registry.noun}; choose another one")
     if module in sys.builtin_module_names or importlib.util.find_spec(module) is not None:
         raise ConfigError(
-            f"there is a Python module {module!r} already, which {folder / module}.py would hide; choose another name"
+            f"there is a Python module {module!r} already, which {folder / module}.py would hide; choose "
+            "another name"
         )

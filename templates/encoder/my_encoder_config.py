@@ -10,7 +10,9 @@ config = dict(
     policy=dict(
         type="ppo",
         # Of a Dict observation, encoder={"position": dict(type=...)} sets the encoder of one leaf.
-        model=dict(encoder=dict(type="my_encoder:MyEncoder", frequencies=2), encoder_hidden_size_list=[64, 64]),
+        model=dict(
+            encoder=dict(type="my_encoder:MyEncoder", frequencies=2), encoder_hidden_size_list=[64, 64]
+        ),
         learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3),
         collect=dict(n_sample=1024),  # transitions of one iteration, over all environments
     ),

@@ -20,7 +20,9 @@ class MyEnv(gym.Env):
         self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)  # seeds self.np_random; draw from it alone, so that a seed repeats an episode
+        super().reset(
+            seed=seed
+        )  # seeds self.np_random; draw from it alone, so that a seed repeats an episode
         self.position, self.target = self.np_random.uniform(-1.0, 1.0, 2)
         self.velocity = 0.0
         self.steps = 0

@@ -1,4 +1,4 @@
-"""Exported files act as the policy that they are made from, and one that would act otherwise is not written."""
+"""Exported files act as the policy that they are made from; one that would act otherwise is not written."""
 
 import importlib.util
 import io
