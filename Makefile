@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-SOURCE := ding_lite docs entry configs examples benchmarks tests setup.py
+SOURCE := ding_lite docs entry configs examples templates benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help train test test-slow test-all check lint type learn results bench soak docs format clean
@@ -39,7 +39,7 @@ test: $(VENV)/ready    ## install, and run the daily tests
 
 # Tests that need these extras are slow ones; contributors who run only the daily tests need not install them.
 $(VENV)/extras: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[completion,docs,envpool]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[completion,docs,envpool,export]"
 	touch $@
 
 test-slow: $(VENV)/extras   ## run the slow tests

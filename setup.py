@@ -1,4 +1,4 @@
-"""Packaging: metadata, extras, and the shipped configs, which are installed beside the library."""
+"""Packaging: metadata, extras, and the configs and templates, which are installed with the library."""
 
 import shutil
 from pathlib import Path
@@ -9,21 +9,27 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 
 
-class BuildWithConfigs(build_py):
-    """Copies configs/ into the package, so that ``-c cartpole_ppo`` works after ``pip install`` too."""
+class BuildWithData(build_py):
+    """Copies configs/ and templates/ into the package.
+
+    So ``ding-lite train -c cartpole_ppo`` and ``ding-lite new`` work after ``pip install`` too.
+    """
 
     def run(self) -> None:
         super().run()
-        target = Path(self.build_lib) / "ding_lite" / "_configs"
-        if not self.editable_mode:
+        if self.editable_mode:
+            return
+        for name in ("configs", "templates"):
+            target = Path(self.build_lib) / "ding_lite" / f"_{name}"
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(HERE / "configs", target, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(HERE / name, target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 EXTRAS = {
     "atari": ["ale-py>=0.11", "opencv-python-headless>=4.10"],
     "box2d": ["gymnasium[box2d]"],
     "envpool": ["envpool>=1.2"],
+    "export": ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"],
     "minatar": ["minatar>=1.0.15"],  # its own needs are for its display; --no-deps does as well
     "minigrid": ["minigrid>=3.0"],
     "mujoco": ["gymnasium[mujoco]"],
@@ -60,7 +66,7 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["ding_lite", "ding_lite.*"]),
     package_data={"ding_lite": ["py.typed", "tools/compare/page.html"]},
-    cmdclass={"build_py": BuildWithConfigs},
+    cmdclass={"build_py": BuildWithData},
     install_requires=[
         "torch>=2.10",
         "gymnasium>=1.1",

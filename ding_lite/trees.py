@@ -73,6 +73,19 @@ def named_leaves(tree: Tree, path: tuple[str, ...] = ()) -> list[tuple[tuple[str
     return [(path, tree)]
 
 
+def from_named_leaves(leaves: Mapping[tuple[str, ...], Any]) -> Tree:
+    """Returns the tree with these leaves by their paths, the inverse of ``dict(named_leaves(tree))``."""
+    if () in leaves:
+        return leaves[()]
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        branch = tree
+        for name in path[:-1]:
+            branch = branch.setdefault(name, {})
+        branch[path[-1]] = leaf
+    return tree
+
+
 def same_layout(tree: Tree, other: Tree) -> bool:
     """Returns whether two trees of NumPy arrays have the same branches, shapes and dtypes."""
     if isinstance(other, dict):

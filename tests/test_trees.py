@@ -7,6 +7,7 @@ import pytest
 from ding_lite.trees import (
     children,
     columns_to_values,
+    from_named_leaves,
     from_tree,
     leaf_at,
     map_space,
@@ -45,6 +46,11 @@ def test_leaves_come_in_the_order_of_the_keys():
     assert tree_leaves(tree) == [1, 2, 3]
     assert named_leaves(tree) == [(("b",), 1), (("a", "y"), 2), (("a", "x"), 3)]
     assert named_leaves(4) == [((), 4)]
+
+
+@pytest.mark.parametrize("tree", [4, {"b": 1, "a": {"y": 2, "x": {"deep": 3}}}])
+def test_tree_comes_back_from_its_named_leaves(tree):
+    assert from_named_leaves(dict(named_leaves(tree))) == tree
 
 
 def test_leaves_of_a_space_are_sorted_and_paths_lead_to_them():

@@ -36,6 +36,20 @@ def add_import(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Adds ``-c`` and ``--import`` for commands on a run, which :func:`trusted_modules` reads."""
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help="the config file of the run, if it names classes of your own"
+    )
+    add_import(parser)
+
+
+def trusted_modules(args: argparse.Namespace) -> list[str]:
+    """Returns the modules that a checkpoint may import: those of ``--import``, and of ``-c``."""
+    of_config = compile_file(args.config, {}).modules() if args.config else []
+    return [*args.modules, *of_config]
+
+
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Adds ``-c``, ``--env``, ``--policy``, ``--import`` and the overrides, which :func:`config_of` reads."""
     group = parser.add_argument_group("config", "Give either -c, or --env with or without --policy.")

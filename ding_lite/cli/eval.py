@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import add_import, add_json, compile_file
+from ding_lite.cli.common import add_json, add_trust, trusted_modules
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,10 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--video", metavar="DIR", help="record the episodes as mp4 files in this folder")
     add_json(parser)
-    parser.add_argument(
-        "-c", "--config", metavar="FILE", help="the config file of the run, if it names classes of your own"
-    )
-    add_import(parser)
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,16 +54,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"-n: expected at least 1 episode, got {args.episodes}")
     if args.seed < 0:
         raise ConfigError(f"-s: expected a seed of at least 0, got {args.seed}")
-    trust = list(args.modules)
-    if args.config:
-        trust += compile_file(args.config, {}).modules()
     checkpoint, evaluation = evaluate_checkpoint(
         Path(args.run),
         episodes=args.episodes,
         seed=args.seed,
         stochastic=args.stochastic,
         video=Path(args.video) if args.video else None,
-        trust=trust,
+        trust=trusted_modules(args),
     )
     report = {
         "episodes": len(evaluation.returns),

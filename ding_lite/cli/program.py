@@ -25,7 +25,10 @@ from ding_lite.cli.signals import Signals
 from ding_lite.errors import ConfigError, DingLiteError
 
 # In the order of the help; each is the module of its name in this folder.
-COMMANDS = ("train", "eval", "runs", "plot", "compare", "config", "list", "check-env", "profile", "import")
+COMMANDS = (
+    *("train", "eval", "runs", "plot", "compare", "config", "list", "new"),
+    *("check-env", "profile", "import", "export"),
+)
 
 DESCRIPTION = """\
 Trains agents with PPO and PPG, evaluates them, and draws learning curves.
@@ -41,6 +44,7 @@ first steps:
   ding-lite plot runs/cartpole_ppo* -o curves.png    learning curves; with several seeds, an interval
 
 a task of your own:
+  ding-lite new env my_env                           write an environment to start from, with a test
   ding-lite check-env my_module:MyEnv                check that the environment works
   ding-lite train --env my_module:MyEnv              train on it, without a config file
   ding-lite config -c cartpole_ppo                   show every key with its value and source
@@ -50,6 +54,7 @@ a task of your own:
 runs:
   ding-lite train -c cartpole_ppo --resume           continue the run
   ding-lite train -c my.py --init-from runs/other    start from the weights of another run
+  ding-lite export runs/cartpole_ppo -o policy.onnx  write the policy to a file for other programs
   ding-lite profile -c cartpole_ppo                  show where the time goes
   ding-lite profile -c cartpole_ppo --tune           find the fastest settings on this machine
 

@@ -20,14 +20,16 @@ from ding_lite.trees import Tree, map_tree
 
 def begin_episodes(state: Tree, first: np.ndarray, initial: Tree) -> Tree:
     """Returns memories (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
-    if not first.any():
-        return state
-    begins = torch.from_numpy(first)
+    return chosen_memories(torch.from_numpy(first), initial, state) if first.any() else state
 
-    def chosen(memory: Tensor, initial: Tensor) -> Tensor:
-        return torch.where(begins.to(memory.device).view(-1, *[1] * (memory.dim() - 1)), initial, memory)
 
-    return map_tree(chosen, state, initial)
+def chosen_memories(first: Tensor, initial: Tree, state: Tree) -> Tree:
+    """Returns the memories (G, ...) of ``initial`` where ``first`` (G,) is True, else of ``state``."""
+
+    def chosen(initial: Tensor, memory: Tensor) -> Tensor:
+        return torch.where(first.to(memory.device).view(-1, *[1] * (memory.dim() - 1)), initial, memory)
+
+    return map_tree(chosen, initial, state)
 
 
 def ends_of(transition: Transition) -> np.ndarray:

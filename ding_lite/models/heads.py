@@ -169,7 +169,7 @@ class MultiDiscreteHead(Head):
         super().__init__()
         self.shape = space.shape
         self.dtype = space.dtype
-        self.start = np.asarray(space.start)
+        self._start = torch.from_numpy(np.array(space.start))
         self.sizes = tuple(int(n) for n in space.nvec.flatten())
         self.layer = nn.Linear(features, sum(self.sizes))
 
@@ -183,7 +183,7 @@ class MultiDiscreteHead(Head):
         return D.MultiCategorical(logit, self.sizes, mask)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        return (action.reshape(-1, *self.shape) + self.start).astype(self.dtype)
+        return (action.reshape(-1, *self.shape) + self._start.numpy()).astype(self.dtype)
 
 
 class MultiBinaryHead(Head):
@@ -255,9 +255,9 @@ class BoxHead(Head):
         self._distribution = D.BOX_DISTRIBUTIONS[box_distribution]
         self._check(space)
         size = math.prod(space.shape)
-        self.low = space.low.astype(np.float64)
-        self.high = space.high.astype(np.float64)
-        half = torch.as_tensor((self.high - self.low) / 2, dtype=torch.float32).flatten()
+        low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+        self._low, self._high = torch.from_numpy(low), torch.from_numpy(high)
+        half = torch.as_tensor((high - low) / 2, dtype=torch.float32).flatten()
         self.half_width: Tensor
         self.register_buffer("half_width", half, persistent=False)
         has_sigma = self._distribution.has_sigma
@@ -313,8 +313,9 @@ class BoxHead(Head):
         return self._distribution.for_box(logit, self.half_width)
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
-        action = self._distribution.to_bounds(action.reshape(-1, *self.shape), self.low, self.high)
-        return action.clip(self.low, self.high).astype(self.dtype)
+        low, high = self._low.numpy(), self._high.numpy()
+        action = self._distribution.to_bounds(action.reshape(-1, *self.shape), low, high)
+        return action.clip(low, high).astype(self.dtype)
 
 
 class TreeHead(Head):

@@ -82,11 +82,14 @@ class Memory(nn.Module):
     def forward(
         self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        hidden = tuple(state[name].transpose(0, 1).contiguous() for name in self._names)
-        packed = PackedSequence(features, sizes)
-        output, hidden = self.rnn(packed, hidden if len(hidden) > 1 else hidden[0])
+        before = tuple(state[name].transpose(0, 1).contiguous() for name in self._names)
+        # Graphs that torch.export makes have no packed sequences; those of a policy that acts need none.
+        single_steps = torch.compiler.is_exporting() and len(sizes) == 1
+        samples = features.unsqueeze(0) if single_steps else PackedSequence(features, sizes)
+        output, hidden = self.rnn(samples, before if len(before) > 1 else before[0])
         after = hidden if isinstance(hidden, tuple) else (hidden,)
-        return output.data, {name: h.transpose(0, 1) for name, h in zip(self._names, after, strict=True)}
+        state = {name: h.transpose(0, 1) for name, h in zip(self._names, after, strict=True)}
+        return output.squeeze(0) if single_steps else output.data, state
 
     def outputs(self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor) -> Tensor:
         """Returns the output (M, H) of :meth:`forward` alone.

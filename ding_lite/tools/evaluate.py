@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
@@ -15,9 +15,42 @@ from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, missing_extra
 from ding_lite.errors import EnvError
+from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_from_state
 from ding_lite.run.resume import config_of_checkpoint
+
+
+class Opened(NamedTuple):
+    """What a checkpoint has to play with.
+
+    Attributes:
+        folder: of the checkpoint.
+        config: complete config of the run.
+        policy: on the CPU.
+        env_step: of the run, when it was saved.
+    """
+
+    folder: Path
+    config: Any
+    policy: Policy
+    env_step: int
+
+
+def open_checkpoint(run: Path, trust: Sequence[str] = ()) -> Opened:
+    """Loads a policy, and the config of its run.
+
+    Args:
+        run: a run's folder, whose best checkpoint is used, or a checkpoint.
+        trust: modules that the checkpoint's config may import.
+
+    Raises:
+        CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
+    """
+    folder, state, saved = load_of_run(run, "best")
+    config = config_of_checkpoint(folder, saved, list(trust)).values
+    policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
+    return Opened(folder, config, policy, int(state["progress"]["env_step"]))
 
 
 def evaluate_checkpoint(
@@ -46,9 +79,8 @@ def evaluate_checkpoint(
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
         EnvError: if the environments cannot be made, or cannot be recorded.
     """
-    folder, state, saved = load_of_run(run, "best")
-    env_cfg = config_of_checkpoint(folder, saved, list(trust)).values["env"]
-    policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
+    folder, config, policy, _ = open_checkpoint(run, trust)
+    env_cfg = config["env"]
     mode = policy.eval_mode
     if stochastic:
         mode = mode._replace(forward=policy.collect_mode.forward)

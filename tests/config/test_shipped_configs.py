@@ -119,20 +119,24 @@ def test_shipped_config_says_how_to_run_it_and_what_to_install(file):
 
 
 @pytest.mark.slow
-def test_configs_and_what_lies_beside_them_are_found_in_an_installed_package(tmp_path):
+def test_configs_and_templates_are_found_in_an_installed_package(tmp_path):
     """Built as pip builds it, and run from elsewhere."""
     site = tmp_path / "site"
     build = ["build", "--build-base", str(tmp_path / "base"), "--build-lib", str(site)]
     subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=ROOT, check=True, capture_output=True)
-    assert {file.name for file in (site / "ding_lite" / "_configs").glob("*.py")} == {
-        file.name for file in (ROOT / "configs").glob("*.py")
-    }
+    for name in ("configs", "templates"):
+        installed, own = site / "ding_lite" / f"_{name}", ROOT / name
+        assert {file.relative_to(installed) for file in installed.rglob("*.py")} == {
+            file.relative_to(own) for file in own.rglob("*.py")
+        }
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    new = [sys.executable, "-m", "ding_lite", "new", "env", "thing"]
+    subprocess.run(new, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert (tmp_path / "thing.py").is_file()
     limits = ["--max-env-step", "64", "policy.collect.n_sample=64", "env.max_eval_steps=15"]
     command = [sys.executable, "-m", "ding_lite", "train", "-c", "masked_ppo", *limits]
     command += ["policy.learn.batch_size=32", "env.n_evaluator_episode=2"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     config = (tmp_path / "runs" / "masked_ppo" / "config.json").read_text()
     assert str(site) in config, "taken from the package, not from the checkout"

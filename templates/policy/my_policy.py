@@ -1,0 +1,37 @@
+"""PPO with a loss of its own: the quadratic penalty of SPO (arXiv:2401.16025) in place of the clip."""
+
+import torch
+
+from ding_lite import POLICY_REGISTRY, PPOPolicy
+from ding_lite.rl.losses import approx_kl, weighted_mean
+
+
+def penalized_surrogate(ratio, advantage, epsilon):
+    """Returns r A - |A| (r - 1)^2 / (2 epsilon), the objective of each sample; it is highest at 1 ± epsilon.
+
+    Shapes:
+        ratio, advantage: (N,) -> (N,)
+    """
+    return ratio * advantage - advantage.abs() * (ratio - 1).square() / (2 * epsilon)
+
+
+@POLICY_REGISTRY.register("my_policy")
+class MyPolicy(PPOPolicy):
+    """PPO with a penalty in place of the clip."""
+
+    # New keys and their defaults. A config sets them as policy.learn.epsilon; all other keys are PPO's.
+    config = dict(learn=dict(epsilon=0.2))
+
+    def policy_loss(self, batch):
+        """Returns the loss () and a dict of metrics (), which are logged as learn/<name>.
+
+        The fields of ``batch`` are (N, ...), with N valid samples: obs, action, log_prob (of the policy that
+        collected), advantage, and dist, the action distribution of the policy as it is now. The method only
+        computes with tensors: no ``.item()``, no ``if`` on their values. So it can be compiled.
+        """
+        log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
+        objective = penalized_surrogate(torch.exp(log_ratio), batch.advantage, self.cfg.learn.epsilon)
+        loss = -weighted_mean(objective, batch.policy_weight)  # the weight is None on fresh samples
+        entropy = batch.dist.entropy().mean()
+        metrics = {"policy_loss": loss, "entropy_loss": entropy, "approx_kl": approx_kl(log_ratio)}
+        return loss - self.entropy_weight * entropy, metrics

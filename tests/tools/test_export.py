@@ -1,0 +1,338 @@
+"""Exported files act as the policy that they are made from; one that would act otherwise is not written."""
+
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from anything import Anything
+from worlds import merged, small_config
+
+from ding_lite import PPOPolicy, SerialPipeline, load_policy
+from ding_lite.cli import main
+from ding_lite.errors import ConfigError, ContractError, DingLiteError
+from ding_lite.models import VAC
+from ding_lite.tools.evaluate import open_checkpoint
+from ding_lite.tools.export import ExportedPolicy, compare, export_policy, file_of, record, runner
+from ding_lite.trees import map_tree, named_leaves, to_tree
+
+ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+needs_onnx = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ONNX_PACKAGES)), reason='needs pip install "ding_lite[export]"'
+)
+THIS = ["anything", "test_export"]  # modules that the checkpoints may import
+
+
+def case(observation="box", action="discrete", kind="ppo", env=None, **policy):
+    return dict(
+        env=merged(dict(kwargs=dict(observation=observation, action=action)), env or {}),
+        policy=dict(type=kind, **policy),
+    )
+
+
+CASES = {
+    "mlp": case(),
+    "cnn, ppg": case("image-hwc", "discrete", "ppg"),
+    "hybrid": case("nested", "tree"),
+    "masked": case(env=dict(kwargs=dict(mask=True), action_mask="info")),
+    "normalised, tanh": case(
+        "box-float64", "tanh-normal", normalize=dict(obs=True), model=dict(box_distribution="tanh_normal")
+    ),
+    "beta, ppg": case("multi-discrete", "beta", "ppg", model=dict(box_distribution="beta")),
+    "lstm, ppg": case(kind="ppg", model=dict(rnn="lstm", rnn_hidden_size=16)),
+    "gru, hybrid": case("nested", "tree", model=dict(rnn="gru", rnn_hidden_size=16, rnn_layers=2)),
+}
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory):
+    """Returns a function that trains a case for two iterations, once, and returns the run's folder."""
+    runs = {}
+
+    def trained(name, **changes):
+        key = f"{name} {changes}"
+        if key not in runs:
+            folder = tmp_path_factory.mktemp("runs") / "run"
+            # A high learning rate: the actions of an untrained policy hardly depend on the observation.
+            base = small_config(Anything, max_env_step=512, policy=dict(learn=dict(learning_rate=0.03)))
+            config = merged(base, merged(CASES[name], changes))
+            if config["policy"]["type"] == "ppg":
+                del config["policy"]["learn"]["epoch_per_collect"]  # it has one for each network
+            pipeline = SerialPipeline(config, folder=folder)
+            for _ in pipeline:
+                pass
+            runs[key] = folder
+        return runs[key]
+
+    return trained
+
+
+def reader(file):
+    """Returns a function from named arrays to named arrays, and does not use the library."""
+    if file.suffix == ".pt2":
+        program = torch.export.load(file).module()
+        return lambda inputs: {
+            name: tensor.numpy()
+            for name, tensor in program({k: torch.from_numpy(v) for k, v in inputs.items()}).items()
+        }
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file)
+    names = [output.name for output in session.get_outputs()]
+    return lambda inputs: dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def check_acts_alike(file, policy, manifest, steps=6, episodes=3):
+    """Acts on random observations with file and policy; a new episode begins in one row after three steps."""
+    act, memory = reader(file), [port for port in manifest["inputs"] if port["name"].startswith("state.")]
+    state = {port["name"]: np.full((episodes, *port["shape"][1:]), np.nan, np.float32) for port in memory}
+    policy.obs_space.seed(5)
+    policy.reset()
+    seen = set()
+    for t in range(steps):
+        samples = [policy.obs_space.sample() for _ in range(episodes)]
+        if "action_mask" in samples[0]:
+            for sample in samples:
+                sample["action_mask"][:] = [t % 2, 1, (t + 1) % 2]
+        obs = map_tree(lambda *rows: np.stack(rows), *(to_tree(s, policy.obs_space) for s in samples))
+        first = np.full(episodes, t == 0)
+        if t == 3:
+            first[1] = True
+            policy.reset(first)
+        inputs = {".".join(("obs", *path)): leaf for path, leaf in named_leaves(obs)}
+        inputs = {k: v.astype(np.float32) if v.dtype == np.float64 else v for k, v in inputs.items()}
+        outputs = act({**inputs, **({"first": first} if memory else {}), **state})
+        state = {name: outputs[f"next_{name}"] for name in state}
+        for path, expected in named_leaves(to_tree(policy.act(obs), policy.action_space)):
+            actual = outputs[".".join(("action", *path))]
+            assert actual.dtype == expected.dtype
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+            seen.add(str(actual))
+    assert len(seen) > 1, "the actions depend on the observations"
+
+
+def check_export(run, file):
+    manifest = export_policy(run, file, observations=60, trust=THIS)
+    assert manifest["parity"]["difference"] <= 1e-5
+    assert manifest["parity"]["different_actions"] == 0
+    assert manifest["parity"]["observations"] >= 60
+    assert json.loads(file.with_name(f"{file.name}.json").read_text()) == manifest
+    check_acts_alike(file, load_policy(run), manifest)
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_model_acts_as_the_policy(run_of, name, tmp_path):
+    check_export(run_of(name), tmp_path / "policy.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["masked", "normalised, tanh", "lstm, ppg", "gru, hybrid"])
+def test_program_of_torch_acts_as_the_policy(run_of, name, tmp_path):
+    check_export(run_of(name), tmp_path / "policy.pt2")
+
+
+def test_program_of_a_small_network_acts_as_the_policy(run_of, tmp_path):
+    check_export(run_of("mlp"), tmp_path / "policy.pt2")
+
+
+@needs_onnx
+@pytest.mark.slow
+def test_manifest_describes_the_file_and_is_in_it(run_of, tmp_path):
+    import onnxruntime
+
+    file = tmp_path / "policy.onnx"
+    manifest = export_policy(run_of("gru, hybrid"), file, observations=8, trust=THIS)
+    session = onnxruntime.InferenceSession(file)
+    stored = json.loads(session.get_modelmeta().custom_metadata_map["ding_lite.manifest"])
+    assert stored == {key: value for key, value in manifest.items() if key != "parity"}
+    kinds = {"float32": "float", "uint8": "uint8", "int64": "int64", "bool": "bool", "int8": "int8"}
+    for ports, described in (
+        (session.get_inputs(), manifest["inputs"]),
+        (session.get_outputs(), manifest["outputs"]),
+    ):
+        assert [(p.name, p.type, p.shape) for p in ports] == [
+            (d["name"], f"tensor({kinds[d['dtype']]})", d["shape"]) for d in described
+        ]
+    assert [d["name"] for d in manifest["inputs"]] == [
+        "obs.ape.eye",
+        "obs.zoo.0",
+        "obs.zoo.1",
+        "first",
+        "state.actor.h",  # not that of the value network
+    ]
+    assert [d["name"] for d in manifest["outputs"] if d["name"].startswith("action")] == [
+        "action.move",
+        "action.arm.0",
+        "action.arm.1",
+    ]
+    assert (manifest["source"]["env_step"], manifest["source"]["policy"]) == (512, "ppo")
+    assert manifest["action_space"]["kind"] == "Dict"
+
+
+@pytest.fixture(scope="module")
+def exported(run_of):
+    """Returns a policy, its module, the file of it, and recorded steps."""
+    policy = load_policy(run_of("mlp"))
+    module = ExportedPolicy(policy)
+    env = open_checkpoint(run_of("mlp"), THIS).config.env
+    return policy, module, file_of(module, ".pt2", {}), list(record(env, policy, 64, seed=3))
+
+
+def test_difference_of_one_weight_is_found(exported):
+    policy, module, data, recorded = exported
+    run = runner(data, ".pt2")
+    assert compare(run, module, recorded).holds
+    bias = policy.model.actor_head.out.layer.bias
+    before = bias.clone()
+    bias[0] += 1e-4
+    parity = compare(run, module, recorded)
+    bias.copy_(before)
+    assert not parity.holds
+    assert parity.output == "logit"
+    assert 0.5e-4 < parity.difference < 1.1e-4
+
+
+def test_another_action_and_a_nan_are_found(exported):
+    _, module, data, recorded = exported
+    run = runner(data, ".pt2")
+
+    def shifted(inputs):
+        outputs = run(inputs)
+        return {**outputs, "action": outputs["action"] + 1}
+
+    parity = compare(shifted, module, recorded)
+    assert parity.different_actions == 64 + 1, "and one observation alone"
+    assert not parity.holds
+
+    def spoiled(inputs):
+        outputs = run(inputs)
+        return {**outputs, "logit": outputs["logit"] * np.nan}
+
+    assert not compare(spoiled, module, recorded).holds
+
+
+def test_value_network_is_not_in_the_file(exported):
+    program = torch.export.load(io.BytesIO(exported[2]))
+    names = [name for name in program.state_dict if "critic" not in name]
+    assert names == list(program.state_dict)
+    assert "model.actor_encoder.trunk.0.weight" in names
+
+
+class Deviating(VAC):
+    """Puts out something else where it is traced."""
+
+    def compute_actor(self, obs):
+        return super().compute_actor(obs) + 1e-3 * torch.compiler.is_exporting()
+
+
+def test_file_that_acts_otherwise_is_an_error_and_leaves_no_file(run_of, tmp_path):
+    run = run_of("mlp", policy=dict(model=dict(type=Deviating)))
+    earlier = tmp_path / "policy.pt2"
+    earlier.write_text("of an earlier export")
+    with pytest.raises(DingLiteError, match=r"difference is 0.001 \(of 'logit'; at most 1e-05") as caught:
+        export_policy(run, earlier, observations=8, trust=THIS)
+    assert caught.value.exit_code == 1
+    assert earlier.read_text() == "of an earlier export"
+    assert [file.name for file in tmp_path.iterdir()] == ["policy.pt2"]
+
+
+class ActsItself(PPOPolicy):
+    """Acts in its own way."""
+
+    def _forward_eval(self, obs, state=None, first=None):
+        return super()._forward_eval(obs)
+
+
+class Branching(VAC):
+    """Its computation depends on the numbers."""
+
+    def compute_actor(self, obs):
+        logit = super().compute_actor(obs)
+        return logit if logit.sum() > 0 else 2 * logit
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (dict(type=ActsItself), "ActsItself cannot be exported: it has a _forward_eval of its own"),
+        (dict(model=dict(type=Branching)), "torch.export cannot trace this policy"),
+        (dict(model=dict(encoder_dtype="bfloat16")), "encoder_dtype='bfloat16' cannot be exported"),
+    ],
+)
+def test_policy_that_a_file_cannot_hold_is_refused(run_of, tmp_path, policy, words):
+    with pytest.raises(ContractError, match=words):
+        export_policy(run_of("mlp", policy=policy), tmp_path / "policy.pt2", trust=THIS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("policy.pth", "must end in .onnx or .pt2"), ("missing/policy.pt2", "there is no folder .*missing")],
+)
+def test_file_that_cannot_be_written_is_refused_before_any_work(tmp_path, file, words):
+    with pytest.raises(ConfigError, match=words):
+        export_policy(tmp_path / "no run", tmp_path / file)
+
+
+@pytest.mark.parametrize("package", ONNX_PACKAGES)
+def test_missing_package_is_named_with_the_line_that_installs_it(tmp_path, monkeypatch, package):
+    for name in ONNX_PACKAGES:
+        monkeypatch.setitem(sys.modules, name, None if name == package else sys)
+    with pytest.raises(ConfigError, match=rf'{package}: pip install "ding_lite\[export\]".*\.pt2'):
+        export_policy(tmp_path / "no run", tmp_path / "policy.onnx")
+
+
+def test_command_prints_names_shapes_and_parity(run_of, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["export", str(run_of("mlp")), "-o", "p.pt2", "-n", "8", *(f"--import={m}" for m in THIS)]
+    assert main(command) == 0
+    output = capsys.readouterr().out
+    assert "file      p.pt2 (" in output
+    assert "inputs    obs  float32 (batch, 3)\n" in output
+    assert "outputs   action  int64 (batch)\n          logit   float32 (batch, 3)\n" in output
+    assert "parity    on 8 observations the largest difference is " in output
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((tmp_path / "p.pt2.json").read_text())
+
+
+PLAY = """
+import sys
+import gymnasium as gym
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("policy.onnx")
+returns = []
+for seed in range(5):
+    env = gym.make("CartPole-v1")
+    obs, _ = env.reset(seed=seed)
+    total, done = 0.0, False
+    while not done:
+        (action,) = session.run(["action"], {"obs": obs[None]})
+        obs, reward, terminated, truncated, _ = env.step(action[0])
+        total, done = total + reward, terminated or truncated
+    returns.append(total)
+assert "torch" not in sys.modules and "ding_lite" not in sys.modules
+print(np.mean(returns))
+"""
+
+
+@needs_onnx
+@pytest.mark.slow
+def test_cartpole_is_played_to_its_score_by_a_process_with_numpy_and_onnxruntime(tmp_path):
+    program = [sys.executable, "-m", "ding_lite"]
+    commands = (
+        [*program, "train", "-c", "cartpole_ppo"],
+        [*program, "export", "runs/cartpole_ppo"],
+        [sys.executable, "-c", PLAY],
+    )
+    for command in commands:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+    assert float(done.stdout) >= 475
