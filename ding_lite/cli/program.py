@@ -24,7 +24,7 @@ from ding_lite.cli.signals import Signals
 from ding_lite.errors import ConfigError, DingLiteError
 
 # In the order of the help; each is the module of its name in this folder.
-COMMANDS = ("train", "eval", "plot", "config", "list", "check-env", "profile", "import")
+COMMANDS = ("train", "sweep", "eval", "plot", "config", "list", "check-env", "profile", "import")
 
 DESCRIPTION = """\
 Trains agents with PPO and PPG, evaluates them, and draws learning curves.

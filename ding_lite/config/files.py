@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import keyword
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,18 @@ def read_config(file: Path) -> dict[str, Any]:
     return config
 
 
+def read_sweep(file: Path) -> dict[str, Any]:
+    """Executes a Python file and returns its dict named ``sweep``; empty if it has none, or is a JSON file.
+
+    Raises:
+        ConfigError: if its ``sweep`` is not a dict.
+    """
+    sweep = {} if file.suffix == ".json" else runpy.run_path(str(file)).get("sweep", {})
+    if not isinstance(sweep, dict):
+        raise ConfigError(f"config file {file}: `sweep` is a {type(sweep).__name__}, not a dict")
+    return sweep
+
+
 def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the dict of a JSON object.
 
@@ -127,3 +140,34 @@ def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def file_name(text: str) -> str:
     """Returns ``text`` with every character other than letters, digits, ".", "_" and "-" replaced by "_"."""
     return "".join(char if char.isalnum() or char in "._-" else "_" for char in text)
+
+
+def python_source(config: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
+    """Returns the text of a config file.
+
+    Args:
+        config: plain data.
+        comments: lines at the top of the file.
+    """
+    lines = [f"# {line}" for comment in comments for line in comment.splitlines()]
+    return "\n".join([*lines, *([""] if lines else []), f"config = {_source(config, '')}", ""])
+
+
+def _source(value: Any, indent: str) -> str:
+    """Returns Python code for a value; each key of a dict with other keys has a line."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_source(item, indent) for item in value)}]"
+    if not isinstance(value, Mapping):
+        return repr(value)
+    inner = indent + "    "
+    as_keywords = all(name.isidentifier() and not keyword.iskeyword(name) for name in value)
+    items = [
+        f"{inner}{name}={_source(item, inner)},"
+        if as_keywords
+        else f"{inner}{_source(name, inner)}: {_source(item, inner)},"
+        for name, item in value.items()
+    ]
+    opening, closing = ("dict(", ")") if as_keywords and items else ("{", "}")
+    return "\n".join([opening, *items, indent + closing]) if items else "{}"
