@@ -120,33 +120,35 @@ def seeds_of(args: argparse.Namespace) -> list[int]:
     return seeds
 
 
-def jobs_of(args: argparse.Namespace, config: Config, place: Place, runs: int) -> int:
-    """Returns how many of so many runs train at a time; makes one environment, to find a fault in it.
+@contextlib.contextmanager
+def open_place(args: argparse.Namespace, config: Config) -> Iterator[Place]:
+    """Yields where runs of a config train: in processes on this machine, or on the Ray cluster of ``--ray``.
 
     Raises:
-        ConfigError: if ``--jobs`` is below 1.
-        EnvError: if the environment cannot be made.
+        ConfigError: if there is no such cluster.
+        EnvError: if the environment cannot be made; one is made to see what a run needs.
     """
-    from ding_lite.tools.jobs import cores_per_run
+    from ding_lite.tools.jobs import Processes, needs_of
 
-    if args.jobs is not None and args.jobs < 1:
-        raise ConfigError(f"--jobs: expected at least 1, got {args.jobs}")
-    cores = cores_per_run(config)
-    return min(runs, args.jobs or place.slots(cores))
-
-
-@contextlib.contextmanager
-def open_place(args: argparse.Namespace) -> Iterator[Place]:
-    """Yields where the runs train: in processes on this machine, or on the Ray cluster of ``--ray``."""
-    from ding_lite.tools.jobs import Processes
-
+    needs = needs_of(config)
     if args.ray is None:
-        yield Processes()
+        yield Processes(needs)
         return
     from ding_lite.tools.ray_jobs import RayCluster
 
-    with contextlib.closing(RayCluster(args.ray)) as cluster:
+    with contextlib.closing(RayCluster(args.ray, needs)) as cluster:
         yield cluster
+
+
+def jobs_of(args: argparse.Namespace, place: Place, runs: int) -> int:
+    """Returns how many of so many runs train at a time.
+
+    Raises:
+        ConfigError: if ``--jobs`` is below 1.
+    """
+    if args.jobs is not None and args.jobs < 1:
+        raise ConfigError(f"--jobs: expected at least 1, got {args.jobs}")
+    return min(runs, args.jobs or place.slots())
 
 
 def source_options(args: argparse.Namespace) -> list[str]:

@@ -101,13 +101,16 @@ def run(args: argparse.Namespace) -> int:
     space = _space(args, options["search"])
     folder = Path(args.exp_name or Path("runs") / f"{config.values.exp_name}_sweep")
     arguments = ["train", "--quiet", *run_options(args)]
-    with open_place(args) as place, board_for(sys.stdout, args.quiet or args.json) as board:
-        with stdout_to_stderr() if args.json else contextlib.nullcontext():
-            jobs = jobs_of(args, config, place, trials * len(seeds))
-        with contextlib.closing(Sweep(folder, config, space, seeds, arguments, resume=args.resume)) as sweep:
-            crew = Crew(place, jobs, board)
-            args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
-            sweep.run(crew, trials)
+    with contextlib.ExitStack() as stack:
+        with stdout_to_stderr():  # what an environment prints
+            place = stack.enter_context(open_place(args, config))
+        jobs = jobs_of(args, place, trials * len(seeds))
+        board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
+        sweep = Sweep(folder, config, space, seeds, arguments, resume=args.resume)
+        stack.enter_context(contextlib.closing(sweep))
+        crew = Crew(place, jobs, board)
+        args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
+        sweep.run(crew, trials)
     _report(args, sweep, config)
     code = 0 if sweep.best() is not None else exit_code_of(crew.failures)
     return int(args.signals.exit_code) or code

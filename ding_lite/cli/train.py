@@ -213,9 +213,11 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     prefix = Path(args.resume or args.exp_name or Path("runs") / config.values.exp_name)
     limit = config.values.max_env_step
     trainings = seed_trainings(seeds, prefix, arguments, limit, resume=args.resume is not None)
-    with open_place(args) as place, board_for(sys.stdout, args.quiet or args.json) as board:
-        with stdout_to_stderr() if args.json else contextlib.nullcontext():
-            crew = Crew(place, jobs_of(args, config, place, len(seeds)), board)
+    with contextlib.ExitStack() as stack:
+        with stdout_to_stderr():  # what an environment prints
+            place = stack.enter_context(open_place(args, config))
+        board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
+        crew = Crew(place, jobs_of(args, place, len(seeds)), board)
         args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
         crew.train(trainings)
     if args.json:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ding_lite.config.compile import Config
 from ding_lite.envs.make import backend_of, make_env, make_vector_env
@@ -33,6 +33,13 @@ from ding_lite.cli import main
 sys.exit(main())
 """
 ERROR_MARK = "ding-lite train: error: "
+
+
+class Needs(NamedTuple):
+    """What one training keeps busy: CPU cores, and GPUs."""
+
+    cores: int
+    gpus: int
 
 
 class Running(Protocol):
@@ -54,7 +61,7 @@ class Place(Protocol):
     def start(self, arguments: Sequence[str], folder: Path) -> Running:
         """Starts ``ding-lite train`` with these arguments, which write the run's folder ``folder``."""
 
-    def slots(self, cores_per_run: int) -> int:
+    def slots(self) -> int:
         """Returns how many trainings may run at a time by default."""
 
     def close(self) -> None:
@@ -62,15 +69,22 @@ class Place(Protocol):
 
 
 class Processes:
-    """This machine. Each training is a process that ends with the process that started it."""
+    """This machine. Each training is a process that ends with the process that started it.
+
+    Args:
+        needs: of one training.
+    """
+
+    def __init__(self, needs: Needs) -> None:
+        self._needs = needs
 
     def start(self, arguments: Sequence[str], folder: Path) -> Running:
         """Starts a training; must be called in the main thread."""
         return LocalTraining(arguments)
 
-    def slots(self, cores_per_run: int) -> int:
+    def slots(self) -> int:
         """Returns as many trainings as there are cores for."""
-        return max(1, cores() // cores_per_run)
+        return max(1, cores() // self._needs.cores)
 
     def close(self) -> None:
         """Does nothing."""
@@ -132,8 +146,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
-def cores_per_run(config: Config) -> int:
-    """Returns how many cores a run of a config keeps busy, by its threads and its worker processes.
+def needs_of(config: Config) -> Needs:
+    """Returns what a run of a config keeps busy, by its threads, its worker processes and its device.
 
     One environment is made for it, so that a fault in it is reported before a run starts.
 
@@ -153,4 +167,5 @@ def cores_per_run(config: Config) -> int:
     threads = thread_count(config.values.num_threads, space)
     manager = env_cfg.manager
     workers = manager.worker_num or default_workers(manager.double_buffer)
-    return max(threads, min(workers, env_cfg.collector_env_num) if backend == "subprocess" else 1)
+    busy = max(threads, min(workers, env_cfg.collector_env_num) if backend == "subprocess" else 1)
+    return Needs(busy, gpus=int(str(config.values.policy.device).startswith("cuda")))

@@ -281,7 +281,7 @@ class Crew:
                 training.stop("SIGINT")
             time.sleep(POLL_SECONDS)  # two signals at once may arrive as one
         deadline = time.monotonic() + SECONDS_TO_END
-        while self._running:
+        while self._running and time.monotonic() < deadline + SECONDS_TO_END:
             for training in self._running[:]:
                 if time.monotonic() > deadline:
                     training.stop("SIGKILL")

@@ -159,16 +159,17 @@ def _draw_history(axes: Axes, trials: list[FrozenTrial]) -> None:
         points = [(t.number, t.value) for t in trials if t.state == state and t.value is not None]
         if points:
             x, y = zip(*points, strict=True)
-            axes.scatter(x, y, marker=marker, color=color, s=18, label=label, zorder=2)
+            axes.scatter(x, y, marker=marker, color=color, s=18, label=label, zorder=3)
     steps: list[tuple[int, float]] = []
     for trial in trials:
         if trial.state == TrialState.COMPLETE and trial.value is not None:
             steps.append((trial.number, max(trial.value, steps[-1][1] if steps else trial.value)))
     numbers, best = zip(*[*steps, (trials[-1].number, steps[-1][1])], strict=True)
-    axes.step(numbers, best, where="post", color="#D55E00", linewidth=1.5, label="best so far", zorder=1)
+    axes.step(numbers, best, where="post", color="#D55E00", linewidth=1.5, label="best so far", zorder=2)
     axes.set_xlabel("Trial", fontsize=9)
     axes.set_title("Score: mean return of the last evaluation", fontsize=10, loc="left")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_axisbelow(True)
     axes.grid(color="0.9", linewidth=0.6)
     axes.legend(fontsize=8, frameon=False)
     _format(axes)
