@@ -29,11 +29,11 @@ EXTRAS = {
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
     "plot": ["matplotlib>=3.8"],
-    "ray": ["ray>=2.40"],
+    "ray": ["ray>=2.60"],
     "sweep": ["matplotlib>=3.8", "optuna>=5"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
 }
-TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "video")
+TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "sweep", "video")
 TEST = [
     "pytest>=8",
     "pytest-xdist>=3",

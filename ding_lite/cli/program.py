@@ -50,6 +50,8 @@ a task of your own:
 runs:
   ding-lite train -c cartpole_ppo --resume           continue the run
   ding-lite train -c my.py --init-from runs/other    start from the weights of another run
+  ding-lite sweep -c my.py --search "policy.learn.learning_rate=log(1e-5,1e-2)"
+                                                     search for the best values of keys
   ding-lite profile -c cartpole_ppo                  show where the time goes
   ding-lite profile -c cartpole_ppo --tune           find the fastest settings on this machine
 
