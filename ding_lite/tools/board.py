@@ -6,21 +6,35 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from ding_lite.run.display import Lines, Quiet
+from ding_lite.run.display import Lines
 from ding_lite.tools.several import Board, Training
 
 
-class EventLines(Lines):
-    """Writes one plain line for each event, for logs and pipes."""
+class EventLines:
+    """Writes one plain line for each event, for logs and pipes.
 
-    def show(self, running: Sequence[Training]) -> None:  # type: ignore[override]
+    Args:
+        stream: to write to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._lines = Lines(stream)
+
+    def say(self, text: str) -> None:
+        """Writes a line."""
+        self._lines.say(text)
+
+    def show(self, running: Sequence[Training]) -> None:
         """Writes nothing: what is worth a line is an event."""
 
 
-class Nothing(Quiet):
+class Nothing:
     """Shows nothing."""
 
-    def show(self, running: Sequence[Training]) -> None:  # type: ignore[override]
+    def say(self, text: str) -> None:
+        """Ignores the text."""
+
+    def show(self, running: Sequence[Training]) -> None:
         """Ignores the progress."""
 
 

@@ -25,7 +25,7 @@ from ding_lite.run.atomic_files import replacing
 from ding_lite.tools.jobs import LocalTraining, Needs, Running
 
 try:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reports usage to its makers; it asks first
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports its usage to its makers
     import ray
     from ray.exceptions import RayError
 except ImportError as error:

@@ -54,8 +54,8 @@ class Training:
     code: int | None = None
     error: str = ""
     result: dict[str, Any] = field(default_factory=dict)
-    _running: Running | None = None
-    _rows: Rows | None = None
+    _running: Running | None = field(default=None, init=False)
+    _rows: Rows | None = field(default=None, init=False)
 
     @property
     def score(self) -> float | None:
@@ -144,29 +144,27 @@ class Rows:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._inode = -1
+        self._seen: tuple[int, bytes] = (-1, b"")  # inode and header of the file that is being read
         self._offset = 0
-        self._columns: list[str] = []
         self._last = -1
 
     def new(self) -> list[dict[str, str]]:
         """Returns the complete rows since the last call, by their columns."""
         with contextlib.suppress(FileNotFoundError), self._file.open("rb") as stream:
-            inode = os.fstat(stream.fileno()).st_ino
-            if inode != self._inode:
-                self._inode, self._offset, self._columns = inode, 0, []
+            header = stream.readline()
+            seen = (os.fstat(stream.fileno()).st_ino, header)
+            if seen != self._seen:
+                self._seen = seen
+                self._offset = len(header)
             stream.seek(self._offset)
             text = stream.read()
             whole = text[: text.rfind(b"\n") + 1]
             self._offset += len(whole)
-            return self._parsed(whole.decode(errors="replace").splitlines())
+            return self._parsed(header.decode(), whole.decode())
         return []
 
-    def _parsed(self, lines: list[str]) -> list[dict[str, str]]:
-        cells = list(csv.reader(lines))
-        if cells and not self._columns:
-            self._columns, *cells = cells
-        rows = [dict(zip(self._columns, row, strict=False)) for row in cells]
+    def _parsed(self, header: str, lines: str) -> list[dict[str, str]]:
+        rows = csv.DictReader(lines.splitlines(), next(csv.reader([header]), []))
         new = [row for row in rows if int(row["env_step"]) > self._last]
         if new:
             self._last = int(new[-1]["env_step"])

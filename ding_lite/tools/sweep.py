@@ -27,7 +27,7 @@ from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import open_locked, replacing
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.tools.search import SearchSpace, Values
-from ding_lite.tools.several import Board, Crew, Training
+from ding_lite.tools.several import Crew, Training
 
 try:
     import optuna
@@ -175,9 +175,9 @@ class Sweep:
                 + "\nRepeat its command with --resume; only --trials, --jobs and --ray may differ"
             )
 
-    def say(self, board: Board, text: str) -> None:
+    def _say(self, text: str) -> None:
         """Shows a line, and writes it to log.txt."""
-        board.say(text)
+        self._crew.board.say(text)
         self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
         self._log.flush()
 
@@ -207,7 +207,7 @@ class Sweep:
         reported = set(self.trials()[trial.number].intermediate_values)
         opened = Trial(trial.number, values, trial, runs, reported)
         self._open |= {run.name: opened for run in runs}
-        self.say(self._crew.board, f"trial {trial.number}: {assignments(values)}")
+        self._say(f"trial {trial.number}: {assignments(values)}")
         for run in runs:
             if not opened.ending:
                 yield run
@@ -256,11 +256,11 @@ class Sweep:
         scores = [other.score for other in trial.runs if other.score is not None]
         if len(scores) == len(trial.runs):
             self.study.tell(trial.number, sum(scores) / len(scores))
-            self.say(self._crew.board, f"trial {trial.number}: score {sum(scores) / len(scores):.1f}")
+            self._say(f"trial {trial.number}: score {sum(scores) / len(scores):.1f}")
         elif trial.ending:
             state = TrialState.PRUNED if trial.ending == "pruned" else TrialState.FAIL
             self.study.tell(trial.number, state=state)
-            self.say(self._crew.board, f"trial {trial.number}: {trial.ending}")
+            self._say(f"trial {trial.number}: {trial.ending}")
 
     def best(self) -> optuna.trial.FrozenTrial | None:
         """Returns the trial with the highest score; None if no trial is complete."""
