@@ -36,9 +36,11 @@ EXTRAS = {
     "classic": ["gymnasium[classic-control]"],
     "completion": ["shtab>=1.7"],
     "plot": ["matplotlib>=3.8"],
+    "ray": ["ray>=2.60"],
+    "sweep": ["matplotlib>=3.8", "optuna>=5"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
 }
-TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "video")
+TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "sweep", "video")
 TEST = [
     "pytest>=8",
     "pytest-xdist>=3",

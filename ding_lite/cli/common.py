@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
+    from ding_lite.tools.jobs import Place
 
+STDERR = 2
 # Options that set a key of the config: attribute of the arguments, option, key.
 KEY_OPTIONS = (
     ("seed", "-s", "seed"),
@@ -78,6 +82,119 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds ``--json`` for commands that otherwise print a table."""
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def add_seeds(parser: argparse._ActionsContainer) -> None:
+    """Adds ``-s`` with any number of seeds; ``program.parse`` keeps it from taking overrides."""
+    parser.add_argument(
+        "-s",
+        "--seed",
+        dest="seeds",
+        type=int,
+        nargs="+",
+        action="extend",
+        metavar="SEED",
+        help="seed of the run (default: the key seed); several, such as -s 0 1 2 3, train one run each",
+    )
+
+
+def add_parallel(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--jobs`` and ``--ray``, which :func:`open_place` and :func:`jobs_of` read."""
+    group = parser.add_argument_group("several runs at a time")
+    group.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="train N runs at a time (default: as many as there are cores for, by num_threads and "
+        "env.manager.worker_num)",
+    )
+    group.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="train on a Ray cluster; without an address, start Ray on this machine",
+    )
+
+
+def seeds_of(args: argparse.Namespace) -> list[int]:
+    """Returns the seeds of ``-s``; empty if there are none.
+
+    Raises:
+        ConfigError: if one is negative or given twice, or if ``seed=`` is given beside several.
+    """
+    seeds: list[int] = args.seeds or []
+    if any(seed < 0 for seed in seeds):
+        raise ConfigError(f"-s: expected seeds of at least 0, got {min(seeds)}")
+    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+    if twice:
+        raise ConfigError(f"-s: the seed {twice[0]} is given twice, and both runs would be equal")
+    if len(seeds) > 1 and any(token.startswith("seed=") for token in args.overrides):
+        raise ConfigError(
+            f"-s {' '.join(map(str, seeds))} and seed= contradict each other: remove one of them"
+        )
+    return seeds
+
+
+@contextlib.contextmanager
+def open_place(args: argparse.Namespace, config: Config) -> Iterator[Place]:
+    """Yields where runs of a config train: in processes on this machine, or on the Ray cluster of ``--ray``.
+
+    Raises:
+        ConfigError: if there is no such cluster.
+        EnvError: if the environment cannot be made; one is made to see what a run needs.
+    """
+    from ding_lite.tools.jobs import Processes, needs_of
+
+    needs = needs_of(config)
+    if args.ray is None:
+        yield Processes(needs)
+        return
+    from ding_lite.tools.ray_jobs import RayCluster
+
+    with contextlib.closing(RayCluster(args.ray, needs)) as cluster:
+        yield cluster
+
+
+def jobs_of(args: argparse.Namespace, place: Place, runs: int) -> int:
+    """Returns how many of so many runs train at a time.
+
+    Raises:
+        ConfigError: if ``--jobs`` is below 1.
+    """
+    if args.jobs is not None and args.jobs < 1:
+        raise ConfigError(f"--jobs: expected at least 1, got {args.jobs}")
+    return min(runs, args.jobs or place.slots())
+
+
+def source_options(args: argparse.Namespace) -> list[str]:
+    """Returns the options of this command that name the config and one seed, for another command."""
+    seed = getattr(args, "seed", None)
+    values = {"-c": args.config, "--env": args.env, "--policy": args.policy, "-s": seed}
+    options = [word for option, value in values.items() if value is not None for word in (option, str(value))]
+    return options + [word for name in args.imports for word in ("--import", name)]
+
+
+def run_options(args: argparse.Namespace) -> list[str]:
+    """Returns the arguments that all runs of this command share: config, limits, overrides."""
+    values = {"--max-env-step": args.max_env_step, "--max-train-iter": args.max_train_iter}
+    limits = [word for option, value in values.items() if value is not None for word in (option, str(value))]
+    return [*source_options(args), *limits, *args.overrides]
+
+
+def ask_to_end(request_stop: Callable[[str], None], signal: str, wait: str) -> None:
+    """Handles the first signal of a training: passes it on, and answers a user at a terminal at once.
+
+    Args:
+        request_stop: ends the training at the next moment at which it can be saved.
+        signal: name of the signal.
+        wait: what the training waits for, such as "this iteration".
+    """
+    request_stop(signal)
+    with contextlib.suppress(OSError):
+        if os.isatty(STDERR):  # an iteration may take long; without an answer the user would press again
+            # os.write, because a signal may interrupt a print, whose buffer is not reentrant.
+            os.write(STDERR, f"\nending after {wait}, then saving; Ctrl-C again stops at once\n".encode())
 
 
 def config_of(args: argparse.Namespace) -> Config:

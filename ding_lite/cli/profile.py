@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import add_config_options, add_json, config_of
+from ding_lite.cli.common import add_config_options, add_json, config_of, source_options
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
@@ -192,7 +192,7 @@ def _tune(config: Config, args: argparse.Namespace) -> int:
 
     def start(setting: Setting) -> TrainingProcess:
         overrides = _overrides(args, {**setting, **NO_INTERRUPTIONS})
-        return TrainingProcess(["profile", "--contestant", *_source_options(args), *overrides], deadline)
+        return TrainingProcess(["profile", "--contestant", *source_options(args), *overrides], deadline)
 
     tuner = Tuner(config, present, start, deadline - time.monotonic())
     if not args.json:
@@ -202,7 +202,7 @@ def _tune(config: Config, args: argparse.Namespace) -> int:
         trials.append(trial)
         if not args.json:
             print("\n".join(_trial_lines(trial)), flush=True)
-    command = shlex.join(["ding-lite", "train", *_source_options(args), *_overrides(args, tuner.best)])
+    command = shlex.join(["ding-lite", "train", *source_options(args), *_overrides(args, tuner.best)])
     if args.json:
         report = {
             "overrides": tuner.best,
@@ -214,13 +214,6 @@ def _tune(config: Config, args: argparse.Namespace) -> int:
     else:
         print("\n".join(_verdict(tuner, trials, command)))
     return 0
-
-
-def _source_options(args: argparse.Namespace) -> list[str]:
-    """Returns the options of this command that name the config and the seed, for another command."""
-    values = {"-c": args.config, "--env": args.env, "--policy": args.policy, "-s": args.seed}
-    options = [word for option, value in values.items() if value is not None for word in (option, str(value))]
-    return options + [word for name in args.imports for word in ("--import", name)]
 
 
 def _overrides(args: argparse.Namespace, setting: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,7 @@ from ding_lite.errors import ConfigError, DingLiteError
 
 # In the order of the help; each is the module of its name in this folder.
 COMMANDS = (
-    *("train", "eval", "runs", "plot", "compare", "config", "list", "new"),
+    *("train", "sweep", "eval", "runs", "plot", "compare", "config", "list", "new"),
     *("check-env", "profile", "import", "export"),
 )
 
@@ -50,10 +50,13 @@ a task of your own:
   ding-lite config -c cartpole_ppo                   show every key with its value and source
   ding-lite train -c my.py -s 3 policy.learn.learning_rate=1e-3
                                                      train from my.py with seed 3 and another value
+  ding-lite train -c my.py -s 0 1 2 3                train four seeds, as many at a time as there are cores
 
 runs:
   ding-lite train -c cartpole_ppo --resume           continue the run
   ding-lite train -c my.py --init-from runs/other    start from the weights of another run
+  ding-lite sweep -c my.py --search "policy.learn.learning_rate=log(1e-5,1e-2)"
+                                                     search for the best values of keys
   ding-lite export runs/cartpole_ppo -o policy.onnx  write the policy to a file for other programs
   ding-lite profile -c cartpole_ppo                  show where the time goes
   ding-lite profile -c cartpole_ppo --tune           find the fastest settings on this machine
@@ -123,7 +126,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     unrecognized. They are appended to the command's ``overrides`` here.
     """
     parser = build_parser()
-    args, rest = parser.parse_known_args(_detach_resume(argv))
+    args, rest = parser.parse_known_args(_seeds_last(_detach_values(argv)))
     if rest and ("overrides" not in args or any(token.startswith("-") for token in rest)):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
@@ -131,13 +134,27 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _detach_resume(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments such that ``--resume`` does not take an override after it as its value."""
+def _detach_values(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments such that ``--resume`` and ``--ray`` do not take an override as their value."""
     detached = list(argv)
     for i, token in enumerate(argv[:-1]):
-        if token == "--resume" and "=" in argv[i + 1]:
-            detached[i] = "--resume="
+        if token in ("--resume", "--ray") and "=" in argv[i + 1]:
+            detached[i] = f"{token}="
     return detached
+
+
+def _seeds_last(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments with ``-s 0 1 2`` behind all others, so that it does not take an override."""
+    others: list[str] = []
+    seeds: list[str] = []
+    part = others
+    for token in argv:
+        if token in ("-s", "--seed"):
+            part = seeds
+        elif not re.fullmatch(r"-?\d+", token):
+            part = others
+        part.append(token)
+    return others + seeds
 
 
 def main(argv: Sequence[str] | None = None) -> int:

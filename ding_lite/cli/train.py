@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import add_config_options, config_of, overrides_of
+from ding_lite.cli.common import (
+    add_config_options,
+    add_parallel,
+    add_seeds,
+    ask_to_end,
+    config_of,
+    jobs_of,
+    open_place,
+    overrides_of,
+    run_options,
+    seeds_of,
+)
+from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +36,10 @@ runs/EXP_NAME, where EXP_NAME is a key of the config (see also --exp-name).
 A run ends after max_env_step steps of the environments (1,000,000 by default), or when an
 evaluation reaches env.stop_value. Ctrl-C ends it after the current iteration and saves it;
 a second Ctrl-C ends it at once. --resume continues a run that was ended in any way.
+
+With several seeds (-s 0 1 2 3) each one is a process with a run folder of its own:
+runs/EXP_NAME_s0, runs/EXP_NAME_s1, ... (--exp-name DIR: DIR_s0, DIR_s1, ...). A seed that fails
+does not end the others. --resume continues all that are not finished.
 """
 EXAMPLES = """\
 examples:
@@ -33,29 +48,34 @@ examples:
                                                           a file, seed 3, another minibatch size
   ding-lite train --env Pendulum-v1 --policy ppg          no config file
   ding-lite train -c cartpole_ppo --exp-name /tmp/try     another run folder
+  ding-lite train -c cartpole_ppo -s 0 1 2 3              four seeds, and their mean
   ding-lite train --resume runs/cartpole_ppo              continue a run
   ding-lite train --resume runs/cartpole_ppo --max-env-step 500000
                                                           continue a finished run up to 500,000 steps
   ding-lite train -c my.py --init-from runs/cartpole_ppo  a new run, with the weights of another one
 """
 PRELOAD = ("ding_lite.run.pipeline",)
-STDERR = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite train``."""
     add_config_options(parser)
     run = parser.add_argument_group("run")
-    run.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of the run (default: the key seed)")
+    add_seeds(run)
     run.add_argument(
         "--exp-name",
         metavar="DIR",
-        help="the run's folder, as a path; a new run needs a folder that does not exist",
+        help="the run's folder, as a path; a new run needs a folder that does not exist. With several seeds, "
+        "the beginning of their folders: DIR_s0, DIR_s1, ...",
     )
     run.add_argument("--max-env-step", type=int, metavar="N", help="stop after N steps of the environments")
     run.add_argument("--max-train-iter", type=int, metavar="N", help="stop after N optimiser steps")
     run.add_argument(
         "-q", "--quiet", action="store_true", help="print nothing; log.txt in the run's folder has everything"
+    )
+    add_parallel(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="with several seeds: print one JSON object and nothing else"
     )
     start = parser.add_argument_group("starting from saved weights")
     start.add_argument(
@@ -64,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="DIR|CKPT",
         help="continue a run from its newest intact checkpoint, or from the given checkpoint; without a "
-        "value, the run of --exp-name or of the config",
+        "value, the run of --exp-name or of the config. With several seeds, as --exp-name",
     )
     start.add_argument(
         "--override",
@@ -82,14 +102,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains; returns 0, or the exit code of the signal that ended the run."""
-    from ding_lite.run.display import display_for
-
     if args.resume is None and args.override:
         raise ConfigError("--override needs --resume; a new run accepts any key.path=value")
+    seeds = seeds_of(args)
+    if len(seeds) > 1:
+        return _train_seeds(args, seeds)
+    for option in ("jobs", "ray", "json"):
+        if getattr(args, option) not in (None, False):
+            raise ConfigError(f"--{option} is for several seeds, such as -s 0 1 2 3")
+    args.seed = seeds[0] if seeds else None
+    return _train_one(args)
+
+
+def _train_one(args: argparse.Namespace) -> int:
+    from ding_lite.run.display import display_for
+
     _continue_after_restart(args)
     with display_for(sys.stdout, args.quiet) as display:
         pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
-        args.signals.hand_over(lambda name: _request_stop(pipeline, name))
+        args.signals.hand_over(lambda name: ask_to_end(pipeline.request_stop, name, "this iteration"))
         if args.resume is not None and pipeline.is_over() and _has_final_result(pipeline.folder):
             pipeline.display.say(_finished_message(pipeline))
             pipeline.close()
@@ -118,14 +149,6 @@ def _continue_after_restart(args: argparse.Namespace) -> None:
             args.exp_name = f"{args.exp_name}_restart{restarts()}"
 
 
-def _request_stop(pipeline: SerialPipeline, signal: str) -> None:
-    pipeline.request_stop(signal)
-    with contextlib.suppress(OSError):
-        if os.isatty(STDERR):  # an iteration may take long; without an answer the user would press again
-            # os.write, because a signal may interrupt a print, whose buffer is not reentrant.
-            os.write(STDERR, b"\nending after this iteration, then saving; Ctrl-C again stops at once\n")
-
-
 def _new_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     from ding_lite.run.pipeline import SerialPipeline
 
@@ -144,8 +167,7 @@ def _new_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
 def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     from ding_lite.run.pipeline import SerialPipeline
 
-    if args.init_from:
-        raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
+    _refuse_init_from(args)
     config = config_of(args) if args.config or args.env else None
     folder = args.resume or args.exp_name
     if not folder and config is not None:
@@ -166,6 +188,44 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
         own_process=True,
         trust=[*args.modules, *(config.modules() if config is not None else ())],
     )
+
+
+def _refuse_init_from(args: argparse.Namespace) -> None:
+    if args.init_from:
+        raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
+
+
+def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
+    """Trains one run for each seed; returns the exit code of a signal, or of the first run that failed."""
+    from ding_lite.rl.ranks import number_of_processes
+    from ding_lite.tools.board import board_for
+    from ding_lite.tools.seeds import exit_code_of, seed_trainings, seeds_report, seeds_table
+    from ding_lite.tools.several import Crew
+
+    if number_of_processes() > 1:
+        raise ConfigError("torchrun trains one run with several processes: give it one seed")
+    config = config_of(args).replaced(max_env_step=args.max_env_step, max_train_iter=args.max_train_iter)
+    arguments = ["train", "--quiet", *run_options(args)]
+    if args.resume is not None:
+        _refuse_init_from(args)
+        arguments += ["--override"] if args.override else []
+    elif args.init_from:
+        arguments += ["--init-from", args.init_from]
+    prefix = Path(args.resume or args.exp_name or Path("runs") / config.values.exp_name)
+    limit = config.values.max_env_step
+    trainings = seed_trainings(seeds, prefix, arguments, limit, resume=args.resume is not None)
+    with contextlib.ExitStack() as stack:
+        with stdout_to_stderr():  # what an environment prints
+            place = stack.enter_context(open_place(args, config))
+        board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
+        crew = Crew(place, jobs_of(args, place, len(seeds)), board)
+        args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
+        crew.train(trainings)
+    if args.json:
+        print(json.dumps(seeds_report(trainings)))
+    elif not args.quiet:
+        print(seeds_table(trainings))
+    return int(args.signals.exit_code) or exit_code_of(crew.failures)
 
 
 def _has_final_result(folder: Path) -> bool:

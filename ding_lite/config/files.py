@@ -139,6 +139,18 @@ def _config_of(names: Mapping[str, Any]) -> Any:
     return pair if "config" not in names and len(pair) == 2 else names.get("config")
 
 
+def read_sweep(file: Path) -> dict[str, Any]:
+    """Executes a Python file and returns its dict named ``sweep``; empty if it has none, or is a JSON file.
+
+    Raises:
+        ConfigError: if its ``sweep`` is not a dict.
+    """
+    sweep = {} if file.suffix == ".json" else runpy.run_path(str(file)).get("sweep", {})
+    if not isinstance(sweep, dict):
+        raise ConfigError(f"config file {file}: `sweep` is a {type(sweep).__name__}, not a dict")
+    return sweep
+
+
 def _dict_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the dict of a JSON object.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 from ding_lite.config.compile import Config
 from ding_lite.envs.make import auto_is_native, backend_of
 from ding_lite.envs.workers.cores import cores, default_workers
+from ding_lite.tools.jobs import environment
 from ding_lite.tools.profile import Phase, Profile, whole_cycles
 
 SLICE_SECONDS = 0.5  # each training runs at least this long before it is the other one's turn
@@ -340,15 +340,13 @@ class TrainingProcess:
         self._deadline = deadline
         self._is_training = False
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close
-        # The process must find the same modules as this one, such as those of --import.
-        paths = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ding_lite", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, "PYTHONPATH": paths},
+            env=environment(),  # it must find the modules of --import, too
         )
 
     def measure(self, iterations: int) -> Profile:

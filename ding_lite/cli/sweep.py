@@ -1,0 +1,180 @@
+"""``ding-lite sweep``: searches the values of config keys that give the highest score."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ding_lite.cli.common import (
+    add_config_options,
+    add_json,
+    add_parallel,
+    add_seeds,
+    ask_to_end,
+    config_of,
+    jobs_of,
+    open_place,
+    run_options,
+    seeds_of,
+)
+from ding_lite.cli.process import stdout_to_stderr
+from ding_lite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ding_lite.config.compile import Config
+    from ding_lite.tools.sweep import Sweep
+
+SUMMARY = "search the values of config keys that give the highest score"
+DESCRIPTION = """\
+Searches values of config keys with Optuna: each trial trains one set of values with each seed, and
+its score is the mean of the seeds' last evaluations. Trials that stay behind at their evaluations
+are pruned. The search space is given as --search, or in the config file beside `config`:
+
+  sweep = dict(
+      search={"policy.learn.learning_rate": "log(1e-5, 1e-2)", "policy.learn.batch_size": [64, 256]},
+      trials=50,
+      seeds=[0, 1],
+  )
+
+  uniform(a, b)   a number                     int(a, b)            a whole number
+  log(a, b)       uniform in its logarithm     choice(a, b, ...)    one of the values
+
+The folder has the runs, Optuna's storage (sweep.db), best.py (the best config) and sweep.png.
+Ctrl-C ends the sweep after the current iterations. The same command with --resume continues it,
+also after it was killed. Needs Optuna: pip install "ding_lite[sweep]".
+"""
+EXAMPLES = """\
+examples:
+  ding-lite sweep -c my.py                            the search space is in the file
+  ding-lite sweep -c cartpole_ppo --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 20
+  ding-lite sweep -c my.py -s 0 1 2 --jobs 6          three seeds a trial, six runs at a time
+  ding-lite sweep -c my.py --resume                   continue
+  ding-lite train -c runs/my_sweep/best.py            train the best config
+"""
+DEFAULT_TRIALS = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``ding-lite sweep``."""
+    add_config_options(parser)
+    sweep = parser.add_argument_group("sweep")
+    sweep.add_argument(
+        "--search",
+        action="append",
+        default=[],
+        metavar="KEY=VALUES",
+        help="a key and its values, such as 'policy.learn.learning_rate=log(1e-5,1e-2)'; may be repeated",
+    )
+    sweep.add_argument(
+        "--trials",
+        type=int,
+        metavar="N",
+        help=f"number of trials, with those before --resume (default: {DEFAULT_TRIALS})",
+    )
+    add_seeds(sweep)
+    sweep.add_argument(
+        "--exp-name", metavar="DIR", help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)"
+    )
+    sweep.add_argument("--max-env-step", type=int, metavar="N", help="steps of the environments of each run")
+    sweep.add_argument("--max-train-iter", type=int, metavar="N", help="optimiser steps of each run")
+    sweep.add_argument("--resume", action="store_true", help="continue the sweep in its folder")
+    sweep.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    add_parallel(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Searches and prints the best trials; returns 0 if a trial has a score, or a signal's exit code."""
+    from ding_lite.tools.board import board_for
+    from ding_lite.tools.seeds import exit_code_of
+    from ding_lite.tools.several import Crew
+    from ding_lite.tools.sweep import Sweep
+
+    config = _config(args, {})
+    options = _options(args)
+    trials, seeds = options["trials"], options["seeds"] or [config.values.seed]
+    space = _space(args, options["search"])
+    folder = Path(args.exp_name or Path("runs") / f"{config.values.exp_name}_sweep")
+    arguments = ["train", "--quiet", *run_options(args)]
+    with contextlib.ExitStack() as stack:
+        with stdout_to_stderr():  # what an environment prints
+            place = stack.enter_context(open_place(args, config))
+        jobs = jobs_of(args, place, trials * len(seeds))
+        board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
+        sweep = Sweep(folder, config, space, seeds, arguments, resume=args.resume)
+        stack.enter_context(contextlib.closing(sweep))
+        crew = Crew(place, jobs, board)
+        args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
+        sweep.run(crew, trials)
+    _report(args, sweep, config)
+    code = 0 if sweep.best() is not None else exit_code_of(crew.failures)
+    return int(args.signals.exit_code) or code
+
+
+def _config(args: argparse.Namespace, values: Mapping[str, Any]) -> Config:
+    """Returns the complete config of the command line, with values of a trial."""
+    given = argparse.Namespace(**vars(args))
+    given.overrides = [*args.overrides, *(f"{key}={value!r}" for key, value in values.items())]
+    limits = {"max_env_step": args.max_env_step, "max_train_iter": args.max_train_iter}
+    return config_of(given).replaced(**limits)
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns search, trials and seeds of the command line, or else of the dict ``sweep`` in the file."""
+    from ding_lite.config.files import find_config, read_sweep
+    from ding_lite.config.schema import Key, check
+    from ding_lite.tools.search import parse_searches
+
+    schema = {
+        "search": Key({}, (dict,)),
+        "trials": Key(DEFAULT_TRIALS, (int,), low=1),
+        "seeds": Key([], (list,), low=0),
+    }
+    in_file = read_sweep(find_config(args.config)) if args.config else {}
+    values, faults = check(in_file, schema, "sweep")
+    if args.trials is not None and args.trials < 1:
+        faults.append(f"--trials: expected at least 1, got {args.trials}")
+    if faults:
+        raise ConfigError("\n  ".join(["the sweep has a fault:", *faults]))
+    given = {"search": parse_searches(args.search), "trials": args.trials, "seeds": seeds_of(args)}
+    defaults = {name: key.default for name, key in schema.items()}
+    return defaults | values | {name: value for name, value in given.items() if value}
+
+
+def _space(args: argparse.Namespace, searches: Mapping[str, Any]) -> Any:
+    """Returns the search space, after checking that the config accepts it."""
+    from ding_lite.config.files import parse_overrides
+    from ding_lite.tools.search import check_space, search_space
+
+    space = search_space(searches)
+    twice = sorted(space.keys() & parse_overrides(args.overrides).keys())
+    if twice:
+        raise ConfigError(f"{twice[0]} is searched, and set on the command line: remove one of them")
+    check_space(space, lambda values: _config(args, values))
+    return space
+
+
+def _report(args: argparse.Namespace, sweep: Sweep, config: Config) -> None:
+    """Writes best.py and sweep.png, and prints the result."""
+    from ding_lite.tools.sweep_report import (
+        best_command,
+        draw_sweep,
+        sweep_report,
+        sweep_table,
+        write_best,
+    )
+
+    best = write_best(sweep)
+    picture = draw_sweep(sweep)
+    if args.json:
+        print(json.dumps(sweep_report(sweep)))
+    elif not args.quiet:
+        print(sweep_table(sweep))
+        if best is not None:
+            print(f"history and importance: {picture}")
+            print(f"best config: {best}   try: {best_command(sweep, args.imports)}")

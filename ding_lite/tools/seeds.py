@@ -1,0 +1,152 @@
+"""The seeds of one config: their run folders, the mean of their scores, and a table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ding_lite.errors import ConfigError
+from ding_lite.run.checkpoint import checkpoints_of
+from ding_lite.tools.plot import bootstrap_interval
+from ding_lite.tools.several import Training
+
+
+def seed_trainings(
+    seeds: Sequence[int], prefix: Path, arguments: Sequence[str], max_env_step: int, *, resume: bool = False
+) -> list[Training]:
+    """Returns one run for each seed, in the folders ``<prefix>_s<seed>``.
+
+    Args:
+        seeds: of the runs.
+        prefix: of their folders.
+        arguments: of ``ding-lite``, beginning with ``train``, without seed and folder.
+        max_env_step: of the runs.
+        resume: continue the runs whose folders exist.
+
+    Raises:
+        ConfigError: if a folder exists, or with ``resume`` has no checkpoint. No run has then been started.
+    """
+    folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
+    existing = {seed: folder for seed, folder in folders.items() if folder.exists()}
+    if existing and not resume:
+        raise ConfigError(
+            f"these run folders exist: {', '.join(map(str, existing.values()))}; choose another --exp-name, "
+            "continue the runs with --resume, or remove the folders"
+        )
+    lost = [str(folder) for folder in existing.values() if not checkpoints_of(folder)]
+    if lost:
+        raise ConfigError(
+            f"--resume: without a checkpoint to continue from: {', '.join(lost)}; remove such a folder, and "
+            "its seed begins anew"
+        )
+    trainings = []
+    for seed, folder in folders.items():
+        option = "--resume" if seed in existing else "--exp-name"
+        words = [*arguments, "-s", str(seed), option, str(folder)]
+        trainings.append(Training(f"seed {seed}", seed, folder, words, max_env_step))
+    return trainings
+
+
+class Summary(NamedTuple):
+    """The scores of several seeds.
+
+    Attributes:
+        n: number of seeds that have a score.
+        mean: of the scores; None without one.
+        interval: 95 % bootstrap interval of the mean over seeds; None for fewer than three.
+    """
+
+    n: int
+    mean: float | None
+    interval: tuple[float, float] | None
+
+
+def summary_of(scores: Iterable[float | None]) -> Summary:
+    """Returns mean and interval of the scores that are not None."""
+    known = [score for score in scores if score is not None]
+    if not known:
+        return Summary(0, None, None)
+    interval = None
+    if len(known) > 2:
+        low, high = bootstrap_interval(np.array(known)[:, np.newaxis])[:, 0]
+        interval = (float(low), float(high))
+    return Summary(len(known), sum(known) / len(known), interval)
+
+
+def seeds_report(trainings: Sequence[Training]) -> dict[str, Any]:
+    """Returns what became of the seeds, as JSON data."""
+    summary = summary_of(training.score for training in trainings)
+    return {
+        "n": summary.n,
+        "mean": summary.mean,
+        "interval": summary.interval,
+        "runs": [
+            {
+                "seed": training.seed,
+                "status": training.status,
+                "score": training.score,
+                "env_step": training.env_step,
+                "wall_time_s": training.result.get("wall_time_s"),
+                "folder": str(training.folder),
+                "exit_code": training.code,
+                "error": training.error or None,
+            }
+            for training in trainings
+        ],
+    }
+
+
+def seeds_table(trainings: Sequence[Training]) -> str:
+    """Returns a table with a line for each seed, and the mean below."""
+    rows = [["seed", "status", "score", "env steps", "seconds", "folder"]]
+    for training in trainings:
+        seconds = training.result.get("wall_time_s")
+        rows.append(
+            [
+                str(training.seed),
+                training.status,
+                number(training.score),
+                f"{training.env_step:,}",
+                number(seconds),
+                str(training.folder),
+            ]
+        )
+    return "\n".join([aligned(rows), *summary_lines(summary_of(t.score for t in trainings), len(trainings))])
+
+
+def summary_lines(summary: Summary, of: int) -> list[str]:
+    """Returns a line with the mean and the interval over seeds; none if there is no score."""
+    if summary.mean is None:
+        return []
+    line = f"mean {summary.mean:.1f} over {summary.n} of {of} seeds"
+    if summary.interval is not None:
+        line += f", 95 % bootstrap interval [{summary.interval[0]:.1f}, {summary.interval[1]:.1f}]"
+    return [line]
+
+
+def number(value: float | None) -> str:
+    """Returns a number with one digit for a table, or "-" for None."""
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Returns rows as lines with aligned columns: the first and the last to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    last = len(widths) - 1
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if place in (0, last) else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def exit_code_of(failures: Sequence[Training]) -> int:
+    """Returns the exit code of the first run that failed, or 0; that of a killed run is 1."""
+    codes = [training.code or 1 for training in failures]
+    return max(codes[0], 1) if codes else 0

@@ -1,0 +1,287 @@
+"""Trains several runs at a time, and follows them by the files that they write.
+
+A :class:`Training` is one of them. :class:`Crew` starts the next one as soon as one has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from ding_lite.tools.jobs import Place, Running
+
+POLL_SECONDS = 0.1
+SECONDS_TO_END = 5.0  # for a training after the second Ctrl-C, before it is killed
+INTERRUPTED = (130, 143)  # exit codes of a training that a signal ended, after it was saved
+EVALUATION = "eval/episode_return_mean"
+
+
+@dataclass
+class Training:
+    """One run of several.
+
+    Attributes:
+        name: in lines and tables, such as "seed 3".
+        seed: of the run.
+        folder: of the run.
+        arguments: of ``ding-lite`` that train it.
+        max_env_step: of the run, for its bar.
+        env_step: reached so far.
+        episode_return: of its recent episodes; None before one has ended.
+        evaluations: ``(env_step, mean return)`` so far.
+        status: "not started", "running", "pruned", or that of its result.json.
+        code: its exit code; None before it has ended.
+        error: why it failed; "" if it did not.
+        result: content of its result.json.
+    """
+
+    name: str
+    seed: int
+    folder: Path
+    arguments: Sequence[str]
+    max_env_step: int
+    env_step: int = 0
+    episode_return: float | None = None
+    evaluations: list[tuple[int, float]] = field(default_factory=list)
+    status: str = "not started"
+    code: int | None = None
+    error: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+    _running: Running | None = field(default=None, init=False)
+    _rows: Rows | None = field(default=None, init=False)
+
+    @property
+    def score(self) -> float | None:
+        """Returns the mean return of its last evaluation if it has ended in order, else None."""
+        return self.result.get("eval_value") if self.is_complete else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Returns whether it has reached its limit or solved the task."""
+        return self.status in ("solved", "finished")
+
+    @property
+    def is_running(self) -> bool:
+        """Returns whether it was started and has not ended."""
+        return self._running is not None
+
+    def start(self, place: Place) -> None:
+        """Starts it; what it has done in an earlier session is no event."""
+        self.status = "running"
+        self._rows = Rows(self.folder / "metrics.csv")
+        self._read_rows()
+        self._running = place.start(self.arguments, self.folder)
+
+    def stop(self, signal: str, status: str = "") -> None:
+        """Sends a signal; without effect if it does not run.
+
+        Args:
+            signal: "SIGINT" or "SIGTERM": it ends after its iteration and saves; a second "SIGINT": at once.
+            status: that it has when it has ended, instead of "interrupted".
+        """
+        if self._running is not None:
+            self.status = status or self.status
+            self._running.send(signal)
+
+    def follow(self) -> Iterator[str]:
+        """Reads what it has written since the last call; yields a line for each event."""
+        assert self._running is not None
+        code = self._running.poll()  # first, so that the rows below are all rows if it has ended
+        for env_step, value in self._read_rows():
+            yield f"{env_step:>9,} steps  evaluation {value:.1f}"
+        if code is not None:
+            self._conclude(code, self._running.error())
+            yield self._ending()
+
+    def _read_rows(self) -> list[tuple[int, float]]:
+        """Reads the new rows of metrics.csv; returns the new evaluations."""
+        assert self._rows is not None
+        known = len(self.evaluations)
+        for row in self._rows.new():
+            self.env_step = int(row["env_step"])
+            if row.get("collect/episode_return"):
+                self.episode_return = float(row["collect/episode_return"])
+            if row.get(EVALUATION):
+                self.evaluations.append((self.env_step, float(row[EVALUATION])))
+        return self.evaluations[known:]
+
+    def _conclude(self, code: int, error: str) -> None:
+        self._running = None
+        self.code = code
+        self.error = error
+        with contextlib.suppress(OSError, ValueError):
+            self.result = dict(json.loads((self.folder / "result.json").read_text()))
+        if code not in (0, *INTERRUPTED):  # result.json may be missing, or be that of an earlier session
+            self.status = "failed"
+            self.error = error or str(self.result.get("error") or f"ended with exit code {code}")
+        elif self.status != "pruned" or code == 0:
+            self.status = self.result.get("status", "interrupted")
+            if code and self.status == "failed":  # in an earlier session
+                self.status = "interrupted"
+        self.env_step = self.result.get("env_step", self.env_step)
+
+    def _ending(self) -> str:
+        if self.status == "failed":
+            return f"failed: {self.error}"
+        seconds = self.result.get("wall_time_s", 0.0)
+        text = f"{self.status} after {self.env_step:,} env steps and {seconds:.1f} s"
+        return text if self.score is None else f"{text}, evaluation {self.score:.1f}"
+
+
+class Rows:
+    """Reads the rows that another process appends to a CSV file.
+
+    The file is replaced when it gets a column, or when a resumed run cuts it; it is then read again, and rows
+    up to the last env step are left out.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._seen: tuple[int, bytes] = (-1, b"")  # inode and header of the file that is being read
+        self._offset = 0
+        self._last = -1
+
+    def new(self) -> list[dict[str, str]]:
+        """Returns the complete rows since the last call, by their columns."""
+        with contextlib.suppress(FileNotFoundError), self._file.open("rb") as stream:
+            header = stream.readline()
+            seen = (os.fstat(stream.fileno()).st_ino, header)
+            if seen != self._seen:
+                self._seen = seen
+                self._offset = len(header)
+            stream.seek(self._offset)
+            text = stream.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            return self._parsed(header.decode(), whole.decode())
+        return []
+
+    def _parsed(self, header: str, lines: str) -> list[dict[str, str]]:
+        rows = csv.DictReader(lines.splitlines(), next(csv.reader([header]), []))
+        new = [row for row in rows if int(row["env_step"]) > self._last]
+        if new:
+            self._last = int(new[-1]["env_step"])
+        return new
+
+
+class Board(Protocol):
+    """Shows several runs."""
+
+    def say(self, text: str) -> None:
+        """Shows a line."""
+
+    def show(self, running: Sequence[Training]) -> None:
+        """Shows the progress of the runs that train now."""
+
+
+def _ignore(training: Training) -> None:
+    """Does nothing."""
+
+
+class Crew:
+    """Trains runs, a number of them at a time.
+
+    Args:
+        place: where they run.
+        jobs: number of runs at a time.
+        board: shows the progress.
+
+    Attributes:
+        failures: the runs that failed, in the order in which they did.
+        stopped_by: name of the signal that ended the work; "" if none did.
+    """
+
+    def __init__(self, place: Place, jobs: int, board: Board) -> None:
+        self.place = place
+        self.jobs = jobs
+        self.board = board
+        self.failures: list[Training] = []
+        self.stopped_by = ""
+        self._running: list[Training] = []
+
+    def request_stop(self, signal: str) -> None:
+        """Ends all runs after their iterations, each saved; safe to call from a signal handler."""
+        self.stopped_by = signal
+
+    def train(
+        self,
+        trainings: Iterable[Training],
+        on_evaluation: Callable[[Training], None] = _ignore,
+        on_end: Callable[[Training], None] = _ignore,
+    ) -> None:
+        """Trains all runs; a run that fails does not end the others.
+
+        Args:
+            trainings: the runs; one is taken as soon as there is a place for it.
+            on_evaluation: called after each evaluation of a run.
+            on_end: called when a run has ended.
+
+        Raises:
+            KeyboardInterrupt: at a second Ctrl-C; all runs have been ended at once.
+        """
+        source = iter(trainings)
+        is_stopping = False
+        try:
+            while True:
+                if self.stopped_by and not is_stopping:
+                    is_stopping = True
+                    for training in self._running:
+                        training.stop(self.stopped_by)
+                if not is_stopping:
+                    self._start_next(source)
+                if not self._running:
+                    return
+                for training in self._running[:]:
+                    self._follow(training, on_evaluation, on_end)
+                self.board.show(self._running)
+                time.sleep(POLL_SECONDS)
+        except BaseException:
+            self._end_at_once()
+            raise
+
+    def _start_next(self, source: Iterator[Training]) -> None:
+        while len(self._running) < self.jobs and not self.stopped_by:
+            training = next(source, None)
+            if training is None:
+                return
+            training.start(self.place)
+            self._running.append(training)
+            self.board.say(f"{training.name}: started, {training.folder}")
+
+    def _follow(
+        self,
+        training: Training,
+        on_evaluation: Callable[[Training], None],
+        on_end: Callable[[Training], None],
+    ) -> None:
+        known = len(training.evaluations)
+        for event in training.follow():
+            self.board.say(f"{training.name}: {event}")
+        if len(training.evaluations) > known:
+            on_evaluation(training)
+        if not training.is_running:
+            self._running.remove(training)
+            if training.status == "failed":
+                self.failures.append(training)
+            on_end(training)
+
+    def _end_at_once(self) -> None:
+        """Ends all runs without waiting for their iterations."""
+        for _ in range(2):  # the first asks a training to end, the second interrupts its iteration
+            for training in self._running:
+                training.stop("SIGINT")
+            time.sleep(POLL_SECONDS)  # two signals at once may arrive as one
+        deadline = time.monotonic() + SECONDS_TO_END
+        while self._running and time.monotonic() < deadline + SECONDS_TO_END:
+            for training in self._running[:]:
+                if time.monotonic() > deadline:
+                    training.stop("SIGKILL")
+                self._follow(training, _ignore, _ignore)
+            time.sleep(POLL_SECONDS)

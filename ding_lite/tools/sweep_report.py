@@ -1,0 +1,190 @@
+"""What a sweep leaves for its user: a table, a picture, and the best config as a file that can be trained."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from ding_lite.config.files import python_source
+from ding_lite.config.schema import leaves
+from ding_lite.errors import ConfigError
+from ding_lite.run.atomic_files import replacing
+from ding_lite.tools.seeds import aligned, number
+from ding_lite.tools.sweep import STATES, Sweep, assignments
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN = 10  # best trials in the table
+MARKS = {
+    TrialState.COMPLETE: ("o", "#0072B2", "complete"),
+    TrialState.PRUNED: ("x", "0.6", "pruned, at its last evaluation"),
+}
+
+
+def importances(sweep: Sweep) -> dict[str, float]:
+    """Returns how much of the score each key explains, the largest first (PED-ANOVA, arXiv:2304.10255).
+
+    Empty if the trials are too few or too alike to tell.
+    """
+    complete = [trial for trial in sweep.trials() if trial.state == TrialState.COMPLETE]
+    if len({trial.value for trial in complete}) < 2 or len(sweep.space) < 2:
+        return {}
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+    found = optuna.importance.get_param_importances(sweep.study, evaluator=evaluator)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def sweep_report(sweep: Sweep) -> dict[str, Any]:
+    """Returns what became of the trials, as JSON data."""
+    best = sweep.best()
+    return {
+        "folder": str(sweep.folder),
+        "seeds": list(sweep.seeds),
+        "best": None if best is None else best.number,
+        "best_score": None if best is None else best.value,
+        "best_config": None if best is None else str(sweep.folder / "best.py"),
+        "importances": importances(sweep),
+        "trials": [
+            {
+                "trial": trial.number,
+                "state": STATES[trial.state],
+                "score": trial.value if trial.state == TrialState.COMPLETE else None,
+                "values": sweep.values_of(trial),
+            }
+            for trial in sweep.trials()
+        ],
+    }
+
+
+def sweep_table(sweep: Sweep) -> str:
+    """Returns the best trials as a table, the importance of the keys, and the command to type next."""
+    trials = sweep.trials()
+    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    ranked = sorted(complete, key=lambda trial: -float(trial.value or 0.0))
+    rows = [["trial", "score", "values"]]
+    for trial in ranked[:SHOWN]:
+        rows.append([str(trial.number), number(trial.value), assignments(sweep.values_of(trial))])
+    states = [STATES[trial.state] for trial in trials]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    lines = [aligned(rows)] if ranked else []
+    lines.append(f"{len(trials)} trials: {counts}")
+    shares = importances(sweep)
+    if shares:
+        lines.append("importance: " + ", ".join(f"{key} {100 * x:.0f} %" for key, x in shares.items()))
+    return "\n".join(lines)
+
+
+def write_best(sweep: Sweep) -> Path | None:
+    """Writes the config of the best trial to ``best.py`` and returns the file; None without a best trial.
+
+    It has every key that differs from its default, also those that the command line set or that were derived
+    from others, so that it trains as the trial did.
+    """
+    best = sweep.best()
+    if best is None:
+        return None
+    saved = json.loads((sweep.run_folder(best, sweep.seeds[0]) / "config.json").read_text())
+    source = saved["source"]
+    config: dict[str, Any] = {}
+    for path, value in leaves(saved["config"]):
+        if source.get(path) != "default":
+            *sections, name = path.split(".")
+            section = config
+            for key in sections:
+                section = section.setdefault(key, {})
+            section[name] = value
+    config["exp_name"] = f"{sweep.config.values.exp_name}_best"
+    comments = [
+        f"The best of {len(sweep.trials())} trials: trial {best.number}, score {number(best.value)} over the "
+        f"seeds {', '.join(map(str, sweep.seeds))}.",
+        assignments(sweep.values_of(best)),
+    ]
+    file = sweep.folder / "best.py"
+    with replacing(file) as temporary:
+        temporary.write_text(python_source(config, comments))
+    return file
+
+
+def best_command(sweep: Sweep, imports: list[str]) -> str:
+    """Returns the command that trains the best config with the seeds of the sweep.
+
+    Args:
+        sweep: that has a best config.
+        imports: modules or files of the user that it needs.
+    """
+    words = ["ding-lite", "train", "-c", str(sweep.folder / "best.py"), "-s", *map(str, sweep.seeds)]
+    return shlex.join(words + [word for name in imports for word in ("--import", name)])
+
+
+def draw_sweep(sweep: Sweep) -> Path | None:
+    """Draws the scores of the trials and the importance of the keys to ``sweep.png``; returns the file.
+
+    Returns None if no trial has a score.
+
+    Raises:
+        ConfigError: if matplotlib is not installed, or the file cannot be written.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError('the picture of a sweep needs matplotlib: pip install "ding_lite[plot]"') from error
+    if sweep.best() is None:
+        return None
+    shares = importances(sweep)
+    figure = Figure(figsize=(9.0 if shares else 5.0, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 2 if shares else 1, squeeze=False, width_ratios=[3, 2] if shares else None)[0]
+    _draw_history(panels[0], sweep.trials())
+    if shares:
+        _draw_importances(panels[1], shares)
+    file = sweep.folder / "sweep.png"
+    try:
+        figure.savefig(file, dpi=200)
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error}") from error
+    return file
+
+
+def _draw_history(axes: Axes, trials: list[FrozenTrial]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for state, (marker, color, label) in MARKS.items():
+        points = [(t.number, t.value) for t in trials if t.state == state and t.value is not None]
+        if points:
+            x, y = zip(*points, strict=True)
+            axes.scatter(x, y, marker=marker, color=color, s=18, label=label, zorder=3)
+    steps: list[tuple[int, float]] = []
+    for trial in trials:
+        if trial.state == TrialState.COMPLETE and trial.value is not None:
+            steps.append((trial.number, max(trial.value, steps[-1][1] if steps else trial.value)))
+    numbers, best = zip(*[*steps, (trials[-1].number, steps[-1][1])], strict=True)
+    axes.step(numbers, best, where="post", color="#D55E00", linewidth=1.5, label="best so far", zorder=2)
+    axes.set_xlabel("Trial", fontsize=9)
+    axes.set_title("Score: mean return of the last evaluation", fontsize=10, loc="left")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_axisbelow(True)
+    axes.grid(color="0.9", linewidth=0.6)
+    axes.legend(fontsize=8, frameon=False)
+    _format(axes)
+
+
+def _draw_importances(axes: Axes, shares: dict[str, float]) -> None:
+    names = [key.removeprefix("policy.") for key in reversed(shares)]
+    bars = axes.barh(names, [100 * share for share in reversed(shares.values())], color="#0072B2", height=0.6)
+    axes.bar_label(bars, fmt="%.0f %%", fontsize=8, padding=3)
+    axes.set_xlim(0, 115)
+    axes.set_title("Importance (PED-ANOVA)", fontsize=10, loc="left")
+    axes.set_xlabel("Per cent", fontsize=9)
+    _format(axes)
+
+
+def _format(axes: Axes) -> None:
+    axes.tick_params(labelsize=8, length=3)
+    axes.spines[["top", "right"]].set_visible(False)

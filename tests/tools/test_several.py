@@ -1,0 +1,164 @@
+"""Several runs at a time: what is read of them while they train, their folders, their mean, their table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from worlds import small_config
+
+from ding_lite import compile_config
+from ding_lite.errors import ConfigError
+from ding_lite.run.folder import CsvFile
+from ding_lite.tools.jobs import Needs, Processes, error_message, needs_of
+from ding_lite.tools.seeds import (
+    aligned,
+    exit_code_of,
+    seed_trainings,
+    seeds_report,
+    seeds_table,
+    summary_of,
+)
+from ding_lite.tools.several import Rows, Training
+
+
+def training(seed=0, **known):
+    return Training(f"seed {seed}", seed, f"runs/x_s{seed}", [], 100, **known)
+
+
+def ended(score, status="finished", seed=0):
+    return training(
+        seed, status=status, code=0, env_step=1536, result={"eval_value": score, "wall_time_s": 2.5}
+    )
+
+
+# ------------------------------------------------------------------ rows
+
+
+def test_rows_are_read_once_also_if_the_file_gets_a_column_or_is_cut(tmp_path):
+    rows = Rows(tmp_path / "metrics.csv")
+    assert rows.new() == []
+    file = CsvFile(tmp_path / "metrics.csv", ["env_step"])
+    assert rows.new() == []
+    file.write([{"env_step": 10}, {"env_step": 20}])
+    assert rows.new() == [{"env_step": "10"}, {"env_step": "20"}]
+    assert rows.new() == []
+    file.write([{"env_step": 30, "eval": 1.5}])  # a new file with a new header
+    assert rows.new() == [{"env_step": "30", "eval": "1.5"}]
+    file.cut_after("env_step", 20)
+    file.write([{"env_step": 30, "eval": 1.5}, {"env_step": 40, "eval": 2.0}])
+    assert rows.new() == [{"env_step": "40", "eval": "2.0"}]
+    file.close()
+
+
+def test_half_a_row_waits_for_its_other_half(tmp_path):
+    file = tmp_path / "metrics.csv"
+    file.write_text("env_step,eval\n10,1.0\n2")
+    rows = Rows(file)
+    assert rows.new() == [{"env_step": "10", "eval": "1.0"}]
+    with file.open("a") as stream:
+        stream.write("0,3.0\n")
+    assert rows.new() == [{"env_step": "20", "eval": "3.0"}]
+
+
+# ------------------------------------------------------------------ errors
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        (
+            "a warning\nding-lite train: error: c.py has 1 fault:\n  lr: unknown\n",
+            2,
+            "c.py has 1 fault:\n  lr: unknown",
+        ),
+        ("Traceback ...\nValueError: no\n\n", 1, "ValueError: no"),
+        ("", -9, "ended by SIGKILL"),
+        ("", 3, "ended with exit code 3"),
+        ("\nending\n", 130, ""),
+        ("a warning\n", 0, ""),
+    ],
+)
+def test_error_of_a_training(text, code, message):
+    assert error_message(text, code) == message
+
+
+def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
+    assert exit_code_of([]) == 0
+    assert exit_code_of([training(code=5), training(code=3)]) == 5
+    assert exit_code_of([training(code=-9), training(code=3)]) == 1
+
+
+# ------------------------------------------------------------------ folders and cores
+
+
+def test_folders_that_exist_are_refused_and_named_before_a_run_starts(tmp_path):
+    prefix = tmp_path / "run"
+    made = seed_trainings([0, 3], prefix, ["train"], 100)
+    assert [t.folder for t in made] == [tmp_path / "run_s0", tmp_path / "run_s3"]
+    assert made[1].arguments == ["train", "-s", "3", "--exp-name", str(tmp_path / "run_s3")]
+    (tmp_path / "run_s3").mkdir()
+    with pytest.raises(ConfigError, match=r"these run folders exist: \S*run_s3; choose another --exp-name"):
+        seed_trainings([0, 3], prefix, ["train"], 100)
+    with pytest.raises(ConfigError, match=r"without a checkpoint to continue from: \S*run_s3; remove"):
+        seed_trainings([0, 3], prefix, ["train"], 100, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cores"),
+    [
+        ({}, 1),
+        ({"num_threads": 2}, 2),
+        ({"env.manager": {"type": "subprocess", "worker_num": 3}}, 3),
+        ({"env.manager": {"type": "subprocess", "worker_num": 9}}, 4),  # as many as environments
+        ({"env.manager": {"type": "base", "worker_num": 3}}, 1),
+    ],
+)
+def test_cores_that_a_run_keeps_busy(changes, cores, monkeypatch):
+    needs = needs_of(compile_config(small_config(), changes))
+    assert needs == Needs(cores, gpus=0)
+    monkeypatch.setattr("ding_lite.tools.jobs.cores", lambda: 6)
+    assert Processes(needs).slots() == 6 // cores
+
+
+# ------------------------------------------------------------------ the summary
+
+
+def test_mean_and_interval_over_seeds():
+    assert summary_of([None, None]) == (0, None, None)
+    assert summary_of([4.0, None]) == (1, 4.0, None)
+    assert summary_of([4.0, 8.0]) == (2, 6.0, None)
+    n, mean, (low, high) = summary_of([10.0, 20.0, None, 30.0, 40.0])
+    assert (n, mean) == (4, 25.0)
+    # The standard error of the mean is 5.6 (with divisor n); a normal interval would be [14.0, 36.0].
+    assert 12.5 <= low <= 17.5
+    assert 32.5 <= high <= 37.5
+
+
+def test_table_and_json_of_seeds():
+    failed = training(1, status="failed", code=5, error="broken")
+    trainings = [ended(475.25), failed, ended(500.0, "solved", 10)]
+    assert seeds_table(trainings) == (
+        "seed    status  score  env steps  seconds  folder\n"
+        "0     finished  475.2      1,536      2.5  runs/x_s0\n"
+        "1       failed      -          0        -  runs/x_s1\n"
+        "10      solved  500.0      1,536      2.5  runs/x_s10\n"
+        "mean 487.6 over 2 of 3 seeds"
+    )
+    report = json.loads(json.dumps(seeds_report(trainings)))
+    assert (report["n"], report["mean"], report["interval"]) == (2, 487.625, None)
+    assert [run["score"] for run in report["runs"]] == [475.25, None, 500.0]
+    assert report["runs"][1] | {"folder": 0} == {
+        **{"seed": 1, "status": "failed", "score": None, "env_step": 0, "wall_time_s": None, "folder": 0},
+        **{"exit_code": 5, "error": "broken"},
+    }
+
+
+def test_score_of_a_run_that_has_not_ended_in_order_does_not_count():
+    assert ended(3.0, "interrupted").score is None
+    assert ended(3.0, "pruned").score is None
+    assert ended(3.0).score == 3.0
+
+
+def test_columns_are_aligned():
+    assert aligned([["a", "bb", "c"], ["aaa", "b", "c c"]]) == "a    bb  c\naaa   b  c c"

@@ -1,0 +1,189 @@
+"""Sweeps, as processes on a world whose return is a config key: scores, pruning, kill -9, the best config."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from worlds import small_config
+
+from ding_lite import compile_config
+from ding_lite.cli import main
+from ding_lite.config.files import read_config
+from ding_lite.config.schema import leaves
+from ding_lite.tools.several import Training
+
+TESTS = Path(__file__).parents[1]
+# The return of an episode of LengthEnv is its length.
+WORLD = {"type": "small_worlds:LengthEnv", "env_id": "", "kwargs": {"length": 1}}
+LENGTH = "env.kwargs.length=int(1,30)"
+
+
+def start(*words, cwd):
+    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-m", "ding_lite", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*words, cwd):
+    process = start(*words, cwd=cwd)
+    output, errors = process.communicate(timeout=300)
+    return process.returncode, output, errors
+
+
+def write(folder, sweep=None, **changes):
+    config = small_config(**{"max_env_step": 512, "exp_name": "c", **changes})
+    (folder / "c.py").write_text(f"config = {config!r}\n" + (f"sweep = {sweep!r}\n" if sweep else ""))
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+# ------------------------------------------------------------------ without a training
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words", "fault"),
+    [
+        (None, [], "no search space: give --search"),
+        (None, ["--search", "policy.learn.learning_rat=log(1e-5,1e-2)"], "did you mean 'learning_rate'?"),
+        ({"search": {"policy.gamma": [0.9, 0.99]}}, [], "'discount_factor' exists at policy.collect"),
+        ({"serach": {}}, [], "sweep: unknown key 'serach'; did you mean 'search'?"),
+        ({"trials": 0}, [], "sweep.trials: expected a number at least 1, got 0"),
+        (None, ["--search", "seed=int(0,3)"], "seed: cannot be searched"),
+        (None, ["--search", "num_threads=[1,2]"], "num_threads: expected uniform(a, b)"),
+        (None, ["--search", "num_threads=int(1,2)", "num_threads=1"], "num_threads is searched, and set"),
+        (None, ["--search", "num_threads=int(1,2)", "--trials", "0"], "--trials: expected at least 1, got 0"),
+        (None, ["--search", "num_threads=int(1,2)", "--resume"], "c_sweep is not the folder of a sweep"),
+    ],
+)
+def test_misuse_is_refused_before_anything_starts(sweep, words, fault, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, sweep)
+    assert main(["sweep", "-c", "c.py", *words]) == 2
+    assert fault in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
+
+
+def test_value_of_a_run_at_a_step_is_its_last_one_due_by_then():
+    pytest.importorskip("optuna")
+    from ding_lite.tools.sweep import _value_at
+
+    run = Training("x", 0, Path("x"), [], 100, evaluations=[(1040, 1.0), (2010, 2.0)])
+    assert [_value_at(run, step, 1000) for step in (0, 1000, 2000, 3000)] == [None, 1.0, 2.0, None]
+    run.code = 0  # solved before the others
+    assert [_value_at(run, step, 1000) for step in (0, 1000, 2000, 3000)] == [None, 1.0, 2.0, 2.0]
+
+
+# ------------------------------------------------------------------ sweeps
+
+
+@pytest.mark.slow
+def test_sweep_finds_the_best_value_and_its_config_trains_to_the_same_score(tmp_path):
+    pytest.importorskip("optuna")
+    search = {"env.kwargs.length": "int(1, 30)", "policy.model.encoder_hidden_size_list": [[8], [4, 4]]}
+    write(tmp_path, {"search": search, "trials": 6, "seeds": [3, 4]}, env=WORLD)
+    code, output, errors = run("sweep", "-c", "c.py", "--json", "policy.learn.batch_size=32", cwd=tmp_path)
+    assert (code, errors) == (0, "")
+    report = json.loads(output)
+    trials = report["trials"]
+    assert [trial["state"] for trial in trials] == ["complete"] * 6
+    assert all(trial["score"] == trial["values"]["env.kwargs.length"] for trial in trials)
+    assert report["best_score"] == max(trial["score"] for trial in trials)
+    assert len({trial["score"] for trial in trials}) > 2
+    folder = tmp_path / "runs" / "c_sweep"
+    assert (folder / "sweep.png").stat().st_size > 10_000
+    best = folder / f"trial_{report['best']:03}_s3"
+    ours = dict(leaves(compile_config(read_config(folder / "best.py")).values))
+    theirs = dict(leaves(compile_config(json.loads((best / "config.json").read_text())).values))
+    assert {key for key in ours if ours[key] != theirs[key]} == {"exp_name"}
+    assert run("train", "-q", "-c", folder / "best.py", "--exp-name", "again", cwd=tmp_path) == (0, "", "")
+    measured = ("time", "wall_time_s", "env_steps_per_second")
+    again, first = result_of(tmp_path / "again"), result_of(best)
+    assert {k: v for k, v in again.items() if k not in measured} == {
+        k: v for k, v in first.items() if k not in measured
+    }
+    assert (tmp_path / "again" / "episodes.csv").read_text() == (best / "episodes.csv").read_text()
+    code, output, _ = run(
+        "sweep", "-c", "c.py", "policy.learn.batch_size=32", "--resume", "--trials", 7, cwd=tmp_path
+    )
+    assert code == 0
+    assert "7 trials: 7 complete" in output
+    assert not any((tmp_path / "runs" / "c_sweep").glob("trial_007*"))
+
+
+@pytest.mark.slow
+def test_trials_that_fail_or_stay_behind_do_not_end_the_sweep(tmp_path):
+    pytest.importorskip("optuna")
+    # A minibatch of 512 does not fit a rollout of 256. Lengths are drawn: some stay behind.
+    policy = {"eval": {"eval_freq": 256}}
+    write(tmp_path, env=WORLD, policy=policy, max_env_step=2048)
+    searches = [LENGTH, "policy.learn.batch_size=choice(64,512)", "policy.collect.n_sample=choice(256,1024)"]
+    words = ["sweep", "-c", "c.py", "--trials", 12, *(w for s in searches for w in ("--search", s))]
+    code, output, errors = run(*words, cwd=tmp_path)
+    assert (code, errors) == (0, "")
+    trials = json.loads(run(*words, "--resume", "--json", cwd=tmp_path)[1])["trials"]
+    assert len(trials) == 12
+    failed = [t for t in trials if t["state"] == "failed"]
+    keys = ("policy.learn.batch_size", "policy.collect.n_sample")
+    assert failed
+    assert all([t["values"][key] for key in keys] == [512, 256] for t in failed)
+    assert f"trial {failed[0]['trial']}, seed 0: failed: " in output
+    pruned = [t for t in trials if t["state"] == "pruned"]
+    best = max(t["score"] for t in trials if t["score"] is not None)
+    assert pruned
+    for trial in pruned:
+        run_folder = tmp_path / "runs" / "c_sweep" / f"trial_{trial['trial']:03}_s0"
+        assert result_of(run_folder)["status"] == "interrupted"
+        assert result_of(run_folder)["env_step"] < 2048
+        assert trial["values"]["env.kwargs.length"] < best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
+    pytest.importorskip("optuna")
+    world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
+    write(tmp_path, env=world, max_env_step=2048, checkpoint={"freq": 256})
+    command = ("sweep", "-c", "c.py", "--search", LENGTH, "--trials", 3, "--jobs", 2, "--exp-name", "s")
+    process = start(*command, cwd=tmp_path)
+    metrics = tmp_path / "s" / "trial_001_s0" / "metrics.csv"
+    deadline = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.Signals[name])
+    process.communicate(timeout=60)
+    assert process.returncode == {"SIGKILL": -9, "SIGINT": 130}[name]
+    other = [LENGTH if word == LENGTH else word for word in command]
+    other[other.index(LENGTH)] = "env.kwargs.length=int(1,31)"
+    code, _, errors = run(*other, "--resume", cwd=tmp_path)
+    assert code == 2
+    assert "env.kwargs.length: 'int(1, 30)' -> 'int(1, 31)'" in errors
+    code, output, errors = run(*command, "--resume", cwd=tmp_path)
+    assert (code, errors) == (0, "")
+    assert "3 trials: 3 complete" in output
+    scores = [line.split()[1] for line in output.splitlines() if "length=" in line and "trial " not in line]
+    assert len(scores) == 3
+    log = (tmp_path / "s" / "trial_001_s0" / "log.txt").read_text()
+    assert "resumed  folder" in log  # from its checkpoint, and not anew
+    (line,) = [line for line in output.splitlines() if "try: " in line]
+    words = shlex.split(line.partition("try: ")[2])
+    assert words[:3] == ["ding-lite", "train", "-c"]
+    assert (tmp_path / words[3]).is_file()
