@@ -37,15 +37,15 @@ PYTEST := $(BIN)/pytest -n 2 --dist worksteal
 test: $(VENV)/ready    ## install, and run the daily tests
 	$(PYTEST)
 
-# EnvPool's tests are slow ones; contributors who run only the daily tests need not install it.
-$(VENV)/envpool: $(VENV)/ready
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool]"
+# Tests of EnvPool and Ray are slow ones; contributors who run only the daily tests need not install them.
+$(VENV)/extras: $(VENV)/ready
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[envpool,ray]"
 	touch $@
 
-test-slow: $(VENV)/envpool  ## run the slow tests
+test-slow: $(VENV)/extras  ## run the slow tests
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/envpool   ## run the daily and the slow tests
+test-all: $(VENV)/extras   ## run the daily and the slow tests
 	$(PYTEST) -m ""
 
 lint: $(VENV)/ready    ## check style and dead code

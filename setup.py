@@ -29,6 +29,7 @@ EXTRAS = {
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
     "plot": ["matplotlib>=3.8"],
+    "ray": ["ray>=2.60"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
 }
 TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "video")

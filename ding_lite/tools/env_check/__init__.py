@@ -68,7 +68,7 @@ def check_env(
         env: a gymnasium id, a class or another callable that makes the environment, or a section ``env``.
         steps: number of steps to play. The ends of longer episodes are not checked.
         seed: of start states and actions.
-        backends: to compare: "base", "subprocess".
+        backends: to compare: "base", "subprocess", "ray".
 
     Raises:
         ConfigError: if the section ``env`` has a fault.
