@@ -13,8 +13,8 @@ The simulation: a rank with B/K environments collects T steps in T B/K (step + a
 takes gradient(batch/K) and an all-reduce of P floats over a ring of K ranks:
 2 (K - 1) latency + 8 P (K - 1) / (K bandwidth).
 
-Workers: the time of a step of one worker whose environment takes no time, how long the parent's processor
-works for it, and the steps a second of environments that sleep 5 ms, in processes and in Ray actors, by turns.
+Workers: the time of a step of one worker whose environment takes no time, what of it the parent computes, and
+the steps a second of environments that sleep 5 ms, in worker processes and in Ray actors, by turns.
 In the simulation, W actors step B environments in max(step B/W + message, W parent's part) + acting.
 """
 

@@ -32,6 +32,7 @@ from ding_lite.errors import EnvError, error_text
 from ding_lite.trees import map_tree
 
 NEEDS_RAY = 'env.manager.type="ray"'
+KNOCK_SECONDS = 10.0  # to connect to a cluster
 
 
 class Cluster:
@@ -67,6 +68,8 @@ class Cluster:
                 num_cpus = max(cores.cores(), num_workers)
                 options = {"address": "local", "include_dashboard": False, "num_cpus": num_cpus}
             try:
+                if address:
+                    _knock(address)
                 with _signals_kept():
                     ray.init(**options, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
@@ -90,6 +93,13 @@ class Cluster:
 
 
 CLUSTER = Cluster()
+
+
+def _knock(address: str) -> None:
+    """Raises an OSError if no process listens at an address; Ray itself tries for minutes."""
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
 
 
 @contextlib.contextmanager
