@@ -73,7 +73,7 @@ def pid_of(worker):
         return None
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -265,12 +265,13 @@ config = dict(
 """
 
 
+@contextlib.contextmanager
 def train(cwd, *arguments):
-    """Starts a training whose processes, those of Ray too, can be found by their environment variables."""
+    """Runs a training whose processes, those of Ray too, can be found by their environment variables."""
     (cwd / "config").mkdir(exist_ok=True)
     (cwd / "config" / "walk.py").write_text(CONFIG)
     (cwd / "config" / "walk_env.py").write_text(WALK)
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "ding_lite", "train", "-q", *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "MARK": str(cwd)},
@@ -278,7 +279,11 @@ def train(cwd, *arguments):
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def processes_of(cwd):
@@ -292,8 +297,8 @@ def processes_of(cwd):
 
 
 def trained(cwd, *arguments):
-    process = train(cwd, *arguments)
-    output, _ = process.communicate(timeout=120)
+    with train(cwd, *arguments) as process:
+        output, _ = process.communicate(timeout=300)
     assert (process.returncode, output) == (0, "")
     wait_for(lambda: not processes_of(cwd))
     return load_checkpoint(cwd / "run" / "ckpt" / "last")[0]
@@ -318,12 +323,13 @@ def test_a_run_starts_ray_itself_resumes_bit_equal_and_leaves_no_process(tmp_pat
 def test_ctrl_c_at_the_terminal_saves_the_run_and_leaves_no_process(tmp_path):
     """Every process of the terminal receives it."""
     pytest.importorskip("ray", reason="the extra ray is not installed")
-    process = train(tmp_path, "-c", "config/walk.py", "--exp-name", "run", "--max-env-step", 10**6)
     metrics = tmp_path / "run" / "metrics.csv"
-    wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 2, 60)
-    assert len(processes_of(tmp_path)) > 4
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=60)
+    options = ("-c", "config/walk.py", "--exp-name", "run", "--max-env-step", 10**6)
+    with train(tmp_path, *options) as process:
+        wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 2, 200)
+        assert len(processes_of(tmp_path)) > 4
+        os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=200)
     assert (process.returncode, output) == (130, "")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "interrupted"
     rows = len(metrics.read_text().splitlines()) - 1
@@ -369,7 +375,7 @@ def test_the_actors_of_a_machine_that_is_lost_begin_again_on_another(tmp_path):
         env={**os.environ, "PYTHONPATH": path, "MARK": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
     )
     lines = [line for line in done.stdout.splitlines() if line]
     assert done.returncode == 0, done.stderr
