@@ -1,8 +1,9 @@
-"""Measures what several ranks cost and gain, and simulates up to 1,024 of them.
+"""Measures what ranks and Ray actors cost and gain, and simulates up to 1,024 of them.
 
     python benchmarks/scaling.py            measure, write scaling.json and curves/scaling.png
     python benchmarks/scaling.py --plot     only the simulation, from the constants that are there
     python benchmarks/scaling.py --task N   measure the speed of one task again
+    python benchmarks/scaling.py --workers  measure worker processes and Ray actors again (extra ray)
 
 Constants: the time of an all-reduce between two ranks of this machine (gloo), of acting for 1,024
 environments, and of gradient steps of two sizes, for networks of CartPole. Speed: training on Humanoid-v5
@@ -11,11 +12,16 @@ with one and with two ranks, by turns.
 The simulation: a rank with B/K environments collects T steps in T B/K (step + act); each of M minibatches
 takes gradient(batch/K) and an all-reduce of P floats over a ring of K ranks:
 2 (K - 1) latency + 8 P (K - 1) / (K bandwidth).
+
+Workers: the time of a step of one worker whose environment takes no time, what of it the parent computes, and
+the steps a second of environments that sleep 5 ms, in worker processes and in Ray actors, by turns.
+In the simulation, W actors step B environments in max(step B/W + message, W parent's part) + acting.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import json
 import os
@@ -27,6 +33,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import torch
 
 HERE = Path(__file__).parent
@@ -44,6 +52,27 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 RANKS = tuple(2**k for k in range(11))
 # Seconds of a step of one environment: CartPole's, MuJoCo's, a slow simulator's.
 ENVIRONMENTS = {"10 µs": 1e-5, "100 µs": 1e-4, "5 ms": 5e-3}
+STEPS, ENVS = 64, 1024  # of the simulated rollout
+KINDS = ("subprocess", "ray")
+
+
+class Sleeping(gym.Env):
+    """An environment whose step takes so many seconds, and no processor."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if self.seconds:
+            time.sleep(self.seconds)
+        return np.zeros(4, np.float32), 0.0, False, False, {}
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
@@ -141,16 +170,90 @@ def by_turns(task: str) -> dict[str, Any]:
     return {"ratio": statistics.median(ratios), "ratios": ratios, **speeds}
 
 
+def sleeping_vector(kind: str, seconds: float, envs: int, workers: int, double_buffer: bool = False) -> Any:
+    """Returns the section ``env`` and a vector of sleeping environments in workers."""
+    from ding_lite.config.compile import compile_config
+    from ding_lite.envs.make import make_vector_env
+
+    manager = {"type": kind, "worker_num": workers, "double_buffer": double_buffer}
+    env = {"type": Sleeping, "kwargs": {"seconds": seconds}, "collector_env_num": envs, "manager": manager}
+    cfg = compile_config({"env": env, "policy": {"collect": {"n_sample": 64 * envs}}}).values
+    return cfg, make_vector_env(cfg.env, envs, 0)
+
+
+def message(kind: str) -> dict[str, float]:
+    """Returns the seconds of a step of one worker, and the seconds that this process works for it."""
+    _, envs = sleeping_vector(kind, 0.0, 1, 1)
+    with contextlib.closing(envs):
+        envs.reset("time")
+        action, times = np.zeros(1, np.int64), []
+        for _ in range(200):
+            envs.step(action)
+        worked = time.process_time()
+        for _ in range(1000):
+            began = time.perf_counter()
+            envs.step(action)
+            times.append(time.perf_counter() - began)
+        worked = time.process_time() - worked
+    return {"step_s": statistics.median(times), "parent_s": worked / len(times)}
+
+
+def sleeping_rate(kind: str, double_buffer: bool) -> float:
+    """Returns the steps a second of collecting from environments that sleep 5 ms."""
+    from ding_lite import POLICY_REGISTRY
+    from ding_lite.data.collector import Collector
+
+    cfg, envs = sleeping_vector(kind, 5e-3, 16, 2, double_buffer)
+    with contextlib.closing(envs):
+        policy: Any = POLICY_REGISTRY.get("ppo")(cfg.policy, envs.obs_space, envs.action_space)
+        collector = Collector(envs, policy.collect_mode, cfg.policy.collect.n_sample)
+        collector.collect()
+        began = time.perf_counter()
+        collector.collect()
+        return float(cfg.policy.collect.n_sample / (time.perf_counter() - began))
+
+
+def workers() -> dict[str, Any]:
+    """Returns what a step costs in worker processes and in Ray actors, and the rates of slow environments."""
+    torch.set_num_threads(1)
+    rates: dict[str, dict[str, list[float]]] = {}
+    for turn in range(TURNS):
+        for halves in (False, True):
+            for kind in KINDS:
+                of = rates.setdefault("double_buffer" if halves else "whole", {})
+                of.setdefault(kind, []).append(sleeping_rate(kind, halves))
+                print(turn, kind, halves, of[kind][-1], flush=True)
+    costs = {kind: [message(kind) for _ in range(TURNS)] for kind in KINDS}
+    return {
+        "rates": rates,
+        "ratios": {
+            name: statistics.median(r / s for s, r in zip(of["subprocess"], of["ray"], strict=True))
+            for name, of in rates.items()
+        },
+        "message": {
+            kind: {name: statistics.median(one[name] for one in found) for name in found[0]}
+            for kind, found in costs.items()
+        },
+    }
+
+
+def simulated_workers(constants: dict[str, Any], env_seconds: float, actors: int) -> float:
+    """Returns the seconds of a rollout: 64 steps of 1,024 environments in so many Ray actors."""
+    cost = constants["workers"]["message"]["ray"]
+    stepping = ENVS / actors * env_seconds + cost["step_s"]
+    return STEPS * (max(stepping, actors * cost["parent_s"]) + constants["act_s"])
+
+
 def simulated(constants: dict[str, Any], env_seconds: float, parameters: int, ranks: int) -> float:
     """Returns the seconds of an iteration: 64 steps of 1,024 environments, 10 epochs of 32 minibatches."""
     all_reduce = {int(size): seconds for size, seconds in constants["all_reduce_s"].items()}
     latency = all_reduce[SIZES[0]] / 2
     bandwidth = 4 * SIZES[-1] / all_reduce[SIZES[-1]]  # of two ranks: each sends P floats in all
-    steps, envs, minibatches, batch = 64, 1024, 320, 2048
+    minibatches, batch = 320, 2048
     small, large = constants["gradient_s"]["64"], constants["gradient_s"]["2048"]
     sample = (large - small) / (2048 - 64)
-    own = envs / ranks
-    collect = steps * own * (env_seconds + constants["act_s"] / envs)
+    own = ENVS / ranks
+    collect = STEPS * own * (env_seconds + constants["act_s"] / ENVS)
     exchange_seconds = 0.0
     if ranks > 1:
         sent = 8 * parameters * (ranks - 1) / ranks
@@ -159,20 +262,28 @@ def simulated(constants: dict[str, Any], env_seconds: float, parameters: int, ra
 
 
 def plot(constants: dict[str, Any]) -> None:
-    """Draws the speedup over the number of ranks, for environments of several speeds."""
+    """Draws the speedup over the number of ranks and of Ray actors, for environments of several speeds."""
     import matplotlib
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.5))
+    figure, (of_ranks, of_actors) = plt.subplots(1, 2, figsize=(12, 4.5), sharey=True)
+    parameters = constants["parameters"]
     for name, seconds in ENVIRONMENTS.items():
-        times = [simulated(constants, seconds, constants["parameters"], ranks) for ranks in RANKS]
-        axes.plot(RANKS, [times[0] / t for t in times], marker="o", label=f"a step of {name}")
-    axes.plot(RANKS, RANKS, color="gray", linestyle=":", label="one for each rank")
-    axes.set(xscale="log", yscale="log", xlabel="ranks", ylabel="times the speed of one rank")
-    axes.set_title(f"Simulated: 1,024 environments split over ranks, {constants['parameters']:,} parameters")
-    axes.legend()
+        training = [simulated(constants, seconds, parameters, ranks) for ranks in RANKS]
+        collecting = [simulated_workers(constants, seconds, actors) for actors in RANKS]
+        for axes, times in ((of_ranks, training), (of_actors, collecting)):
+            axes.plot(RANKS, [times[0] / t for t in times], marker="o", label=f"a step of {name}")
+    for axes in (of_ranks, of_actors):
+        axes.plot(RANKS, RANKS, color="gray", linestyle=":", label="one for each")
+        axes.set(xscale="log", yscale="log")
+        axes.legend()
+    of_ranks.set(xlabel="ranks", ylabel="times the speed of one")
+    of_ranks.set_title(f"Training, split over ranks ({parameters:,} parameters)")
+    of_actors.set(xlabel="Ray actors, with one learner")
+    of_actors.set_title("Collecting, split over Ray actors")
+    figure.suptitle("Simulated: 1,024 environments")
     figure.tight_layout()
     figure.savefig(PLOT, dpi=120)
 
@@ -183,6 +294,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--plot", action="store_true", help="only draw, from the constants that are there")
     parser.add_argument("--task", type=int, metavar="N", help="measure one task, by its number from 0")
+    parser.add_argument("--workers", action="store_true", help="measure processes and Ray actors")
     parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.exchange:
@@ -190,9 +302,16 @@ def main() -> int:
         return 0
     if not args.plot:
         constants = json.loads(CONSTANTS.read_text()) if CONSTANTS.exists() else {"speed": {}}
-        if args.task is None:
+        tasks = list(TASKS)
+        if args.task is not None:
+            tasks = [tasks[args.task]]
+        elif args.workers:
+            tasks = []
+        else:
             constants |= {**costs(), "all_reduce_s": all_reduces()}
-        for task in TASKS if args.task is None else [list(TASKS)[args.task]]:
+        if args.task is None:
+            constants["workers"] = workers()
+        for task in tasks:
             constants["speed"][task] = by_turns(task)
         CONSTANTS.write_text(json.dumps(constants, indent=1) + "\n")
     plot(json.loads(CONSTANTS.read_text()))

@@ -57,7 +57,7 @@ def test_unknown_name_is_an_attribute_error_that_names_it():
     "statement",
     ["import ding_lite", "from ding_lite import ConfigError, POLICY_REGISTRY", "import ding_lite.cli"],
 )
-@pytest.mark.parametrize("heavy", ["torch", "gymnasium", "numpy"])
+@pytest.mark.parametrize("heavy", ["torch", "gymnasium", "numpy", "ray"])
 def test_import_alone_loads_nothing_heavy(statement, heavy):
     loaded = in_a_new_process(
         f"import sys, json; {statement}; print(json.dumps(sorted(m.split('.')[0] for m in sys.modules)))"

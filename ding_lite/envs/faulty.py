@@ -2,7 +2,7 @@
 
     wrappers=[dict(type="faulty", crash=1e-4, kill=1e-5, at=dict(hang=[100]))]
 
-Use kills and hangs with ``env.manager.type="subprocess"`` only; otherwise they affect the training process.
+Use kills and hangs with worker processes and Ray actors only; otherwise they affect the training process.
 Workers import this module: it must not import torch.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
@@ -19,6 +19,9 @@ from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap, wrapper_faults
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
+
+if TYPE_CHECKING:
+    from ding_lite.envs.workers.launcher import Launcher
 
 CONFIG: dict[str, Any] = dict(
     # "gymnasium", a registered name, "package.module:Class", or in Python the class itself.
@@ -51,13 +54,18 @@ CONFIG: dict[str, Any] = dict(
     # Keys of an ended episode's info that are written to episodes.csv.
     info_keys=["is_success"],
     manager=dict(
-        # What steps the environments: auto, base (this process), subprocess (worker processes), vector
-        # (gymnasium's own vector environment), or env_pool (EnvPool's names and arguments).
-        type=Key("auto", choices=("auto", "base", "subprocess", "vector", "env_pool")),
+        # What steps the environments: auto, base (this process), subprocess (worker processes), ray (Ray
+        # actors, on any machine of a cluster), vector (gymnasium's own vector environment), or env_pool
+        # (EnvPool's names and arguments).
+        type=Key("auto", choices=("auto", "base", "subprocess", "ray", "vector", "env_pool")),
         # Meaning of the row after an episode's end (see envs.vector); no effect on vector and env_pool.
         autoreset=Key("same_step", choices=("same_step", "next_step", "disabled")),
-        # Worker processes; None: one per core, with double_buffer one per two cores.
+        # Worker processes or Ray actors; None: one per core, with double_buffer one per two cores; in a Ray
+        # cluster one per free CPU.
         worker_num=Key(None, (int,), low=1, optional=True),
+        # Address of a running Ray cluster, "auto" for that of this machine; None: that in the environment
+        # variable RAY_ADDRESS, or else Ray is started for the run.
+        ray_address=Key(None, (str,), optional=True),
         # One half of the environments steps while the policy acts on the other half, on the cores that the
         # workers leave free.
         double_buffer=False,
@@ -178,7 +186,7 @@ def make_vector_env(
         native.final_of_terminated = final_of_terminated
         return native
     manager = env_cfg["manager"]
-    if kind == "subprocess":
+    if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 
         return SubprocessVectorEnv(
@@ -191,6 +199,7 @@ def make_vector_env(
             on_bad_value=env_cfg["on_bad_value"],
             double_buffer=manager["double_buffer"] and not evaluate,
             index_offset=index_offset,
+            launcher=_ray_launcher(manager, num_envs, evaluate) if kind == "ray" else None,
             **{name: manager[name] for name in WORKER_KEYS},
         )
     return InProcessVectorEnv(
@@ -202,6 +211,14 @@ def make_vector_env(
         on_bad_value=env_cfg["on_bad_value"],
         index_offset=index_offset,
     )
+
+
+def _ray_launcher(manager: Mapping[str, Any], num_envs: int, evaluate: bool) -> Launcher:
+    from ding_lite.envs.workers.ray_actors import RayLauncher
+
+    workers = manager["worker_num"] and min(num_envs, manager["worker_num"])
+    # Evaluations run while the workers that collect wait.
+    return RayLauncher(manager["ray_address"], workers, reserve=not evaluate)
 
 
 def backend_of(env_cfg: Mapping[str, Any]) -> str:

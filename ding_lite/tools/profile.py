@@ -40,12 +40,15 @@ PHASES = {
     "other": "other",
 }
 MORE_ENVS = ("env.collector_env_num", "more: each call serves more environments")
-DOUBLE_BUFFER = ("env.manager.double_buffer", "True, with subprocess: act while the other half steps")
+DOUBLE_BUFFER = ("env.manager.double_buffer", "True, with subprocess or ray: act while the other half steps")
 DEVICE = (("policy.device", "cuda, for large networks"), ("num_threads", "more, for large networks"))
 # What to try if a group takes the most time: keys of the config, and how to change them.
 ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     "env": (
-        ("env.manager.type", "subprocess for slow environments, base for fast ones"),
+        (
+            "env.manager.type",
+            "subprocess for slow environments (ray: on several machines), base for fast ones",
+        ),
         ("env.manager.worker_num", "the number of idle cores"),
         DOUBLE_BUFFER,
         MORE_ENVS,

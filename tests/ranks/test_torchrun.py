@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,10 +26,10 @@ OPTIONS = [
 
 
 @contextlib.contextmanager
-def torchrun(ranks, *arguments, cwd, options=()):
-    """Runs torchrun inside of the block; its output goes to ``cwd/output``."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    with (cwd / "output").open("w") as output:
+def torchrun(ranks, *arguments, cwd, options=("--standalone",), output="output"):
+    """Runs torchrun inside of the block; its output goes to the file ``output`` in ``cwd``."""
+    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    with (cwd / output).open("w") as output:
         process = subprocess.Popen(
             [*command, *options, *map(str, arguments)], cwd=cwd, stdout=output, stderr=output
         )
@@ -98,6 +99,28 @@ def test_a_resumed_run_ends_bit_equal(straight, tmp_path):
         assert digest(mine[part]) == digest(theirs[part]), part
 
 
+def test_two_launchers_of_one_rank_train_as_one_launcher_of_two(straight, tmp_path):
+    """As on two machines that share a folder."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    options = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test"]
+    options += ["--local-addr=127.0.0.1"]
+    arguments = ("-m", "ding_lite", "train", *OPTIONS, "--exp-name", "run", "--max-env-step", 4096)
+    with contextlib.ExitStack() as stack:
+        launchers = [
+            stack.enter_context(
+                torchrun(1, *arguments, cwd=tmp_path, options=options, output=f"output_{node}")
+            )
+            for node in range(2)
+        ]
+        for node, launcher in enumerate(launchers):
+            assert launcher.wait(120) == 0, (tmp_path / f"output_{node}").read_text()
+    mine, theirs = last(tmp_path / "run"), last(straight)
+    for part in ("policy", "collector", "learner", "progress", "ranks"):
+        assert digest(mine[part]) == digest(theirs[part]), part
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_another_number_of_ranks_goes_on_with_new_episodes_and_says_so(ranks, straight, tmp_path):
     subprocess.run(["cp", "-r", straight, tmp_path / "run"], check=True)
@@ -144,7 +167,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(name, tmp_path):
     cwd = tmp_path.resolve()
     run = cwd / "runs" / ("mine" if name else "pendulum_ppg")
     arguments = ("-m", "ding_lite", "train", *OPTIONS, *name, "--max-env-step", 16384)
-    with torchrun(2, *arguments, cwd=cwd, options=["--max-restarts=1"]) as process:
+    with torchrun(2, *arguments, cwd=cwd, options=["--standalone", "--max-restarts=1"]) as process:
         wait_for(lambda: (run / "ckpt" / "last").exists())
         os.kill(ranks_in(cwd)[1], signal.SIGKILL)
         assert process.wait(120) == 0, (cwd / "output").read_text()

@@ -1,4 +1,4 @@
-"""The messages between a worker process and its parent, and the arrays in the memory that they share.
+"""The messages between a worker and its parent, and the arrays that the workers fill.
 
 A request and its answer have the same sequence number. Batches are in :class:`SharedArrays`; rare data (final
 observations, finished episodes, states, errors) is in the messages.
@@ -21,11 +21,16 @@ import numpy as np
 
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import EnvError
-from ding_lite.trees import Tree, map_space, space_leaves, stored_dtype
+from ding_lite.trees import Tree, map_space, map_tree, space_leaves, stored_dtype
 
 START, RESET, STEP, STATE, LOAD = range(5)  # kinds of requests
 OK, ERROR = range(2)  # kinds of answers
 HEADER = struct.Struct("<QII")  # sequence number, kind, bytes of payload
+# The SharedArrays that a worker writes for its environments.
+RESULTS = (
+    *("obs", "reward", "terminated", "truncated", "valid"),
+    *("episode_return", "length", "episode", "step"),
+)
 IDLE = -1  # in SharedArrays.busy: the worker calls no environment
 ALIGNMENT = 64  # bytes: a cache line
 MAX_READ = 1 << 20  # bytes of one read
@@ -110,6 +115,10 @@ class Channel:
         self.in_message = False
         self.received_early = b""
 
+    def fileno(self) -> int:
+        """Returns the socket's descriptor."""
+        return self.sock.fileno()
+
     def send(self, seq: int, kind: int, payload: bytes = b"", deadline: float = math.inf) -> None:
         """Sends one message.
 
@@ -178,7 +187,9 @@ class Channel:
 
 
 class SharedArrays:
-    """The arrays that the parent and all workers share, laid out in one block of memory.
+    """The arrays of a whole vector, laid out in one block of memory, which processes of one machine share.
+
+    Where memory cannot be shared, a worker has arrays of its own, and sends the ``results`` that it wrote.
 
     Args:
         memory: the block; None computes ``size`` only.
@@ -232,3 +243,7 @@ class SharedArrays:
         if self._memory is None:
             return np.empty(0, dtype)
         return np.ndarray(shape, dtype, self._memory, start)
+
+    def results(self, rows: slice) -> dict[str, Tree]:
+        """Returns views of these rows of all arrays that a worker writes for its environments."""
+        return {name: map_tree(lambda leaf: leaf[rows], getattr(self, name)) for name in RESULTS}

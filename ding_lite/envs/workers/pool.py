@@ -1,4 +1,4 @@
-"""The worker processes of one vector environment. Every wait has a deadline, every failure has a type.
+"""The workers of one vector environment. Every wait has a deadline, every failure has a type.
 
 A worker that dies, hangs or whose environment raises is listed in ``failed``, to be replaced, as long as the
 restart budget allows it. After that, and at any other error, the whole pool is closed, and every later
@@ -8,20 +8,20 @@ request raises an error with the reason.
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import select
-import socket
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import gymnasium as gym
+
 from ding_lite import errors
 from ding_lite.envs.vector import CLOSED
 from ding_lite.envs.workers import messages
-from ding_lite.envs.workers.process import WorkerProcess, shared_memory, shut_down
+from ding_lite.envs.workers.launcher import Launcher, Worker
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, EnvWorkerError
 
 POLL_SECONDS = 0.5  # between looks for dead workers: a child of a dead worker may hold its socket open
@@ -64,7 +64,7 @@ class Exchange(NamedTuple):
     """One request that was sent to some workers and not yet answered."""
 
     seq: int
-    workers: list[WorkerProcess]
+    workers: list[Worker]
     deadline: float
     grace: float  # seconds to read an answer that arrived in time, if the parent begins to wait later
     limit: str  # the deadline for messages, such as "within step_timeout=300 s"
@@ -78,6 +78,7 @@ class WorkerPool:
         close_timeout: seconds that all environments together have to close.
         locate: returns the environment that a worker is calling (or ``messages.IDLE``), and a description of
             it for messages.
+        launcher: starts the workers.
         index_offset: number of the first environment in the messages.
 
     Attributes:
@@ -90,7 +91,8 @@ class WorkerPool:
         self,
         slices: Sequence[range],
         close_timeout: float,
-        locate: Callable[[WorkerProcess], tuple[int, str]],
+        locate: Callable[[Worker], tuple[int, str]],
+        launcher: Launcher,
         index_offset: int = 0,
     ) -> None:
         self.close_timeout = close_timeout
@@ -99,14 +101,14 @@ class WorkerPool:
         self.budget = RestartBudget()
         self.failed: dict[int, EnvWorkerError] = {}
         self._locate = weakref.WeakMethod(locate)  # weak, so that the pool does not keep its owner alive
-        self.workers: list[WorkerProcess] = []
-        self._memory: list[int] = []  # the descriptor of the shared memory, once there is one
+        self.workers: list[Worker] = []
+        self._launcher = launcher
         self._seq = 0
         # Runs once: at close(), when the pool is garbage-collected, or when the interpreter exits.
-        self._end = weakref.finalize(self, shut_down, self.workers, self._memory, close_timeout, os.getpid())
+        self._end = weakref.finalize(self, launcher.close, self.workers, close_timeout)
         try:
             for number, rows in enumerate(slices):  # does not wait: all workers start at the same time
-                self.workers.append(WorkerProcess(number, rows, close_timeout, index_offset))
+                self.workers.append(launcher.start(number, rows, close_timeout, index_offset))
         except BaseException as error:
             self.fail(error)
             raise
@@ -118,28 +120,27 @@ class WorkerPool:
             for number in failed:
                 old = self.workers[number]
                 # A worker whose environment raised can still close its environments.
-                shut_down([old], [], min(FAILURE_GRACE, self.close_timeout), os.getpid())
-                self.workers[number] = WorkerProcess(number, old.rows, self.close_timeout, self.index_offset)
+                self._launcher.end([old], min(FAILURE_GRACE, self.close_timeout))
+                self.workers[number] = self._launcher.start(
+                    number, old.rows, self.close_timeout, self.index_offset
+                )
         except BaseException as error:
             self.fail(error)
             raise
         return failed
 
-    def share(self, size: int) -> int:
-        """Allocates the memory that all workers share, and returns its descriptor, which the pool owns."""
-        self._memory.append(shared_memory(size))
-        return self._memory[0]
+    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int) -> messages.SharedArrays:
+        """Returns the arrays of the vector, whose memory the pool owns."""
+        return self._launcher.share(spaces, num_envs, len(self.workers))
 
     def attach(self, numbers: Iterable[int]) -> None:
-        """Sends the shared memory to workers that have made their environments."""
+        """Lets the results of workers that have made their environments reach the shared arrays."""
         for number in numbers:
             worker = self.workers[number]
             try:
-                socket.send_fds(worker.channel.sock, [b"m"], self._memory)
-            except ConnectionError:
+                self._launcher.attach(worker)
+            except messages.ChannelClosed:
                 self._lose(worker, self._death(worker))
-            except OSError as error:
-                raise EnvError(f"the shared memory cannot be sent to {worker.name}: {error}") from error
             else:
                 worker.attached = True
 
@@ -207,7 +208,7 @@ class WorkerPool:
     def _wait(self, exchange: Exchange) -> dict[int, bytes]:
         # Workers that have failed or were replaced since the request will not answer it.
         waiting = {
-            worker.channel.sock.fileno(): worker
+            worker.channel.fileno(): worker
             for worker in exchange.workers
             if worker is self.workers[worker.number] and worker.number not in self.failed
         }
@@ -241,7 +242,7 @@ class WorkerPool:
             raise checkpoint_error
         return replies
 
-    def _send(self, worker: WorkerProcess, kind: int, payload: bytes, deadline: float, limit: str) -> bool:
+    def _send(self, worker: Worker, kind: int, payload: bytes, deadline: float, limit: str) -> bool:
         """Sends one message and returns whether the worker is alive."""
         try:
             worker.channel.send(self._seq, kind, payload, deadline)
@@ -252,7 +253,7 @@ class WorkerPool:
             self._lose(worker, self._kill_hung(worker, limit))
         return False
 
-    def _receive(self, worker: WorkerProcess, deadline: float, limit: str) -> messages.Message | None:
+    def _receive(self, worker: Worker, deadline: float, limit: str) -> messages.Message | None:
         """Returns the next message of a worker, or None if the worker has failed."""
         try:
             return worker.channel.receive(deadline)
@@ -262,7 +263,7 @@ class WorkerPool:
             self._lose(worker, self._kill_hung(worker, limit))
         return None
 
-    def _lose_silent(self, waiting: Collection[WorkerProcess], deadline: float, limit: str) -> None:
+    def _lose_silent(self, waiting: Collection[Worker], deadline: float, limit: str) -> None:
         """Loses the workers that have died, and after the deadline all that have not answered."""
         late = time.monotonic() >= deadline
         for worker in sorted(waiting, key=lambda worker: worker.number):
@@ -271,7 +272,7 @@ class WorkerPool:
             elif late:
                 self._lose(worker, self._kill_hung(worker, limit))
 
-    def _handle_report(self, worker: WorkerProcess, payload: bytes) -> CheckpointError | None:
+    def _handle_report(self, worker: Worker, payload: bytes) -> CheckpointError | None:
         """Handles the error that a worker reports.
 
         Returns:
@@ -288,27 +289,27 @@ class WorkerPool:
         self._lose(worker, error)
         return None
 
-    def _lose(self, worker: WorkerProcess, failure: EnvWorkerError) -> None:
+    def _lose(self, worker: Worker, failure: EnvWorkerError) -> None:
         """Marks a worker as failed; raises its failure if the budget is used up."""
         self.budget.take(failure)
         self.failed[worker.number] = failure
 
-    def _death(self, worker: WorkerProcess) -> EnvWorkerError:
+    def _death(self, worker: Worker) -> EnvWorkerError:
         cause = worker.cause_of_death()
         return EnvWorkerError(
             f"{worker.name} {cause}{self._where(worker)}", worker.number, tuple(worker.rows)
         )
 
-    def _kill_hung(self, worker: WorkerProcess, limit: str) -> EnvWorkerError:
+    def _kill_hung(self, worker: Worker, limit: str) -> EnvWorkerError:
+        advice = worker.advice_when_late
         worker.kill()  # first, so that it no longer writes to the shared memory
         return EnvWorkerError(
-            f"{worker.name} did not answer {limit}{self._where(worker)}. Killed; raise that limit if the "
-            "environment may take longer",
+            f"{worker.name} did not answer {limit}{self._where(worker)}. Killed; {advice}",
             worker.number,
             tuple(worker.rows),
         )
 
-    def _where(self, worker: WorkerProcess) -> str:
+    def _where(self, worker: Worker) -> str:
         locate = self._locate()
         description = locate(worker)[1] if locate else ""
         return f", in {description}" if description else ""
@@ -318,7 +319,7 @@ class WorkerPool:
         first = (str(error).splitlines() or [""])[0] or type(error).__name__
         self.close_reason = f"these environments are closed after a failure: {first:.300}. Make them anew"
         if self._end.detach() is not None:
-            shut_down(self.workers, self._memory, min(FAILURE_GRACE, self.close_timeout), os.getpid())
+            self._launcher.close(self.workers, min(FAILURE_GRACE, self.close_timeout))
 
     def close(self) -> None:
         """Ends all workers in bounded time; never raises, and a second call does nothing."""
@@ -327,7 +328,7 @@ class WorkerPool:
             self._end()
 
 
-def _reported_error(worker: WorkerProcess, payload: bytes) -> DingLiteError:
+def _reported_error(worker: Worker, payload: bytes) -> DingLiteError:
     """Returns the error that a worker reports: of the same kind if the library defines it."""
     report: messages.ErrorReport = pickle.loads(payload)
     kind = getattr(errors, report.kind, None)

@@ -1,4 +1,4 @@
-"""The parent's side of one worker process: starts it, explains its death, ends it; allocates shared memory.
+"""The parent's side of worker processes: starts them, explains a death, ends them; allocates shared memory.
 
 Neither the process nor the memory outlives the parent: see ``envs.workers.worker``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import mmap
 import os
 import signal
 import socket
@@ -15,10 +16,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 
-from ding_lite.envs.workers.messages import Channel
+import gymnasium as gym
+
+from ding_lite.envs.workers import cores
+from ding_lite.envs.workers.launcher import Launcher, Worker
+from ding_lite.envs.workers.messages import IDLE, Channel, ChannelClosed, SharedArrays
 from ding_lite.errors import EnvError
 
 BOOT = (
@@ -40,31 +44,24 @@ ONE_THREAD = dict.fromkeys(
 KILL_SECONDS = 1.0  # that the kernel has to end a killed process
 
 
-class WorkerProcess:
+class WorkerProcess(Worker):
     """A worker process and the parent's end of its channel.
 
     Args:
         number: of the worker.
         rows: numbers of its environments.
         grace: seconds that its environments have to close.
-        index_offset: number of the first environment in the messages, which differs from its row where ranks
-            share a vector.
-
-    Attributes:
-        attached: whether it has made its environments and received the shared memory.
+        index_offset: as for :class:`Worker`.
 
     Raises:
         EnvError: if the machine allows no more processes or open files.
     """
 
+    channel: Channel
+
     def __init__(self, number: int, rows: range, grace: float, index_offset: int = 0) -> None:
-        self.number = number
-        self.rows = rows
-        self.attached = False
+        super().__init__(number, rows, index_offset)
         self._killed = False
-        first, last = rows[0] + index_offset, rows[-1] + index_offset
-        span = f"env {first}" if len(rows) == 1 else f"envs {first}-{last}"
-        self.name = f"worker {number} ({span})"
         # The kernel ends a tied child with the thread that started it: only the main thread lives on.
         tied = threading.current_thread() is threading.main_thread()
         try:
@@ -92,17 +89,10 @@ class WorkerProcess:
             start_new_session=True,  # a new process group: kill() also ends what the environments start
         )
 
-    @property
-    def slice(self) -> slice:
-        """The worker's rows in a batch of all environments."""
-        return slice(self.rows.start, self.rows.stop)
-
     def has_died(self) -> bool:
-        """Returns whether the process has ended."""
         return self.process.poll() is not None
 
     def cause_of_death(self) -> str:
-        """Returns why the connection of this worker is closed; kills the process if it still runs."""
         try:
             code = self.process.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:
@@ -110,8 +100,14 @@ class WorkerProcess:
             return "closed its connection but did not end (it has been killed)"
         return f"died, exit code {code} ({_meaning(code)})"
 
+    def hang_up(self) -> None:
+        self.channel.sock.close()  # the worker sees EOF, closes its environments and ends
+
+    def wait(self, seconds: float) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
     def kill(self) -> None:
-        """Ends the process now, and all processes that it has started."""
         if self._killed:  # the process id may belong to another process by now
             return
         self._killed = True
@@ -123,31 +119,47 @@ class WorkerProcess:
                 self.process.wait(KILL_SECONDS)
 
 
-def shut_down(workers: Sequence[WorkerProcess], descriptors: list[int], grace: float, owner: int) -> None:
-    """Ends all workers: closes their connections, waits, then kills those that still run.
+class ProcessLauncher(Launcher):
+    """Starts worker processes on this machine, which write into memory that they share with it."""
 
-    Args:
-        workers: to end.
-        descriptors: files to close; the list is emptied.
-        grace: seconds to wait for all workers together.
-        owner: id of the process that started the workers. In any other process this does nothing: a fork
-            inherits the pool but must not end its workers.
-    """
-    if os.getpid() != owner:
-        return
-    deadline = time.monotonic() + grace
-    try:
-        while descriptors:
-            os.close(descriptors.pop())
-        for worker in workers:
-            worker.channel.sock.close()  # the worker sees EOF, closes its environments and ends
-        for worker in workers:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.process.wait(max(0.0, deadline - time.monotonic()))
-            worker.kill()
-    finally:
-        for worker in workers:
-            worker.kill()
+    unit = ("worker process", "worker processes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not hasattr(socket, "send_fds"):
+            raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")
+        self._memory: list[int] = []  # the descriptor of the shared memory, once there is one
+
+    def default_workers(self, double_buffer: bool) -> int:
+        return cores.default_workers(double_buffer)
+
+    def busy_cores(self, num_workers: int) -> int:
+        return num_workers
+
+    def start(self, number: int, rows: range, grace: float, index_offset: int = 0) -> WorkerProcess:
+        return WorkerProcess(number, rows, grace, index_offset)
+
+    def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays:
+        size = SharedArrays(None, spaces, num_envs, num_workers).size
+        self._memory.append(shared_memory(size))
+        shared = SharedArrays(mmap.mmap(self._memory[0], size), spaces, num_envs, num_workers)
+        shared.busy[:] = IDLE  # new memory is 0, the number of an environment
+        return shared
+
+    def attach(self, worker: Worker) -> None:
+        assert isinstance(worker, WorkerProcess)
+        try:
+            socket.send_fds(worker.channel.sock, [b"m"], self._memory)
+        except ConnectionError as error:
+            raise ChannelClosed from error
+        except OSError as error:
+            raise EnvError(f"the shared memory cannot be sent to {worker.name}: {error}") from error
+
+    def close(self, workers: Sequence[Worker], grace: float) -> None:
+        if os.getpid() == self._owner:
+            while self._memory:
+                os.close(self._memory.pop())
+        self.end(workers, grace)
 
 
 def shared_memory(size: int) -> int:

@@ -1,4 +1,4 @@
-"""``subprocess``: environments stepped by worker processes, with batches in shared memory.
+"""``subprocess`` and ``ray``: environments stepped by workers, which are processes or Ray actors.
 
     with contextlib.closing(SubprocessVectorEnv(make, num_envs=8, num_workers=2)) as envs:
         obs = envs.reset("collect")
@@ -14,7 +14,7 @@ The transitions are bit for bit those of :class:`InProcessVectorEnv`, for any nu
   ``max_restarts`` the pool is closed with an error that names the worker's environments; every later call
   raises an error.
 * Nothing is left behind. The memory has no name in any file system. The workers end with this process, also
-  if it is killed. This needs POSIX.
+  if it is killed. Worker processes need POSIX.
 * An exception during a call (KeyboardInterrupt) may leave answers unread. Their sequence numbers identify
   them later, and they are dropped; ``reset`` or ``load_state_dict`` must be called next.
 """
@@ -22,9 +22,7 @@ The transitions are bit for bit those of :class:`InProcessVectorEnv`, for any nu
 from __future__ import annotations
 
 import itertools
-import mmap
 import pickle
-import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,17 +36,17 @@ from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.transition import Transition
 from ding_lite.envs.vector import ALL, Status, VectorEnv
 from ding_lite.envs.workers import messages
-from ding_lite.envs.workers.cores import default_workers
 from ding_lite.envs.workers.group import Group
+from ding_lite.envs.workers.launcher import Launcher, Worker
 from ding_lite.envs.workers.pool import Exchange, RestartBudget, WorkerPool
-from ding_lite.envs.workers.process import WorkerProcess
+from ding_lite.envs.workers.process import ProcessLauncher
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
 
 class SubprocessVectorEnv(VectorEnv):
-    """Steps B environments in W processes; each process has a contiguous slice of them.
+    """Steps B environments in W workers; each worker has a contiguous slice of them.
 
     Args:
         make: makes environment number i, with an ``EpisodeRecorder`` among its wrappers. Workers call it: it
@@ -63,6 +61,7 @@ class SubprocessVectorEnv(VectorEnv):
             other half.
         max_restarts, restart_window: workers that may be replaced within so many steps of the vector.
             Environments that cannot be made at the start, or break their contract, are an error at once.
+        launcher: starts the workers, only for this object; None: processes of this machine.
 
     Raises:
         EnvWorkerError: from any call, if a worker died, hung, or reported an exception of an environment, and
@@ -89,6 +88,7 @@ class SubprocessVectorEnv(VectorEnv):
         on_bad_value: str = RAISE,
         double_buffer: bool = False,
         index_offset: int = 0,
+        launcher: Launcher | None = None,
     ) -> None:
         _check_arguments(num_envs, num_workers, autoreset)
         self.num_envs = num_envs
@@ -103,8 +103,14 @@ class SubprocessVectorEnv(VectorEnv):
         self.start_timeout = start_timeout
         self.close_timeout = close_timeout
         double_buffer = double_buffer and num_envs > 1
-        num_workers = min(num_envs, num_workers or default_workers(double_buffer))
-        self._set_backend(num_workers, double_buffer)
+        launcher = launcher or ProcessLauncher()
+        num_workers = min(num_envs, num_workers or launcher.default_workers(double_buffer))
+        self.backend = f"{num_envs} environments in {num_workers} {launcher.unit[num_workers > 1]}"
+        if double_buffer:
+            # Every second row, so that each worker has environments of both groups.
+            self.groups = (slice(0, None, 2), slice(1, None, 2))
+            self.busy_cores = launcher.busy_cores(num_workers)
+            self.backend += ", one half stepping while the other is acted on"
         self._stream: tuple[str | int, ...] = ()
         self._shared: messages.SharedArrays | None = None
         self._returned_steps = np.zeros(num_envs, np.int64)  # of the open episodes, that step() has returned
@@ -117,23 +123,13 @@ class SubprocessVectorEnv(VectorEnv):
         self._in_flight: deque[tuple[Group, Exchange]] = deque()  # steps that were sent and not received
         # Pickled before any worker is started, because pickling ``make`` is what fails most often.
         self._jobs = self._pickled_jobs(make, slices)
-        self._pool = WorkerPool(slices, close_timeout, self._locate, self.index_offset)
+        self._pool = WorkerPool(slices, close_timeout, self._locate, launcher, self.index_offset)
         try:
             self._shared = self._start()
         except BaseException as error:
             self._pool.fail(error)
             raise
         self._pool.budget = RestartBudget(max_restarts, restart_window)
-
-    def _set_backend(self, num_workers: int, double_buffer: bool) -> None:
-        """Sets ``backend``, ``groups`` and ``busy_cores``."""
-        plural = "es" if num_workers > 1 else ""
-        self.backend = f"{self.num_envs} environments in {num_workers} worker process{plural}"
-        if double_buffer:
-            # Every second row, so that each worker has environments of both groups.
-            self.groups = (slice(0, None, 2), slice(1, None, 2))
-            self.busy_cores = num_workers
-            self.backend += ", one half stepping while the other is acted on"
 
     def _pickled_jobs(self, make: Callable[[int], gym.Env], slices: Sequence[range]) -> dict[int, bytes]:
         return {
@@ -157,10 +153,7 @@ class SubprocessVectorEnv(VectorEnv):
         replies = self._pool.request(messages.START, self._jobs, self.start_timeout, "start_timeout")
         self.obs_space, self.action_space = spaces = cloudpickle.loads(replies[0])
         self._check_spaces(replies)
-        size = messages.SharedArrays(None, spaces, self.num_envs, len(replies)).size
-        memory = mmap.mmap(self._pool.share(size), size)
-        shared = messages.SharedArrays(memory, spaces, self.num_envs, len(replies))
-        shared.busy[:] = messages.IDLE  # new memory is 0, the number of an environment
+        shared = self._pool.share(spaces, self.num_envs)
         self._pool.attach(replies)
         return shared
 
@@ -385,13 +378,14 @@ class SubprocessVectorEnv(VectorEnv):
         """
         payloads = {}
         for number in numbers:
-            episodes = self._open().episode[self._pool.workers[number].slice] + 1
+            episodes = self._open().episode[self._pool.workers[number].slice]
+            episodes += 1  # also here, because a worker that fails at once may not have told of them
             payloads[number] = pickle.dumps((self._stream, episodes.tolist()))
         replies = self._pool.request(messages.RESET, payloads, self.reset_timeout, "reset_timeout")
         self._count_bad_resets(replies)
         return list(replies)
 
-    def _locate(self, worker: WorkerProcess) -> tuple[int, str]:
+    def _locate(self, worker: Worker) -> tuple[int, str]:
         """Returns the environment that a worker is calling, and a description of it for messages."""
         if self._shared is None or not worker.attached:
             return messages.IDLE, "the making of its environments"
@@ -404,5 +398,3 @@ def _check_arguments(num_envs: int, num_workers: int | None, autoreset: str) -> 
         raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
     if num_envs < 1 or (num_workers is not None and num_workers < 1):
         raise ValueError(f"expected at least 1 environment and worker, got {num_envs} and {num_workers}")
-    if not hasattr(socket, "send_fds"):
-        raise EnvError("worker processes need POSIX (Linux, macOS); set env.manager.type='base'")

@@ -1,7 +1,8 @@
-"""The worker's side of ``subprocess``: steps a slice of the environments and writes into shared memory.
+"""The worker's side of ``subprocess`` and ``ray``: steps a slice of the environments.
 
-A worker is a fresh interpreter (see :func:`main`). It makes its environments, answers with their spaces,
-receives the shared memory, and then answers one request after the other.
+A worker is a fresh interpreter (see :func:`main`) or a Ray actor (see :class:`WorkerActor`). It makes its
+environments, answers with their spaces, and then answers one request after the other. A process writes
+results into memory that it shares with the parent; an actor sends them with its answers.
 
 Every worker imports this module: it must not import torch.
 """
@@ -57,6 +58,7 @@ class WorkerEnvs(InProcessVectorEnv):
     """A slice of the whole vector. The shared arrays show at any moment what it is doing."""
 
     def __init__(self, job: Job) -> None:
+        self.stepped = ALL  # the environments that the last request was for
         self._unreported_bad_values: list[str] = []
         self._first_row = job.rows.start  # in the shared arrays
         super().__init__(
@@ -81,6 +83,12 @@ class WorkerEnvs(InProcessVectorEnv):
         """Returns the bad values since the last call. The parent counts and reports them."""
         messages, self._unreported_bad_values = self._unreported_bad_values, []
         return messages
+
+    @property
+    def stepped_rows(self) -> slice:
+        """The rows of the vector that the last request was for."""
+        rows = range(self._first_row, self._first_row + self.num_envs)[self.stepped]
+        return slice(rows.start, rows.stop, rows.step)
 
     def attach(self, shared: SharedArrays, number: int) -> None:
         """Moves the batches of this slice into the shared arrays; ``number`` is the worker's."""
@@ -120,6 +128,7 @@ class WorkerEnvs(InProcessVectorEnv):
     def answer(self, kind: int, payload: bytes) -> bytes:
         """Carries out one request and returns the payload of its answer."""
         reply = b""
+        self.stepped = ALL
         if kind == STEP:
             reply = self._step_shared(payload)
         elif kind == RESET:
@@ -143,6 +152,7 @@ class WorkerEnvs(InProcessVectorEnv):
         if action is None:
             action = map_tree(lambda leaf: leaf[group], self._shared_action)
         transition = self.step(action, group)
+        self.stepped = group
         self._reward[group] = transition.reward
         self._terminated[group] = transition.terminated
         self._truncated[group] = transition.truncated
@@ -245,8 +255,15 @@ def _start(channel: Channel, made: list[WorkerEnvs]) -> bool:
 
 def _answer(channel: Channel, seq: int, work: Callable[[], bytes], envs: WorkerEnvs | None = None) -> bool:
     """Sends what ``work`` returns, or the error that it raises; returns whether it succeeded."""
+    kind, payload = _outcome(work, envs)
+    channel.send(seq, kind, payload)
+    return kind == OK
+
+
+def _outcome(work: Callable[[], bytes], envs: WorkerEnvs | None) -> tuple[int, bytes]:
+    """Returns the kind and the payload of an answer: what ``work`` returns, or the error that it raises."""
     try:
-        payload = work()
+        return OK, work()
     except Exception as error:
         report = ErrorReport(
             kind=type(error).__name__,
@@ -254,7 +271,41 @@ def _answer(channel: Channel, seq: int, work: Callable[[], bytes], envs: WorkerE
             traceback=traceback.format_exc(),
             busy=IDLE if envs is None else envs.busy,
         )
-        channel.send(seq, ERROR, pickle.dumps(report))
-        return False
-    channel.send(seq, OK, payload)
-    return True
+        return ERROR, pickle.dumps(report)
+
+
+class WorkerActor:
+    """A worker as a Ray actor. It shares no memory, so each answer has the rows that it wrote."""
+
+    def __init__(self) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+        self._envs: WorkerEnvs | None = None
+        self._arrays: SharedArrays
+
+    def answer(self, kind: int, payload: bytes) -> tuple[int, bytes, bytes]:
+        """Carries out one request.
+
+        Returns:
+            Kind and payload of the answer; pickled (rows, ``SharedArrays.results`` of them), or b"".
+        """
+        if self._envs is None:
+            return *_outcome(functools.partial(self._make, payload), None), b""
+        outcome = _outcome(functools.partial(self._envs.answer, kind, payload), self._envs)
+        rows = self._envs.stepped_rows
+        return *outcome, pickle.dumps((rows, self._arrays.results(rows)), pickle.HIGHEST_PROTOCOL)
+
+    def _make(self, payload: bytes) -> bytes:
+        job: Job = cloudpickle.loads(payload)
+        envs = WorkerEnvs(job)
+        size = SharedArrays(None, envs.spaces, job.num_envs, job.num_workers).size
+        # Only the pages of this worker's rows are ever written, and take memory.
+        self._arrays = SharedArrays(mmap.mmap(-1, size), envs.spaces, job.num_envs, job.num_workers)
+        envs.attach(self._arrays, job.number)
+        self._envs = envs
+        spaces: bytes = cloudpickle.dumps(envs.spaces)
+        return spaces
+
+    def close(self) -> None:
+        """Closes the environments."""
+        if self._envs is not None:
+            self._envs.close()

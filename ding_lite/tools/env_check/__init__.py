@@ -84,7 +84,7 @@ def check_env(
         env: a gymnasium id, a class or another callable that makes the environment, or a section ``env``.
         steps: number of steps to play. The ends of longer episodes are not checked.
         seed: of start states and actions.
-        backends: to compare: "base", "subprocess".
+        backends: to compare: "base", "subprocess", "ray".
         seconds: within which to end. Of a slow environment fewer steps are played, and what there was no time
             for is a finding of its own.
 

@@ -28,7 +28,10 @@ from ding_lite.trees import Tree
 STREAM = "check"
 NUM_ENVS = 4
 WORKERS = 2
-BACKENDS = ("base", "subprocess")
+BACKENDS = (
+    "base",
+    "subprocess",
+)  # by default; "ray" has the workers of "subprocess", and takes seconds to start
 
 
 class Row(NamedTuple):
@@ -258,7 +261,7 @@ def _one_backend(
 
 
 def _advice_for_an_error(kind: str) -> str:
-    if kind == "subprocess":
+    if kind != "base":
         return (
             "If env.manager.type=base works, use it; a worker process must be able to import the environment."
         )
