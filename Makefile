@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SOURCE := ding_lite docs entry configs examples templates benchmarks tests setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help train test test-slow test-all check lint type learn results bench soak docs format clean
+.PHONY: help train test test-slow test-all check lint type learn results bench gpu soak docs format clean
 
 help:           ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
@@ -65,6 +65,9 @@ results: $(VENV)/ready ## measure one row of learning results: make results ROW=
 
 bench: $(VENV)/peers   ## measure speed beside other libraries (an hour or two; restartable): make bench ROW=cartpole
 	$(BIN)/python benchmarks/throughput.py $(ROW)
+
+gpu: $(VENV)/extras    ## measure what needs a GPU (hours; restartable): make gpu STEPS="tests atari" MINUTES=9
+	$(BIN)/python benchmarks/gpu.py $(STEPS) $(if $(MINUTES),--minutes $(MINUTES))
 
 soak: $(VENV)/ready    ## train for half an hour while workers die: make soak MINUTES=3
 	$(BIN)/python benchmarks/soak.py $(MINUTES)

@@ -8,14 +8,14 @@ import sys
 from dataclasses import asdict
 
 from solving import sb3_system
-from speed_rows import SPEED_ROWS
+from speed_rows import GPU_ROWS, SPEED_ROWS
 from work import Skipped
 
 
 def main() -> None:
     """Runs it; the last line of the output is ``Done`` as JSON, or the reason for skipping it."""
     row, name, steps = sys.argv[1:]
-    system = sb3_system(int(name)) if row == "solve" else SPEED_ROWS[row].systems[name]
+    system = sb3_system(int(name)) if row == "solve" else (SPEED_ROWS | GPU_ROWS)[row].systems[name]
     module, function = system.function.split(":")
     try:
         run = getattr(importlib.import_module(f"systems.{module}"), function)

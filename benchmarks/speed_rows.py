@@ -51,7 +51,8 @@ class SpeedRow:
         system, runs = self.systems[arm], []
         # This run is not counted: after it both lengths find their files in memory, and compiled code in
         # torch's cache on disk.
-        before = system.lengths[0] if arm == COMPILED and number == 0 else system.work.samples
+        compiles = arm.endswith(", compiled")
+        before = system.lengths[0] if compiles and number == 0 else system.work.samples
         process, done = run_system(self.name, arm, before, system.work.threads)
         if done is None:
             return {"skipped": process.skipped}
@@ -125,6 +126,12 @@ PROCGEN = Work(
     aux_freq=2, aux_epochs=2, aux_batch=512, all_cores=True,
 )  # fmt: skip
 COLLECT = Work("collect", "CartPole-v1", 256, 32)
+# On a GPU: LeanRL's settings of PPO on Atari, and one of the four workers of PPG's authors.
+ATARI = Work("envpool_breakout", "Breakout-v5", 8, 128, 4, 256, 2.5e-4, parameters=1_686_693, all_cores=True)
+BIGFISH = Work(
+    "envpool_bigfish", "BigfishEasy-v0", 64, 256, 1, 2048, 5e-4,
+    aux_freq=2, aux_epochs=2, aux_batch=1024, all_cores=True,
+)  # fmt: skip
 
 
 def _systems(
@@ -244,5 +251,37 @@ SPEED_ROWS = {
             base=SB3,
         ),
         SpeedRow("collect_costs", _costs()),
+    )
+}
+
+BFLOAT16 = "ding_lite, encoders in bfloat16"
+GPU_ROWS = {  # measured by gpu.py
+    row.name: row
+    for row in (
+        SpeedRow(
+            "atari",
+            {
+                name: System(function, ATARI, (10_240, 51_200), options)
+                for name, (function, options) in {
+                    **OURS,
+                    BFLOAT16: ("ours:train", {"dtype": "bfloat16"}),
+                    f"{BFLOAT16}, compiled": ("ours:train", {"dtype": "bfloat16", "compiled": True}),
+                }.items()
+            }
+            | {"environments alone": System("alone:pool_envs", ATARI, (81_920, 409_600))},
+            base="ding_lite",
+        ),
+        SpeedRow(
+            "procgen",
+            {
+                name: System(function, BIGFISH, (32_768, 98_304), options)
+                for name, (function, options) in {
+                    **OURS,
+                    BFLOAT16: ("ours:train", {"dtype": "bfloat16"}),
+                }.items()
+            }
+            | {"environments alone": System("alone:pool_envs", BIGFISH, (163_840, 819_200))},
+            base="ding_lite",
+        ),
     )
 }

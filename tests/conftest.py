@@ -18,9 +18,15 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own runs are told to 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Keeps ``k`` cases of a test with ``@pytest.mark.daily(k)`` in the daily run; the others are slow."""
+    """Skips tests that need a GPU where there is none.
+
+    Keeps ``k`` cases of a test with ``@pytest.mark.daily(k)`` in the daily run; the others are slow.
+    """
+    without_gpu = pytest.mark.skip(reason="it needs a GPU, and there is none")
     cases = {}
     for item in items:
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(without_gpu)
         if item.get_closest_marker("daily"):
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for group in cases.values():

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from ding_lite.config.compile import compile_config
 from ding_lite.config.files import read_config
@@ -18,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+import gpu  # noqa: E402
 import learning  # noqa: E402
 import report  # noqa: E402
 import solving  # noqa: E402
@@ -249,3 +252,34 @@ def test_speed_comes_from_two_lengths_after_an_uncounted_run(monkeypatch, arm, n
 def test_failing_process_raises_its_error():
     with pytest.raises(RuntimeError, match="ended with 1:(.|\n)*ZeroDivisionError"):
         timing.run([sys.executable, "-c", "1 / 0"])
+
+
+# ------------------------------------------------------------------ what waits for a GPU
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [name for name in gpu.STEPS if name != "tests"])
+def test_each_gpu_step_runs_on_the_cpu(step, tmp_path):
+    if step not in ("waits", "gradients"):
+        pytest.importorskip("envpool", reason="EnvPool's environments need the extra envpool")
+    command = [sys.executable, str(BENCHMARKS / "gpu.py"), "--dry-run", step]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "all of it is done"
+    if step in ("atari", "procgen"):
+        assert ": runs" in done.stdout
+
+
+def test_gpu_steps_have_a_place_in_the_results():
+    text = report.RESULTS.read_text()
+    for step in gpu.STEPS:
+        assert f"<!-- gpu {step}: begin -->" in text
+
+
+def test_gpu_steps_are_refused_without_a_gpu(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == 2
+    assert "--dry-run" in capsys.readouterr().err

@@ -24,6 +24,11 @@ OWN: dict[str, dict[str, Any]] = {
         model=dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512]),
         learn=dict(clip_ratio=0.1, value_norm=False),
     ),
+    "envpool_breakout": dict(
+        env=dict(manager=dict(type="env_pool"), kwargs=dict(episodic_life=True, reward_clip=True)),
+        model=dict(share_encoder=True, encoder=dict(type="nature_cnn"), encoder_hidden_size_list=[512]),
+        learn=dict(clip_ratio=0.1, value_norm=False),
+    ),
     "procgen_ppg": dict(
         env=dict(manager=dict(type="env_pool")),
         model=dict(arch="detach", encoder=dict(type="impala_cnn")),
@@ -31,6 +36,7 @@ OWN: dict[str, dict[str, Any]] = {
         policy=dict(type="ppg", normalize=dict(reward=True, reward_clip=10.0)),
     ),
 }
+OWN["envpool_bigfish"] = {**OWN["procgen_ppg"], "model": {**OWN["procgen_ppg"]["model"], "arch": "dual"}}
 
 
 def train(

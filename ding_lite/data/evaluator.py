@@ -58,10 +58,11 @@ class Evaluator:
         """
         left = shares(self.n_episode, self.envs.num_envs)
         self._bad_values_before = self.envs.bad_values
+        mode = self.mode.for_evaluation()
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
         while left.any():
-            for episode in self._play_round(left, stream, round_number, on_step):
+            for episode in self._play_round(mode, left, stream, round_number, on_step):
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
             round_number += 1
@@ -74,7 +75,7 @@ class Evaluator:
         )
 
     def _play_round(
-        self, left: np.ndarray, stream: tuple[str | int, ...], number: int, on_step: Any
+        self, mode: EvalMode, left: np.ndarray, stream: tuple[str | int, ...], number: int, on_step: Any
     ) -> Iterator[Episode]:
         """Yields finished episodes until each environment has played ``left`` (B,) of them or was cut.
 
@@ -85,16 +86,16 @@ class Evaluator:
         done = left <= 0
         played = np.zeros(envs.num_envs, np.int64)
         open_lengths = np.zeros(envs.num_envs, np.int64)
-        self.mode.reset()
-        initial = None if self.mode.initial_state is None else self.mode.initial_state(envs.num_envs)
+        mode.reset()
+        initial = None if mode.initial_state is None else mode.initial_state(envs.num_envs)
         state = initial
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         self._check_spoiled()
         while not done.all():
             if on_step is not None:
                 on_step(obs)
-            output = self.mode.forward(obs) if state is None else self.mode.forward(obs, state)
-            transition = envs.step(self.mode.to_env(output["action"]))
+            output = mode.forward(obs) if state is None else mode.forward(obs, state)
+            transition = envs.step(mode.to_env(output["action"]))
             if state is not None:
                 state = begin_episodes(output["state"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)

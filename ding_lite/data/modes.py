@@ -50,4 +50,14 @@ class EvalMode(NamedTuple):
     forward: Callable[..., dict[str, Any]]
     to_env: Callable[[Tree], Tree]
     reset: Callable[[], None]
+    # Takes a mode; returns the mode for one evaluation in its place. See for_evaluation.
+    specialize: Callable[[Any], Any] | None = None
     initial_state: Callable[[int], Tree] | None = None  # as that of CollectMode
+
+    def for_evaluation(self) -> EvalMode:
+        """Returns the mode for one evaluation, during which the policy does not change.
+
+        It takes the same actions. It may be faster: the policy decides once how it acts.
+        """
+        mode: EvalMode = self if self.specialize is None else self.specialize(self)
+        return mode

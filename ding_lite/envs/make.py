@@ -37,8 +37,9 @@ CONFIG: dict[str, Any] = dict(
     wrappers=Key([], (list,), faults=wrapper_faults),
     # Number of environments that collect training data.
     collector_env_num=Key(8, low=1),
-    # Number of environments that evaluations run in.
-    evaluator_env_num=Key(8, low=1),
+    # Number of environments that evaluations run in. With as many as episodes, an evaluation takes no longer
+    # than its longest episode.
+    evaluator_env_num=Key(16, low=1),
     # Episodes of one evaluation.
     n_evaluator_episode=Key(16, low=1),
     # The run ends as solved when the mean return of an evaluation reaches this; None: it runs to its limit.

@@ -10,7 +10,8 @@ CPU; ``numpy_actor.find_actor`` and ``numpy_mlp.find_critic`` say for which laye
 this library, which are listed below. If a subclass, a model or an assignment replaces one of these methods,
 torch runs.
 
-A decision is made when a rollout or a learning phase begins, and for each call outside of them.
+A decision is made when a rollout, an evaluation or a learning phase begins, and for each call outside of
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.minibatches import Batch
-from ding_lite.data.modes import CollectMode
+from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, view
 from ding_lite.fast.closed_form import ClosedForm, Options
 from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
@@ -233,6 +234,13 @@ class Switch:
         if isinstance(acting, TorchActing) and self._gives_values():
             return mode._replace(forward=acting.sample_with_values)
         return mode._replace(forward=acting.sample)
+
+    def evaluation_mode(self, mode: EvalMode) -> EvalMode:
+        """Returns the policy's own ``mode``, specialised for one evaluation."""
+        if not are_library_methods(self.policy, ("_forward_eval",)):
+            return mode
+        greedy = self.acting().greedy
+        return mode._replace(forward=lambda obs, state=None, first=None: {"action": greedy(obs)})
 
     def _gives_values(self) -> bool:
         """Returns whether the network computes values while it acts, at little cost.

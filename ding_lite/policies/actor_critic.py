@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.minibatches import Batch
-from ding_lite.data.modes import CollectMode
+from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
@@ -218,6 +218,9 @@ class ActorCriticPolicy(Policy):
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         # A mode in which a caller has replaced a function stays as it is.
         return self.fast.rollout_mode(mode) if self.memory is None and mode == self.collect_mode else mode
+
+    def _evaluation_mode(self, mode: EvalMode) -> EvalMode:
+        return self.fast.evaluation_mode(mode) if self.memory is None and mode == self.eval_mode else mode
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)

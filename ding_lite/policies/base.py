@@ -268,10 +268,16 @@ class Policy:
     def eval_mode(self) -> EvalMode:
         self._require("eval")
         initial_state = None if self.memory is None else self.memory.initial_state
-        return EvalMode(self._forward_eval, self._to_env, self._reset_eval, initial_state)
+        return EvalMode(
+            self._forward_eval, self._to_env, self._reset_eval, self._evaluation_mode, initial_state
+        )
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         """Returns the mode that collects one rollout in the place of ``mode``."""
+        return mode
+
+    def _evaluation_mode(self, mode: EvalMode) -> EvalMode:
+        """Returns the mode for one evaluation in the place of ``mode``."""
         return mode
 
     def _reset_eval(self) -> None:

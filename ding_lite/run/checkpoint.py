@@ -5,8 +5,9 @@
     config.json          the resolved config
     manifest.json        format version, and size and SHA-256 of every other file and of its own body
 
-A checkpoint is written under a temporary name, synced, read back, and then renamed. Loading a checkpoint from
-any source never runs code: nothing is unpickled, imported or executed. See SECURITY.md.
+A checkpoint is written under a temporary name, synced, read back, and then renamed. While a run trains, a
+thread does so, from the contents that the files had when the save began. Loading a checkpoint from any source
+never runs code: nothing is unpickled, imported or executed. See SECURITY.md.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +46,39 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], config: Mapping[str,
     Raises:
         CheckpointError: if it cannot be written. A checkpoint that is already there stays as it is.
     """
+    write_checkpoint(folder, packed(state, config))
+
+
+def packed(state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, bytes]:
+    """Returns the contents of a checkpoint's files, by name; they have copies of the arrays of ``state``.
+
+    Raises:
+        CheckpointError: if the state has a value that cannot be saved.
+    """
     from safetensors.numpy import save
 
+    arrays: dict[str, np.ndarray] = {}
+    tree = _pull_arrays(state, "", arrays)
+    return {
+        STATE: json.dumps(tree, indent=1).encode(),
+        TENSORS: save(arrays),
+        CONFIG: json.dumps(config, indent=1).encode(),
+    }
+
+
+def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes :func:`packed` contents and their manifest to ``folder``, as :func:`save_checkpoint` does."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    body = {
+        "format_version": FORMAT_VERSION,
+        "files": {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in contents.items()},
+    }
+    manifest = json.dumps({**body, "sha256": _sha256(_canonical(body))}, indent=1).encode()
     try:
         for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # from a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         temporary.mkdir(parents=True)
-        arrays: dict[str, np.ndarray] = {}
-        tree = _pull_arrays(state, "", arrays)
-        contents = {
-            STATE: json.dumps(tree, indent=1).encode(),
-            TENSORS: save(arrays),
-            CONFIG: json.dumps(config, indent=1).encode(),
-        }
-        body = {
-            "format_version": FORMAT_VERSION,
-            "files": {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in contents.items()},
-        }
-        manifest = {**body, "sha256": _sha256(_canonical(body))}
-        contents[MANIFEST] = json.dumps(manifest, indent=1).encode()
-        _write_files(temporary, contents, _files_of_others(folder))
+        _write_files(temporary, {**contents, MANIFEST: manifest}, _files_of_others(folder))
         replace_folder(temporary, folder)
         sync_folder(folder.parent)
     except OSError as error:
@@ -230,34 +245,58 @@ class CheckpointKeeper:
         self.freq = freq
         self.keep_freq = keep_freq
         self._failures = 0  # saves in a row
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ding_lite checkpoint")
+        self._saving: Future[None] | None = None  # the save that begin_due() began
 
     def is_due(self, progress: Progress, is_best: bool) -> bool:
-        """Returns whether :meth:`save_due` saves a checkpoint."""
+        """Returns whether :meth:`begin_due` saves a checkpoint."""
         return is_best or progress.crossed(self.freq) or progress.crossed(self.keep_freq)
 
-    def save_due(self, progress: Progress, is_best: bool, state: Mapping[str, Any]) -> str | None:
-        """Saves the checkpoints that are due after an iteration.
+    def begin_due(self, progress: Progress, is_best: bool, state: Mapping[str, Any]) -> None:
+        """Begins to save the checkpoints that are due after an iteration; a thread writes them.
 
         Args:
             progress: progress of the run after the iteration.
             is_best: whether its evaluation is the best so far.
-            state: of the run; not used if nothing is due.
+            state: of the run. It may change while the thread writes.
+
+        Raises:
+            CheckpointError: if the state cannot be saved at all.
+        """
+        names = ["best"] if is_best else []
+        if progress.crossed(self.freq):
+            names.append("last")
+        if progress.crossed(self.keep_freq):
+            names.append(f"iteration_{progress.iteration:08d}")
+        self.wait()
+        self._saving = self._thread.submit(self._write, names, packed(state, self.config))
+
+    def _write(self, names: Sequence[str], contents: Mapping[str, bytes]) -> None:
+        """Writes checkpoints of one state, in this order, and removes the oldest snapshots."""
+        for name in names:
+            write_checkpoint(self.folder / name, contents)
+        for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def outcome(self, finish: bool) -> str | None:
+        """Reports how the save ended that :meth:`begin_due` began.
+
+        Args:
+            finish: whether to wait for its end; otherwise a save that still runs is not reported.
 
         Returns:
             A warning if a save failed that may succeed later, as on a full disk; older checkpoints stay as
-            they are. None if all saves succeeded.
+            they are. None if there is nothing to report.
 
         Raises:
-            CheckpointError: at the third failure in a row, or if the state cannot be saved at all.
+            CheckpointError: at the third failure in a row.
         """
+        saving = self._saving
+        if saving is None or not (finish or saving.done()):
+            return None
+        self._saving = None
         try:
-            if is_best:
-                self.save("best", state)
-            if progress.crossed(self.freq):
-                self.save("last", state)
-                self._failures = 0
-            if progress.crossed(self.keep_freq):
-                self.snapshot(progress.iteration, state)
+            saving.result()
         except CheckpointError as error:
             self._failures += 1
             if self._failures == MAX_FAILURES or not isinstance(error.__cause__, OSError):
@@ -266,12 +305,23 @@ class CheckpointKeeper:
                 f"WARNING: {error}. Earlier checkpoints are complete and training goes on, until "
                 f"{MAX_FAILURES} saves in a row have failed (this is number {self._failures})"
             )
+        self._failures = 0
         return None
 
+    def wait(self) -> None:
+        """Waits until the checkpoints that are due are written; :meth:`outcome` tells whether that failed."""
+        if self._saving is not None:
+            futures.wait([self._saving])
+
     def save(self, name: str, state: Mapping[str, Any]) -> Path:
-        """Saves ``ckpt/<name>`` and returns its path."""
+        """Saves ``ckpt/<name>``, and returns its path when it is written."""
+        self.wait()
         save_checkpoint(self.folder / name, state, self.config)
         return self.folder / name
+
+    def close(self) -> None:
+        """Waits until all checkpoints are written."""
+        self._thread.shutdown()
 
     def dump(self, error: BaseException) -> None:
         """Saves the gradient step that a NumericsError carries to ``dump``, and says so in its message."""
@@ -285,12 +335,6 @@ class CheckpointKeeper:
         except CheckpointError as save_error:
             message = f"the step could not be saved: {save_error}"
         error.args = (f"{error}. {message}",)
-
-    def snapshot(self, iteration: int, state: Mapping[str, Any]) -> None:
-        """Saves a snapshot and removes the oldest ones."""
-        self.save(f"iteration_{iteration:08d}", state)
-        for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
-            shutil.rmtree(old, ignore_errors=True)
 
     def abandon_after(self, iteration: int) -> list[str]:
         """Moves the checkpoints past ``iteration``, and those without a readable one, to ``ckpt/abandoned``.

@@ -11,6 +11,7 @@ gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's fold
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,7 +86,8 @@ class SerialPipeline:
         progress: counters of the run and the results of its last iteration.
         health: findings about the training so far.
         folder: folder of the run.
-        checkpoints, logger: write to the folder.
+        checkpoints, logger: write to the folder. A thread writes the checkpoints that are due after an
+            iteration; ``checkpoints.wait()`` waits for it.
         display: shows the progress.
         status: "running", "solved", "finished", "interrupted" or "failed".
         error: why the run was interrupted or failed; "" otherwise.
@@ -264,6 +266,7 @@ class SerialPipeline:
         self.status = "running"
         self.error = ""
         self._stop_reason = ""
+        self._best_before_save = -math.inf  # the best score before the save that is going on
         self._earlier_wall_time = 0.0
         self._started = time.monotonic()
         memory_advice = (
@@ -474,19 +477,32 @@ class SerialPipeline:
         self.ranks.from_first(written)
 
     def _save_due(self) -> None:
-        """Saves the checkpoints that are due; if that fails, the best score is as before."""
-        evaluation = self.progress.evaluation
+        """Begins to save the checkpoints that are due, after the saves before are finished."""
+        keeper, progress, evaluation = self.checkpoints, self.progress, self.progress.evaluation
+        self._report_save(finish=evaluation is not None or keeper.is_due(progress, is_best=False))
         best_before = self.scores.best
         is_best = evaluation is not None and self.scores.is_best(evaluation)
-        keeper, progress = self.checkpoints, self.progress
-        state = self.state_dict() if keeper.is_due(progress, is_best) else {}  # takes all ranks
+        if keeper.is_due(progress, is_best):
+            self._best_before_save = best_before
+            state = self.state_dict()  # takes all ranks
+            self.ranks.from_first(lambda: keeper.begin_due(progress, is_best, state))
+
+    def _report_save(self, finish: bool) -> None:
+        """Says it if the last save failed; the best score is then as before it.
+
+        Args:
+            finish: whether to wait for a save that is not finished.
+
+        Raises:
+            CheckpointError: if it was the last failure that is tolerated.
+        """
         try:
-            warning = self.ranks.from_first(lambda: keeper.save_due(progress, is_best, state))
-        except BaseException:
-            self.scores.best = best_before
+            warning = self.ranks.from_first(lambda: self.checkpoints.outcome(finish))
+        except DingLiteError:
+            self.scores.best = self._best_before_save
             raise
         if warning is not None:
-            self.scores.best = best_before
+            self.scores.best = self._best_before_save
             self.say(warning)
 
     def _conclude(self) -> None:
@@ -497,6 +513,7 @@ class SerialPipeline:
         else:
             self.status = "interrupted"
             self.error = self._stop_reason
+        self._report_save(finish=True)
         self.save("last")
         self._write_result()
         for finding in self.health.findings.values():
@@ -514,6 +531,7 @@ class SerialPipeline:
         self.ranks.report_failure(error)
         try:
             if self.logger is not None:
+                self._finish_save()
                 self.checkpoints.dump(error)
                 self.error = f"{type(error).__name__}: {error}"
                 self.logger.write_traceback(error)
@@ -535,6 +553,16 @@ class SerialPipeline:
             f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
             f"{self._command('train --resume')}"
         )
+
+    def _finish_save(self) -> None:
+        """Waits for a save, and writes to the log if it fails; the run ends for another reason."""
+        try:
+            warning = self.checkpoints.outcome(finish=True)
+        except CheckpointError as error:
+            warning = str(error)
+        if warning is not None and self.logger is not None:
+            self.scores.best = self._best_before_save
+            self.logger.say(warning)
 
     def _write_result(self) -> None:
         if self.logger is None:
@@ -579,6 +607,7 @@ class SerialPipeline:
         A second call has no effect.
         """
         self._resources.close()
+        self.checkpoints.close()
         if self.logger is not None:
             self.logger.close()
 

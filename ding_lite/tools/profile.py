@@ -329,7 +329,8 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)
     watch.watch(pipeline, "_write_row", "logging")
     watch.watch(pipeline.health, "check", "logging")
-    watch.watch(pipeline.checkpoints, "save_due", "checkpoint", counts=False)
+    watch.watch(pipeline, "_save_due", "checkpoint", counts=False)
+    watch.watch(pipeline.checkpoints, "begin_due", "checkpoint")
     watch.watch(pipeline.checkpoints, "save", "checkpoint")
     watch.watch(pipeline, "step", "other")
     return watch

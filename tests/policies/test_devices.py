@@ -167,7 +167,7 @@ def test_a_loss_that_mixes_devices_is_refused(mixed, monkeypatch):
 # ------------------------------------------------------------------ with a GPU
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and there is none")
+@pytest.mark.gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_gpu_learns_what_the_host_does(compiled):
     # One step of all samples, so that their order is no matter; its metrics are those before it.
@@ -179,7 +179,7 @@ def test_a_gpu_learns_what_the_host_does(compiled):
         assert told[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and there is none")
+@pytest.mark.gpu
 def test_a_cuda_graph_takes_the_steps_that_torch_takes_without():
     torch._dynamo.utils.counters.clear()
     (plain, collector), (policy, _) = (
@@ -194,7 +194,7 @@ def test_a_cuda_graph_takes_the_steps_that_torch_takes_without():
     assert policy.optimizer.gradients.torch._of_full.cuda_graph
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and there is none")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
 def test_a_policy_with_memory_and_an_intrinsic_reward_learns_on_a_gpu(kind):
     """Its episodes are cut, too."""

@@ -115,7 +115,7 @@ def test_a_loss_that_reads_a_number_is_seen(monkeypatch):
 # ------------------------------------------------------------------ with a GPU
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="it needs a GPU, and there is none")
+@pytest.mark.gpu
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_on_a_gpu_nothing_waits_for_it_between_the_steps(kind, options, monkeypatch):
     policy, collector = trainee(kind, device="cuda", **options)

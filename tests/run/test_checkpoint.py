@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from ding_lite.run.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
+from ding_lite.run.progress import Progress
 
 STATE_TREE = {
     "model": {"layer.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(3, np.int64)},
@@ -359,12 +361,18 @@ def test_snapshot_that_does_not_exist_is_never_replaced_by_another(folder, tmp_p
         find_checkpoint(tmp_path, "iteration_00000099")
 
 
+def iteration(n):
+    """Progress after iteration ``n``, of one env step."""
+    return Progress(env_step=n, iteration=n, turn_began=n - 1)
+
+
 def test_keeper_keeps_the_newest_snapshots_and_everything_else(tmp_path):
-    keeper = CheckpointKeeper(tmp_path, {"a": 1}, keep=2)
+    keeper = CheckpointKeeper(tmp_path, {"a": 1}, keep=2, keep_freq=1)
     for name in ("last", "best"):
         keeper.save(name, {"n": 0})
     for n in (9, 10, 200, 1000):
-        keeper.snapshot(n, {"n": n})
+        keeper.begin_due(iteration(n), False, {"n": n})
+    assert keeper.outcome(finish=True) is None
     left = sorted(f.name for f in (tmp_path / "ckpt").iterdir())
     assert left == ["best", "iteration_00000200", "iteration_00001000", "last"]
     assert load_checkpoint(tmp_path / "ckpt" / "iteration_00001000") == ({"n": 1000}, {"a": 1})
@@ -450,11 +458,38 @@ def test_all_of_it_is_on_the_disk_before_it_takes_its_place_and_the_place_after(
 
 
 def test_snapshot_that_fails_prunes_no_older_one(tmp_path):
-    keeper = CheckpointKeeper(tmp_path, {}, keep=1)
-    keeper.snapshot(1, {"n": 1})
+    keeper = CheckpointKeeper(tmp_path, {}, keep=1, keep_freq=1)
+    keeper.begin_due(iteration(1), False, {"n": 1})
+    assert keeper.outcome(finish=True) is None
     with pytest.raises(CheckpointError):
-        keeper.snapshot(2, {"n": object()})
-    assert [f.name for f in (tmp_path / "ckpt").iterdir()] == ["iteration_00000001"]
+        keeper.begin_due(iteration(2), False, {"n": object()})
+    (tmp_path / "ckpt" / f".iteration_00000003.{os.getpid()}.tmp").write_text("in the way")
+    keeper.begin_due(iteration(3), False, {"n": 3})
+    assert "number 1" in keeper.outcome(finish=True)
+    assert [f.name for f in (tmp_path / "ckpt").glob("iteration_*")] == ["iteration_00000001"]
+
+
+def test_a_save_has_the_state_from_its_beginning(tmp_path, monkeypatch):
+    may_write = threading.Event()
+    write_checkpoint = checkpoint.write_checkpoint
+
+    def late(*args):
+        may_write.wait(10)
+        write_checkpoint(*args)
+
+    monkeypatch.setattr(checkpoint, "write_checkpoint", late)
+    keeper = CheckpointKeeper(tmp_path, {}, keep=1, freq=1)
+    weights = np.zeros(3)
+    keeper.begin_due(iteration(1), True, {"weights": weights, "tensor": torch.from_numpy(weights)})
+    weights += 1  # the next iteration trains while the thread writes
+    assert keeper.outcome(finish=False) is None
+    assert not (tmp_path / "ckpt").exists()
+    may_write.set()
+    keeper.close()
+    for name in ("best", "last"):
+        state = load_checkpoint(tmp_path / "ckpt" / name)[0]
+        assert not state["weights"].any()
+        assert not state["tensor"].any()
 
 
 def test_folder_that_cannot_be_written_to_is_a_checkpoint_error(tmp_path):

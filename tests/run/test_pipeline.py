@@ -285,6 +285,7 @@ def test_checkpoints_come_at_their_multiples_and_snapshots_are_pruned(make):
     saved = []
     for progress in pipeline:
         last = pipeline.folder / "ckpt" / "last"
+        pipeline.checkpoints.wait()
         saved.append(load_checkpoint(last)[0]["progress"]["iteration"] if last.exists() else None)
         assert progress.iteration == len(saved)
     assert saved == [None, 2, 2, 4, 4, 6]
