@@ -26,10 +26,12 @@ EXTRAS = {
     "envpool": ["envpool>=1.2"],
     "minatar": ["minatar>=1.0.15"],  # its own needs are for its display; --no-deps does as well
     "minigrid": ["minigrid>=3.0"],
+    "mlflow": ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"],  # its web page needs mlflow itself
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
     "plot": ["matplotlib>=3.8"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
+    "wandb": ["wandb>=0.19.10"],
 }
 TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "video")
 TEST = [

@@ -59,6 +59,45 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
+    """Adds the options of commands that play episodes with a checkpoint.
+
+    Args:
+        parser: of the command.
+        episodes: played by default.
+    """
+    parser.add_argument(
+        "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
+    )
+    parser.add_argument(
+        "-n", "--episodes", type=int, default=episodes, metavar="N", help=f"episodes (default: {episodes})"
+    )
+    parser.add_argument(
+        "-s", "--seed", type=int, default=0, metavar="SEED", help="seed of the start states (default: 0)"
+    )
+    parser.add_argument(
+        "--stochastic", action="store_true", help="sample the actions; without it, take the most likely ones"
+    )
+    parser.add_argument(
+        "-c", "--config", metavar="FILE", help="the config file of the run, if it names classes of your own"
+    )
+    add_import(parser)
+
+
+def trusted_modules(args: argparse.Namespace) -> list[str]:
+    """Returns the modules that the arguments of :func:`add_player_options` name, after checking these.
+
+    Raises:
+        ConfigError: if the number of episodes or the seed is out of range, or the config has a fault.
+    """
+    if args.episodes < 1:
+        raise ConfigError(f"-n: expected at least 1 episode, got {args.episodes}")
+    if args.seed < 0:
+        raise ConfigError(f"-s: expected a seed of at least 0, got {args.seed}")
+    of_config = compile_file(args.config, {}).modules() if args.config else []
+    return [*args.modules, *of_config]
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds ``--json`` for commands that otherwise print a table."""
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

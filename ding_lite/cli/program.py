@@ -24,7 +24,7 @@ from ding_lite.cli.signals import Signals
 from ding_lite.errors import ConfigError, DingLiteError
 
 # In the order of the help; each is the module of its name in this folder.
-COMMANDS = ("train", "eval", "plot", "config", "list", "check-env", "profile", "import")
+COMMANDS = ("train", "eval", "play", "plot", "config", "list", "check-env", "profile", "import")
 
 DESCRIPTION = """\
 Trains agents with PPO and PPG, evaluates them, and draws learning curves.
@@ -56,7 +56,8 @@ runs:
 
 exit codes:
   0  success                          4  a loss or gradient that is not finite
-  2  a fault in arguments or config   5  a fault in a checkpoint
+  2  a fault in arguments, config     5  a fault in a checkpoint
+     or a hook
   3  a fault in an environment        130, 143  ended by Ctrl-C, by SIGTERM
 """
 

@@ -17,7 +17,7 @@ from typing import Any
 from easydict import EasyDict
 
 from ding_lite.config.files import file_name, find_config, parse_overrides, read_config
-from ding_lite.config.registry import POLICY_REGISTRY, modules_of
+from ding_lite.config.registry import POLICY_REGISTRY, as_choice, modules_of, name_of
 from ding_lite.config.schema import as_schema, check, default_values, leaves
 from ding_lite.config.sections import RUN_CONFIG, cross_checks, schema_of
 from ding_lite.errors import CheckpointError, ConfigError
@@ -86,11 +86,11 @@ def compile_config(
     key_faults = list(_key_faults(user))
     if key_faults:
         raise _error(origin, key_faults)
-    _expand_manager(user)
+    _expand_short_forms(user)
     user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
     for path, value in (overrides or {}).items():
         _set(user, path, value)
-        _expand_manager(user)  # so that an override env.manager.autoreset=... can follow env.manager=base
+        _expand_short_forms(user)  # an override env.manager.autoreset=... can follow env.manager=base
         user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
         user_sources[path] = COMMAND_LINE
     origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
@@ -124,11 +124,28 @@ def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, 
     return content["config"], dict(content["source"])
 
 
-def _expand_manager(user: dict[str, Any]) -> None:
-    """Replaces the short form ``manager="base"`` by ``manager=dict(type="base")``, in place."""
-    env = user.get("env")
+def _expand_short_forms(user: dict[str, Any]) -> None:
+    """Replaces short forms, in place.
+
+    * ``env.manager="base"`` becomes ``{"type": "base"}``.
+    * ``logger.trackers="wandb"`` and ``hooks="my_hook"`` become lists.
+    * ``logger.tensorboard=False``, a key of earlier versions, takes "tensorboard" out of ``logger.trackers``.
+    """
+    env, logger = user.get("env"), user.get("logger")
     if isinstance(env, dict) and isinstance(env.get("manager"), str):
         env["manager"] = {"type": env["manager"]}
+    if isinstance(user.get("hooks"), str):
+        user["hooks"] = [user["hooks"]]
+    if not isinstance(logger, dict):
+        return
+    if isinstance(logger.get("trackers"), str):
+        logger["trackers"] = [logger["trackers"]]
+    if isinstance(logger.get("tensorboard"), bool):
+        wanted = logger.pop("tensorboard")
+        trackers = logger.get("trackers", RUN_CONFIG["logger"]["trackers"].default)
+        if isinstance(trackers, list) and wanted != ("tensorboard" in trackers):
+            others = [tracker for tracker in trackers if tracker != "tensorboard"]
+            logger["trackers"] = [*others, "tensorboard"] if wanted else others
 
 
 def _error(origin: str, faults: list[str]) -> ConfigError:
@@ -157,22 +174,14 @@ def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
         learn["compile"] = _planned_compile(values)
         source["policy.learn.compile"] = PLANNED_STEPS
     if not values["exp_name"]:
-        kind = values["env"]["env_id"] or _name_of(values["env"]["type"])
-        values["exp_name"] = file_name(f"{kind}_{_name_of(values['policy']['type'])}")
+        kind = values["env"]["env_id"] or name_of(values["env"]["type"])
+        values["exp_name"] = file_name(f"{kind}_{name_of(values['policy']['type'])}")
         source["exp_name"] = "env and policy"
 
 
 def _planned_compile(values: Mapping[str, Any]) -> Any:
     """Returns the value that ``policy.learn.compile="auto"`` stands for in this run."""
     return POLICY_REGISTRY.get(values["policy"]["type"]).planned_compile(values)
-
-
-def _name_of(kind: Any) -> str:
-    """Returns a registered name unchanged, and a class or another callable as "package.module:Name"."""
-    if isinstance(kind, str):
-        return kind
-    named = kind if hasattr(kind, "__qualname__") else type(kind)  # a functools.partial has no name
-    return f"{named.__module__}:{named.__qualname__}"
 
 
 def plain(value: Any) -> Any:
@@ -185,7 +194,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(v) for v in value]
     if callable(value):
-        return _name_of(value)
+        return name_of(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
 
 
@@ -203,8 +212,9 @@ def foreign_modules(values: Mapping[str, Any]) -> list[str]:
     Building the run imports them.
     """
     env = values["env"]
-    wrappers = [w["type"] if isinstance(w, Mapping) else w for w in env["wrappers"]]
-    return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *wrappers])
+    items = [*env["wrappers"], *values.get("hooks", []), *values["logger"].get("trackers", [])]
+    choices = [as_choice(item).get("type") for item in items]
+    return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *choices])
 
 
 def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:

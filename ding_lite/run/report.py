@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,14 @@ def env_name(cfg: Any) -> Any:
     return cfg.env.env_id or plain(cfg.env.type)
 
 
-def import_option(policy: Policy, config: Config) -> str:
-    """Returns the ``--import`` options by which the command line finds the user's own classes, or ""."""
-    classes = (type(policy), type(policy.model))
+def import_option(policy: Policy, config: Config, others: Sequence[type] = ()) -> str:
+    """Returns the ``--import`` options by which the command line finds the user's own classes, or "".
+
+    Args:
+        policy, config: of the run.
+        others: classes of the run, such as its hooks, that the config may name by registered names.
+    """
+    classes = (type(policy), type(policy.model), *others)
     modules = {cls.__module__ for cls in classes if not cls.__module__.startswith("ding_lite.")}
     modules |= set(config.modules())
     return "".join(f" --import {_importable(name)}" for name in sorted(modules))
