@@ -21,6 +21,7 @@ class BuildWithConfigs(build_py):
 
 
 EXTRAS = {
+    "aim": ["aim>=3.28"],
     "atari": ["ale-py>=0.11", "opencv-python-headless>=4.10"],
     "box2d": ["gymnasium[box2d]"],
     "envpool": ["envpool>=1.2"],

@@ -57,10 +57,14 @@ def _recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, inde
 
 
 @contextlib.contextmanager
-def no_screen() -> Iterator[None]:
-    """Lets SDL, which draws many environments, open no window within the block."""
+def sdl_driver(name: str) -> Iterator[None]:
+    """Lets SDL, which draws many environments, use a driver within the block, if the user has chosen none.
+
+    Args:
+        name: "dummy" needs no screen.
+    """
     before = os.environ.get("SDL_VIDEODRIVER")
-    os.environ["SDL_VIDEODRIVER"] = before or "dummy"
+    os.environ["SDL_VIDEODRIVER"] = before or name
     try:
         yield
     finally:
@@ -117,7 +121,7 @@ class Camera:
         file = folder / f"step_{progress.env_step}.mp4"
         try:
             folder.mkdir(exist_ok=True)
-            with no_screen(), tempfile.TemporaryDirectory(dir=folder) as temporary:
+            with sdl_driver("dummy"), tempfile.TemporaryDirectory(dir=folder) as temporary:
                 envs = recording_env(self._env_cfg, Path(temporary), 1, self._seed)
                 with contextlib.closing(envs):
                     Evaluator(envs, mode, 1, self._env_cfg.max_eval_steps).evaluate(

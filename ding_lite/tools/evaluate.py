@@ -19,12 +19,12 @@ from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.transition import Episode
-from ding_lite.errors import ConfigError, EnvError
+from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.atomic_files import replacing
 from ding_lite.run.checkpoint import find_checkpoint, load_checkpoint
 from ding_lite.run.load import policy_from_state
 from ding_lite.run.resume import config_of_checkpoint
-from ding_lite.run.video import no_screen, recording_env
+from ding_lite.run.video import recording_env, sdl_driver
 
 
 class Player(NamedTuple):
@@ -87,7 +87,7 @@ def evaluate_checkpoint(
     """
     player = load_player(run, stochastic=stochastic, trust=trust)
     played: list[Episode] = []
-    with contextlib.nullcontext() if video is None else no_screen():
+    with contextlib.nullcontext() if video is None else sdl_driver("dummy"):
         if video is None:
             num_envs = min(player.env_cfg["evaluator_env_num"], episodes)
             envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
@@ -164,7 +164,8 @@ def play_checkpoint(
         EnvError: if the environment cannot be made, or opens no window.
     """
     advice = f"For a video instead: ding-lite eval {run} -n {episodes} --video videos"
-    if not has_display():
+    driver = screen_driver()
+    if driver is None:
         raise ConfigError(f"there is no display to open a window on (DISPLAY is not set). {advice}")
     player = load_player(run, stochastic=stochastic, trust=trust)
 
@@ -176,16 +177,25 @@ def play_checkpoint(
         if fps is not None:
             env.unwrapped.metadata = {**env.unwrapped.metadata, "render_fps": fps}
             env = Paced(env, fps)
+        try:
+            env.reset()  # opens the window
+        except FOREIGN as error:
+            raise EnvError(f"the environment opens no window: {error_text(error)}. {advice}") from error
         return gym.wrappers.TimeLimit(env, player.env_cfg["max_eval_steps"])
 
-    envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
-    with contextlib.closing(envs):
-        evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
-        return player.checkpoint, evaluator.evaluate("command", on_episode=on_episode)
+    with sdl_driver(driver) if driver else contextlib.nullcontext():
+        envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
+        with contextlib.closing(envs):
+            evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
+            return player.checkpoint, evaluator.evaluate("command", on_episode=on_episode)
 
 
-def has_display() -> bool:
-    """Returns whether this process can open windows; on systems other than Linux it is assumed to."""
-    if not sys.platform.startswith("linux"):
-        return True
-    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"))
+def screen_driver() -> str | None:
+    """Returns SDL's driver for the display of this process, "" for its default, or None without a display.
+
+    With its default on Linux, SDL would draw on no screen if it cannot open the display.
+    """
+    if not sys.platform.startswith("linux") or os.environ.get("SDL_VIDEODRIVER"):
+        return ""
+    drivers = (("DISPLAY", "x11"), ("WAYLAND_DISPLAY", "wayland"))
+    return next((driver for variable, driver in drivers if os.environ.get(variable)), None)

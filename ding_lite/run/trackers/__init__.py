@@ -4,9 +4,10 @@
 behind them are imported when a run uses them.
 """
 
+from ding_lite.run.trackers.aim import AimTracker
 from ding_lite.run.trackers.mlflow import MlflowTracker
 from ding_lite.run.trackers.tensorboard import TensorboardTracker
 from ding_lite.run.trackers.tracker import TrackedRun, Tracker
 from ding_lite.run.trackers.wandb import WandbTracker
 
-__all__ = ["MlflowTracker", "TensorboardTracker", "TrackedRun", "Tracker", "WandbTracker"]
+__all__ = ["AimTracker", "MlflowTracker", "TensorboardTracker", "TrackedRun", "Tracker", "WandbTracker"]
