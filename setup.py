@@ -26,12 +26,14 @@ class BuildWithData(build_py):
 
 
 EXTRAS = {
+    "aim": ["aim>=3.28"],
     "atari": ["ale-py>=0.11", "opencv-python-headless>=4.10"],
     "box2d": ["gymnasium[box2d]"],
     "envpool": ["envpool>=1.2"],
     "export": ["onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"],
     "minatar": ["minatar>=1.0.15"],  # its own needs are for its display; --no-deps does as well
     "minigrid": ["minigrid>=3.0"],
+    "mlflow": ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"],  # its web page needs mlflow itself
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
     "completion": ["shtab>=1.7"],
@@ -39,6 +41,7 @@ EXTRAS = {
     "ray": ["ray>=2.60"],
     "sweep": ["matplotlib>=3.8", "optuna>=5"],
     "video": ["gymnasium[classic-control]", "moviepy>=2"],
+    "wandb": ["wandb>=0.19.10"],
 }
 TESTED = ("atari", "box2d", "minatar", "minigrid", "mujoco", "plot", "sweep", "video")
 TEST = [

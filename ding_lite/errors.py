@@ -10,6 +10,7 @@
   x NumericsError          4   a loss or a gradient that is not finite
   x CheckpointError        5   a file that is not a checkpoint, or belongs to another run
   x RankError              1   another process of a data-parallel run has ended
+  x HookError              2   a hook of the user that raised an error
   x ContractError          2   a registered policy or model that breaks its base class's contract
 """
 
@@ -55,6 +56,12 @@ class RegistryError(DingLiteError, LookupError):
 
 class ContractError(DingLiteError, TypeError):
     """Raised when a registered class breaks the contract of its base class."""
+
+    exit_code = 2
+
+
+class HookError(DingLiteError, RuntimeError):
+    """Raised when a hook of the user raises an error; the message names the hook."""
 
     exit_code = 2
 

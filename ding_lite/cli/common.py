@@ -79,6 +79,40 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
+    """Adds the options of commands that play episodes with a checkpoint.
+
+    Args:
+        parser: of the command.
+        episodes: played by default.
+    """
+    parser.add_argument(
+        "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
+    )
+    parser.add_argument(
+        "-n", "--episodes", type=int, default=episodes, metavar="N", help=f"episodes (default: {episodes})"
+    )
+    parser.add_argument(
+        "-s", "--seed", type=int, default=0, metavar="SEED", help="seed of the start states (default: 0)"
+    )
+    parser.add_argument(
+        "--stochastic", action="store_true", help="sample the actions; without it, take the most likely ones"
+    )
+    add_trust(parser)
+
+
+def check_player_options(args: argparse.Namespace) -> None:
+    """Checks the arguments of :func:`add_player_options`.
+
+    Raises:
+        ConfigError: if the number of episodes or the seed is out of range.
+    """
+    if args.episodes < 1:
+        raise ConfigError(f"-n: expected at least 1 episode, got {args.episodes}")
+    if args.seed < 0:
+        raise ConfigError(f"-s: expected a seed of at least 0, got {args.seed}")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds ``--json`` for commands that otherwise print a table."""
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import add_json, add_trust, trusted_modules
-from ding_lite.errors import ConfigError
+from ding_lite.cli.common import add_json, add_player_options, check_player_options, trusted_modules
 
 if TYPE_CHECKING:
     from ding_lite.data.evaluation import Evaluation
@@ -24,6 +23,7 @@ examples:
   ding-lite eval runs/cartpole_ppo                     16 episodes with the best checkpoint
   ding-lite eval runs/cartpole_ppo/ckpt/last -n 100    100 episodes with the last checkpoint
   ding-lite eval runs/cartpole_ppo --video videos      record the episodes as videos/*.mp4
+  ding-lite eval runs/cartpole_ppo --episodes-csv e.csv  one row per episode
   ding-lite eval runs/my_run --import my_policies      a run whose policy is in my_policies.py
 """
 PRELOAD = ("ding_lite.tools.evaluate",)
@@ -31,35 +31,28 @@ PRELOAD = ("ding_lite.tools.evaluate",)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite eval``."""
-    parser.add_argument(
-        "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
-    )
-    parser.add_argument("-n", "--episodes", type=int, default=16, metavar="N", help="episodes (default: 16)")
-    parser.add_argument(
-        "-s", "--seed", type=int, default=0, metavar="SEED", help="seed of the start states (default: 0)"
-    )
-    parser.add_argument(
-        "--stochastic", action="store_true", help="sample the actions; without it, take the most likely ones"
-    )
+    add_player_options(parser, episodes=16)
     parser.add_argument("--video", metavar="DIR", help="record the episodes as mp4 files in this folder")
+    parser.add_argument(
+        "--episodes-csv",
+        metavar="FILE",
+        help="write one row per episode: seed, env, episode, return, length, cut, and env.info_keys",
+    )
     add_json(parser)
-    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints the result."""
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
-    if args.episodes < 1:
-        raise ConfigError(f"-n: expected at least 1 episode, got {args.episodes}")
-    if args.seed < 0:
-        raise ConfigError(f"-s: expected a seed of at least 0, got {args.seed}")
+    check_player_options(args)
     checkpoint, evaluation = evaluate_checkpoint(
         Path(args.run),
         episodes=args.episodes,
         seed=args.seed,
         stochastic=args.stochastic,
         video=Path(args.video) if args.video else None,
+        episodes_csv=Path(args.episodes_csv) if args.episodes_csv else None,
         trust=trusted_modules(args),
     )
     report = {

@@ -14,8 +14,9 @@ Lists the names that a config or the command line can use, with a line about eac
 
 policies   key policy.type                 envs       key env.type
 models     key policy.model.type           wrappers   key env.wrappers
-encoders   key policy.model.encoder        configs    option -c
-intrinsic  key policy.intrinsic.type
+encoders   key policy.model.encoder        trackers   key logger.trackers
+intrinsic  key policy.intrinsic.type       hooks      key hooks
+configs    option -c
 """
 EXAMPLES = """\
 examples:
@@ -24,7 +25,7 @@ examples:
   ding-lite list               everything
   ding-lite list policies --import my_policy.py    yours among them
 """
-LISTS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "configs")
+LISTS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "trackers", "hooks", "configs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +58,8 @@ def entries(kind: str) -> list[tuple[str, str]]:
         "intrinsic": registries.INTRINSIC_REGISTRY,
         "envs": registries.ENV_REGISTRY,
         "wrappers": registries.WRAPPER_REGISTRY,
+        "trackers": registries.TRACKER_REGISTRY,
+        "hooks": registries.HOOK_REGISTRY,
     }[kind]
     return [(name, _first_line(registry.get(name).__doc__)) for name in registry.names()]
 

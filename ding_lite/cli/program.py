@@ -26,7 +26,7 @@ from ding_lite.errors import ConfigError, DingLiteError
 
 # In the order of the help; each is the module of its name in this folder.
 COMMANDS = (
-    *("train", "sweep", "eval", "runs", "plot", "compare", "config", "list", "new"),
+    *("train", "sweep", "eval", "play", "runs", "plot", "compare", "config", "list", "new"),
     *("check-env", "profile", "import", "export"),
 )
 
@@ -65,7 +65,8 @@ runs:
 
 exit codes:
   0  success                          4  a loss or gradient that is not finite
-  2  a fault in arguments or config   5  a fault in a checkpoint
+  2  a fault in arguments, config     5  a fault in a checkpoint
+     or a hook
   3  a fault in an environment        130, 143  ended by Ctrl-C, by SIGTERM
 """
 

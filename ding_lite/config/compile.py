@@ -28,11 +28,15 @@ from ding_lite.config.files import (
 from ding_lite.config.registry import (
     ENCODER_REGISTRY,
     ENV_REGISTRY,
+    HOOK_REGISTRY,
     INTRINSIC_REGISTRY,
     MODEL_REGISTRY,
     POLICY_REGISTRY,
+    TRACKER_REGISTRY,
     WRAPPER_REGISTRY,
+    as_choice,
     modules_of,
+    name_of,
 )
 from ding_lite.config.schema import as_schema, check, default_values, leaves, without_numpy
 from ding_lite.config.sections import RUN_CONFIG, cross_checks, schema_of
@@ -124,11 +128,11 @@ def compile_config(
     key_faults = list(_key_faults(user))
     if key_faults:
         raise _error(origin, key_faults)
-    _expand_manager(user)
+    _expand_short_forms(user)
     user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
     for path, value in (overrides or {}).items():
         _set(user, path, value)
-        _expand_manager(user)  # so that an override env.manager.autoreset=... can follow env.manager=base
+        _expand_short_forms(user)  # an override env.manager.autoreset=... can follow env.manager=base
         user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
         user_sources[path] = COMMAND_LINE
     origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
@@ -162,11 +166,28 @@ def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, 
     return content["config"], dict(content["source"])
 
 
-def _expand_manager(user: dict[str, Any]) -> None:
-    """Replaces the short form ``manager="base"`` by ``manager=dict(type="base")``, in place."""
-    env = user.get("env")
+def _expand_short_forms(user: dict[str, Any]) -> None:
+    """Replaces short forms, in place.
+
+    * ``env.manager="base"`` becomes ``{"type": "base"}``.
+    * ``logger.trackers="wandb"`` and ``hooks="my_hook"`` become lists.
+    * ``logger.tensorboard=False``, a key of earlier versions, takes "tensorboard" out of ``logger.trackers``.
+    """
+    env, logger = user.get("env"), user.get("logger")
     if isinstance(env, dict) and isinstance(env.get("manager"), str):
         env["manager"] = {"type": env["manager"]}
+    if isinstance(user.get("hooks"), str):
+        user["hooks"] = [user["hooks"]]
+    if not isinstance(logger, dict):
+        return
+    if isinstance(logger.get("trackers"), str):
+        logger["trackers"] = [logger["trackers"]]
+    if isinstance(logger.get("tensorboard"), bool):
+        wanted = logger.pop("tensorboard")
+        trackers = logger.get("trackers", RUN_CONFIG["logger"]["trackers"].default)
+        if isinstance(trackers, list) and wanted != ("tensorboard" in trackers):
+            others = [tracker for tracker in trackers if tracker != "tensorboard"]
+            logger["trackers"] = [*others, "tensorboard"] if wanted else others
 
 
 def _error(origin: str, faults: list[str]) -> ConfigError:
@@ -198,22 +219,14 @@ def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
         learn["compile"] = _planned_compile(values)
         source["policy.learn.compile"] = PLANNED_STEPS
     if not values["exp_name"]:
-        kind = values["env"]["env_id"] or _name_of(values["env"]["type"])
-        values["exp_name"] = file_name(f"{kind}_{_name_of(values['policy']['type'])}")
+        kind = values["env"]["env_id"] or name_of(values["env"]["type"])
+        values["exp_name"] = file_name(f"{kind}_{name_of(values['policy']['type'])}")
         source["exp_name"] = "env and policy"
 
 
 def _planned_compile(values: Mapping[str, Any]) -> Any:
     """Returns the value that ``policy.learn.compile="auto"`` stands for in this run."""
     return POLICY_REGISTRY.get(values["policy"]["type"]).planned_compile(values)
-
-
-def _name_of(kind: Any) -> str:
-    """Returns a registered name unchanged, and a class or another callable as "package.module:Name"."""
-    if isinstance(kind, str):
-        return kind
-    named = kind if hasattr(kind, "__qualname__") else type(kind)  # a functools.partial has no name
-    return f"{named.__module__}:{named.__qualname__}"
 
 
 def plain(value: Any) -> Any:
@@ -227,7 +240,7 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     value = without_numpy(value)
     if callable(value):
-        return _name_of(value)
+        return name_of(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
 
 
@@ -245,8 +258,13 @@ def foreign_modules(values: Mapping[str, Any]) -> list[str]:
     Building the run imports them.
     """
     env = values["env"]
-    wrappers = [w["type"] if isinstance(w, Mapping) else w for w in env["wrappers"]]
-    return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *wrappers])
+    items = [*env["wrappers"], *values.get("hooks", []), *values["logger"].get("trackers", [])]
+    return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *_types(items)])
+
+
+def _types(items: Sequence[Any]) -> list[Any]:
+    """Returns the names in a list of entries, such as ``env.wrappers``."""
+    return [as_choice(item).get("type") for item in items]
 
 
 def registered_classes(values: Mapping[str, Any]) -> list[Any]:
@@ -254,14 +272,16 @@ def registered_classes(values: Mapping[str, Any]) -> list[Any]:
     policy, env = values["policy"], values["env"]
     encoder = policy["model"].get("encoder")
     texts = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
-    wrappers = [w["type"] if isinstance(w, Mapping) else w for w in env["wrappers"]]
+    logger = values["logger"]
     named = (
         (POLICY_REGISTRY, [policy["type"]]),
         (MODEL_REGISTRY, [policy["model"]["type"]]),
         (ENCODER_REGISTRY, texts),
         (INTRINSIC_REGISTRY, [policy.get("intrinsic", {}).get("type")]),
         (ENV_REGISTRY, [env["type"]]),
-        (WRAPPER_REGISTRY, wrappers),
+        (WRAPPER_REGISTRY, _types(env["wrappers"])),
+        (HOOK_REGISTRY, _types(values.get("hooks", []))),
+        (TRACKER_REGISTRY, _types(logger.get("trackers", []))),
     )
     return [
         registry.get(name)

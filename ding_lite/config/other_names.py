@@ -95,11 +95,16 @@ SYNONYMS = {
     "save_interval": "checkpoint.freq",
     "save_trainer_interval": "checkpoint.freq",
     "log_interval": "logger.freq",
-    "tensorboard_log": "logger.tensorboard",
+    "tensorboard_log": "logger.trackers",
     "tb_log_name": "exp_name",
-    "track": "trackers",
-    "wandb_project_name": "trackers",
-    "wandb_entity": "trackers",
+    "track": "logger.trackers",
+    "loggers": "logger.trackers",
+    "wandb": "logger.trackers",
+    "mlflow": "logger.trackers",
+    "wandb_project_name": "logger.trackers",
+    "wandb_entity": "logger.trackers",
+    "callback": "hooks",
+    "callbacks": "hooks",
     "policy_device": "policy.device",
     # Networks.
     "net_arch": "encoder_hidden_size_list",
@@ -178,7 +183,6 @@ _SAVED = "every run saves ckpt/last and ckpt/best; checkpoint.freq and checkpoin
 _ADAM = "the optimiser is Adam; policy.learn.learning_rate and policy.learn.adam_eps are its settings"
 _SEPARATE = "policy.model.share_encoder=False gives the value network an encoder and a memory of its own"
 _VIDEO = "`ding-lite eval RUN --video DIR` records episodes, and env.wrappers=['record'] those of training"
-_TRACKERS = "metrics.csv and tb/ in a run's folder have every metric"
 _INTRINSIC = "set policy.intrinsic.type='rnd'; its keys are then beside it: weight, discount_factor, ..."
 
 # Words for what is decided here, or set by something other than a key.
@@ -187,8 +191,6 @@ ADVICE = {
     "sde_sample_freq": _NO_GSDE,
     "use_expln": _NO_GSDE,
     "full_std": _NO_GSDE,
-    "callback": _OWN_LOOP,
-    "callbacks": _OWN_LOOP,
     "callback_on_new_best": _OWN_LOOP,
     "callback_after_eval": _OWN_LOOP,
     "save_path": _SAVED,
@@ -206,9 +208,6 @@ ADVICE = {
     "separate_losses": _SEPARATE,
     "capture_video": _VIDEO,
     "render": _VIDEO,
-    "track": _TRACKERS,
-    "wandb_project_name": _TRACKERS,
-    "wandb_entity": _TRACKERS,
     "int_coef": _INTRINSIC,
     "ext_coef": _INTRINSIC,
     "int_gamma": _INTRINSIC,

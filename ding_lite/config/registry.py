@@ -31,11 +31,19 @@ class Registry:
         noun: the kind of the entries, for messages: "policy".
         modules: modules of the library that register entries. They are imported at the first lookup.
         base: the base class of all entries, as "package.module:Name".
+        given: number of the first arguments of an entry that the library passes; the config has the others.
     """
 
-    def __init__(self, noun: str, modules: tuple[str, ...] = (), base: str = "builtins:object") -> None:
+    def __init__(
+        self,
+        noun: str,
+        modules: tuple[str, ...] = (),
+        base: str = "builtins:object",
+        given: int = 1,
+    ) -> None:
         self.noun = noun
         self._base = base
+        self._given = given
         self._modules = modules
         self._library_prefixes = tuple(f"{module}." for module in modules)
         self._entries: dict[str, Any] = {}
@@ -100,6 +108,23 @@ class Registry:
             "(--import MODULE)."
         )
 
+    def get_class(self, name: Any) -> Any:
+        """Returns an entry that is a subclass of the base class.
+
+        Args:
+            name: as for :meth:`get`.
+
+        Raises:
+            RegistryError: if the name is unknown, or names something else.
+        """
+        cls = self.get(name)
+        if not (isinstance(cls, type) and issubclass(cls, self.base)):
+            raise RegistryError(
+                f"expected a registered name ({', '.join(self.names())}), 'package.module:Name' or a "
+                f"subclass of {self.base.__name__}, got {name!r}"
+            )
+        return cls
+
     def closest(self, name: Any) -> str | None:
         """Returns the registered name that is closest to ``name``, or None if none is close."""
         text = "" if ":" in str(name) else str(name)
@@ -117,7 +142,7 @@ class Registry:
             if isinstance(kind, str) and ":" in kind:
                 return []
             try:
-                schema = arguments_of(self.get(kind))
+                schema = arguments_of(self.get(kind), self._given)
             except RegistryError as error:
                 return [f"{path}: {error}"]
             if schema is None:
@@ -125,6 +150,19 @@ class Registry:
             accepted |= schema
         _, faults = check(arguments, accepted, path)
         return faults
+
+    def item_faults(self, items: Sequence[Any], path: str) -> list[str]:
+        """Returns the faults of a list of entries at ``path``, one message each.
+
+        Args:
+            items: each a name, "package.module:Name", a class or function, or ``{"type": ..., **arguments}``.
+            path: of the list.
+        """
+        return [
+            fault
+            for i, item in enumerate(items)
+            for fault in self.choice_faults({"type": None, **as_choice(item)}, f"{path}[{i}]")
+        ]
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted."""
@@ -195,6 +233,27 @@ def _place(entry: Any) -> str:
     return f"{entry.__module__}.{entry.__qualname__} ({file}:{line})"
 
 
+def as_choice(item: Any) -> dict[str, Any]:
+    """Returns an item of a list of entries as ``{"type": ..., **arguments}``."""
+    return dict(item) if isinstance(item, Mapping) else {"type": item}
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """Returns the names, with a number after each repetition: ["a", "b", "a 2"]."""
+    return [
+        name if (count := names[: i + 1].count(name)) == 1 else f"{name} {count}"
+        for i, name in enumerate(names)
+    ]
+
+
+def name_of(kind: Any) -> str:
+    """Returns a registered name unchanged, and a class or another callable as "package.module:Name"."""
+    if isinstance(kind, str):
+        return kind
+    named = kind if hasattr(kind, "__qualname__") else type(kind)  # a functools.partial has no name
+    return f"{named.__module__}:{named.__qualname__}"
+
+
 def modules_of(names: Sequence[Any]) -> list[str]:
     """Returns the modules of those ``names`` that are import paths ("package.module:Name"), sorted."""
     paths = [name for name in names if isinstance(name, str) and ":" in name]
@@ -207,3 +266,5 @@ INTRINSIC_REGISTRY = Registry("intrinsic reward", ("ding_lite.models",), "ding_l
 ENCODER_REGISTRY = Registry("encoder", modules=("ding_lite.models",))
 ENV_REGISTRY = Registry("environment", modules=("ding_lite.envs",))
 WRAPPER_REGISTRY = Registry("wrapper", modules=("ding_lite.envs",))
+TRACKER_REGISTRY = Registry("tracker", ("ding_lite.run.trackers",), "ding_lite.run.trackers:Tracker")
+HOOK_REGISTRY = Registry("hook", ("ding_lite.run.hooks",), "ding_lite.run.hooks:Hook", given=0)

@@ -68,14 +68,14 @@ def as_schema(config: Mapping[str, Any]) -> Schema:
     return _overlay({}, config)
 
 
-def arguments_of(factory: Callable[..., Any]) -> Schema | None:
+def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
     """Returns the schema of the keyword arguments of ``factory``, or None if it accepts any.
 
-    The first parameter is left out, because the library passes it (a space or an environment). Arguments
-    without an entry in the ``config`` of the class accept any value.
+    The first parameters, ``given`` of them, are left out, because the library passes them (a space or an
+    environment). Arguments without an entry in the ``config`` of the class accept any value.
     """
     try:
-        parameters = list(inspect.signature(factory).parameters.values())[1:]
+        parameters = list(inspect.signature(factory).parameters.values())[given:]
     except ValueError:  # a built-in callable without a signature
         return None
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):

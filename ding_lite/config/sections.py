@@ -14,9 +14,11 @@ from typing import Any
 
 from ding_lite.config.registry import (
     ENV_REGISTRY,
+    HOOK_REGISTRY,
     INTRINSIC_REGISTRY,
     MODEL_REGISTRY,
     POLICY_REGISTRY,
+    TRACKER_REGISTRY,
     Registry,
     modules_of,
 )
@@ -56,9 +58,15 @@ RUN_CONFIG: dict[str, Any] = dict(
         keep=Key(3, low=1),  # number of the newest snapshots to keep
     ),
     logger=dict(
-        freq=Key(5_000, low=1),  # env steps between rows in TensorBoard (metrics.csv has every iteration)
-        tensorboard=True,  # write tb/ in the run's folder
+        # Where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or dicts
+        # {"type": ..., **arguments}. metrics.csv and episodes.csv are written with and without "csv".
+        trackers=Key(["csv", "tensorboard"], (list,), faults=TRACKER_REGISTRY.item_faults),
+        freq=Key(5_000, low=1),  # env steps between rows sent to trackers (metrics.csv has every iteration)
+        video_freq=Key(0, low=0),  # env steps between videos of an evaluation episode; 0: none
     ),
+    # Called before and after the run and each iteration: names (ding-lite list hooks),
+    # "package.module:Class", or dicts {"type": ..., **arguments}.
+    hooks=Key([], (list,), faults=HOOK_REGISTRY.item_faults),
 )
 
 
@@ -152,12 +160,7 @@ def _chosen(registry: Registry, kind: Any, path: str) -> tuple[Any, list[str]]:
     If the name is unknown, the class is that of the closest name, or None if no name is close.
     """
     try:
-        cls = registry.get(kind)
-        if not (isinstance(cls, type) and issubclass(cls, registry.base)):
-            raise RegistryError(
-                f"expected a registered name ({', '.join(registry.names())}), 'package.module:Name' or a "
-                f"subclass of {registry.base.__name__}, got {kind!r}"
-            )
+        cls = registry.get_class(kind)
     except RegistryError as error:
         closest = registry.closest(kind)
         return None if closest is None else registry.get(closest), [f"{path}: {error}"]

@@ -43,12 +43,18 @@ class Evaluator:
         self._env_indices = np.arange(envs.num_envs)
         self._bad_values_before = 0  # envs.bad_values when the evaluation began
 
-    def evaluate(self, *stream: str | int, on_step: Callable[[Tree], Any] | None = None) -> Evaluation:
+    def evaluate(
+        self,
+        *stream: str | int,
+        on_step: Callable[[Tree], Any] | None = None,
+        on_episode: Callable[[Episode], Any] | None = None,
+    ) -> Evaluation:
         """Plays one evaluation. The same ``stream`` gives the same initial states.
 
         Args:
             stream: name of the seeds, such as ``(iteration, attempt)``.
             on_step: called with the observations (B, ...) before each step.
+            on_episode: called with each episode of this rank that has ended, in the order they end.
 
         Raises:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
@@ -65,6 +71,8 @@ class Evaluator:
             for episode in self._play_round(mode, left, stream, round_number, on_step):
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
+                if on_episode is not None:
+                    on_episode(episode)
             round_number += 1
         own = [episode for of_env in results for episode in of_env]
         episodes = [episode for of_rank in self.ranks.from_all(own) for episode in of_rank]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from ding_lite.config.registry import ENV_REGISTRY
+from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY
 from ding_lite.config.schema import Key
 from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE
 from ding_lite.envs.in_process import InProcessVectorEnv
@@ -17,7 +17,7 @@ from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset, without_advice
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import ALL, VectorEnv
-from ding_lite.envs.wrappers import find_wrapper, wrap, wrapper_faults
+from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ CONFIG: dict[str, Any] = dict(
     kwargs={},
     # Outermost last: names (ding-lite list wrappers), "package.module:Wrapper", or dicts
     # {"type": ..., **arguments}.
-    wrappers=Key([], (list,), faults=wrapper_faults),
+    wrappers=Key([], (list,), faults=WRAPPER_REGISTRY.item_faults),
     # Number of environments that collect training data.
     collector_env_num=Key(8, low=1),
     # Number of environments that evaluations run in. With as many as episodes, an evaluation takes no longer

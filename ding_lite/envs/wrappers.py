@@ -18,7 +18,7 @@ Atari and for games with several lives are in ``envs.atari``, those that add to 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from gymnasium.wrappers import (
     TransformReward,
 )
 
-from ding_lite.config.registry import WRAPPER_REGISTRY
+from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
 from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.errors import ConfigError
 
@@ -67,26 +67,10 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
 
 def find_wrapper(wrapper: Any) -> tuple[str, Callable[..., gym.Env], dict[str, Any]]:
     """Returns the name of an item of ``env.wrappers`` for messages, the wrapper, and its arguments."""
-    arguments = _with_type(wrapper)
-    kind = arguments.pop("type")
+    arguments = as_choice(wrapper)
+    kind = arguments.pop("type", None)
     name = repr(kind) if isinstance(kind, str) else getattr(kind, "__name__", "a wrapper")
     return name, WRAPPER_REGISTRY.get(kind), arguments
-
-
-def wrapper_faults(wrappers: Sequence[Any], path: str) -> list[str]:
-    """Returns the faults of ``env.wrappers`` that need no environment to be found, one line each."""
-    return [
-        fault
-        for i, wrapper in enumerate(wrappers)
-        for fault in WRAPPER_REGISTRY.choice_faults(_with_type(wrapper), f"{path}[{i}]")
-    ]
-
-
-def _with_type(wrapper: Any) -> dict[str, Any]:
-    """Returns an item of ``env.wrappers`` as ``{"type": ..., **arguments}``."""
-    if isinstance(wrapper, Mapping):
-        return {"type": None, **wrapper}
-    return {"type": wrapper}
 
 
 @WRAPPER_REGISTRY.register("action_rescale")

@@ -2,8 +2,10 @@
 
 config.json   {config, source}             metrics.csv   one row per iteration
 log.txt       messages, with times         episodes.csv  one row per episode
-git.txt       commit and changes           tb/           for TensorBoard
-ckpt/         last, best, iteration_*      result.json   how the run ended
+git.txt       commit and changes           result.json   how the run ended
+ckpt/         last, best, iteration_*
+
+Trackers add tb/ and others, with trackers.json (run.trackers); logger.video_freq adds videos/.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ from typing import Any, TextIO
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.atomic_files import open_locked, replacing
-from ding_lite.run.tensorboard import EventFile
 
 OWNER_MARK = "  process "  # precedes the process that writes a log, in the lines of the log
 
@@ -203,9 +204,6 @@ class RunLogger:
     ) -> None:
         self.folder = folder
         self._log = log
-        options = config["config"]["logger"]
-        self.freq = options["freq"]
-        self._next_tensorboard = 0
         self.missing = ""
         try:
             self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
@@ -222,8 +220,6 @@ class RunLogger:
                 self.episodes.cut_after("env_step", resume_at)
             with replacing(folder / "config.json") as temporary:
                 temporary.write_text(json.dumps(config, indent=2) + "\n")
-            purge_step = None if resume_at is None else resume_at + 1
-            self._tensorboard = EventFile(folder / "tb", purge_step) if options["tensorboard"] else None
         except OSError as error:
             log.close()
             raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
@@ -266,23 +262,6 @@ class RunLogger:
                 f"run folder {self.folder} cannot be written to: {error}. Free some disk space, and continue "
                 f"from the last checkpoint, if there was one: --resume {self.folder}"
             ) from error
-        has_evaluation = any(name.startswith("eval/") for name in row)
-        if has_evaluation or env_step >= self._next_tensorboard:
-            self._next_tensorboard = env_step + self.freq
-            self._write_event(env_step, {name: x for name, x in row.items() if "/" in name})
-
-    def _write_event(self, env_step: int, row: Mapping[str, Any]) -> None:
-        """Writes a row for TensorBoard; the first failure is the last try, since metrics.csv has all rows."""
-        if self._tensorboard is None:
-            return
-        try:
-            self._tensorboard.write(env_step, row)
-        except OSError as error:
-            self.say(
-                f"WARNING: {self.folder / 'tb'} cannot be written: {error}; TensorBoard gets no more rows"
-            )
-            self._close(self._tensorboard)
-            self._tensorboard = None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, complete or not at all.
@@ -298,14 +277,9 @@ class RunLogger:
 
     def close(self) -> None:
         """Closes all files; a second call has no effect."""
-        for file in (self.metrics, self.episodes, self._log, self._tensorboard):
-            if file is not None:
-                self._close(file)
-
-    @staticmethod
-    def _close(file: Any) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a failed write was reported; or the file is closed
-            file.close()
+        for file in (self.metrics, self.episodes, self._log):
+            with contextlib.suppress(OSError, ValueError):  # a failed write was reported; or it is closed
+                file.close()
 
 
 def _with_null(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from ding_lite.run.checkpoint import CheckpointKeeper, checkpoints_of
 from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
 from ding_lite.run.folder import RunLogger, claim, new_run_folder
 from ding_lite.run.health import HealthCheck
+from ding_lite.run.hooks import Hooks
 from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors, refuse_misfit
 from ding_lite.run.progress import Progress
@@ -49,8 +50,11 @@ from ding_lite.run.resume import (
     versions,
 )
 from ding_lite.run.shares import share_of
+from ding_lite.run.trackers.tracker import TrackedRun
+from ding_lite.run.trackers.tracking import Tracking, check_trackers
+from ding_lite.run.video import Camera
 from ding_lite.run.warm_start import warm_start
-from ding_lite.trees import has_box
+from ding_lite.trees import Tree, has_box, map_tree
 
 
 class SerialPipeline:
@@ -88,6 +92,8 @@ class SerialPipeline:
         folder: folder of the run.
         checkpoints, logger: write to the folder. A thread writes the checkpoints that are due after an
             iteration; ``checkpoints.wait()`` waits for it.
+        hooks: code of the user that the run calls.
+        tracking: the trackers that the metrics are sent to.
         display: shows the progress.
         status: "running", "solved", "finished", "interrupted" or "failed".
         error: why the run was interrupted or failed; "" otherwise.
@@ -273,6 +279,7 @@ class SerialPipeline:
             f"Lower the sizes under policy.model, policy.collect.n_sample ({cfg.policy.collect.n_sample:,}) "
             f"or env.collector_env_num ({cfg.env.collector_env_num:,})"
         )
+        check_trackers(cfg.logger.trackers)
         with explained_memory_errors("building the run", memory_advice):
             envs, evaluator_envs = build_envs(cfg, own, env_setting, self.ranks, self._resources)
             if own_process:
@@ -284,6 +291,8 @@ class SerialPipeline:
             self.evaluator: Evaluator = build_evaluator(own, evaluator_envs, self.policy)
             self.scores = Scores(cfg.env.stop_value)
             self.progress = Progress()
+            self.hooks = Hooks(cfg.hooks)
+            self.camera = Camera(cfg, own_envs=env_setting is None)
             self.health = HealthCheck(
                 cfg.policy, cfg.max_env_step, has_box(envs.action_space), cfg.env.stop_value
             )
@@ -315,6 +324,7 @@ class SerialPipeline:
         saved = {**config, "spaces": spaces, "versions": versions()}
         self.checkpoints = CheckpointKeeper(self.folder, saved, **self.cfg.checkpoint)
         self.logger: RunLogger | None = None
+        self.tracking: Tracking | None = None  # as the logger, on rank 0 only
 
         def opened() -> None:
             assert log is not None
@@ -332,6 +342,9 @@ class SerialPipeline:
             self.say(self.logger.missing)
         if self.logger is not None:
             self.logger.write_owner()
+            run = TrackedRun(self.folder, config["config"], resume_at, identity={})
+            say = _log_and_show(self.logger, self.display)
+            self.tracking = Tracking(self.cfg.logger.trackers, self.cfg.logger.freq, run, say)
 
     def _connect_envs(self) -> None:
         """Lets the environments report to the log and the display.
@@ -363,6 +376,7 @@ class SerialPipeline:
         self._started = time.monotonic()
         self.status = "running"
         try:
+            self.hooks.call("before_run", self)
             while not (self.is_over() or self._is_stopped()):
                 self.step()
                 yield self.progress
@@ -403,6 +417,7 @@ class SerialPipeline:
 
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
+        self.hooks.call("before_iter", self)
         progress = self.progress
         began = time.perf_counter()
         rollout = self.collector.collect()
@@ -442,10 +457,13 @@ class SerialPipeline:
             try:
                 self._evaluate()
             except EnvError:  # the iteration is whole without its evaluation
-                self._write_row(episodes)
+                self._write_row(episodes, rollout)
                 raise
+        self.hooks.call("after_iter", self)
         # Before the save: every checkpoint has its row.
-        self._write_row(episodes)
+        self._write_row(episodes, rollout)
+        if self.camera.is_due(progress):
+            self.ranks.from_first(self._film)
         self._save_due()
         self.display.show(progress, self.cfg.max_env_step)
         return progress
@@ -460,7 +478,7 @@ class SerialPipeline:
         progress.metrics |= evaluation_metrics(progress.evaluation)
         progress.metrics["time/eval_s"] = time.perf_counter() - began
 
-    def _write_row(self, episodes: Sequence[Episode]) -> None:
+    def _write_row(self, episodes: Sequence[Episode], rollout: Tree) -> None:
         progress = self.progress
         row = {
             "env_step": progress.env_step,
@@ -470,11 +488,23 @@ class SerialPipeline:
             "time/wall_s": self.wall_time,
         }
 
+        def actions() -> Tree:
+            return map_tree(lambda leaf: leaf[rollout.valid].cpu().numpy(), rollout.action)
+
         def written() -> None:
             assert self.logger is not None
+            assert self.tracking is not None
             self.logger.write_iteration(progress.env_step, row, episodes)
+            self.tracking.write(progress.env_step, row, episodes, actions)
 
         self.ranks.from_first(written)
+
+    def _film(self) -> None:
+        """Records an evaluation episode and sends it to the trackers; on rank 0."""
+        assert self.tracking is not None
+        file = self.camera.film(self.folder / "videos", self.progress, self.policy.eval_mode, self.say)
+        if file is not None:
+            self.tracking.video(self.progress.env_step, "eval/episode", file)
 
     def _save_due(self) -> None:
         """Begins to save the checkpoints that are due, after the saves before are finished."""
@@ -520,6 +550,7 @@ class SerialPipeline:
             self.say(f"health, in this run: {finding}")
         if self.logger is not None:
             self.logger.say(self.summary())
+        self.hooks.call("after_run", self)
 
     def _fail(self, error: BaseException) -> None:
         """Writes the result of a run that an error ended.
@@ -565,18 +596,18 @@ class SerialPipeline:
             self.logger.say(warning)
 
     def _write_result(self) -> None:
-        if self.logger is None:
+        if self.logger is None or self.tracking is None:
             return
-        self.logger.write_result(
-            {
-                "status": self.status,
-                **results(self.cfg, self.progress, self.scores, self.wall_time),
-                "ranks": self.ranks.size,
-                "checkpoint": self.checkpoints.name_of("last"),
-                "best_checkpoint": self.checkpoints.name_of("best"),
-                "error": self.error or None,
-            }
-        )
+        result = {
+            "status": self.status,
+            **results(self.cfg, self.progress, self.scores, self.wall_time),
+            "ranks": self.ranks.size,
+            "checkpoint": self.checkpoints.name_of("last"),
+            "best_checkpoint": self.checkpoints.name_of("best"),
+            "error": self.error or None,
+        }
+        self.logger.write_result(result)
+        self.tracking.result(result)
 
     def summary(self) -> str:
         """Returns two lines: how the run ended, and the command to type next."""
@@ -608,6 +639,8 @@ class SerialPipeline:
         """
         self._resources.close()
         self.checkpoints.close()
+        if self.tracking is not None:
+            self.tracking.close()
         if self.logger is not None:
             self.logger.close()
 
@@ -634,6 +667,8 @@ class SerialPipeline:
         All ranks must call it. On rank 0 it has the states of all.
         """
         state = {name: part.state_dict() for name, part in self._stateful_parts().items()}
+        if of_hooks := self.hooks.state_dict():
+            state["hooks"] = of_hooks
         return gathered({**state, "clock": {"wall_time": self.wall_time}}, self.ranks)
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
@@ -661,6 +696,7 @@ class SerialPipeline:
                 raise CheckpointError(
                     f"the checkpoint's {name!r} does not fit: {type(error).__name__}: {error}"
                 ) from error
+        self.hooks.load_state_dict(state.get("hooks", {}))
         try:
             self._earlier_wall_time = float(state["clock"]["wall_time"])
         except (KeyError, TypeError, ValueError) as error:

@@ -43,6 +43,7 @@ EFFECTS = {
     "num_threads": WARNED,  # the order of summation changes
     "checkpoint": FREE,
     "logger": FREE,
+    "hooks": WARNED,  # they may change anything
     "env.evaluator_env_num": FREE,
     "env.n_evaluator_episode": FREE,
     "env.stop_value": FREE,

@@ -1,10 +1,13 @@
-"""Plays episodes with the policy of a checkpoint, and records them as videos if asked."""
+"""Plays episodes with the policy of a checkpoint: to evaluate it, to record videos, or to watch."""
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import csv
 import os
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +15,17 @@ import gymnasium as gym
 
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
-from ding_lite.envs.make import make_env, make_vector_env, missing_extra
-from ding_lite.errors import EnvError
+from ding_lite.envs.make import make_env, make_vector_env
+from ding_lite.envs.transition import Episode
+from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.policies.base import Policy
+from ding_lite.run.atomic_files import replacing
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_from_state
 from ding_lite.run.resume import config_of_checkpoint
+from ding_lite.run.video import recording_env, sdl_driver
 
 
 class Opened(NamedTuple):
@@ -53,6 +60,28 @@ def open_checkpoint(run: Path, trust: Sequence[str] = ()) -> Opened:
     return Opened(folder, config, policy, int(state["progress"]["env_step"]))
 
 
+class Player(NamedTuple):
+    """What plays: the policy of a checkpoint, and the environments of its run."""
+
+    checkpoint: Path
+    env_cfg: dict[str, Any]
+    mode: EvalMode
+
+
+def load_player(run: Path, *, stochastic: bool = False, trust: Sequence[str] = ()) -> Player:
+    """Returns the player of a checkpoint.
+
+    Args:
+        run, trust: as for :func:`open_checkpoint`.
+        stochastic: sample the actions; otherwise take the most likely ones.
+    """
+    opened = open_checkpoint(run, trust)
+    mode = opened.policy.eval_mode
+    if stochastic:
+        mode = mode._replace(forward=opened.policy.collect_mode.forward)
+    return Player(opened.folder, opened.config["env"], mode)
+
+
 def evaluate_checkpoint(
     run: Path,
     *,
@@ -60,6 +89,7 @@ def evaluate_checkpoint(
     seed: int = 0,
     stochastic: bool = False,
     video: Path | None = None,
+    episodes_csv: Path | None = None,
     trust: Sequence[str] = (),
 ) -> tuple[Path, Evaluation]:
     """Plays episodes with a trained policy, on the CPU, in the environments of its run.
@@ -70,6 +100,7 @@ def evaluate_checkpoint(
         seed: of the start states.
         stochastic: sample the actions; otherwise take the most likely ones.
         video: folder for one mp4 file per episode; the episodes are then played one after the other.
+        episodes_csv: file for one row per episode.
         trust: modules that the checkpoint's config may import.
 
     Returns:
@@ -78,39 +109,119 @@ def evaluate_checkpoint(
     Raises:
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
         EnvError: if the environments cannot be made, or cannot be recorded.
+        ConfigError: if ``episodes_csv`` cannot be written.
     """
-    folder, config, policy, _ = open_checkpoint(run, trust)
-    env_cfg = config["env"]
-    mode = policy.eval_mode
-    if stochastic:
-        mode = mode._replace(forward=policy.collect_mode.forward)
-    envs = _envs(env_cfg, episodes, seed, video)
+    player = load_player(run, stochastic=stochastic, trust=trust)
+    played: list[Episode] = []
+    with contextlib.nullcontext() if video is None else sdl_driver("dummy"):
+        if video is None:
+            num_envs = min(player.env_cfg["evaluator_env_num"], episodes)
+            envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
+        else:
+            envs = recording_env(player.env_cfg, video, episodes, seed)
+        with contextlib.closing(envs):
+            evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
+            evaluation = evaluator.evaluate("command", on_episode=played.append)
+    if episodes_csv is not None:
+        _write_episodes(episodes_csv, seed, played, player.env_cfg["info_keys"])
+    return player.checkpoint, evaluation
+
+
+def _write_episodes(file: Path, seed: int, episodes: Sequence[Episode], info_keys: Sequence[str]) -> None:
+    """Writes one row per episode, by environment, and for each environment in the order they were played."""
+    rows = []
+    number_of: dict[int, int] = {}
+    for episode in sorted(episodes, key=lambda played: played.env):  # a stable sort
+        number = number_of[episode.env] = number_of.get(episode.env, -1) + 1
+        place = {"seed": seed, "env": episode.env, "episode": number}
+        score = {"return": episode.episode_return, "length": episode.length, "cut": int(episode.cut)}
+        rows.append({**place, **score, **episode.info})
+    found = [name for name in info_keys if any(name in row for row in rows)]
+    columns = ["seed", "env", "episode", "return", "length", "cut", *found]
     try:
-        return folder, Evaluator(envs, mode, episodes, env_cfg["max_eval_steps"]).evaluate("command")
-    finally:
-        envs.close()
+        with replacing(file) as temporary, temporary.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        raise ConfigError(f"--episodes-csv {file} cannot be written: {error}") from error
 
 
-def _envs(env_cfg: dict[str, Any], episodes: int, seed: int, video: Path | None) -> Any:
-    if video is None:
-        num_envs = min(env_cfg["evaluator_env_num"], episodes)
-        return make_vector_env(env_cfg, num_envs, seed, evaluate=True)
-    make = functools.partial(_recording_env, env_cfg, video, episodes)
-    return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
+class Paced(gym.Wrapper):
+    """Waits after each step, so that an environment takes at most ``fps`` steps a second."""
+
+    def __init__(self, env: gym.Env, fps: float) -> None:
+        super().__init__(env)
+        self._seconds = 1 / fps
+        self._next = 0.0
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        now = time.monotonic()
+        time.sleep(max(0.0, self._next - now))
+        self._next = max(now, self._next) + self._seconds
+        return result
 
 
-def _recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, index: int) -> gym.Env:
-    """Makes an environment that records its first ``episodes`` episodes; it needs no screen.
+def play_checkpoint(
+    run: Path,
+    *,
+    episodes: int = 5,
+    seed: int = 0,
+    stochastic: bool = False,
+    fps: float | None = None,
+    trust: Sequence[str] = (),
+    on_episode: Callable[[Episode], Any] | None = None,
+) -> tuple[Path, Evaluation]:
+    """Plays episodes in a window.
 
     Args:
-        index: of the environment; unused, there is only one.
+        run, seed, stochastic, trust: as for :func:`evaluate_checkpoint`.
+        episodes: to play, one after the other.
+        fps: steps a second; None: as fast as the environment's own window is.
+        on_episode: called with each episode that has ended.
+
+    Returns:
+        the folder of the checkpoint, and the returns and lengths of the episodes.
+
+    Raises:
+        CheckpointError: as for :func:`evaluate_checkpoint`.
+        ConfigError: if there is no display.
+        EnvError: if the environment cannot be made, or opens no window.
     """
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
-    env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
-    try:
-        return gym.wrappers.RecordVideo(
-            env, str(folder), episode_trigger=lambda number: number < episodes, disable_logger=True
-        )
-    except gym.error.DependencyNotInstalled as error:
-        raise EnvError(f"--video: {error}.{missing_extra(error)}") from error
+    advice = f"For a video instead: ding-lite eval {run} -n {episodes} --video videos"
+    driver = screen_driver()
+    if driver is None:
+        raise ConfigError(f"there is no display to open a window on (DISPLAY is not set). {advice}")
+    player = load_player(run, stochastic=stochastic, trust=trust)
+
+    def make(index: int) -> gym.Env:
+        env = make_env(player.env_cfg, evaluate=True, render_mode="human")
+        if env.render_mode != "human":
+            modes = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
+            raise EnvError(f"the environment opens no window: it renders {modes}. {advice}")
+        if fps is not None:
+            env.unwrapped.metadata = {**env.unwrapped.metadata, "render_fps": fps}
+            env = Paced(env, fps)
+        try:
+            env.reset()  # opens the window
+        except FOREIGN as error:
+            raise EnvError(f"the environment opens no window: {error_text(error)}. {advice}") from error
+        return gym.wrappers.TimeLimit(env, player.env_cfg["max_eval_steps"])
+
+    with sdl_driver(driver) if driver else contextlib.nullcontext():
+        envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
+        with contextlib.closing(envs):
+            evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
+            return player.checkpoint, evaluator.evaluate("command", on_episode=on_episode)
+
+
+def screen_driver() -> str | None:
+    """Returns SDL's driver for the display of this process, "" for its default, or None without a display.
+
+    With its default on Linux, SDL would draw on no screen if it cannot open the display.
+    """
+    if not sys.platform.startswith("linux") or os.environ.get("SDL_VIDEODRIVER"):
+        return ""
+    drivers = (("DISPLAY", "x11"), ("WAYLAND_DISPLAY", "wayland"))
+    return next((driver for variable, driver in drivers if os.environ.get(variable)), None)

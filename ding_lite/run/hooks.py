@@ -1,0 +1,132 @@
+"""Hooks: code of the user that a run calls, for those who do not own the loop.
+
+A hook of your own::
+
+    class HalveLearningRate(Hook):
+        def __init__(self, every: int = 100) -> None:
+            self.every = every
+
+        def after_iter(self, pipeline):
+            if pipeline.progress.iteration % self.every == 0:
+                pipeline.policy.learning_rate /= 2
+
+A config names it as ``hooks=["my_module:HalveLearningRate"]``, as ``{"type": ..., "every": 50}``, or by the
+name that ``@HOOK_REGISTRY.register(name)`` gives it. A script that iterates over a SerialPipeline needs no
+hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ding_lite.config.registry import HOOK_REGISTRY, as_choice, name_of, numbered
+from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, HookError, error_text
+
+
+class Hook:
+    """Called by a run. A subclass overrides what it needs; each method does nothing.
+
+    Every method receives the :class:`~ding_lite.SerialPipeline`: its ``progress``, ``policy``, ``cfg``,
+    ``folder`` and ``say``. With several ranks, every rank calls its own hooks.
+
+    A hook whose state must survive an interruption defines ``state_dict()``, which returns a dict of plain
+    values and arrays, and ``load_state_dict(state)``. Hooks without them have no state.
+    """
+
+    def before_run(self, pipeline: Any) -> None:
+        """Called once before the first iteration, also of a resumed run."""
+
+    def before_iter(self, pipeline: Any) -> None:
+        """Called before each iteration."""
+
+    def after_iter(self, pipeline: Any) -> None:
+        """Called after each iteration, before its metrics are written and a checkpoint is saved.
+
+        ``pipeline.progress.metrics["my/metric"] = x`` adds a metric to the iteration's row.
+        ``pipeline.request_stop(reason)`` makes this iteration the last one.
+        """
+
+    def after_run(self, pipeline: Any) -> None:
+        """Called at the end of the run, when everything is saved; not if an error ends it.
+
+        ``pipeline.status`` says how it ended.
+        """
+
+
+class Hooks:
+    """The hooks of one run, called in the order of the config.
+
+    Args:
+        items: value of the key ``hooks``.
+
+    Raises:
+        RegistryError: if an item names no hook.
+        ConfigError: if a hook cannot be made of its arguments.
+    """
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._hooks: dict[str, Hook] = {}
+        choices = [as_choice(item) for item in items]
+        for name, choice in zip(numbered([name_of(c["type"]) for c in choices]), choices, strict=True):
+            cls = HOOK_REGISTRY.get_class(choice.pop("type"))
+            try:
+                self._hooks[name] = cls(**choice)
+            except FOREIGN as error:
+                raise ConfigError(f"hooks: {name!r} cannot be made: {error_text(error)}") from error
+
+    def classes(self) -> list[type]:
+        """Returns the classes of the hooks."""
+        return [type(hook) for hook in self._hooks.values()]
+
+    def call(self, method: str, pipeline: Any) -> None:
+        """Calls one method of every hook.
+
+        Raises:
+            HookError: naming the hook whose method raised an error.
+        """
+        for name, hook in self._hooks.items():
+            try:
+                getattr(hook, method)(pipeline)
+            except FOREIGN as error:
+                raise HookError(f"hook {name!r} failed in {method}: {error_text(error)}") from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the states of the hooks that have one, by their names."""
+        states = {}
+        for name, hook in self._hooks.items():
+            if hasattr(hook, "state_dict"):
+                try:
+                    states[name] = dict(hook.state_dict())
+                except FOREIGN as error:
+                    raise HookError(f"hook {name!r} failed in state_dict: {error_text(error)}") from error
+        return states
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the states of the hooks; a hook that was not part of the saved run begins anew.
+
+        Raises:
+            CheckpointError: naming the hook whose state does not fit.
+        """
+        for name, hook in self._hooks.items():
+            if name in state and hasattr(hook, "load_state_dict"):
+                try:
+                    hook.load_state_dict(state[name])
+                except FOREIGN as error:
+                    raise CheckpointError(
+                        f"the saved state of hook {name!r} does not fit: {error_text(error)}"
+                    ) from error
+
+
+@HOOK_REGISTRY.register("stop_file")
+class StopFile(Hook):
+    """Ends the run in order when the file `stop` appears in its folder, and removes the file."""
+
+    def __init__(self, name: str = "stop") -> None:
+        self.name = name
+
+    def after_iter(self, pipeline: Any) -> None:
+        file = pipeline.folder / self.name
+        if pipeline.ranks.is_first and file.exists():
+            file.unlink()
+            pipeline.request_stop(f"the file {file} appeared")

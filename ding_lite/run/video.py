@@ -1,0 +1,135 @@
+"""Videos of evaluation episodes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.modes import EvalMode
+from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.make import make_env, missing_extra
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
+from ding_lite.run.progress import Progress
+
+
+def recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed: int) -> InProcessVectorEnv:
+    """Returns a vector of one environment that records its first episodes; it needs no screen.
+
+    Args:
+        env_cfg: the complete section ``env``.
+        folder: for one file per episode, ``rl-video-episode-<number>.mp4``.
+        episodes: to record.
+        seed: of the start states.
+
+    Raises:
+        EnvError: if the environment cannot be made, or cannot be recorded.
+    """
+    make = functools.partial(_recording_env, env_cfg, folder, episodes)
+    return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
+
+
+def _recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, index: int) -> gym.Env:
+    """Makes the environment.
+
+    Args:
+        index: of the environment; unused, there is only one.
+    """
+    env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
+    env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
+    try:
+        return gym.wrappers.RecordVideo(
+            env,
+            str(folder),
+            episode_trigger=lambda number: number < episodes,
+            disable_logger=True,
+        )
+    except FOREIGN as error:
+        raise EnvError(f"no video can be recorded: {error_text(error)}.{missing_extra(error)}") from error
+
+
+@contextlib.contextmanager
+def sdl_driver(name: str) -> Iterator[None]:
+    """Lets SDL, which draws many environments, use a driver within the block, if the user has chosen none.
+
+    Args:
+        name: "dummy" needs no screen.
+    """
+    before = os.environ.get("SDL_VIDEODRIVER")
+    os.environ["SDL_VIDEODRIVER"] = before or name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SDL_VIDEODRIVER"]
+
+
+class Camera:
+    """Records one evaluation episode at intervals of a training run, which it never changes or ends.
+
+    Args:
+        cfg: the complete config.
+        own_envs: whether the environments of the run are those of the config.
+
+    Raises:
+        ConfigError: if videos are asked for and cannot be made.
+    """
+
+    def __init__(self, cfg: Any, own_envs: bool) -> None:
+        self._freq = cfg.logger.video_freq
+        self._env_cfg = cfg.env
+        self._seed = cfg.seed
+        if not self._freq:
+            return
+        if not own_envs:
+            raise ConfigError(
+                "logger.video_freq: environments from env_setting cannot be recorded: set the key to 0, or "
+                "describe the environment in the config"
+            )
+        if importlib.util.find_spec("moviepy") is None:
+            raise ConfigError(
+                "logger.video_freq needs the package moviepy, which is not installed: "
+                'pip install "ding_lite[video]"'
+            )
+
+    def is_due(self, progress: Progress) -> bool:
+        """Returns whether the last iteration reached or passed a multiple of ``logger.video_freq``."""
+        return progress.crossed(self._freq)
+
+    def film(
+        self, folder: Path, progress: Progress, mode: EvalMode, say: Callable[[str], None]
+    ) -> Path | None:
+        """Records an episode as an mp4 file; the first failure is the last try.
+
+        Args:
+            folder: of the videos.
+            progress: of the run.
+            mode: eval mode of the policy.
+            say: writes a warning to the log and shows it.
+
+        Returns:
+            the file, or None if it could not be made.
+        """
+        file = folder / f"step_{progress.env_step}.mp4"
+        try:
+            folder.mkdir(exist_ok=True)
+            with sdl_driver("dummy"), tempfile.TemporaryDirectory(dir=folder) as temporary:
+                envs = recording_env(self._env_cfg, Path(temporary), 1, self._seed)
+                with contextlib.closing(envs):
+                    Evaluator(envs, mode, 1, self._env_cfg.max_eval_steps).evaluate(
+                        "video", progress.iteration
+                    )
+                next(Path(temporary).glob("*.mp4")).rename(file)
+        except (DingLiteError, OSError) as error:
+            self._freq = 0
+            say(f"WARNING: {error_text(error)}; no more videos are recorded")
+            return None
+        return file
