@@ -67,6 +67,8 @@ class Cluster:
             if not address:
                 num_cpus = max(cores.cores(), num_workers)
                 options = {"address": "local", "include_dashboard": False, "num_cpus": num_cpus}
+                # Ray gives its workers a low priority by default; worker processes have that of this process.
+                options["_system_config"] = {"worker_niceness": 0}
             try:
                 if address:
                     _knock(address)
