@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -385,7 +386,8 @@ def test_the_actors_of_a_machine_that_is_lost_begin_again_on_another(tmp_path):
     lines = [line for line in done.stdout.splitlines() if line]
     assert done.returncode == 0, done.stderr
     assert lines[0] == "2 1"
-    assert "died: its node has died" in lines[1]
+    # Ray may know of the lost connection before it knows of the lost machine.
+    assert re.match(r"said worker \d \(envs \d-\d\) (died|cannot be reached): ", lines[1])
     assert "is replaced, and its open episodes are cut (" in lines[1]
     assert "0 of 1 restarts left" in lines[1]
     assert lines[2:] == ["[False, False, True, True] 1", "[True, True, True, True]"]
