@@ -215,8 +215,11 @@ def sleeping_rate(kind: str, double_buffer: bool) -> float:
 
 def workers() -> dict[str, Any]:
     """Returns what a step costs in worker processes and in Ray actors, and the rates of slow environments."""
+    from ding_lite.envs.workers.ray_actors import RayLauncher
+
     torch.set_num_threads(1)
     rates: dict[str, dict[str, list[float]]] = {}
+    connection = RayLauncher()  # so that Ray is started once
     for turn in range(TURNS):
         for halves in (False, True):
             for kind in KINDS:
@@ -224,6 +227,7 @@ def workers() -> dict[str, Any]:
                 of.setdefault(kind, []).append(sleeping_rate(kind, halves))
                 print(turn, kind, halves, of[kind][-1], flush=True)
     costs = {kind: [message(kind) for _ in range(TURNS)] for kind in KINDS}
+    connection.close([], 0.0)
     return {
         "rates": rates,
         "ratios": {

@@ -197,6 +197,7 @@ MAY_UNPICKLE = {
     "ding_lite/envs/workers/vector_env.py",
     "ding_lite/envs/workers/worker.py",
     "ding_lite/envs/workers/pool.py",
+    "ding_lite/envs/workers/ray_actors.py",
 }
 PICKLES = ("pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve")
 RUNS_CODE = ("eval", "exec", "compile", "os.system", "os.popen", "subprocess.getoutput", "__import__")

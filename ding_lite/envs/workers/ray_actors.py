@@ -10,6 +10,7 @@ import math
 import mmap
 import os
 import pickle
+import re
 import signal
 import socket
 import sys
@@ -32,6 +33,8 @@ from ding_lite.errors import EnvError, error_text
 from ding_lite.trees import map_tree
 
 NEEDS_RAY = 'env.manager.type="ray"'
+# In Ray's messages about a dead actor, which have many lines.
+REASON = re.compile(r" is (?:dead because|unavailable:) (.*?)(?:\. Some common causes|\. The task may|$)")
 KNOCK_SECONDS = 10.0  # to connect to a cluster
 
 
@@ -67,6 +70,8 @@ class Cluster:
             if not address:
                 num_cpus = max(cores.cores(), num_workers)
                 options = {"address": "local", "include_dashboard": False, "num_cpus": num_cpus}
+                # Ray gives its workers a low priority by default; worker processes have that of this process.
+                options["_system_config"] = {"worker_niceness": 0}
             try:
                 if address:
                     _knock(address)
@@ -109,7 +114,8 @@ def _signals_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(ValueError):  # in a thread other than the main one Ray sets none
+        # In a thread other than the main one neither Ray nor this line may set one.
+        with contextlib.suppress(ValueError, TypeError):
             signal.signal(signal.SIGTERM, handler)
 
 
@@ -212,10 +218,10 @@ class RayWorker(Worker):
 
     def cause_of_death(self) -> str:
         self.kill()
-        # Ray's message has many lines; its reason is between these words.
         text = " ".join(str(self.channel.fault).split())
-        reason = text.rpartition(" is dead because ")[2].partition(". Some common causes")[0]
-        return f"died: {reason}"
+        reason = REASON.search(text)
+        is_lost = isinstance(self.channel.fault, self._ray.exceptions.ActorUnavailableError)
+        return f"{'cannot be reached' if is_lost else 'died'}: {reason[1] if reason else text}"
 
     def hang_up(self) -> None:
         self.channel.close()

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -338,7 +339,7 @@ def test_ctrl_c_at_the_terminal_saves_the_run_and_leaves_no_process(tmp_path):
 
 
 NODES = """
-import functools, warnings
+import functools, time, warnings
 warnings.simplefilter("ignore")
 import numpy as np, ray
 from ray.cluster_utils import Cluster
@@ -359,7 +360,12 @@ nodes = lambda w: ray.get(w.actor.__ray_call__.remote(lambda self: ray.get_runti
 print(len(set(map(nodes, envs._pool.workers))), launcher.busy_cores(2))
 cluster.add_node(num_cpus=1)
 cluster.remove_node(second, allow_graceful=False)
-print(sorted(envs.step(zeros).valid.tolist()), envs.restarts)
+for _ in range(1000):
+    valid = envs.step(zeros).valid.tolist()
+    if envs.restarts:
+        break
+    time.sleep(0.1)
+print(sorted(valid), envs.restarts)
 print(envs.step(zeros).valid.tolist())
 envs.close()
 cluster.shutdown()
@@ -380,7 +386,10 @@ def test_the_actors_of_a_machine_that_is_lost_begin_again_on_another(tmp_path):
     lines = [line for line in done.stdout.splitlines() if line]
     assert done.returncode == 0, done.stderr
     assert lines[0] == "2 1"
-    assert "is replaced, and its open episodes are cut (2 steps). 0 of 1 restarts left" in lines[1]
+    # Ray may know of the lost connection before it knows of the lost machine.
+    assert re.match(r"said worker \d \(envs \d-\d\) (died|cannot be reached): ", lines[1])
+    assert "is replaced, and its open episodes are cut (" in lines[1]
+    assert "0 of 1 restarts left" in lines[1]
     assert lines[2:] == ["[False, False, True, True] 1", "[True, True, True, True]"]
     wait_for(lambda: not processes_of(tmp_path))
 
