@@ -28,7 +28,7 @@ IS_CONFIG = re.compile(r"policy=dict\(\s*type='pp[og]")
 SHORT_EVALUATION = ["env.evaluator_env_num=1", "env.n_evaluator_episode=1", "env.max_eval_steps=50"]
 # For configs with images: IMPALA networks that learn from 16,384 images at once need more memory than most
 # machines have, and 20 passes over 3,200 images take long on two cores.
-SMALL_ROLLOUT = ["policy.collect.n_sample=128", "policy.learn.batch_size=64"]
+SMALL_ROLLOUT = ["policy.collect.n_sample=64", "policy.learn.batch_size=32", "policy.learn.compile=false"]
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -42,7 +42,8 @@ def outcome(file: Path) -> str:
         config = load_config(file, SHORT_EVALUATION)
         has_images = bool(config.values.policy.model.get("encoder"))
         if has_images:
-            config = load_config(file, [*SHORT_EVALUATION, *SMALL_ROLLOUT])
+            workers = ["env.manager=base"] if config.values.env.manager.type == "subprocess" else []
+            config = load_config(file, [*SHORT_EVALUATION, *SMALL_ROLLOUT, *workers])
         began = time.perf_counter()
         iterations = _iterations(config)
     except ConfigError as error:

@@ -464,6 +464,20 @@ def test_keys_of_an_environment_become_wrappers(env_type, env, wrappers):
     assert compiled(env_type=env_type, env=env).values.env.wrappers == wrappers
 
 
+@pytest.mark.parametrize(
+    ("env_type", "env", "kwargs"),
+    [
+        ("procgen", dict(env_id="maze"), {}),
+        ("procgen", dict(env_id="maze", start_level=7, num_levels=200), dict(start_level=7, num_levels=200)),
+        ("minigrid", dict(max_step=300), dict(max_steps=300)),
+        ("atari", dict(env_id="ALE/Pong-v5"), dict(frameskip=1)),
+        ("atari", dict(env_id="PongNoFrameskip-v4"), {}),
+    ],
+)
+def test_keys_of_an_environment_become_arguments(env_type, env, kwargs):
+    assert compiled(env_type=env_type, env=env).values.env.kwargs == kwargs
+
+
 def test_actions_of_pendulum_are_scaled_to_its_bounds():
     env = make_env(compiled(env_type="pendulum", env=dict(act_scale=True)).values.env)
     env.reset(seed=0)
