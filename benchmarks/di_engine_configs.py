@@ -1,4 +1,4 @@
-"""Tries every PPO and PPG config of an installed DI-engine: two iterations of each, as processes.
+"""Tries every PPO and PPG config of DI-engine for two iterations.
 
     pip download --no-deps DI-engine==0.5.3 && unzip DI_engine-0.5.3-py3-none-any.whl -d FOLDER
     python benchmarks/di_engine_configs.py FOLDER [WORD ...]
@@ -10,27 +10,25 @@ a config trains.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from report import machine, put
 
+from ding_lite import SerialPipeline
 from ding_lite.config.compile import Config, load_config
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, DingLiteError
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "di_engine.md"
 IS_CONFIG = re.compile(r"policy=dict\(\s*type='pp[og]")
-SHORT_EVALUATION = ("env.evaluator_env_num=1", "env.n_evaluator_episode=1", "env.max_eval_steps=50")
+SHORT_EVALUATION = ["env.evaluator_env_num=1", "env.n_evaluator_episode=1", "env.max_eval_steps=50"]
 # For configs with images: IMPALA networks that learn from 16,384 images at once need more memory than most
 # machines have, and 20 passes over 3,200 images take long on two cores.
-SMALL_ROLLOUT = ("policy.collect.n_sample=512", "policy.learn.batch_size=128")
-TIMEOUT = 900  # seconds for one config
+SMALL_ROLLOUT = ["policy.collect.n_sample=64", "policy.learn.batch_size=32", "policy.learn.compile=false"]
 
 
 def config_files(folder: Path) -> list[Path]:
@@ -41,33 +39,31 @@ def config_files(folder: Path) -> list[Path]:
 def outcome(file: Path) -> str:
     """Returns what became of one config."""
     try:
-        config = load_config(file)
+        config = load_config(file, SHORT_EVALUATION)
+        has_images = bool(config.values.policy.model.get("encoder"))
+        if has_images:
+            workers = ["env.manager=base"] if config.values.env.manager.type == "subprocess" else []
+            config = load_config(file, [*SHORT_EVALUATION, *SMALL_ROLLOUT, *workers])
+        began = time.perf_counter()
+        iterations = _iterations(config)
     except ConfigError as error:
         faults = str(error).splitlines()[1:] or [str(error)]
         return f"refused: {'; '.join(fault.strip().split('. ')[0] for fault in faults)}"
-    return _trained(file, config)
-
-
-def _trained(file: Path, config: Config) -> str:
-    has_images = bool(config.values.policy.model.get("encoder"))
-    smaller = SMALL_ROLLOUT if has_images else ()
-    samples = 512 if has_images else config.values.policy.collect.n_sample
-    last = samples + config.values.env.collector_env_num  # past the first iteration, within the second
-    began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as parent:
-        run = Path(parent) / "run"
-        options = ["-q", "-c", str(file), "--exp-name", str(run), "--max-env-step", str(last)]
-        command = [sys.executable, "-m", "ding_lite", "train", *options, *SHORT_EVALUATION, *smaller]
-        try:
-            process = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            return f"did not end in {TIMEOUT} s"
-        if process.returncode:
-            return f"failed: {process.stderr.strip()}"
-        result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    except DingLiteError as error:
+        return f"failed: {error}"
+    smaller = f" with {' '.join(SMALL_ROLLOUT)}" if has_images else ""
     seconds = time.perf_counter() - began
-    with_fewer = f", with {' '.join(smaller)}" if smaller else ""
-    return f"ran {result['iterations']} iterations{with_fewer} ({result['env_id']}, {seconds:.0f} s)"
+    return f"ran {iterations} iterations of {config.values.env.env_id}{smaller}, {seconds:.0f} s"
+
+
+def _iterations(config: Config) -> int:
+    """Trains for two iterations, and returns the number of iterations that it trained for."""
+    rows = config.values.policy.collect.n_sample
+    last = rows + config.values.env.collector_env_num  # past the first iteration, within the second
+    with tempfile.TemporaryDirectory() as parent:
+        pipeline = SerialPipeline(config, folder=Path(parent) / "run", max_env_step=last, own_process=True)
+        with contextlib.closing(pipeline):
+            return [progress.iteration for progress in pipeline][-1]
 
 
 def main(folder: Path, words: list[str]) -> None:

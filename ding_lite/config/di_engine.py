@@ -564,8 +564,9 @@ def _procgen(c: _Conversion) -> None:
     c.note("env.env_id", f"{game} -> EnvPool's {game.capitalize()}Hard-v0 (env.manager.type='env_pool')")
     if c.take("env.control_level", True) is False:
         c.refuse("env.control_level", "False, one level for each episode by its seed, is not built")
-    levels = {name: c.take(f"env.{name}") for name in ("start_level", "num_levels")}
-    c.set("env.kwargs", {name: value for name, value in levels.items() if value is not None})
+    for name in ("start_level", "num_levels"):
+        if f"env.{name}" in c.left:
+            c.set(f"env.kwargs.{name}", c.take(f"env.{name}"))
 
 
 def _minigrid(c: _Conversion) -> None:

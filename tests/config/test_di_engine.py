@@ -464,6 +464,20 @@ def test_keys_of_an_environment_become_wrappers(env_type, env, wrappers):
     assert compiled(env_type=env_type, env=env).values.env.wrappers == wrappers
 
 
+@pytest.mark.parametrize(
+    ("env_type", "env", "kwargs"),
+    [
+        ("procgen", dict(env_id="maze"), {}),
+        ("procgen", dict(env_id="maze", start_level=7, num_levels=200), dict(start_level=7, num_levels=200)),
+        ("minigrid", dict(max_step=300), dict(max_steps=300)),
+        ("atari", dict(env_id="ALE/Pong-v5"), dict(frameskip=1)),
+        ("atari", dict(env_id="PongNoFrameskip-v4"), {}),
+    ],
+)
+def test_keys_of_an_environment_become_arguments(env_type, env, kwargs):
+    assert compiled(env_type=env_type, env=env).values.env.kwargs == kwargs
+
+
 def test_actions_of_pendulum_are_scaled_to_its_bounds():
     env = make_env(compiled(env_type="pendulum", env=dict(act_scale=True)).values.env)
     env.reset(seed=0)
@@ -742,28 +756,25 @@ def test_file_of_di_engine_trains_and_is_kept_from_the_command_line(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", POLICIES)
 @pytest.mark.parametrize(
-    ("env_type", "env", "package"),
+    ("kind", "env_type", "env", "package"),
     [
-        ("cartpole", {}, "gymnasium"),
-        ("acrobot", {}, "gymnasium"),
-        ("mountain_car", {}, "gymnasium"),
-        ("pendulum", dict(act_scale=True), "gymnasium"),
-        ("lunarlander", dict(env_id="LunarLander-v2"), "Box2D"),
-        ("bipedalwalker", dict(act_scale=True, rew_clip=True), "Box2D"),
-        ("mujoco", dict(env_id="Hopper-v3"), "mujoco"),
-        ("atari", dict(env_id="PongNoFrameskip-v4", frame_stack=4), "ale_py"),
-        ("minigrid", dict(env_id="MiniGrid-Empty-8x8-v0", max_step=300), "minigrid"),
+        *((kind, "cartpole", {}, "gymnasium") for kind in POLICIES),
+        ("ppo", "acrobot", {}, "gymnasium"),
+        ("ppg", "mountain_car", {}, "gymnasium"),
+        ("ppg_offpolicy", "pendulum", dict(act_scale=True), "gymnasium"),
+        ("ppo_offpolicy", "lunarlander", dict(env_id="LunarLander-v2"), "Box2D"),
+        ("ppg", "bipedalwalker", dict(act_scale=True, rew_clip=True), "Box2D"),
+        ("ppg", "mujoco", dict(env_id="Hopper-v3"), "mujoco"),
+        ("ppo", "atari", dict(env_id="PongNoFrameskip-v4", frame_stack=4), "ale_py"),
+        ("ppo", "minigrid", dict(env_id="MiniGrid-Empty-8x8-v0", max_step=300), "minigrid"),
     ],
 )
-def test_two_iterations_of_every_policy_and_environment(env_type, env, package, kind, tmp_path):
+def test_two_iterations_of_every_policy_and_every_type_of_environment(kind, env_type, env, package, tmp_path):
     pytest.importorskip(package)
-    theirs = pair(kind, env_type, env, collect=dict(n_sample=64), learn=dict(batch_size=32))
-    theirs[0].env |= dict(collector_env_num=2, evaluator_env_num=1, n_evaluator_episode=1)
-    config = compile_config(
-        dict(main_config=theirs[0], create_config=theirs[1]),
-        {"env.max_eval_steps": 20, "policy.eval.eval_freq": 0},
-    )
-    pipeline = SerialPipeline(config, folder=tmp_path / "run", max_env_step=128)
-    assert [progress.env_step for progress in pipeline] == [64, 128]
+    main, create = pair(kind, env_type, env, collect=dict(n_sample=64), learn=dict(batch_size=32))
+    main.env |= dict(collector_env_num=2, evaluator_env_num=1, n_evaluator_episode=1)
+    short = {"env.max_eval_steps": 20, "policy.eval.eval_freq": 0}
+    config = compile_config({"main_config": main, "create_config": create}, short)
+    pipeline = SerialPipeline(config, folder=tmp_path / "run", max_env_step=70)
+    assert [progress.iteration for progress in pipeline] == [1, 2]
