@@ -56,6 +56,7 @@ examples:
   ding-lite sweep -c my.py --resume                   continue
   ding-lite train -c runs/my_sweep/best.py            train the best config
 """
+PRELOAD = ("ding_lite.tools.sweep_report",)  # reports a missing package before the search
 DEFAULT_TRIALS = 20
 
 
@@ -111,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         crew = Crew(place, jobs, board)
         args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
         sweep.run(crew, trials)
-    _report(args, sweep, config)
+    _report(args, sweep, _imports(args, config))
     code = 0 if sweep.best() is not None else exit_code_of(crew.failures)
     return int(args.signals.exit_code) or code
 
@@ -139,8 +140,11 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     values, faults = check(in_file, schema, "sweep")
     if args.trials is not None and args.trials < 1:
         faults.append(f"--trials: expected at least 1, got {args.trials}")
+    if not all(isinstance(seed, int) for seed in values.get("seeds", [])):
+        faults.append("sweep.seeds: expected whole numbers")
     if faults:
         raise ConfigError("\n  ".join(["the sweep has a fault:", *faults]))
+    args.seeds = args.seeds or values.get("seeds")
     given = {"search": parse_searches(args.search), "trials": args.trials, "seeds": seeds_of(args)}
     defaults = {name: key.default for name, key in schema.items()}
     return defaults | values | {name: value for name, value in given.items() if value}
@@ -159,15 +163,19 @@ def _space(args: argparse.Namespace, searches: Mapping[str, Any]) -> Any:
     return space
 
 
-def _report(args: argparse.Namespace, sweep: Sweep, config: Config) -> None:
+def _imports(args: argparse.Namespace, config: Config) -> list[str]:
+    """Returns what best.py needs as ``--import``: that of this command, and modules beside its config file."""
+    from ding_lite.config.files import find_config
+
+    folder = find_config(args.config).parent if args.config else Path()
+    files = [folder / f"{module}.py" for module in config.modules()]
+    is_searched = folder.resolve() == Path.cwd()
+    return [*args.imports, *(str(file) for file in files if file.is_file() and not is_searched)]
+
+
+def _report(args: argparse.Namespace, sweep: Sweep, imports: list[str]) -> None:
     """Writes best.py and sweep.png, and prints the result."""
-    from ding_lite.tools.sweep_report import (
-        best_command,
-        draw_sweep,
-        sweep_report,
-        sweep_table,
-        write_best,
-    )
+    from ding_lite.tools.sweep_report import best_command, draw_sweep, sweep_report, sweep_table, write_best
 
     best = write_best(sweep)
     picture = draw_sweep(sweep)
@@ -177,4 +185,4 @@ def _report(args: argparse.Namespace, sweep: Sweep, config: Config) -> None:
         print(sweep_table(sweep))
         if best is not None:
             print(f"history and importance: {picture}")
-            print(f"best config: {best}   try: {best_command(sweep, args.imports)}")
+            print(f"best config: {best}   try: {best_command(sweep, imports)}")

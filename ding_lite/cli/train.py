@@ -198,6 +198,7 @@ def _refuse_init_from(args: argparse.Namespace) -> None:
 def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     """Trains one run for each seed; returns the exit code of a signal, or of the first run that failed."""
     from ding_lite.rl.ranks import number_of_processes
+    from ding_lite.run.display import Lines
     from ding_lite.tools.board import board_for
     from ding_lite.tools.seeds import exit_code_of, seed_trainings, seeds_report, seeds_table
     from ding_lite.tools.several import Crew
@@ -224,7 +225,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     if args.json:
         print(json.dumps(seeds_report(trainings)))
     elif not args.quiet:
-        print(seeds_table(trainings))
+        Lines(sys.stdout).say(seeds_table(trainings))  # a closed pipe is no error
     return int(args.signals.exit_code) or exit_code_of(crew.failures)
 
 

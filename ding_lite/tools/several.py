@@ -121,7 +121,8 @@ class Training:
         if code not in (0, *INTERRUPTED):  # result.json may be missing, or be that of an earlier session
             self.status = "failed"
             self.error = error or str(self.result.get("error") or f"ended with exit code {code}")
-        elif self.status != "pruned" or code == 0:
+            return
+        if self.status != "pruned" or code == 0:
             self.status = self.result.get("status", "interrupted")
             if code and self.status == "failed":  # in an earlier session
                 self.status = "interrupted"

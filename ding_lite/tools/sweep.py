@@ -213,7 +213,7 @@ class Sweep:
                 yield run
 
     def _training(self, number: int, seed: int, values: Mapping[str, Any]) -> Training:
-        folder = self.folder / f"trial_{number:03}_s{seed}"
+        folder = self.run_folder(number, seed)
         if folder.exists():
             _wait_until_free(folder)
         if checkpoints_of(folder):
@@ -267,9 +267,9 @@ class Sweep:
         complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
         return max(complete, key=lambda trial: float(trial.value or 0.0), default=None)
 
-    def run_folder(self, trial: optuna.trial.FrozenTrial, seed: int) -> Path:
+    def run_folder(self, number: int, seed: int) -> Path:
         """Returns the folder of the run of a trial with a seed."""
-        return self.folder / f"trial_{trial.number:03}_s{seed}"
+        return self.folder / f"trial_{number:03}_s{seed}"
 
 
 def assignments(values: Mapping[str, Any]) -> str:

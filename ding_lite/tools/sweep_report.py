@@ -17,6 +17,13 @@ from ding_lite.run.atomic_files import replacing
 from ding_lite.tools.seeds import aligned, number
 from ding_lite.tools.sweep import STATES, Sweep, assignments
 
+try:  # before the search, not after it
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ImportError as error:
+    raise ConfigError('a sweep needs matplotlib for its picture: pip install "ding_lite[sweep]"') from error
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -89,7 +96,7 @@ def write_best(sweep: Sweep) -> Path | None:
     best = sweep.best()
     if best is None:
         return None
-    saved = json.loads((sweep.run_folder(best, sweep.seeds[0]) / "config.json").read_text())
+    saved = json.loads((sweep.run_folder(best.number, sweep.seeds[0]) / "config.json").read_text())
     source = saved["source"]
     config: dict[str, Any] = {}
     for path, value in leaves(saved["config"]):
@@ -128,13 +135,8 @@ def draw_sweep(sweep: Sweep) -> Path | None:
     Returns None if no trial has a score.
 
     Raises:
-        ConfigError: if matplotlib is not installed, or the file cannot be written.
+        ConfigError: if the file cannot be written.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError('the picture of a sweep needs matplotlib: pip install "ding_lite[plot]"') from error
     if sweep.best() is None:
         return None
     shares = importances(sweep)
@@ -153,8 +155,6 @@ def draw_sweep(sweep: Sweep) -> Path | None:
 
 
 def _draw_history(axes: Axes, trials: list[FrozenTrial]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
     for state, (marker, color, label) in MARKS.items():
         points = [(t.number, t.value) for t in trials if t.state == state and t.value is not None]
         if points:

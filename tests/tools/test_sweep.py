@@ -40,7 +40,7 @@ def start(*words, cwd):
 
 def run(*words, cwd):
     process = start(*words, cwd=cwd)
-    output, errors = process.communicate(timeout=300)
+    output, errors = process.communicate(timeout=600)
     return process.returncode, output, errors
 
 
@@ -63,6 +63,8 @@ def result_of(folder):
         (None, ["--search", "policy.learn.learning_rat=log(1e-5,1e-2)"], "did you mean 'learning_rate'?"),
         ({"search": {"policy.gamma": [0.9, 0.99]}}, [], "'discount_factor' exists at policy.collect"),
         ({"serach": {}}, [], "sweep: unknown key 'serach'; did you mean 'search'?"),
+        ({"seeds": [0, 0]}, [], "the seed 0 is given twice"),
+        ({"seeds": [0.5]}, [], "sweep.seeds: expected whole numbers"),
         ({"trials": 0}, [], "sweep.trials: expected a number at least 1, got 0"),
         (None, ["--search", "seed=int(0,3)"], "seed: cannot be searched"),
         (None, ["--search", "num_threads=[1,2]"], "num_threads: expected uniform(a, b)"),
@@ -97,15 +99,15 @@ def test_value_of_a_run_at_a_step_is_its_last_one_due_by_then():
 def test_sweep_finds_the_best_value_and_its_config_trains_to_the_same_score(tmp_path):
     pytest.importorskip("optuna")
     search = {"env.kwargs.length": "int(1, 30)", "policy.model.encoder_hidden_size_list": [[8], [4, 4]]}
-    write(tmp_path, {"search": search, "trials": 6, "seeds": [3, 4]}, env=WORLD)
+    write(tmp_path, {"search": search, "trials": 3, "seeds": [3, 4]}, env=WORLD)
     code, output, errors = run("sweep", "-c", "c.py", "--json", "policy.learn.batch_size=32", cwd=tmp_path)
     assert (code, errors) == (0, "")
     report = json.loads(output)
     trials = report["trials"]
-    assert [trial["state"] for trial in trials] == ["complete"] * 6
+    assert [trial["state"] for trial in trials] == ["complete"] * 3
     assert all(trial["score"] == trial["values"]["env.kwargs.length"] for trial in trials)
     assert report["best_score"] == max(trial["score"] for trial in trials)
-    assert len({trial["score"] for trial in trials}) > 2
+    assert len({trial["score"] for trial in trials}) > 1
     folder = tmp_path / "runs" / "c_sweep"
     assert (folder / "sweep.png").stat().st_size > 10_000
     best = folder / f"trial_{report['best']:03}_s3"
@@ -120,11 +122,11 @@ def test_sweep_finds_the_best_value_and_its_config_trains_to_the_same_score(tmp_
     }
     assert (tmp_path / "again" / "episodes.csv").read_text() == (best / "episodes.csv").read_text()
     code, output, _ = run(
-        "sweep", "-c", "c.py", "policy.learn.batch_size=32", "--resume", "--trials", 7, cwd=tmp_path
+        "sweep", "-c", "c.py", "policy.learn.batch_size=32", "--resume", "--trials", 4, cwd=tmp_path
     )
     assert code == 0
-    assert "7 trials: 7 complete" in output
-    assert not any((tmp_path / "runs" / "c_sweep").glob("trial_007*"))
+    assert "4 trials: 4 complete" in output
+    assert not any((tmp_path / "runs" / "c_sweep").glob("trial_004*"))
 
 
 @pytest.mark.slow
@@ -160,16 +162,16 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
     pytest.importorskip("optuna")
     world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
     write(tmp_path, env=world, max_env_step=2048, checkpoint={"freq": 256})
-    command = ("sweep", "-c", "c.py", "--search", LENGTH, "--trials", 3, "--jobs", 2, "--exp-name", "s")
+    command = ("sweep", "-c", "c.py", "--search", LENGTH, "--trials", 2, "--jobs", 2, "--exp-name", "s")
     process = start(*command, cwd=tmp_path)
     metrics = tmp_path / "s" / "trial_001_s0" / "metrics.csv"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not (metrics.exists() and metrics.read_text().count("\n") > 2):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.Signals[name])
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == {"SIGKILL": -9, "SIGINT": 130}[name]
     other = [LENGTH if word == LENGTH else word for word in command]
     other[other.index(LENGTH)] = "env.kwargs.length=int(1,31)"
@@ -178,9 +180,9 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
     assert "env.kwargs.length: 'int(1, 30)' -> 'int(1, 31)'" in errors
     code, output, errors = run(*command, "--resume", cwd=tmp_path)
     assert (code, errors) == (0, "")
-    assert "3 trials: 3 complete" in output
+    assert "2 trials: 2 complete" in output
     scores = [line.split()[1] for line in output.splitlines() if "length=" in line and "trial " not in line]
-    assert len(scores) == 3
+    assert len(scores) == 2
     log = (tmp_path / "s" / "trial_001_s0" / "log.txt").read_text()
     assert "resumed  folder" in log  # from its checkpoint, and not anew
     (line,) = [line for line in output.splitlines() if "try: " in line]
