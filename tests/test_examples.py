@@ -43,6 +43,7 @@ def test_these_are_the_examples():
         "custom_env",
         "custom_model",
         "custom_policy",
+        "dict_observation",
         "embed_pipeline",
     ]
 

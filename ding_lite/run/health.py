@@ -118,7 +118,8 @@ def _entropy_collapsed(recent: RecentMetrics) -> Finding | None:
 
 def _gradient_clipped_away(recent: RecentMetrics) -> Finding | None:
     learn = recent.policy["learn"]
-    if learn.get("grad_clip_type") != "clip_norm" or not recent["grad_norm"] > 50 * learn["grad_clip_value"]:
+    large = learn.get("grad_clip_type") == "clip_norm" and recent["grad_norm"] > 50 * learn["grad_clip_value"]
+    if recent.improving or not large:
         return None
     return Finding(
         "nearly all of the gradient is clipped away",

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 import sysconfig
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 

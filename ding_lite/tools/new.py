@@ -93,8 +93,8 @@ def _refuse_taken_class(cls: str, text: str) -> None:
     """Raises ConfigError if a template uses the name of the class for something else."""
     if cls in dir(builtins) or re.search(rf"(?<![.\w]){cls}\b", text):
         raise ConfigError(
-            f"the class would be named {cls}, and the file needs that name for something else; choose another "
-            "name"
+            f"the class would be named {cls}, and the file needs that name for something else; choose "
+            "another name"
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.tools.plot import bootstrap_interval
+from ding_lite.tools import statistics
 from ding_lite.tools.several import Training
 
 
@@ -69,10 +69,8 @@ def summary_of(scores: Iterable[float | None]) -> Summary:
     known = [score for score in scores if score is not None]
     if not known:
         return Summary(0, None, None)
-    interval = None
-    if len(known) > 2:
-        low, high = bootstrap_interval(np.array(known)[:, np.newaxis])[:, 0]
-        interval = (float(low), float(high))
+    edges = statistics.interval(statistics.mean, [np.array(known)])
+    interval = None if edges is None else (float(edges[0]), float(edges[1]))
     return Summary(len(known), sum(known) / len(known), interval)
 
 

@@ -8,6 +8,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
@@ -1025,3 +1026,26 @@ def test_default_model_that_does_not_work_is_refused(default_model):
     Mine = type("Mine", (PPOPolicy,), {"default_model": default_model})
     with pytest.raises(ConfigError, match=r"Mine\.default_model must be a classmethod that returns \(name"):
         compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": Mine}})
+
+
+def test_numbers_of_numpy_are_taken_as_those_of_python():
+    learn = dict(
+        learning_rate=np.float32(0.25),
+        batch_size=np.int64(32),
+        value_norm=np.bool_(False),
+        clip_ratio=np.array(0.5),
+    )
+    model = dict(encoder_hidden_size_list=[np.int64(16), 8])
+    policy = dict(learn=learn, model=model, collect=dict(n_sample=np.array(256)))
+    env = dict(env_id="CartPole-v1", kwargs=dict(size=np.int32(3)))
+    config = compile_config(dict(seed=np.uint8(7), env=env, policy=policy))
+    values = config.values
+    found = [values.seed, values.policy.collect.n_sample, values.policy.model.encoder_hidden_size_list[0]]
+    found += [values.policy.learn[name] for name in learn]
+    assert found == [7, 256, 16, 0.25, 32, False, 0.5]
+    assert [type(x) for x in found] == [int, int, int, float, int, bool, float]
+    assert config.as_json()["config"]["env"]["kwargs"] == {"size": 3}
+    with pytest.raises(ConfigError, match="policy.learn.batch_size: expected a whole number, got 32.5"):
+        compile_config(
+            dict(env=dict(env_id="CartPole-v1"), policy=dict(learn=dict(batch_size=np.float64(32.5))))
+        )

@@ -6,6 +6,7 @@ from small_worlds import CountingEnv, SeededBox, SeededEnv
 from worlds import digest, trainee
 
 from ding_lite import SerialPipeline
+from ding_lite.config.compile import load_config
 from ding_lite.data.memories import begin_episodes
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.rl.losses import kl_estimate
@@ -183,3 +184,21 @@ def test_the_penalty_has_no_closed_form():
     policy, _, _ = with_reference()
     assert policy.optimizer.gradients.name_of(policy.loss) == "autograd"
     assert trainee("ppo")[0].optimizer.gradients.name_of(trainee("ppo")[0].loss) == "autograd"
+
+
+def test_a_relative_reference_may_lie_beside_the_config_file_and_is_saved_absolute(tmp_path, monkeypatch):
+    beside, here = tmp_path / "beside", tmp_path / "here"
+    for folder in (beside, here):
+        (folder / "teacher").mkdir(parents=True)
+    learn = dict(kl_beta=0.3, pretrained_model_path="teacher")
+    config = dict(env=dict(env_id="CartPole-v1"), policy=dict(learn=learn))
+    (beside / "c.py").write_text(f"config = {config!r}\n")
+
+    def path_from(folder):
+        monkeypatch.chdir(folder)
+        return load_config(beside / "c.py").values.policy.learn.pretrained_model_path
+
+    assert path_from(tmp_path) == str(beside / "teacher")
+    assert path_from(here) == str(here / "teacher")  # the working directory first, as before
+    (beside / "teacher").rmdir()
+    assert path_from(tmp_path) == "teacher"  # an error names it as it is written

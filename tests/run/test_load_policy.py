@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from broken_worlds import Masked
-from small_worlds import CountingEnv, SeededEnv
+from small_worlds import SPACES, CountingEnv, SeededEnv
 from worlds import MatchBox, MatchTree, MatchUnsorted, ShownTwice, merged, same_tree, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
@@ -284,3 +284,36 @@ def test_best_is_loaded_by_default_and_last_when_asked(tmp_path):
     assert last.progress.env_step == 1024
     assert load_policy(tmp_path / "run").progress.env_step == 256
     assert last.act(obs).tolist() == pipeline.policy.act(obs).tolist()
+
+
+class SmallCamera(CountingEnv):
+    observation_space = SPACES.Box(0, 255, (16, 20, 1), np.uint8)
+
+    def obs(self):
+        return np.full((16, 20, 1), self.count, np.uint8)
+
+
+def without_key(checkpoint):
+    """Makes a checkpoint one from before the key ``small_image_encoder`` existed."""
+    state, saved = load_checkpoint(checkpoint)
+    del saved["config"]["policy"]["model"]["small_image_encoder"]
+    save_checkpoint(checkpoint, state, saved)
+
+
+@pytest.mark.parametrize("encoder", ["minatar_cnn", "small_cnn"])
+def test_a_run_of_small_images_from_before_their_encoder_keeps_its_own(encoder, tmp_path):
+    model = {"encoder_hidden_size_list": [8], "small_image_encoder": encoder}
+    run = tmp_path / "run"
+    pipeline = trained(run, SmallCamera, policy={"model": model, "eval": {"eval_freq": 0}})
+    for name in ("best", "last"):
+        without_key(run / "ckpt" / name)
+    if encoder == "small_cnn":  # no such run was made before the key existed
+        with pytest.raises(CheckpointError, match="does not fit"):
+            load_policy(run)
+        return
+    obs = batch_of(SmallCamera.observation_space)
+    assert same_tree(load_policy(run, checkpoint="last").act(obs), pipeline.policy.act(obs))
+    resumed = SerialPipeline.resume(run, max_env_step=600, trust=[__name__])
+    assert resumed.cfg.policy.model.small_image_encoder == "minatar_cnn"
+    for _ in resumed:
+        pass

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import signal
 
 import numpy as np
 import pytest
@@ -507,7 +508,8 @@ def test_bad_observation_fails_the_run_with_the_parameters_of_before(make):
 def test_interrupt_from_the_keyboard_is_interrupted_not_failed(make):
     class Pressed(LengthEnv):
         def step(self, action):
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+            return super().step(action)
 
     pipeline = make(small_config(LengthEnv), env_setting=(lambda cfg: Pressed(), [0], [0]))
     with pytest.raises(KeyboardInterrupt):

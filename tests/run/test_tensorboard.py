@@ -3,9 +3,8 @@
 import math
 import struct
 
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-
 from ding_lite.run.tensorboard import EventFile
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 
 def events(file):
