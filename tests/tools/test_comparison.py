@@ -90,6 +90,11 @@ def test_named_groups_compare_equal_configs(tmp_path):
         compare([f"all={tmp_path / 'old'}", f"all={tmp_path / 'new'}"])
 
 
+def test_a_name_cannot_be_that_of_another_group(two):
+    with pytest.raises(ConfigError, match="another group is ppg already, by its config: choose another name"):
+        compare([two / "ppo", two / "ppg", f"ppg={two / 'ppo'}"])
+
+
 def test_a_path_with_an_equals_sign_is_a_path(tmp_path):
     seeds(tmp_path / "lr=0.1", 3, [1.0, 2.0, 3.0])
     assert compare([tmp_path / "lr=0.1"]).labels == ("ppo",)
