@@ -254,10 +254,10 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
         "Evaluation return, Pendulum-v1",
         "Final score: interquartile mean, 95 % interval",
         "Performance profile",
-        "Probability of a higher score than ppo",
+        "Probability of improvement",
     ]
     assert [axes.get_xlabel() for axes in figure.axes] == [
-        "Env steps", "Env steps", "Normalised score", "Normalised score", "Probability",
+        "Env steps", "Env steps", "Normalised score", "Normalised score", "P(higher score than ppo)",
     ]  # fmt: skip
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo (n=3 to 4)", "ppg (n=3)"]
     scores = [list(line.get_xdata()) for line in figure.axes[2].get_lines()]
