@@ -1,7 +1,7 @@
 """Reads the folders of runs: their metrics and configs, how they ended, and which belong together.
 
 ``find_runs`` finds run folders, ``read_run`` reads one, and ``list_runs`` describes each in a line for
-``ding-lite runs``. ``same_config`` groups the seeds of one config, and ``group_runs`` labels such groups.
+``ding-lite runs``. ``independent`` groups the seeds of each config, and ``group_runs`` labels the groups.
 Neither torch nor matplotlib is imported.
 """
 
@@ -311,16 +311,21 @@ def _task_of(run: ListedRun) -> tuple[str | None, str | None]:
 
 
 def same_config(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups the runs whose configs differ only in ``NOT_COMPARED``, such as in the seed.
-
-    If two runs of a config have the same seed, they are not independent samples. The runs of this config are
-    then groups of one, for example before and after a change of the code.
-    """
+    """Groups the runs whose configs differ only in ``NOT_COMPARED``, such as in the seed."""
     by_config: dict[str, list[Run]] = {}
     for run in runs:
         by_config.setdefault(repr(sorted(settings_of(run.config).items())), []).append(run)
+    return list(by_config.values())
+
+
+def independent(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups the runs of each config, and leaves alone those whose config and seed occur twice.
+
+    Two runs of a config with the same seed are not independent samples. The runs of this config are then
+    groups of one, for example before and after a change of the code.
+    """
     members: list[list[Run]] = []
-    for alike in by_config.values():
+    for alike in same_config(runs):
         members += [[run] for run in alike] if repeated_seeds(alike) else [alike]
     return members
 
@@ -331,8 +336,8 @@ def repeated_seeds(runs: Sequence[Run]) -> bool:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Groups the seeds of each config (:func:`same_config`), and labels the groups by what differs."""
-    members = same_config(runs)
+    """Groups the seeds of each config (:func:`independent`), and labels the groups by what differs."""
+    members = independent(runs)
     settings = [settings_of(group[0].config) for group in members]
     descriptions = (
         _descriptions(settings, distinguishing_keys([settings])) if len(members) > 1 else [shared(settings)]

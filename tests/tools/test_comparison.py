@@ -90,6 +90,11 @@ def test_named_groups_compare_equal_configs(tmp_path):
         compare([f"all={tmp_path / 'old'}", f"all={tmp_path / 'new'}"])
 
 
+def test_a_name_cannot_be_that_of_another_group(two):
+    with pytest.raises(ConfigError, match="another group is ppg already, by its config: choose another name"):
+        compare([two / "ppo", two / "ppg", f"ppg={two / 'ppo'}"])
+
+
 def test_a_path_with_an_equals_sign_is_a_path(tmp_path):
     seeds(tmp_path / "lr=0.1", 3, [1.0, 2.0, 3.0])
     assert compare([tmp_path / "lr=0.1"]).labels == ("ppo",)
@@ -249,10 +254,10 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
         "Evaluation return, Pendulum-v1",
         "Final score: interquartile mean, 95 % interval",
         "Performance profile",
-        "Probability of a higher score than ppo",
+        "Probability of improvement",
     ]
     assert [axes.get_xlabel() for axes in figure.axes] == [
-        "Env steps", "Env steps", "Normalised score", "Normalised score", "Probability",
+        "Env steps", "Env steps", "Normalised score", "Normalised score", "P(higher score than ppo)",
     ]  # fmt: skip
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ppo (n=3 to 4)", "ppg (n=3)"]
     scores = [list(line.get_xdata()) for line in figure.axes[2].get_lines()]

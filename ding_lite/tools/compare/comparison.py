@@ -23,6 +23,7 @@ from ding_lite.tools.runs import (
     describe,
     distinguishing_keys,
     env_of,
+    independent,
     last_step,
     points_of,
     read_run,
@@ -224,7 +225,10 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
             unnamed += runs_of(argument)
     reader = _Reader()
     groups = {label: _by_task(label, reader.read(folders)) for label, folders in named.items()}
-    groups |= _grouped_by_config(reader.read(unnamed))
+    by_config = _grouped_by_config(reader.read(unnamed))
+    if taken := groups.keys() & by_config.keys():
+        raise ConfigError(f"another group is {min(taken)} already, by its config: choose another name")
+    groups |= by_config
     groups = {label: tasks for label, tasks in groups.items() if tasks}
     if not groups:
         raise ConfigError(" ".join(["there is no run to compare.", *reader.notes]))
@@ -289,7 +293,7 @@ def _by_task(label: str, runs: Sequence[Run]) -> dict[str, list[Run]]:
     for run in runs:
         tasks.setdefault(env_of(run.config), []).append(run)
     for task, of_task in tasks.items():
-        for alike in _by_settings(of_task):
+        for alike in same_config(of_task):
             if repeated_seeds(alike):
                 folders = ", ".join(str(run.folder) for run in alike)
                 raise ConfigError(
@@ -299,16 +303,9 @@ def _by_task(label: str, runs: Sequence[Run]) -> dict[str, list[Run]]:
     return tasks
 
 
-def _by_settings(runs: Sequence[Run]) -> list[list[Run]]:
-    found: dict[str, list[Run]] = {}
-    for run in runs:
-        found.setdefault(repr(settings_of(run.config)), []).append(run)
-    return list(found.values())
-
-
 def _grouped_by_config(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
     """Groups runs by config; configs of several environments with the same label are one group."""
-    cells = same_config(runs)
+    cells = independent(runs)
     by_task: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         by_task.setdefault(env_of(cell[0].config), []).append(settings_of(cell[0].config))

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEVELS = 201  # points of a performance profile
 PROFILE_RESAMPLES = 2_000
-LONG_LABEL = 22  # characters; longer labels stand in the legend only
+LONG_LABEL = 14  # characters; beside the rows of a plot, longer labels stand in the legend only
+LONG_NAME = 32  # characters; longer names do not fit below a plot
 MAX_COLUMNS = 3
 SCORES_TITLE = "Final score: interquartile mean, 95 % interval"
 
@@ -157,7 +158,8 @@ def _draw_improvement(axes: Axes, comparison: Comparison, summaries: Sequence[Su
     for place, summary in enumerate(others, start=1):
         _draw_bar(axes, place, summary.improvement or 0.0, summary.improvement_interval)
     axes.axvline(0.5, color="0.5", linewidth=0.8, linestyle=":")
-    format_axes(axes, f"Probability of a higher score than {first.label}"[:60], "Probability")
+    other = first.label if len(first.label) <= LONG_NAME else "the first group"
+    format_axes(axes, "Probability of improvement", f"P(higher score than {other})")
     _format_rows(axes, ["", *(summary.label for summary in others)])
     axes.set(xlim=(-0.03, 1.03), ylim=(len(summaries) - 0.5, 0.5))
 
