@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from ding_lite.config.registry import ENCODER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from ding_lite.errors import ConfigError
 
 TEMPLATE_FOLDERS = (
@@ -23,7 +23,7 @@ TEMPLATE_FOLDERS = (
 # The registry in which the name must be free; None: the template registers nothing under it.
 KINDS = {
     "policy": POLICY_REGISTRY,
-    "env": ENV_REGISTRY,
+    "env": None,
     "model": MODEL_REGISTRY,
     "encoder": ENCODER_REGISTRY,
     "config": None,
@@ -93,8 +93,8 @@ def _refuse_taken_class(cls: str, text: str) -> None:
     """Raises ConfigError if a template uses the name of the class for something else."""
     if cls in dir(builtins) or re.search(rf"(?<![.\w]){cls}\b", text):
         raise ConfigError(
-            f"the class would be named {cls}, and the file needs that name for something else; choose another "
-            "name"
+            f"the class would be named {cls}, and the file needs that name for something else; choose "
+            "another name"
         )
 
 
