@@ -10,6 +10,7 @@ A file is written only if it acts as ``load_policy(run).act`` on observations of
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import logging
@@ -35,7 +36,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
 from ding_lite.run.report import env_name
 from ding_lite.run.resume import versions
-from ding_lite.tools.evaluate import open_checkpoint
+from ding_lite.tools.evaluate import Opened, open_checkpoint
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
@@ -49,10 +50,11 @@ from ding_lite.trees import (
 
 FORMAT_VERSION = 1
 ONNX, PT2 = ".onnx", ".pt2"
+ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 METADATA_KEY = "ding_lite.manifest"  # in the metadata of an ONNX model, and the name of a file in a .pt2
 TOLERANCE = 1e-5  # accepted difference of a number x, in units of max(1, |x|)
 MAX_ENVS = 4  # environments that the recorded observations come from
-# What the exported module does in the place of; a policy that replaces one of them acts otherwise.
+# Methods that the exported module stands for; a policy that replaces one of them may act otherwise.
 ACTS = ("act", "_forward_eval", "_to_env")
 
 Arrays = dict[str, np.ndarray]
@@ -196,28 +198,11 @@ def export_policy(
     """
     output = Path(output)
     _check_output(output)
-    checkpoint, config, loaded, env_step = open_checkpoint(Path(run), trust)
-    policy = _exportable(loaded)
-    module = ExportedPolicy(policy)
-    described = {
-        "format": FORMAT_VERSION,
-        "kind": output.suffix[1:],
-        "inputs": [_port(name, example) for name, example in module.example().items()],
-        "outputs": [_port(name, example) for name, example in module(module.example()).items()],
-        "obs_space": space_to_json(policy.obs_space),
-        "action_space": space_to_json(policy.action_space),
-        "source": {
-            "run": str(run),
-            "checkpoint": checkpoint.name,
-            "env_id": env_name(config),
-            "policy": plain(config.policy.type),
-            "env_step": env_step,
-            "seed": config.seed,
-        },
-        "versions": _versions(output.suffix),
-    }
+    opened = open_checkpoint(Path(run), trust)
+    module = ExportedPolicy(_exportable(opened.policy))
+    described = _description(run, opened, module, output.suffix)
     data = file_of(module, output.suffix, described)
-    recorded = list(record(config.env, policy, observations, seed))
+    recorded = list(record(opened.config.env, module.policy, observations, seed))
     parity = compare(runner(data, output.suffix), module, recorded)
     if not parity.holds:
         raise DingLiteError(
@@ -230,6 +215,29 @@ def export_policy(
     return manifest
 
 
+def _description(run: str | Path, opened: Opened, module: ExportedPolicy, suffix: str) -> dict[str, Any]:
+    """Returns what is known of a file before it is compared: the manifest without ``parity``."""
+    config, policy, example = opened.config, module.policy, module.example()
+    packages = ("ding_lite", *(ONNX_PACKAGES if suffix == ONNX else ()))
+    return {
+        "format": FORMAT_VERSION,
+        "kind": suffix[1:],
+        "inputs": [_port(name, tensor) for name, tensor in example.items()],
+        "outputs": [_port(name, tensor) for name, tensor in module(example).items()],
+        "obs_space": space_to_json(policy.obs_space),
+        "action_space": space_to_json(policy.action_space),
+        "source": {
+            "run": str(run),
+            "checkpoint": opened.folder.name,
+            "env_id": env_name(config),
+            "policy": plain(config.policy.type),
+            "env_step": opened.env_step,
+            "seed": config.seed,
+        },
+        "versions": {**versions(), **{name: metadata.version(name) for name in packages}},
+    }
+
+
 def _check_output(output: Path) -> None:
     """Raises ConfigError if the file cannot be written, or its kind needs packages that are missing."""
     if output.suffix not in (ONNX, PT2):
@@ -238,9 +246,8 @@ def _check_output(output: Path) -> None:
         raise ConfigError(f"cannot write {output}: there is no folder {output.parent}")
     if output.suffix == ONNX:
         try:
-            import onnx  # noqa: F401
-            import onnxruntime  # noqa: F401
-            import onnxscript  # noqa: F401
+            for name in ONNX_PACKAGES:
+                importlib.import_module(name)
         except ImportError as error:
             raise ConfigError(
                 f'{ONNX} files need the package {error.name}: pip install "ding_lite[export]". '
@@ -357,6 +364,7 @@ def _onnx_model(program: ExportedProgram, manifest: Mapping[str, Any]) -> bytes:
     assert converted is not None
     graph = converted.model.graph
     for value in (*graph.inputs, *graph.outputs):
+        assert value.shape is not None
         value.shape[0] = "batch"
     converted.model.metadata_props[METADATA_KEY] = json.dumps(manifest)
     content: bytes = converted.model_proto.SerializeToString()
@@ -502,8 +510,3 @@ def _port(name: str, example: Tensor) -> dict[str, Any]:
         "shape": ["batch", *example.shape[1:]],
         "meaning": "1 where an action is legal, else 0" if is_mask else MEANINGS[kind],
     }
-
-
-def _versions(suffix: str) -> dict[str, str]:
-    packages = ("ding_lite", *(("onnx", "onnxruntime", "onnxscript") if suffix == ONNX else ()))
-    return {**versions(), **{name: metadata.version(name) for name in packages}}

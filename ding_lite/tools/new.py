@@ -13,7 +13,7 @@ import re
 import sys
 from pathlib import Path
 
-from ding_lite.config.registry import ENCODER_REGISTRY, ENV_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
+from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from ding_lite.errors import ConfigError
 
 TEMPLATE_FOLDERS = (
@@ -23,7 +23,7 @@ TEMPLATE_FOLDERS = (
 # The registry in which the name must be free; None: the template registers nothing under it.
 KINDS = {
     "policy": POLICY_REGISTRY,
-    "env": ENV_REGISTRY,
+    "env": None,
     "model": MODEL_REGISTRY,
     "encoder": ENCODER_REGISTRY,
     "config": None,
