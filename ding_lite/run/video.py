@@ -122,12 +122,13 @@ class Camera:
         try:
             folder.mkdir(exist_ok=True)
             with sdl_driver("dummy"), tempfile.TemporaryDirectory(dir=folder) as temporary:
-                envs = recording_env(self._env_cfg, Path(temporary), 1, self._seed)
+                new = Path(temporary) / "episode"  # gymnasium warns of folders that exist
+                envs = recording_env(self._env_cfg, new, 1, self._seed)
                 with contextlib.closing(envs):
                     Evaluator(envs, mode, 1, self._env_cfg.max_eval_steps).evaluate(
                         "video", progress.iteration
                     )
-                next(Path(temporary).glob("*.mp4")).rename(file)
+                next(new.glob("*.mp4")).rename(file)
         except (DingLiteError, OSError) as error:
             self._freq = 0
             say(f"WARNING: {error_text(error)}; no more videos are recorded")

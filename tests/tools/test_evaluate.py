@@ -1,0 +1,101 @@
+"""Playing with a saved policy: rows per episode, and windows on a real (virtual) display."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from worlds import small_config
+
+from ding_lite import SerialPipeline
+from ding_lite.errors import ConfigError, EnvError
+from ding_lite.tools.evaluate import evaluate_checkpoint, play_checkpoint
+
+NO_DISPLAY = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    pipeline = SerialPipeline(small_config(max_env_step=256), folder=folder)
+    for _ in pipeline:
+        pass
+    return folder
+
+
+def test_episodes_csv_has_a_row_per_episode_whose_means_are_those_of_the_evaluation(run, tmp_path):
+    file = tmp_path / "episodes.csv"
+    _, evaluation = evaluate_checkpoint(run, episodes=5, seed=7, episodes_csv=file)
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["seed", "env", "episode", "return", "length", "cut"]
+    places = [(row["seed"], row["env"], row["episode"]) for row in rows]
+    assert places == [("7", "0", n) for n in "012"] + [("7", "1", n) for n in "01"]
+    assert [float(row["return"]) for row in rows] == list(evaluation.returns)
+    assert [int(row["length"]) for row in rows] == list(evaluation.lengths)
+    assert len(set(evaluation.returns)) > 1  # so that their order is seen
+
+
+def test_episodes_csv_that_cannot_be_written_is_named(run, tmp_path):
+    with pytest.raises(ConfigError, match="--episodes-csv .*missing/e.csv cannot be written"):
+        evaluate_checkpoint(run, episodes=1, episodes_csv=tmp_path / "missing" / "e.csv")
+
+
+def test_without_a_display_the_error_says_how_to_get_a_video(run, monkeypatch):
+    for name in NO_DISPLAY:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"no display .*ding-lite eval .* -n 5 --video videos"):
+        play_checkpoint(run)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="X11 is Linux's")
+def test_display_that_does_not_answer_is_an_error_too(run, monkeypatch):
+    for name in NO_DISPLAY:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DISPLAY", ":4711")
+    with pytest.raises(EnvError, match="opens no window.*not available.*--video videos"):
+        play_checkpoint(run)
+
+
+@pytest.fixture
+def display():
+    """The number of a virtual display."""
+    if shutil.which("Xvfb") is None:
+        pytest.skip("needs Xvfb")
+    read, write = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(write), "-screen", "0", "800x600x24"],
+        pass_fds=[write],
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(write)
+    with os.fdopen(read) as stream:
+        number = stream.readline().strip()
+    yield f":{number}"
+    server.terminate()
+    server.wait(10)
+
+
+@pytest.mark.slow
+def test_window_is_open_while_the_policy_plays_at_the_asked_speed(run, display):
+    environment = {name: value for name, value in os.environ.items() if name not in NO_DISPLAY}
+    command = [sys.executable, "-m", "ding_lite", "play", str(run), "-n", "3", "--fps", "40"]
+    process = subprocess.Popen(
+        command,
+        env={**environment, "DISPLAY": display},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    first = process.stdout.readline()
+    began = time.monotonic()
+    output, errors = process.communicate(timeout=120)
+    seconds = time.monotonic() - began
+    assert (process.returncode, errors) == (0, "")
+    lines = [first, *output.splitlines()]
+    lengths = [int(line.split()[-1]) for line in lines[:3]]
+    assert "over 3 episodes of" in lines[3]
+    assert seconds >= 0.9 * sum(lengths[1:]) / 40
