@@ -25,11 +25,12 @@ complete -o filenames -F _ding_lite ding-lite
 """
 
 
-def install(shell: str) -> str:
+def install(shell: str, parser: argparse.ArgumentParser) -> str:
     """Writes the completion script of a shell, and returns where it is and what is left to do.
 
     Args:
         shell: "bash", "zsh" or "fish"; "" is the user's, as ``$SHELL`` says.
+        parser: of the program. Its arguments are marked with what completes them.
 
     Raises:
         ConfigError: if shtab is not installed, the shell is another one, or the file cannot be written.
@@ -40,7 +41,7 @@ def install(shell: str) -> str:
         raise ConfigError(f"--install-completion: expected {', '.join(SHELLS)}, {got}")
     shell = shell or of_user
     file = script_file(shell)
-    text = script(shell)
+    text = script(shell, parser)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -66,8 +67,8 @@ def script_file(shell: str) -> Path:
     }[shell]
 
 
-def script(shell: str) -> str:
-    """Returns the completion script of a shell.
+def script(shell: str, parser: argparse.ArgumentParser) -> str:
+    """Returns the completion script of a shell, from the parser of the program.
 
     Raises:
         ConfigError: if shtab is not installed.
@@ -76,9 +77,6 @@ def script(shell: str) -> str:
         import shtab
     except ImportError as error:
         raise ConfigError('--install-completion needs shtab: pip install "ding_lite[completion]"') from error
-    from ding_lite.cli.program import build_parser
-
-    parser = build_parser()
     words = {"config": _configs(), "policy": _policies(), "overrides": _keys()}
     preamble = "\n".join(_functions(words)[shell])
     for action in _actions(parser):

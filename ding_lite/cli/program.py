@@ -189,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _install_completion(shell: str) -> int:
     try:
-        print(install(shell))
+        print(install(shell, build_parser()))
     except DingLiteError as error:
         print(f"ding-lite: error: {error}", file=sys.stderr)
         return error.exit_code

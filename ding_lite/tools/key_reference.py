@@ -88,7 +88,7 @@ def documented_keys(user: Mapping[str, Any]) -> list[DocumentedKey]:
     Args:
         user: a config, of which only the keys ``type`` matter: they name the classes that declare keys.
     """
-    schema, _ = schema_of(user)
+    schema, _ = schema_of(_without_unused_reward(user))
     declared = [("", sections, "RUN_CONFIG"), ("env", make, "CONFIG")]
     policy = schema["policy"]
     if not isinstance(policy, Key):
@@ -107,6 +107,14 @@ def documented_keys(user: Mapping[str, Any]) -> list[DocumentedKey]:
     return [
         DocumentedKey(path, key, key.fixed_because or effects.get(path, "")) for path, key in leaves(schema)
     ]
+
+
+def _without_unused_reward(user: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a config without its section of an intrinsic reward, if that names none."""
+    policy = user.get("policy") or {}
+    if (policy.get("intrinsic") or {}).get("type") is not None:
+        return user
+    return {**user, "policy": {name: value for name, value in policy.items() if name != "intrinsic"}}
 
 
 def _of_class(prefix: str, cls: type) -> list[tuple[str, Any, str]]:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ding_lite.cli import main
+from ding_lite.cli import build_parser, main
 from ding_lite.cli.completion import SHELLS, install, script_file
 
 LINES = {
@@ -81,7 +81,7 @@ def test_shell_completes_commands_options_names_and_keys(home, shell, program):
     pytest.importorskip("shtab", reason="needs the extra completion")
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    assert f"wrote {script_file(shell)}" in install(shell)
+    assert f"wrote {script_file(shell)}" in install(shell, build_parser())
     for line, expected in LINES.items():
         command = [*program, str(script_file(shell)), line]
         done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60)
@@ -95,7 +95,7 @@ def test_script_is_without_syntax_errors(home, shell):
     pytest.importorskip("shtab", reason="needs the extra completion")
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    install(shell)
+    install(shell, build_parser())
     done = subprocess.run([shell, "-n", str(script_file(shell))], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "policy.learn.clip_ratio=" in script_file(shell).read_text()
