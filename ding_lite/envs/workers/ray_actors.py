@@ -1,6 +1,6 @@
 """The parent's side of ``ray``: environments in Ray actors, on any machine of a cluster (extra ``ray``).
 
-A request is one call of an actor, for all of its environments together, because a call takes a millisecond.
+A request is one call of an actor, for all of its environments together, because a call takes milliseconds.
 """
 
 from __future__ import annotations

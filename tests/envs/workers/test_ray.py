@@ -352,12 +352,13 @@ second = cluster.add_node(num_cpus=1)
 launcher = RayLauncher(cluster.address, 2)
 make = functools.partial(worlds.marked, {})
 envs = SubprocessVectorEnv(make, 4, num_workers=2, max_restarts=1, launcher=launcher, step_timeout=60)
-envs.say = lambda line: print("said", line)
+shown = functools.partial(print, ">")
+envs.say = shown
 envs.reset("x")
 zeros = np.zeros(4, int)
 envs.step(zeros)
 nodes = lambda w: ray.get(w.actor.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id()))
-print(len(set(map(nodes, envs._pool.workers))), launcher.busy_cores(2))
+shown(len(set(map(nodes, envs._pool.workers))), launcher.busy_cores(2))
 cluster.add_node(num_cpus=1)
 cluster.remove_node(second, allow_graceful=False)
 for _ in range(1000):
@@ -365,8 +366,8 @@ for _ in range(1000):
     if envs.restarts:
         break
     time.sleep(0.1)
-print(sorted(valid), envs.restarts)
-print(envs.step(zeros).valid.tolist())
+shown(sorted(valid), envs.restarts)
+shown(envs.step(zeros).valid.tolist())
 envs.close()
 cluster.shutdown()
 """
@@ -383,11 +384,11 @@ def test_the_actors_of_a_machine_that_is_lost_begin_again_on_another(tmp_path):
         text=True,
         timeout=300,
     )
-    lines = [line for line in done.stdout.splitlines() if line]
+    lines = [line.removeprefix("> ") for line in done.stdout.splitlines() if line.startswith("> ")]
     assert done.returncode == 0, done.stderr
     assert lines[0] == "2 1"
     # Ray may know of the lost connection before it knows of the lost machine.
-    assert re.match(r"said worker \d \(envs \d-\d\) (died|cannot be reached): ", lines[1])
+    assert re.match(r"worker \d \(envs \d-\d\) (died|cannot be reached): ", lines[1])
     assert "is replaced, and its open episodes are cut (" in lines[1]
     assert "0 of 1 restarts left" in lines[1]
     assert lines[2:] == ["[False, False, True, True] 1", "[True, True, True, True]"]
