@@ -7,9 +7,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optuna
-from optuna.trial import FrozenTrial, TrialState
-
 from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
@@ -21,8 +18,10 @@ try:  # before the search, not after it
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+    from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
-    raise ConfigError('a sweep needs matplotlib for its picture: pip install "ding_lite[sweep]"') from error
+    raise ConfigError('a sweep needs Optuna and matplotlib: pip install "ding_lite[sweep]"') from error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +41,7 @@ def importances(sweep: Sweep) -> dict[str, float]:
     complete = [trial for trial in sweep.trials() if trial.state == TrialState.COMPLETE]
     if len({trial.value for trial in complete}) < 2 or len(sweep.space) < 2:
         return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(sweep.study, evaluator=evaluator)
+    found = get_param_importances(sweep.study, evaluator=PedAnovaImportanceEvaluator())
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 

@@ -82,6 +82,19 @@ def test_misuse_is_refused_before_anything_starts(sweep, words, fault, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
 
 
+@pytest.mark.parametrize("package", ["optuna", "matplotlib.figure"])
+def test_missing_package_is_named_before_the_search(package, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in ("ding_lite.tools.sweep", "ding_lite.tools.sweep_report"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert main(["sweep", "-c", "c.py", "--search", LENGTH]) == 2
+    assert 'pip install "ding_lite[sweep]"' in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
+
+
 def test_value_of_a_run_at_a_step_is_its_last_one_due_by_then():
     pytest.importorskip("optuna")
     from ding_lite.tools.sweep import _value_at
