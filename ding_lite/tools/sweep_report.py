@@ -86,7 +86,9 @@ def sweep_table(sweep: Sweep) -> str:
 
 
 def write_best(sweep: Sweep) -> Path | None:
-    """Writes the config of the best trial to ``best.py`` and returns the file; None without a best trial.
+    """Writes the config of the best trial to ``best.py`` and returns the file.
+
+    Returns None if no trial has a score, or if the run folder of the best one has been removed.
 
     It has every key that differs from its default, also those that the command line set or that were derived
     from others, so that it trains as the trial did.
@@ -94,7 +96,10 @@ def write_best(sweep: Sweep) -> Path | None:
     best = sweep.best()
     if best is None:
         return None
-    saved = json.loads((sweep.run_folder(best.number, sweep.seeds[0]) / "config.json").read_text())
+    origin = sweep.run_folder(best.number, sweep.seeds[0]) / "config.json"
+    if not origin.is_file():
+        return None
+    saved = json.loads(origin.read_text())
     source = saved["source"]
     config: dict[str, Any] = {}
     for path, value in leaves(saved["config"]):
