@@ -164,7 +164,7 @@ def _space(args: argparse.Namespace, searches: Mapping[str, Any]) -> Any:
 
 
 def _imports(args: argparse.Namespace, config: Config) -> list[str]:
-    """Returns what best.py needs as ``--import``: that of this command, and modules beside its config."""
+    """Returns what best.py needs as ``--import``: as this command, and modules beside its config file."""
     from ding_lite.config.files import find_config
 
     folder = find_config(args.config).parent if args.config else Path()

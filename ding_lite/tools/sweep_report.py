@@ -7,9 +7,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import optuna
-from optuna.trial import FrozenTrial, TrialState
-
 from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
@@ -21,8 +18,10 @@ try:  # before the search, not after it
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+    from optuna.trial import FrozenTrial, TrialState
 except ImportError as error:
-    raise ConfigError('a sweep needs matplotlib for its picture: pip install "ding_lite[sweep]"') from error
+    raise ConfigError('a sweep needs Optuna and matplotlib: pip install "ding_lite[sweep]"') from error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,8 +41,7 @@ def importances(sweep: Sweep) -> dict[str, float]:
     complete = [trial for trial in sweep.trials() if trial.state == TrialState.COMPLETE]
     if len({trial.value for trial in complete}) < 2 or len(sweep.space) < 2:
         return {}
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(sweep.study, evaluator=evaluator)
+    found = get_param_importances(sweep.study, evaluator=PedAnovaImportanceEvaluator())
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -88,7 +86,9 @@ def sweep_table(sweep: Sweep) -> str:
 
 
 def write_best(sweep: Sweep) -> Path | None:
-    """Writes the config of the best trial to ``best.py`` and returns the file; None without a best trial.
+    """Writes the config of the best trial to ``best.py`` and returns the file.
+
+    Returns None if no trial has a score, or if the run folder of the best one has been removed.
 
     It has every key that differs from its default, also those that the command line set or that were derived
     from others, so that it trains as the trial did.
@@ -96,7 +96,10 @@ def write_best(sweep: Sweep) -> Path | None:
     best = sweep.best()
     if best is None:
         return None
-    saved = json.loads((sweep.run_folder(best.number, sweep.seeds[0]) / "config.json").read_text())
+    origin = sweep.run_folder(best.number, sweep.seeds[0]) / "config.json"
+    if not origin.is_file():
+        return None
+    saved = json.loads(origin.read_text())
     source = saved["source"]
     config: dict[str, Any] = {}
     for path, value in leaves(saved["config"]):

@@ -118,6 +118,15 @@ def test_misuse_is_refused_before_a_run_starts(words, fault, tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
 
+def test_missing_ray_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "ding_lite.tools.ray_jobs", raising=False)
+    assert main(["train", "-c", "c.json", "-s", "0", "1", "--ray"]) == 2
+    assert 'pip install "ding_lite[ray]"' in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------ runs
 
 

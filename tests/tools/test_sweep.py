@@ -82,6 +82,19 @@ def test_misuse_is_refused_before_anything_starts(sweep, words, fault, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
 
 
+@pytest.mark.parametrize("package", ["optuna", "matplotlib.figure"])
+def test_missing_package_is_named_before_the_search(package, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in ("ding_lite.tools.sweep", "ding_lite.tools.sweep_report"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert main(["sweep", "-c", "c.py", "--search", LENGTH]) == 2
+    assert 'pip install "ding_lite[sweep]"' in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
+
+
 def test_value_of_a_run_at_a_step_is_its_last_one_due_by_then():
     pytest.importorskip("optuna")
     from ding_lite.tools.sweep import _value_at
@@ -130,30 +143,49 @@ def test_sweep_finds_the_best_value_and_its_config_trains_to_the_same_score(tmp_
 
 
 @pytest.mark.slow
-def test_trials_that_fail_or_stay_behind_do_not_end_the_sweep(tmp_path):
+def test_trial_that_fails_does_not_end_the_sweep(tmp_path):
     pytest.importorskip("optuna")
-    # A minibatch of 512 does not fit a rollout of 256. Lengths are drawn: some stay behind.
-    policy = {"eval": {"eval_freq": 256}}
-    write(tmp_path, env=WORLD, policy=policy, max_env_step=2048)
+    write(tmp_path, env=WORLD)  # a minibatch of 512 does not fit a rollout of 256
     searches = [LENGTH, "policy.learn.batch_size=choice(64,512)", "policy.collect.n_sample=choice(256,1024)"]
-    words = ["sweep", "-c", "c.py", "--trials", 12, *(w for s in searches for w in ("--search", s))]
+    words = ["sweep", "-c", "c.py", "--trials", 3, *(w for s in searches for w in ("--search", s))]
     code, output, errors = run(*words, cwd=tmp_path)
     assert (code, errors) == (0, "")
     trials = json.loads(run(*words, "--resume", "--json", cwd=tmp_path)[1])["trials"]
-    assert len(trials) == 12
-    failed = [t for t in trials if t["state"] == "failed"]
+    assert len(trials) == 3
     keys = ("policy.learn.batch_size", "policy.collect.n_sample")
-    assert failed
-    assert all([t["values"][key] for key in keys] == [512, 256] for t in failed)
-    assert f"trial {failed[0]['trial']}, seed 0: failed: " in output
-    pruned = [t for t in trials if t["state"] == "pruned"]
-    best = max(t["score"] for t in trials if t["score"] is not None)
-    assert pruned
-    for trial in pruned:
-        run_folder = tmp_path / "runs" / "c_sweep" / f"trial_{trial['trial']:03}_s0"
-        assert result_of(run_folder)["status"] == "interrupted"
-        assert result_of(run_folder)["env_step"] < 2048
-        assert trial["values"]["env.kwargs.length"] < best
+    states = [trial["state"] for trial in trials]
+    fits = [[trial["values"][key] for key in keys] != [512, 256] for trial in trials]
+    assert states == ["complete" if fit else "failed" for fit in fits]
+    assert set(states) == {"complete", "failed"}
+    failed = states.index("failed")
+    assert f"trial {failed}, seed 0: failed: " in output
+    assert "a minibatch of 512 samples is larger than a rollout, which has 256" in output
+
+
+@pytest.mark.slow
+def test_trial_that_stays_behind_is_pruned(tmp_path):
+    optuna = pytest.importorskip("optuna")
+    world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
+    write(tmp_path, env=world, max_env_step=2048, policy={"eval": {"eval_freq": 256}})
+    words = ("sweep", "-c", "c.py", "--search", LENGTH, "--exp-name", "s")
+    assert run(*words, "--trials", 1, cwd=tmp_path)[0] == 0
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 's' / 'sweep.db'}")
+    steps = range(256, 2049, 256)
+    for _ in range(4):  # trials that are better than any length
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"env.kwargs.length": 30},
+                distributions={"env.kwargs.length": optuna.distributions.IntDistribution(1, 30)},
+                value=100.0,
+                intermediate_values=dict.fromkeys(steps, 100.0),
+            )
+        )
+    code, output, errors = run(*words, "--trials", 6, "--resume", "--json", cwd=tmp_path)
+    assert (code, errors) == (0, "")
+    assert json.loads(output)["trials"][5]["state"] == "pruned"
+    result = result_of(tmp_path / "s" / "trial_005_s0")
+    assert (result["status"], result["error"]) == ("interrupted", "SIGTERM")
+    assert 512 <= result["env_step"] < 2048  # not in the first fifth
 
 
 @pytest.mark.slow
