@@ -178,14 +178,9 @@ def _color(place: int) -> str:
 def _format_rows(axes: Axes, labels: Sequence[str]) -> None:
     """Makes the vertical axis one row per group; long labels stand in the legend only."""
     readable = max(map(len, labels)) <= LONG_LABEL
-    axes.set_yticks(range(len(labels)), ["" for _ in labels])
-    for text, label in zip(axes.get_yticklabels(), labels, strict=True):
-        text.set(parse_math=False, text=label if readable else "")
-    axes.yaxis.set_major_formatter(lambda value, _: label_at(labels, value) if readable else "")
+    axes.set_yticks(range(len(labels)))
+    axes.yaxis.set_major_formatter(lambda value, _: labels[int(value)] if readable else "")
+    for text in axes.get_yticklabels():
+        text.set_parse_math(False)  # a name may contain $
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
-
-
-def label_at(labels: Sequence[str], value: float) -> str:
-    """Returns the label of the row at a tick."""
-    return labels[int(value)] if 0 <= value < len(labels) else ""
