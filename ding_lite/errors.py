@@ -16,11 +16,11 @@
 
 from __future__ import annotations
 
-import dis
 import os
 import signal
 import sysconfig
 from collections.abc import Mapping
+from opcode import opname
 from types import TracebackType
 from typing import Any
 
@@ -139,7 +139,7 @@ def is_ctrl_c(error: BaseException) -> bool:
     if not codes or any(code is handler for code, _ in codes):
         return True
     innermost, position = codes[-1]
-    return position < 0 or dis.opname[innermost.co_code[position]] != "RAISE_VARARGS"
+    return position < 0 or opname[innermost.co_code[position]] != "RAISE_VARARGS"
 
 
 def error_text(error: BaseException) -> str:

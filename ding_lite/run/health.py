@@ -91,7 +91,7 @@ def _value_worse_than_constant(recent: RecentMetrics) -> Finding | None:
     explained = recent["explained_variance"]
     # If all returns are nearly equal, there is no variance to explain, and the normalised error is small.
     small_error = recent.policy["learn"].get("value_norm") and recent["value_loss"] < 0.05
-    if small_error or recent.improving or not (explained < 0.0 and recent.run_fraction > 0.2):
+    if small_error or not (explained < 0.0 and recent.run_fraction > 0.2):
         return None
     scaled = recent.policy["learn"].get("value_norm") or recent.policy["normalize"]["reward"]
     return Finding(
@@ -119,7 +119,7 @@ def _entropy_collapsed(recent: RecentMetrics) -> Finding | None:
 def _gradient_clipped_away(recent: RecentMetrics) -> Finding | None:
     learn = recent.policy["learn"]
     large = learn.get("grad_clip_type") == "clip_norm" and recent["grad_norm"] > 50 * learn["grad_clip_value"]
-    if recent.improving or not large:
+    if not large:
         return None
     return Finding(
         "nearly all of the gradient is clipped away",
