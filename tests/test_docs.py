@@ -118,7 +118,7 @@ def run_commands(document, capsys):
         capsys.readouterr()
         assert main(command) == code, command
         printed = capsys.readouterr()
-        assert message in printed.err + printed.out
+        assert not code or message in printed.err + printed.out, command
 
 
 @pytest.mark.slow
