@@ -145,7 +145,10 @@ def read_sweep(file: Path) -> dict[str, Any]:
     Raises:
         ConfigError: if its ``sweep`` is not a dict.
     """
-    sweep = {} if file.suffix == ".json" else runpy.run_path(str(file)).get("sweep", {})
+    if file.suffix == ".json":
+        return {}
+    with stand_ins(file):
+        sweep = runpy.run_path(str(file)).get("sweep", {})
     if not isinstance(sweep, dict):
         raise ConfigError(f"config file {file}: `sweep` is a {type(sweep).__name__}, not a dict")
     return sweep
