@@ -482,7 +482,9 @@ def test_config_as_json_is_one_that_can_be_given_back(home):
     ],
 )
 def test_env_takes_an_id_or_a_class(name, section):
-    values = config_of(build_parser().parse_args(["config", "--env", name])).values
+    args = build_parser().parse_args(["config", "--env", name])
+    args.modules = []
+    values = config_of(args).values
     assert {key: values.env[key] for key in section} == section
 
 
