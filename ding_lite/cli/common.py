@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.errors import ConfigError
@@ -301,20 +301,3 @@ def env_section(name: str) -> dict[str, Any]:
 
     is_type = name in ENV_REGISTRY or (":" in name and not re.search(r"-v\d+$", name))
     return {"type": name} if is_type else {"env_id": name}
-
-
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Returns the lines of a table whose first row is its header.
-
-    Args:
-        rows: their cells; all rows have the same number.
-        right: the columns of numbers, which end at the same place.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place in right else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

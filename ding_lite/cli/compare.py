@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import add_json, aligned
+from ding_lite.cli.common import add_json
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ def _write(comparison: Comparison, output: Path, title: str | None) -> None:
 
 
 def _report(comparison: Comparison) -> list[str]:
+    from ding_lite.tools.table import aligned
+
     lines = [comparison.title, ""] if comparison.title else []
     lines += _table(comparison.summaries(), comparison.unit)
     if len(comparison.tasks) > 1:
@@ -127,6 +129,7 @@ def _report(comparison: Comparison) -> list[str]:
 
 def _table(summaries: list[Summary], unit: str) -> list[str]:
     from ding_lite.tools.compare import number
+    from ding_lite.tools.table import aligned
 
     first = summaries[0].label
     rows = [["group", "seeds", "mean", "IQM", "95 % interval"]]

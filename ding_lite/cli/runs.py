@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import add_json, aligned
+from ding_lite.cli.common import add_json
 
 if TYPE_CHECKING:
     from ding_lite.tools.runs import ListedRun
@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(runs: list[ListedRun], folder: Path) -> list[str]:
+    from ding_lite.tools.table import aligned
+
     rows = [["run", "status", "score", "best", "env steps", "started", "policy", "env", "seed", "differs"]]
     errors = []
     for run in runs:

@@ -1,7 +1,7 @@
 """Trainings in processes of their own: ``ding-lite train`` on this machine, several at a time.
 
 A :class:`Place` starts trainings. :class:`Processes` is this machine; ``tools.ray_jobs`` has a Ray cluster.
-Both write the run's folder on this machine, so that whoever waits for a training reads its files.
+Both write the run's folder on this machine, where its files tell how far the training is.
 """
 
 from __future__ import annotations

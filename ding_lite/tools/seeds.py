@@ -12,6 +12,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.tools import statistics
 from ding_lite.tools.several import Training
+from ding_lite.tools.table import aligned
 
 
 def seed_trainings(
@@ -112,7 +113,9 @@ def seeds_table(trainings: Sequence[Training]) -> str:
                 str(training.folder),
             ]
         )
-    return "\n".join([aligned(rows), *summary_lines(summary_of(t.score for t in trainings), len(trainings))])
+    table = aligned(rows, right=range(1, len(rows[0]) - 1))
+    summary = summary_of(training.score for training in trainings)
+    return "\n".join([*table, *summary_lines(summary, len(trainings))])
 
 
 def summary_lines(summary: Summary, of: int) -> list[str]:
@@ -128,20 +131,6 @@ def summary_lines(summary: Summary, of: int) -> list[str]:
 def number(value: float | None) -> str:
     """Returns a number with one digit for a table, or "-" for None."""
     return "-" if value is None else f"{value:,.1f}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Returns rows as lines with aligned columns: the first and the last to the left, others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    last = len(widths) - 1
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if place in (0, last) else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def exit_code_of(failures: Sequence[Training]) -> int:

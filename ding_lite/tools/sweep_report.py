@@ -11,8 +11,9 @@ from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import replacing
-from ding_lite.tools.seeds import aligned, number
+from ding_lite.tools.seeds import number
 from ding_lite.tools.sweep import STATES, Sweep, assignments
+from ding_lite.tools.table import aligned
 
 try:  # before the search, not after it
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -77,7 +78,7 @@ def sweep_table(sweep: Sweep) -> str:
         rows.append([str(trial.number), number(trial.value), assignments(sweep.values_of(trial))])
     states = [STATES[trial.state] for trial in trials]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    lines = [aligned(rows)] if ranked else []
+    lines = aligned(rows, right=range(1, len(rows[0]) - 1)) if ranked else []
     lines.append(f"{len(trials)} trials: {counts}")
     shares = importances(sweep)
     if shares:
