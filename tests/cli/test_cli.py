@@ -774,7 +774,7 @@ BAD_INPUT = {
         3,
         ["env 'collections:OrderedDict' cannot be made: ", "expected a gymnasium.Env, got OrderedDict"],
     ),
-    "negative seed": (["-c", "tiny.py", "-s", "-1"], 2, ["seed: expected a number at least 0, got -1"]),
+    "negative seed": (["-c", "tiny.py", "-s", "-1"], 2, ["-s: expected seeds of at least 0, got -1"]),
     "unknown module to import": (["--import", "nope", "-c", "tiny.py"], 2, ["--import nope"]),
 }
 
