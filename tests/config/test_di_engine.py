@@ -743,7 +743,8 @@ def test_file_of_di_engine_trains_and_is_kept_from_the_command_line(tmp_path):
     done = run("train", "-c", "their_config.py", "--exp-name", "run", "--max-env-step", "512", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert (result["iterations"], result["env_step"], result["env_id"]) == (2, 512, "CartPole-v0")
+    assert result["env_id"] == "CartPole-v0"
+    assert 512 <= result["env_step"] < 512 + 256  # whole rollouts of 256 rows, of which resets are no steps
     done = run("config", "-c", "their_config.py", "-o", "mine.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "mine.py is written   try: ding-lite train -c mine.py\n")
     assert "warning: DI-engine itself never reads policy.learn.update_per_collect" in done.stderr
