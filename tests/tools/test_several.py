@@ -12,7 +12,6 @@ from ding_lite.errors import ConfigError
 from ding_lite.run.folder import CsvFile
 from ding_lite.tools.jobs import Needs, Processes, error_message, needs_of
 from ding_lite.tools.seeds import (
-    aligned,
     exit_code_of,
     seed_trainings,
     seeds_report,
@@ -158,7 +157,3 @@ def test_score_of_a_run_that_has_not_ended_in_order_does_not_count():
     assert ended(3.0, "interrupted").score is None
     assert ended(3.0, "pruned").score is None
     assert ended(3.0).score == 3.0
-
-
-def test_columns_are_aligned():
-    assert aligned([["a", "bb", "c"], ["aaa", "b", "c c"]]) == "a    bb  c\naaa   b  c c"
