@@ -160,9 +160,9 @@ def test_manifest_describes_the_file_and_is_in_it(run_of, tmp_path):
             (d["name"], f"tensor({kinds[d['dtype']]})", d["shape"]) for d in described
         ]
     assert [d["name"] for d in manifest["inputs"]] == [
-        "obs.ape.eye",
         "obs.zoo.0",
         "obs.zoo.1",
+        "obs.ape.eye",
         "first",
         "state.actor.h",  # not that of the value network
     ]
