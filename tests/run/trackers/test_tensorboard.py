@@ -85,6 +85,8 @@ def test_histogram_has_the_values_and_the_config_is_text(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra video")
+# moviepy leaves the pipes of ffmpeg to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_video_is_shown_as_a_gif(tmp_path):
     from moviepy import ImageSequenceClip
 
