@@ -73,6 +73,8 @@ PHASIC_ARMS = {
     "ppo_separate": (*PPO, "policy.model.arch=dual"),
     "ppg_dual": (*FAST, "policy.model.arch=dual"),
     "ppg_detach": (*FAST, "policy.model.arch=detach"),
+    # As many policy steps as PPO.
+    "ppg_detach_3_epochs": (*FAST, *_epochs(3), "policy.model.arch=detach"),
 }
 GAMES = ("space_invaders", "asterix", "seaquest")
 

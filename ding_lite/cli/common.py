@@ -99,6 +99,12 @@ def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
         "--stochastic", action="store_true", help="sample the actions; without it, take the most likely ones"
     )
     add_trust(parser)
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="env.key=value",
+        help="play in another environment than the run's, such as env.kwargs.gravity=20",
+    )
 
 
 def check_player_options(args: argparse.Namespace) -> None:

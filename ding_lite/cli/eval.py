@@ -7,7 +7,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import add_json, add_player_options, check_player_options, trusted_modules
+from ding_lite.cli.common import (
+    add_json,
+    add_player_options,
+    check_player_options,
+    overrides_of,
+    trusted_modules,
+)
 
 if TYPE_CHECKING:
     from ding_lite.data.evaluation import Evaluation
@@ -16,7 +22,8 @@ SUMMARY = "play episodes with a trained policy"
 DESCRIPTION = """\
 Plays episodes with a trained policy and prints the distribution of their returns.
 
-The policy and its environment are those of the run; nothing in the run's folder changes.
+The policy and its environment are those of the run; keys of env can be given other values.
+Nothing in the run's folder changes.
 """
 EXAMPLES = """\
 examples:
@@ -24,6 +31,7 @@ examples:
   ding-lite eval runs/cartpole_ppo/ckpt/last -n 100    100 episodes with the last checkpoint
   ding-lite eval runs/cartpole_ppo --video videos      record the episodes as videos/*.mp4
   ding-lite eval runs/cartpole_ppo --episodes-csv e.csv  one row per episode
+  ding-lite eval runs/pendulum_ppo env.kwargs.g=15     in an environment with other arguments
   ding-lite eval runs/my_run --import my_policies      a run whose policy is in my_policies.py
 """
 PRELOAD = ("ding_lite.tools.evaluate",)
@@ -53,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         stochastic=args.stochastic,
         video=Path(args.video) if args.video else None,
         episodes_csv=Path(args.episodes_csv) if args.episodes_csv else None,
+        changes=overrides_of(args, args.overrides),
         trust=trusted_modules(args),
     )
     report = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ding_lite.cli.common import add_player_options, check_player_options, trusted_modules
+from ding_lite.cli.common import add_player_options, check_player_options, overrides_of, trusted_modules
 from ding_lite.errors import ConfigError
 
 SUMMARY = "watch a trained policy in a window"
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         stochastic=args.stochastic,
         fps=args.fps,
+        changes=overrides_of(args, args.overrides),
         trust=trusted_modules(args),
         on_episode=lambda episode: print(
             f"return {episode.episode_return:>10.2f}   length {episode.length}", flush=True

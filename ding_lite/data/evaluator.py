@@ -93,7 +93,8 @@ class Evaluator:
         envs = self.envs
         done = left <= 0
         played = np.zeros(envs.num_envs, np.int64)
-        open_lengths = np.zeros(envs.num_envs, np.int64)
+        begins = np.zeros(envs.num_envs, np.int64)  # the step in which the open episode begins
+        step = 0
         mode.reset()
         initial = None if mode.initial_state is None else mode.initial_state(envs.num_envs)
         state = initial
@@ -104,20 +105,23 @@ class Evaluator:
                 on_step(obs)
             output = mode.forward(obs) if state is None else mode.forward(obs, state)
             transition = envs.step(mode.to_env(output["action"]))
+            step += 1
             if state is not None:
                 state = begin_episodes(output["state"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)
             self._check_spoiled()
             obs = transition.obs
             # A row that is not valid begins a new episode: a lost episode is played again.
-            open_lengths = np.where(transition.valid, open_lengths + 1, 0)
+            begins[~transition.valid] = step
             for episode in transition.episodes:
-                open_lengths[episode.env] = 0
+                begins[episode.env] = step
                 if not done[episode.env]:
                     played[episode.env] += 1
+                    done[episode.env] = played[episode.env] >= left[episode.env]
                     yield episode
-            done |= played >= left
-            for env in np.flatnonzero(~done & (open_lengths >= self.max_steps)):
+            if step < self.max_steps:
+                continue
+            for env in np.flatnonzero(~done & (step - begins >= self.max_steps)):
                 done[env] = True
                 yield Episode(
                     env=int(env),

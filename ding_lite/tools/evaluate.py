@@ -7,18 +7,20 @@ import csv
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from ding_lite.config.compile import Config, compile_config
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
@@ -26,6 +28,7 @@ from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.load import policy_from_state
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env, sdl_driver
+from ding_lite.trees import space_leaves
 
 
 class Opened(NamedTuple):
@@ -33,13 +36,13 @@ class Opened(NamedTuple):
 
     Attributes:
         folder: of the checkpoint.
-        config: complete config of the run.
+        config: of the run.
         policy: on the CPU.
         env_step: of the run, when it was saved.
     """
 
     folder: Path
-    config: Any
+    config: Config
     policy: Policy
     env_step: int
 
@@ -55,31 +58,76 @@ def open_checkpoint(run: Path, trust: Sequence[str] = ()) -> Opened:
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
     """
     folder, state, saved = load_of_run(run, "best")
-    config = config_of_checkpoint(folder, saved, list(trust)).values
+    config = config_of_checkpoint(folder, saved, list(trust))
     policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
     return Opened(folder, config, policy, int(state["progress"]["env_step"]))
 
 
 class Player(NamedTuple):
-    """What plays: the policy of a checkpoint, and the environments of its run."""
+    """What plays: the policy of a checkpoint, and the environments of its run or others like them.
+
+    Attributes:
+        checkpoint: its folder.
+        env_cfg: the section ``env`` of the config.
+        mode: that acts.
+        spaces: of the observations and of the actions that the policy was trained with.
+    """
 
     checkpoint: Path
     env_cfg: dict[str, Any]
     mode: EvalMode
+    spaces: tuple[gym.Space, gym.Space]
+
+    def check(self, envs: VectorEnv) -> None:
+        """Raises an EnvError if the policy cannot play in these environments."""
+        for name, space, own in zip(
+            ("observation", "action"), (envs.obs_space, envs.action_space), self.spaces, strict=True
+        ):
+            # The bounds of observations may be others; actions are scaled to theirs.
+            if space != own and (name == "action" or _layout(space) != _layout(own)):
+                raise EnvError(
+                    f"the policy cannot play in this environment: its {name} space is {space}, and the "
+                    f"policy was trained with {own}"
+                )
 
 
-def load_player(run: Path, *, stochastic: bool = False, trust: Sequence[str] = ()) -> Player:
+def _layout(space: gym.Space) -> list[Any]:
+    """Returns what a network depends on: the paths of a space's leaves, and their shapes or ranges."""
+    return [
+        (path, (leaf.shape, leaf.dtype) if isinstance(leaf, gym.spaces.Box) else leaf)
+        for path, leaf in space_leaves(space)
+    ]
+
+
+def load_player(
+    run: Path,
+    *,
+    stochastic: bool = False,
+    changes: Mapping[str, Any] | None = None,
+    trust: Sequence[str] = (),
+) -> Player:
     """Returns the player of a checkpoint.
 
     Args:
         run, trust: as for :func:`open_checkpoint`.
         stochastic: sample the actions; otherwise take the most likely ones.
+        changes: of the environment, such as ``{"env.kwargs.gravity": 20.0}``.
+
+    Raises:
+        CheckpointError: as :func:`open_checkpoint`.
+        ConfigError: if a change is not one of the section ``env``, or is faulty.
     """
     opened = open_checkpoint(run, trust)
-    mode = opened.policy.eval_mode
+    config, policy = opened.config, opened.policy
+    others = [key for key in changes or {} if not key.startswith("env.")]
+    if others:
+        raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
+    if changes:
+        config = compile_config(config.as_json(), changes, origin="the run's config")
+    mode = policy.eval_mode
     if stochastic:
-        mode = mode._replace(forward=opened.policy.collect_mode.forward)
-    return Player(opened.folder, opened.config["env"], mode)
+        mode = mode._replace(forward=policy.collect_mode.forward)
+    return Player(opened.folder, config.values["env"], mode, (policy.obs_space, policy.action_space))
 
 
 def evaluate_checkpoint(
@@ -90,9 +138,10 @@ def evaluate_checkpoint(
     stochastic: bool = False,
     video: Path | None = None,
     episodes_csv: Path | None = None,
+    changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
 ) -> tuple[Path, Evaluation]:
-    """Plays episodes with a trained policy, on the CPU, in the environments of its run.
+    """Plays episodes with a trained policy, on the CPU, in the environments of its run or others like them.
 
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
@@ -101,6 +150,7 @@ def evaluate_checkpoint(
         stochastic: sample the actions; otherwise take the most likely ones.
         video: folder for one mp4 file per episode; the episodes are then played one after the other.
         episodes_csv: file for one row per episode.
+        changes: of the environment, as for :func:`load_player`.
         trust: modules that the checkpoint's config may import.
 
     Returns:
@@ -108,10 +158,10 @@ def evaluate_checkpoint(
 
     Raises:
         CheckpointError: if there is no checkpoint, or its config names a module that is not trusted.
-        EnvError: if the environments cannot be made, or cannot be recorded.
-        ConfigError: if ``episodes_csv`` cannot be written.
+        EnvError: if the environments cannot be made or recorded, or the policy cannot play in them.
+        ConfigError: if a change is faulty, or ``episodes_csv`` cannot be written.
     """
-    player = load_player(run, stochastic=stochastic, trust=trust)
+    player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
     played: list[Episode] = []
     with contextlib.nullcontext() if video is None else sdl_driver("dummy"):
         if video is None:
@@ -120,6 +170,7 @@ def evaluate_checkpoint(
         else:
             envs = recording_env(player.env_cfg, video, episodes, seed)
         with contextlib.closing(envs):
+            player.check(envs)
             evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
             evaluation = evaluator.evaluate("command", on_episode=played.append)
     if episodes_csv is not None:
@@ -170,13 +221,14 @@ def play_checkpoint(
     seed: int = 0,
     stochastic: bool = False,
     fps: float | None = None,
+    changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
     on_episode: Callable[[Episode], Any] | None = None,
 ) -> tuple[Path, Evaluation]:
     """Plays episodes in a window.
 
     Args:
-        run, seed, stochastic, trust: as for :func:`evaluate_checkpoint`.
+        run, seed, stochastic, changes, trust: as for :func:`evaluate_checkpoint`.
         episodes: to play, one after the other.
         fps: steps a second; None: as fast as the environment's own window is.
         on_episode: called with each episode that has ended.
@@ -186,14 +238,14 @@ def play_checkpoint(
 
     Raises:
         CheckpointError: as for :func:`evaluate_checkpoint`.
-        ConfigError: if there is no display.
-        EnvError: if the environment cannot be made, or opens no window.
+        ConfigError: if there is no display, or a change is faulty.
+        EnvError: if the environment cannot be made, opens no window, or the policy cannot play in it.
     """
     advice = f"For a video instead: ding-lite eval {run} -n {episodes} --video videos"
     driver = screen_driver()
     if driver is None:
         raise ConfigError(f"there is no display to open a window on (DISPLAY is not set). {advice}")
-    player = load_player(run, stochastic=stochastic, trust=trust)
+    player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
 
     def make(index: int) -> gym.Env:
         env = make_env(player.env_cfg, evaluate=True, render_mode="human")
@@ -212,6 +264,7 @@ def play_checkpoint(
     with sdl_driver(driver) if driver else contextlib.nullcontext():
         envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
         with contextlib.closing(envs):
+            player.check(envs)
             evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
             return player.checkpoint, evaluator.evaluate("command", on_episode=on_episode)
 

@@ -202,7 +202,7 @@ def export_policy(
     module = ExportedPolicy(_exportable(opened.policy))
     described = _description(run, opened, module, output.suffix)
     data = file_of(module, output.suffix, described)
-    recorded = list(record(opened.config.env, module.policy, observations, seed))
+    recorded = list(record(opened.config.values.env, module.policy, observations, seed))
     parity = compare(runner(data, output.suffix), module, recorded)
     if not parity.holds:
         raise DingLiteError(
@@ -217,7 +217,7 @@ def export_policy(
 
 def _description(run: str | Path, opened: Opened, module: ExportedPolicy, suffix: str) -> dict[str, Any]:
     """Returns what is known of a file before it is compared: the manifest without ``parity``."""
-    config, policy, example = opened.config, module.policy, module.example()
+    config, policy, example = opened.config.values, module.policy, module.example()
     packages = ("ding_lite", *(ONNX_PACKAGES if suffix == ONNX else ()))
     return {
         "format": FORMAT_VERSION,

@@ -44,6 +44,22 @@ def test_episodes_csv_that_cannot_be_written_is_named(run, tmp_path):
         evaluate_checkpoint(run, episodes=1, episodes_csv=tmp_path / "missing" / "e.csv")
 
 
+def test_policy_plays_in_a_changed_environment(run):
+    def played(changes):
+        return evaluate_checkpoint(run, episodes=4, seed=7, changes=changes)[1]
+
+    assert max(played({"env.max_eval_steps": 5}).lengths) == 5
+    assert played({"env.evaluator_env_num": 2}) == played(None)  # the value that the run has
+    for changes, kind, text in (
+        ({"env.env_id": "Pendulum-v1"}, EnvError, "observation space is Box"),
+        ({"env.env_id": "Acrobot-v1"}, EnvError, "observation space is Box"),
+        ({"env.env_kind": 1}, ConfigError, "unknown key 'env_kind'"),
+        ({"policy.type": "ppg"}, ConfigError, "policy.type: only keys of env"),
+    ):
+        with pytest.raises(kind, match=text):
+            played(changes)
+
+
 def test_without_a_display_the_error_says_how_to_get_a_video(run, monkeypatch):
     for name in NO_DISPLAY:
         monkeypatch.delenv(name, raising=False)

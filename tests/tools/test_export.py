@@ -180,7 +180,7 @@ def exported(run_of):
     """Returns a policy, its module, the file of it, and recorded steps."""
     policy = load_policy(run_of("mlp"))
     module = ExportedPolicy(policy)
-    env = open_checkpoint(run_of("mlp"), THIS).config.env
+    env = open_checkpoint(run_of("mlp"), THIS).config.values.env
     return policy, module, file_of(module, ".pt2", {}), list(record(env, policy, 64, seed=3))
 
 
