@@ -103,7 +103,7 @@ def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
         "overrides",
         nargs="*",
         metavar="env.key=value",
-        help="play in another environment than the run's, such as env.kwargs.gravity=20",
+        help="play in another environment than the run's, such as env.kwargs.g=15",
     )
 
 

@@ -93,8 +93,7 @@ class Evaluator:
         envs = self.envs
         done = left <= 0
         played = np.zeros(envs.num_envs, np.int64)
-        begins = np.zeros(envs.num_envs, np.int64)  # the step in which the open episode begins
-        step = 0
+        open_lengths = np.zeros(envs.num_envs, np.int64)
         mode.reset()
         initial = None if mode.initial_state is None else mode.initial_state(envs.num_envs)
         state = initial
@@ -105,23 +104,20 @@ class Evaluator:
                 on_step(obs)
             output = mode.forward(obs) if state is None else mode.forward(obs, state)
             transition = envs.step(mode.to_env(output["action"]))
-            step += 1
             if state is not None:
                 state = begin_episodes(output["state"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)
             self._check_spoiled()
             obs = transition.obs
             # A row that is not valid begins a new episode: a lost episode is played again.
-            begins[~transition.valid] = step
+            open_lengths = np.where(transition.valid, open_lengths + 1, 0)
             for episode in transition.episodes:
-                begins[episode.env] = step
+                open_lengths[episode.env] = 0
                 if not done[episode.env]:
                     played[episode.env] += 1
-                    done[episode.env] = played[episode.env] >= left[episode.env]
                     yield episode
-            if step < self.max_steps:
-                continue
-            for env in np.flatnonzero(~done & (step - begins >= self.max_steps)):
+            done |= played >= left
+            for env in np.flatnonzero(~done & (open_lengths >= self.max_steps)):
                 done[env] = True
                 yield Episode(
                     env=int(env),

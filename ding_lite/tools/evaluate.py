@@ -111,7 +111,7 @@ def load_player(
     Args:
         run, trust: as for :func:`open_checkpoint`.
         stochastic: sample the actions; otherwise take the most likely ones.
-        changes: of the environment, such as ``{"env.kwargs.gravity": 20.0}``.
+        changes: of the environment, such as ``{"env.kwargs.g": 15.0}``.
 
     Raises:
         CheckpointError: as :func:`open_checkpoint`.

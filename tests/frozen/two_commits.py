@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("env.stop_value=None", "env.evaluator_env_num=2", "env.n_evaluator_episode=2")
+# Several episodes in each environment, so that their order matters.
+SMALL = ("env.stop_value=None", "env.evaluator_env_num=2", "env.n_evaluator_episode=7")
 SCALES = ("policy.normalize.obs=True", "policy.normalize.reward=True", "policy.normalize.reward_clip=10.0")
 
 

@@ -7,12 +7,37 @@ import subprocess
 import sys
 import time
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from worlds import small_config
 
 from ding_lite import SerialPipeline
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.tools.evaluate import evaluate_checkpoint, play_checkpoint
+
+
+class OtherBounds(gym.ObservationWrapper):
+    """Has the observations of CartPole, in a space without bounds."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, env.observation_space.shape, np.float32)
+
+    def observation(self, observation):
+        return observation
+
+
+class ThreeActions(gym.ActionWrapper):
+    """Has one action more than CartPole."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.action_space = gym.spaces.Discrete(3)
+
+    def action(self, action):
+        return min(action, 1)
+
 
 NO_DISPLAY = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
@@ -49,15 +74,25 @@ def test_policy_plays_in_a_changed_environment(run):
         return evaluate_checkpoint(run, episodes=4, seed=7, changes=changes)[1]
 
     assert max(played({"env.max_eval_steps": 5}).lengths) == 5
-    assert played({"env.evaluator_env_num": 2}) == played(None)  # the value that the run has
+    # A reward of -1 where the pole falls, and of 0 before it.
+    assert set(played({"env.kwargs.sutton_barto_reward": True}).returns) == {-1.0}
+    # Other bounds of the observations, which a network does not see.
+    assert len(played({"env.wrappers": [{"type": "test_evaluate:OtherBounds"}]}).returns) == 4
+
+
+def test_changes_that_a_policy_cannot_play_with_are_refused(run):
     for changes, kind, text in (
-        ({"env.env_id": "Pendulum-v1"}, EnvError, "observation space is Box"),
-        ({"env.env_id": "Acrobot-v1"}, EnvError, "observation space is Box"),
+        ({"env.env_id": "Acrobot-v1"}, EnvError, "observation space is Box.*trained with Box"),
+        (
+            {"env.wrappers": [{"type": "test_evaluate:ThreeActions"}]},
+            EnvError,
+            r"action space is Discrete\(3\).*trained with Discrete\(2\)",
+        ),
         ({"env.env_kind": 1}, ConfigError, "unknown key 'env_kind'"),
         ({"policy.type": "ppg"}, ConfigError, "policy.type: only keys of env"),
     ):
         with pytest.raises(kind, match=text):
-            played(changes)
+            evaluate_checkpoint(run, episodes=1, changes=changes)
 
 
 def test_without_a_display_the_error_says_how_to_get_a_video(run, monkeypatch):
