@@ -61,7 +61,8 @@ RUN_CONFIG: dict[str, Any] = dict(
         # Where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or dicts
         # {"type": ..., **arguments}. metrics.csv and episodes.csv are written with and without "csv".
         trackers=Key(["csv", "tensorboard"], (list,), faults=TRACKER_REGISTRY.item_faults),
-        freq=Key(5_000, low=1),  # env steps between rows sent to trackers (metrics.csv has every iteration)
+        # Env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration).
+        freq=Key(5_000, low=1),
         video_freq=Key(0, low=0),  # env steps between videos of an evaluation episode; 0: none
     ),
     # Called before and after the run and each iteration: names (ding-lite list hooks),

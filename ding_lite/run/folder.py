@@ -5,7 +5,7 @@ log.txt       messages, with times         episodes.csv  one row per episode
 git.txt       commit and changes           result.json   how the run ended
 ckpt/         last, best, iteration_*
 
-Trackers add tb/ and others, with trackers.json (run.trackers); logger.video_freq adds videos/.
+Trackers add tb/ and others, with trackers*.json (run.trackers); logger.video_freq adds videos/.
 """
 
 from __future__ import annotations

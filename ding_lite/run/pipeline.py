@@ -245,8 +245,10 @@ class SerialPipeline:
             )
         if point.state["collector"].get("envs", True) is None:
             messages.append(f"an environment failed after this checkpoint: new episodes; {NOT_BIT_EQUAL}")
-        self._open_folder(log, messages, resume_at=self.progress.env_step)
         reached = self.progress.iteration
+        is_newest = max(checkpoints_of(self.folder).values()) == reached
+        is_exact = not (point.new_episodes or any(NOT_BIT_EQUAL in message for message in messages))
+        self._open_folder(log, messages, self.progress.env_step, repeats=is_newest and is_exact)
         moved = (
             [] if self.is_over() else self.ranks.from_first(lambda: self.checkpoints.abandon_after(reached))
         )
@@ -308,13 +310,20 @@ class SerialPipeline:
         steps = int(self.ranks.total(steps))
         return [f"the statistics of observations are taken from {steps:,} random steps"]
 
-    def _open_folder(self, log: TextIO | None, messages: Sequence[str], resume_at: int | None = None) -> None:
+    def _open_folder(
+        self,
+        log: TextIO | None,
+        messages: Sequence[str],
+        resume_at: int | None = None,
+        repeats: bool = False,
+    ) -> None:
         """Opens the files of the run's folder and writes the first lines of the log.
 
         Args:
             log: the open log of the folder, which reserves the folder for this run; None but on rank 0.
             messages: how the run begins, first in a word or two.
             resume_at: env step that a resumed run continues from.
+            repeats: whether it repeats what an interrupted session did after that.
         """
         config = self.config.as_json()
         spaces = {
@@ -344,7 +353,7 @@ class SerialPipeline:
             self.logger.write_owner()
             run = TrackedRun(self.folder, config["config"], resume_at, identity={})
             say = _log_and_show(self.logger, self.display)
-            self.tracking = Tracking(self.cfg.logger.trackers, self.cfg.logger.freq, run, say)
+            self.tracking = Tracking(self.cfg.logger.trackers, self.cfg.logger.freq, run, say, repeats)
 
     def _connect_envs(self) -> None:
         """Lets the environments report to the log and the display.
@@ -495,7 +504,7 @@ class SerialPipeline:
             assert self.logger is not None
             assert self.tracking is not None
             self.logger.write_iteration(progress.env_step, row, episodes)
-            self.tracking.write(progress.env_step, row, episodes, actions)
+            self.tracking.write(progress, row, episodes, actions)
 
         self.ranks.from_first(written)
 

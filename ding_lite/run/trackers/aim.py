@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.config.registry import TRACKER_REGISTRY
-from ding_lite.run.trackers.tracker import TrackedRun, Tracker
-
-BINS = 64
+from ding_lite.run.trackers.tracker import BINS, TrackedRun, Tracker
 
 
 @TRACKER_REGISTRY.register("aim")

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from ding_lite.config.registry import TRACKER_REGISTRY
-from ding_lite.run.trackers.tracker import TrackedRun, Tracker
+from ding_lite.run.trackers.tracker import BINS, TrackedRun, Tracker
 
 FLUSH_SECONDS = 10.0  # rows become visible to a reader at this interval
-BINS = 64
 MAX_FRAMES_PER_SECOND = 10  # of the GIF that TensorBoard shows in place of a video, which it cannot
 
 

@@ -15,6 +15,8 @@ from ding_lite.config.registry import TRACKER_REGISTRY, as_choice, name_of, numb
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import FOREIGN, ConfigError, error_text
 from ding_lite.run.atomic_files import replacing
+from ding_lite.run.progress import Progress
+from ding_lite.run.trackers.stored import StoredRows
 from ding_lite.run.trackers.tracker import TrackedRun, Tracker
 from ding_lite.trees import Tree, named_leaves
 
@@ -48,15 +50,24 @@ class Tracking:
         freq: env steps between rows.
         run: folder, config and resume step of the run; the identities are read from the folder.
         say: writes a line to the log and shows it.
+        repeats: whether a resumed run first repeats what an earlier session did after the checkpoint. The
+            rows that a tracker has stored since are not sent to it again.
     """
 
-    def __init__(self, items: Sequence[Any], freq: int, run: TrackedRun, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        items: Sequence[Any],
+        freq: int,
+        run: TrackedRun,
+        say: Callable[[str], None],
+        repeats: bool = False,
+    ) -> None:
         self.freq = freq
         self.say = say
-        self._next_row = 0
+        self._folder = run.folder
         self._episodes: list[Episode] = []  # since the last row
         self._trackers: dict[str, Tracker] = {}
-        identities = self._saved_identities(run)
+        identities = {} if run.resume_at is None else self._saved_identities()
         choices = [as_choice(item) for item in items]
         for name, choice in zip(numbered([name_of(c["type"]) for c in choices]), choices, strict=True):
             cls = TRACKER_REGISTRY.get_class(choice.pop("type"))
@@ -65,22 +76,27 @@ class Tracking:
                 self._trackers[name] = cls(run._replace(identity=known), **choice)
             except FOREIGN as error:
                 self._warn(name, "cannot be started", error)
+        self._save_identities(identities)
+        self._stored = StoredRows(run.folder, identities, repeats)
         for name, tracker in self._trackers.items():
             if tracker.place:
                 self.say(f"{name}: {tracker.place}")
-        self._save_identities(run.folder, identities)
+            if (last := self._stored.before.get(name, 0)) > (run.resume_at or 0):
+                self.say(f"{name}: has the rows up to env step {last:,}, which are not sent again")
 
     def write(
         self,
-        env_step: int,
+        progress: Progress,
         metrics: Mapping[str, float],
         episodes: Iterable[Episode],
         actions: Callable[[], Tree],
     ) -> None:
-        """Sends the metrics of an iteration if a row is due, as it is after every evaluation.
+        """Sends the metrics of an iteration if a row is due.
+
+        That is when the iteration reaches or passes a multiple of ``freq`` env steps, or has an evaluation.
 
         Args:
-            env_step: of the run.
+            progress: of the run.
             metrics: of the iteration.
             episodes: that ended in it.
             actions: returns the tree of actions (N, ...) of the iteration; called where a tracker shows
@@ -89,16 +105,16 @@ class Tracking:
         shows_histograms = any(type(t).histogram is not Tracker.histogram for t in self._trackers.values())
         if shows_histograms:
             self._episodes += episodes
-        has_evaluation = any(name.startswith("eval/") for name in metrics)
-        if not self._trackers or not (has_evaluation or env_step >= self._next_row):
+        is_due = progress.evaluation is not None or progress.crossed(self.freq)
+        if not (self._trackers and is_due):
             return
-        self._next_row = env_step + self.freq
         row = {name: value for name, value in metrics.items() if "/" in name}
-        self._send("scalars", env_step, row)
+        self._send_new("scalars", progress.env_step, row)
         if shows_histograms:
             for name, values in self._histograms(actions()):
-                self._send("histogram", env_step, name, values)
+                self._send_new("histogram", progress.env_step, name, values)
             self._episodes = []
+        self._stored.add(progress.env_step, self._trackers)
 
     def _histograms(self, actions: Tree) -> Iterator[tuple[str, np.ndarray]]:
         """Yields names and finite values; the dimensions of a vector of actions are taken together."""
@@ -114,7 +130,7 @@ class Tracking:
 
     def video(self, env_step: int, name: str, file: Path) -> None:
         """Sends a video."""
-        self._send("video", env_step, name, file)
+        self._send_new("video", env_step, name, file)
 
     def result(self, values: Mapping[str, Any]) -> None:
         """Sends the result of the run."""
@@ -123,11 +139,18 @@ class Tracking:
     def close(self) -> None:
         """Closes all trackers; a second call has no effect."""
         self._send("close")
+        self._stored.close(self._trackers)
         self._trackers.clear()
 
-    def _send(self, method: str, *arguments: Any) -> None:
-        """Calls a method of each tracker; one that raises is closed and left out from here on."""
-        for name, tracker in list(self._trackers.items()):
+    def _send_new(self, method: str, env_step: int, *arguments: Any) -> None:
+        """Calls a method of the trackers that have not stored this row in an earlier session."""
+        behind = [name for name in self._trackers if not self._stored.has(name, env_step)]
+        self._send(method, env_step, *arguments, to=behind)
+
+    def _send(self, method: str, *arguments: Any, to: Iterable[str] | None = None) -> None:
+        """Calls a method of all trackers, or of those named; one that raises is closed and left out."""
+        for name in list(self._trackers if to is None else to):
+            tracker = self._trackers[name]
             try:
                 getattr(tracker, method)(*arguments)
             except FOREIGN as error:
@@ -139,10 +162,10 @@ class Tracking:
     def _warn(self, name: str, fault: str, error: BaseException) -> None:
         self.say(f"WARNING: tracker {name} {fault}: {error_text(error)}; the run goes on without it")
 
-    def _saved_identities(self, run: TrackedRun) -> dict[str, dict[str, str]]:
-        """Returns the identities in the folder of a resumed run, by the names of the trackers."""
-        file = run.folder / IDENTITIES
-        if run.resume_at is None or not file.exists():
+    def _saved_identities(self) -> dict[str, dict[str, str]]:
+        """Returns the identities in the run's folder, by the names of the trackers."""
+        file = self._folder / IDENTITIES
+        if not file.exists():
             return {}
         try:
             saved = json.loads(file.read_text())
@@ -151,15 +174,14 @@ class Tracking:
             self.say(f"WARNING: {file} cannot be read: {error}; the trackers begin new runs")
             return {}
 
-    def _save_identities(self, folder: Path, before: Mapping[str, Mapping[str, str]]) -> None:
+    def _save_identities(self, before: Mapping[str, Mapping[str, str]]) -> None:
         """Saves the identities; that of a tracker that is not used now is kept."""
         named = {name: dict(t.identity) for name, t in self._trackers.items() if t.identity}
         if not named:
             return
+        file = self._folder / IDENTITIES
         try:
-            with replacing(folder / IDENTITIES) as temporary:
+            with replacing(file) as temporary:
                 temporary.write_text(json.dumps({**before, **named}, indent=2) + "\n")
         except OSError as error:
-            self.say(
-                f"WARNING: {folder / IDENTITIES} cannot be written: {error}; a resumed run is a new run there"
-            )
+            self.say(f"WARNING: {file} cannot be written: {error}; a resumed run is a new run there")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.config.registry import TRACKER_REGISTRY
-from ding_lite.run.trackers.tracker import TrackedRun, Tracker
+from ding_lite.run.trackers.tracker import BINS, TrackedRun, Tracker
 
 
 @TRACKER_REGISTRY.register("wandb")
@@ -25,6 +25,7 @@ class WandbTracker(Tracker):
     """
 
     requires = ("wandb", "wandb")
+    seconds_to_store = 30.0  # a process of its own writes and sends rows about every 15 seconds
 
     def __init__(
         self, run: TrackedRun, project: str = "ding_lite", mode: str | None = None, **arguments: Any
@@ -56,7 +57,8 @@ class WandbTracker(Tracker):
         self._run.log({**values, "env_step": env_step})
 
     def histogram(self, env_step: int, name: str, values: np.ndarray) -> None:
-        self._run.log({f"{name}_histogram": self._wandb.Histogram(values), "env_step": env_step})
+        histogram = self._wandb.Histogram(values, num_bins=BINS)
+        self._run.log({f"{name}_histogram": histogram, "env_step": env_step})
 
     def video(self, env_step: int, name: str, file: Path) -> None:
         self._run.log({name: self._wandb.Video(str(file), format="mp4"), "env_step": env_step})

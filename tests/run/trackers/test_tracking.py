@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 
@@ -95,7 +96,7 @@ def test_tracker_gets_config_rows_at_the_interval_result_and_is_closed_last(tmp_
     rows = {int(row["env_step"]): row for row in rows_of(tmp_path / "run")}
     sent = of_kind(received, "scalars")
     assert list(rows) == [256, 512, 768, 1024, 1280, 1536]
-    assert [step for step, _ in sent] == [256, 768, 1280, 1536]  # the last one with the evaluation
+    assert [step for step, _ in sent] == [512, 1024, 1536]
     for step, values in sent:
         assert {name: repr(float(x)) for name, x in values.items()} == {
             name: repr(float(x)) for name, x in rows[step].items() if "/" in name and x
@@ -111,11 +112,11 @@ def test_histograms_have_the_actions_of_the_iteration_and_the_returns_since_the_
     with (tmp_path / "run" / "episodes.csv").open(newline="") as stream:
         episodes = [(int(row["env_step"]), float(row["return"])) for row in csv.DictReader(stream)]
     sent = {(step, name): values for step, name, values in of_kind(received, "histogram")}
-    for step in (256, 768, 1280, 1536):
+    for step in (512, 1024, 1536):
         actions = sent[step, "collect/action"]
         assert actions.shape == (256,)
         assert set(np.unique(actions)) == {0, 1}
-    for after, step in ((0, 256), (256, 768), (768, 1280), (1280, 1536)):
+    for after, step in ((0, 512), (512, 1024), (1024, 1536)):
         expected = [value for at, value in episodes if after < at <= step]
         assert sorted(sent[step, "collect/episode_return"]) == sorted(expected)
 
@@ -129,6 +130,101 @@ def test_two_trackers_of_one_class_and_a_resumed_run_get_their_own_identities_ba
     started = of_kind(received, "start")
     assert [dict(run.identity) for run, _ in started] == [{}, {}, {"id": "id of a"}, {"id": "id of b"}]
     assert [run.resume_at for run, _ in started] == [None, None, 1536, 1536]
+
+
+def test_every_evaluation_is_sent(tmp_path, received):
+    train(tmp_path / "run", Recorder, freq=10**6, policy={"eval": {"eval_freq": 512}})
+    sent = of_kind(received, "scalars")
+    assert [step for step, _ in sent] == [512, 1024, 1536]
+    assert all("eval/episode_return_mean" in values for _, values in sent)
+
+
+def killed(folder, *trackers, freq=1):
+    """Leaves in ``folder`` what a run that is killed at env step 1280 leaves: a checkpoint at 768."""
+    config = small_config(
+        env={"manager": "base"},
+        max_env_step=2304,
+        checkpoint={"freq": 768, "keep_freq": 256, "keep": 9},
+        logger={"trackers": list(trackers), "freq": freq},
+    )
+    pipeline = SerialPipeline(config, folder=folder.with_name("alive"))
+    while pipeline.progress.env_step < 1280:
+        pipeline.step()
+    pipeline.checkpoints.wait()
+    shutil.copytree(pipeline.folder, folder)
+    for later in ("iteration_00000004", "iteration_00000005"):
+        shutil.rmtree(folder / "ckpt" / later)
+    pipeline.close()
+
+
+def resumed(path, **options):
+    pipeline = SerialPipeline.resume(path, trust=[Recorder.__module__], **options)
+    for _ in pipeline:
+        pass
+
+
+def untimed(events):
+    return [(step, {name: x for name, x in values.items() if "time/" not in name}) for step, values in events]
+
+
+@pytest.mark.parametrize("freq", [1, 500])
+def test_killed_run_and_its_continuation_send_what_one_session_sends(freq, tmp_path, received):
+    train(tmp_path / "straight", Recorder, freq=freq, max_env_step=2304)
+    straight = received[:]
+    received.clear()
+    killed(tmp_path / "run", Recorder, freq=freq)
+    resumed(tmp_path / "run")
+    assert untimed(of_kind(received, "scalars")) == untimed(of_kind(straight, "scalars"))
+    histograms = [[event[:2] for event in of_kind(run, "histogram")] for run in (received, straight)]
+    assert set(histograms[0]) == set(histograms[1])
+    steps = [step for step, name in histograms[0] if name == "collect/action"]
+    assert steps == [step for step, _ in of_kind(straight, "scalars")]
+
+
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [
+        ("run", {"changes": {"policy.learn.clip_ratio": 0.1}}),
+        ("run", {"override": True}),
+        ("run/ckpt/iteration_00000002", {}),
+    ],
+)
+def test_rows_that_may_differ_from_those_before_are_sent(path, options, tmp_path, received):
+    killed(tmp_path / "run", Recorder)
+    received.clear()
+    resumed(tmp_path / path, **options)
+    first = 768 if "ckpt" in path else 1024
+    assert [step for step, _ in of_kind(received, "scalars")] == list(range(first, 2305, 256))
+
+
+def test_what_was_sent_is_forgotten_with_the_branch_that_sent_it(tmp_path, received):
+    killed(tmp_path / "run", Recorder)
+    SerialPipeline.resume(
+        tmp_path / "run", trust=[Recorder.__module__], changes={"policy.learn.clip_ratio": 0.1}
+    ).close()
+    received.clear()
+    resumed(tmp_path / "run")
+    assert [step for step, _ in of_kind(received, "scalars")] == list(range(1024, 2305, 256))
+
+
+def test_row_that_may_be_lost_in_a_kill_is_sent_again_unless_the_tracker_was_closed(
+    tmp_path, received, monkeypatch
+):
+    monkeypatch.setattr(Recorder, "seconds_to_store", 60.0)
+    killed(tmp_path / "run", Recorder)
+    closed = json.loads((tmp_path / "alive" / "trackers_stored.json").read_text())
+    assert closed == {"test_tracking:Recorder": 1280}
+    received.clear()
+    resumed(tmp_path / "run")
+    assert [step for step, _ in of_kind(received, "scalars")] == list(range(1024, 2305, 256))
+
+
+def test_tracker_that_begins_a_new_run_gets_all_rows(tmp_path, received):
+    killed(tmp_path / "run", Recorder)
+    (tmp_path / "run" / "trackers.json").unlink()
+    received.clear()
+    resumed(tmp_path / "run")
+    assert [step for step, _ in of_kind(received, "scalars")] == list(range(1024, 2305, 256))
 
 
 @pytest.mark.parametrize("method", ["__init__", "scalars", "result"])
