@@ -4,6 +4,7 @@
     python benchmarks/scaling.py --plot     only the simulation, from the constants that are there
     python benchmarks/scaling.py --task N   measure the speed of one task again
     python benchmarks/scaling.py --workers  measure worker processes and Ray actors again (extra ray)
+    python benchmarks/scaling.py --sleeping measure 1 to 64 worker processes again
 
 Constants: the time of an all-reduce between two ranks of this machine (gloo), of acting for 1,024
 environments, and of gradient steps of two sizes, for networks of CartPole. Speed: training on Humanoid-v5
@@ -16,6 +17,10 @@ takes gradient(batch/K) and an all-reduce of P floats over a ring of K ranks:
 Workers: the time of a step of one worker whose environment takes no time, what of it the parent computes, and
 the steps a second of environments that sleep 5 ms, in worker processes and in Ray actors, by turns.
 In the simulation, W actors step B environments in max(step B/W + message, W parent's part) + acting.
+
+Sleeping: collecting from 64 environments that sleep 1, 5 or 20 ms in each step, in W worker processes. The
+ideal is W steps in that time, and with an environment that sleeps ten times as long (a straggler) W in the
+time of the worker that has it.
 """
 
 from __future__ import annotations
@@ -37,6 +42,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from ding_lite.envs.vector import VectorEnv
+
 HERE = Path(__file__).parent
 CONSTANTS = HERE / "scaling.json"
 PLOT = HERE / "curves" / "scaling.png"
@@ -54,16 +61,18 @@ RANKS = tuple(2**k for k in range(11))
 ENVIRONMENTS = {"10 µs": 1e-5, "100 µs": 1e-4, "5 ms": 5e-3}
 STEPS, ENVS = 64, 1024  # of the simulated rollout
 KINDS = ("subprocess", "ray")
+SLEEPERS = 64  # environments in 1 to 64 workers
+SLEEPS = (1e-3, 5e-3, 20e-3)
 
 
 class Sleeping(gym.Env):
-    """An environment whose step takes so many seconds, and no processor."""
+    """An environment whose step takes seconds and no processor; the straggler takes ten times as long."""
 
     observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, straggler: bool = False, *, index: int = 0) -> None:
+        self.seconds = seconds * (10 if straggler and index == 0 else 1)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -170,13 +179,16 @@ def by_turns(task: str) -> dict[str, Any]:
     return {"ratio": statistics.median(ratios), "ratios": ratios, **speeds}
 
 
-def sleeping_vector(kind: str, seconds: float, envs: int, workers: int, double_buffer: bool = False) -> Any:
-    """Returns the section ``env`` and a vector of sleeping environments in workers."""
+def sleeping_vector(
+    kind: str, seconds: float, envs: int, workers: int, double_buffer: bool = False, straggler: bool = False
+) -> tuple[Any, VectorEnv]:
+    """Returns the config and a vector of sleeping environments in workers."""
     from ding_lite.config.compile import compile_config
     from ding_lite.envs.make import make_vector_env
 
     manager = {"type": kind, "worker_num": workers, "double_buffer": double_buffer}
-    env = {"type": Sleeping, "kwargs": {"seconds": seconds}, "collector_env_num": envs, "manager": manager}
+    kwargs = {"seconds": seconds, "straggler": straggler}
+    env = {"type": Sleeping, "kwargs": kwargs, "collector_env_num": envs, "manager": manager}
     cfg = compile_config({"env": env, "policy": {"collect": {"n_sample": 64 * envs}}}).values
     return cfg, make_vector_env(cfg.env, envs, 0)
 
@@ -198,19 +210,49 @@ def message(kind: str) -> dict[str, float]:
     return {"step_s": statistics.median(times), "parent_s": worked / len(times)}
 
 
-def sleeping_rate(kind: str, double_buffer: bool) -> float:
-    """Returns the steps a second of collecting from environments that sleep 5 ms."""
+def collecting_rate(vector: tuple[Any, VectorEnv], steps: int, rollouts: int = 1) -> float:
+    """Returns the steps a second of collecting ``steps`` of each environment, the median of some rollouts.
+
+    Args:
+        vector: the config and the environments, which are closed.
+        steps, rollouts: how much to collect.
+    """
     from ding_lite import POLICY_REGISTRY
     from ding_lite.data.collector import Collector
 
-    cfg, envs = sleeping_vector(kind, 5e-3, 16, 2, double_buffer)
+    cfg, envs = vector
+    rates = []
     with contextlib.closing(envs):
         policy: Any = POLICY_REGISTRY.get("ppo")(cfg.policy, envs.obs_space, envs.action_space)
-        collector = Collector(envs, policy.collect_mode, cfg.policy.collect.n_sample)
+        collector = Collector(envs, policy.collect_mode, steps * envs.num_envs)
         collector.collect()
-        began = time.perf_counter()
-        collector.collect()
-        return float(cfg.policy.collect.n_sample / (time.perf_counter() - began))
+        for _ in range(rollouts):
+            began = time.perf_counter()
+            collector.collect()
+            rates.append(collector.n_sample / (time.perf_counter() - began))
+    return statistics.median(rates)
+
+
+def sleeping() -> list[dict[str, Any]]:
+    """Returns the rates of sleeping environments in 1 to 64 workers, beside those without any other cost."""
+    torch.set_num_threads(1)
+    rows = []
+    for seconds in SLEEPS:
+        for count in (1, 2, 4, 8, 16, 32, 64):
+            for straggler in (False, True):
+                step = seconds * (SLEEPERS / count + 9 * straggler)  # of the slowest worker
+                rates = {
+                    name: collecting_rate(
+                        sleeping_vector("subprocess", seconds, SLEEPERS, count, halves, straggler),
+                        steps=max(2, min(64, int(1 / step))),
+                        rollouts=3,
+                    )
+                    for name, halves in (("whole", False), ("double_buffer", True))
+                }
+                rows.append({"seconds": seconds, "workers": count, "straggler": straggler, **rates})
+                rows[-1]["ideal"] = SLEEPERS / step
+                print(rows[-1], flush=True)
+    return rows
 
 
 def workers() -> dict[str, Any]:
@@ -224,7 +266,9 @@ def workers() -> dict[str, Any]:
         for halves in (False, True):
             for kind in KINDS:
                 of = rates.setdefault("double_buffer" if halves else "whole", {})
-                of.setdefault(kind, []).append(sleeping_rate(kind, halves))
+                of.setdefault(kind, []).append(
+                    collecting_rate(sleeping_vector(kind, 5e-3, 16, 2, halves), steps=64)
+                )
                 print(turn, kind, halves, of[kind][-1], flush=True)
     costs = {kind: [message(kind) for _ in range(TURNS)] for kind in KINDS}
     connection.close([], 0.0)
@@ -299,6 +343,7 @@ def main() -> int:
     parser.add_argument("--plot", action="store_true", help="only draw, from the constants that are there")
     parser.add_argument("--task", type=int, metavar="N", help="measure one task, by its number from 0")
     parser.add_argument("--workers", action="store_true", help="measure processes and Ray actors")
+    parser.add_argument("--sleeping", action="store_true", help="measure 1 to 64 worker processes")
     parser.add_argument("--exchange", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.exchange:
@@ -309,12 +354,14 @@ def main() -> int:
         tasks = list(TASKS)
         if args.task is not None:
             tasks = [tasks[args.task]]
-        elif args.workers:
+        elif args.workers or args.sleeping:
             tasks = []
         else:
             constants |= {**costs(), "all_reduce_s": all_reduces()}
-        if args.task is None:
+        if args.task is None and not args.sleeping:
             constants["workers"] = workers()
+        if args.task is None and not args.workers:
+            constants["sleeping"] = sleeping()
         for task in tasks:
             constants["speed"][task] = by_turns(task)
         CONSTANTS.write_text(json.dumps(constants, indent=1) + "\n")

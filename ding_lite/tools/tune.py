@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, Protocol
@@ -134,6 +135,8 @@ def _backends(env_cfg: Mapping[str, Any]) -> list[Setting]:
     for count, double_buffer in workers:
         if (count, double_buffer) != present_workers:
             candidates.append(_in_workers(count, double_buffer, manager))
+    if present == "subprocess" and not manager["double_buffer"]:
+        candidates += _twice_the_workers(_in_workers(present_workers[0], False, manager), num_envs)
     return candidates
 
 
@@ -143,6 +146,17 @@ def _in_workers(count: int, double_buffer: bool, manager: Mapping[str, Any]) -> 
     if double_buffer == manager["double_buffer"]:
         return setting
     return {**setting, "env.manager.double_buffer": double_buffer}
+
+
+def _twice_the_workers(setting: Setting, num_envs: int) -> list[Setting]:
+    """Returns what to try if ``setting`` is the fastest: twice as many workers, if it keeps all cores busy.
+
+    More workers than cores pay where environments wait, such as for a simulator on another machine.
+    """
+    workers = setting.get("env.manager.worker_num", num_envs)
+    if workers < cores() or workers >= num_envs or setting.get("env.manager.double_buffer"):
+        return []
+    return [{**setting, "env.manager.worker_num": min(2 * workers, num_envs)}]
 
 
 def _compilations(config: Config, present: Profile) -> list[Setting]:
@@ -200,7 +214,9 @@ class Tuner:
 
     def trials(self) -> Iterator[Trial]:
         """Tries one setting after the other, and yields each result as soon as it is known."""
-        for setting in settings(self.config, self.present):
+        untried = deque(settings(self.config, self.present))
+        while untried:
+            setting = untried.popleft()
             if self._now() >= self._deadline:
                 yield Trial(setting, "not tried")
                 continue
@@ -213,6 +229,7 @@ class Tuner:
             if trial.taken:
                 self.best |= setting
                 self.gain *= 1 + (trial.gain or 0)
+                untried.extendleft(_twice_the_workers(setting, self.config.values.env.collector_env_num))
             yield trial
 
     def _compare(self, setting: Setting) -> Trial:

@@ -19,10 +19,9 @@ from ding_lite.tools.profile import PHASES, Phase, Profile
 from ding_lite.tools.tune import OutOfTimeError, TrainingProcess, TrialError, Tuner, settings
 
 STEPS, UPDATES = 1000, 10  # an iteration's
-BASE, ONE_WORKER, TWO_WORKERS = (
-    {"env.manager.type": "base"},
-    {"env.manager.type": "subprocess", "env.manager.worker_num": 1},
-    {"env.manager.type": "subprocess", "env.manager.worker_num": 2},
+BASE = {"env.manager.type": "base"}
+ONE_WORKER, TWO_WORKERS, FOUR_WORKERS, EIGHT_WORKERS = (
+    {"env.manager.type": "subprocess", "env.manager.worker_num": count} for count in (1, 2, 4, 8)
 )
 HALVES = {
     "env.manager.type": "subprocess",
@@ -120,7 +119,7 @@ def test_what_the_largest_phase_hangs_on_comes_first():
     [
         ("auto", [BASE, ONE_WORKER, TWO_WORKERS, HALVES]),  # CartPole's own vector environment
         ("base", [VECTOR, ONE_WORKER, TWO_WORKERS, HALVES]),
-        ("subprocess", [VECTOR, BASE, ONE_WORKER, HALVES]),
+        ("subprocess", [VECTOR, BASE, ONE_WORKER, HALVES, FOUR_WORKERS]),
         (dict(type="subprocess", worker_num=1), [VECTOR, BASE, TWO_WORKERS, HALVES]),
         (
             dict(type="subprocess", worker_num=HALVES["env.manager.worker_num"], double_buffer=True),
@@ -154,6 +153,31 @@ def test_thread_and_worker_counts_double_up_to_the_cores(monkeypatch):
     assert [s["num_threads"] for s in found if "num_threads" in s] == [2, 4, 6]
     counts = [s["env.manager.worker_num"] for s in found if "env.manager.worker_num" in s]
     assert counts == [1, 2, 4, 6, HALVES["env.manager.worker_num"]]
+
+
+def test_twice_as_many_workers_are_tried_as_long_as_that_is_faster():
+    world = World(
+        {("env.manager.worker_num", count): speed for count, speed in ((2, 2.0), (4, 3.9), (8, 3.8))}
+    )
+    tuner = world.tuner(config_of("base"))
+    found = [(t.setting, t.verdict) for t in tuner.trials() if "env.manager.worker_num" in t.setting]
+    assert found == [
+        (ONE_WORKER, "no difference"),
+        (TWO_WORKERS, "taken"),
+        (FOUR_WORKERS, "taken"),
+        (EIGHT_WORKERS, "slower"),
+        (HALVES, "slower"),
+    ]
+    assert tuner.best == FOUR_WORKERS
+
+
+@pytest.mark.parametrize("count", [8, 5])
+def test_there_are_at_most_as_many_workers_as_environments(count):
+    config = config_of("base")
+    config["env"]["collector_env_num"] = count
+    world = World({("env.manager.worker_num", workers): workers for workers in range(2, 9)})
+    tried = [trial.setting.get("env.manager.worker_num", 0) for trial in world.tuner(config).trials()]
+    assert max(tried) == count
 
 
 def test_one_environment_has_no_halves():
@@ -294,7 +318,7 @@ def test_no_trial_begins_after_the_time_is_up():
     world = World({("env.manager.type", "base"): 2.0})
     tuner = world.tuner(seconds=35)  # one trial takes 2 * 2 * (3 warm-ups) and 3 pairs of slices: 18 to 24 s
     report = list(verdicts(tuner.trials()).values())
-    assert report == ["no difference", "taken", "not tried", "not tried", "not tried", "not tried"]
+    assert report == ["no difference", "taken", *["not tried"] * 5]
     assert world.now < 60
 
 
