@@ -68,7 +68,7 @@ class Evaluator:
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
         while left.any():
-            for episode in self._play_round(mode, left, stream, round_number, on_step):
+            for episode in self._play_round(mode, left.copy(), stream, round_number, on_step):
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
                 if on_episode is not None:
@@ -83,15 +83,15 @@ class Evaluator:
         )
 
     def _play_round(
-        self, mode: EvalMode, left: np.ndarray, stream: tuple[str | int, ...], number: int, on_step: Any
+        self, mode: EvalMode, share: np.ndarray, stream: tuple[str | int, ...], number: int, on_step: Any
     ) -> Iterator[Episode]:
-        """Yields finished episodes until each environment has played ``left`` (B,) of them or was cut.
+        """Yields finished episodes until each environment has played ``share`` (B,) of them or was cut.
 
         An environment without a time limit of the library (a native one) is cut here. It cannot be reset
         alone, so it waits for the next round, which resets all environments.
         """
         envs = self.envs
-        done = left <= 0
+        done = share <= 0
         played = np.zeros(envs.num_envs, np.int64)
         open_lengths = np.zeros(envs.num_envs, np.int64)
         mode.reset()
@@ -116,7 +116,7 @@ class Evaluator:
                 if not done[episode.env]:
                     played[episode.env] += 1
                     yield episode
-            done |= played >= left
+            done |= played >= share
             for env in np.flatnonzero(~done & (open_lengths >= self.max_steps)):
                 done[env] = True
                 yield Episode(

@@ -49,6 +49,14 @@ def test_short_episodes_are_not_favoured(autoreset):
     assert sorted(result.lengths) == [1] * 4 + [100] * 4
 
 
+def test_environments_play_their_shares_in_one_round_if_no_episode_is_cut(monkeypatch):
+    evaluator = evaluator_of(lambda i: LengthEnv(i + 1), 4, 14)
+    resets, reset = [], evaluator.envs.reset
+    monkeypatch.setattr(evaluator.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
+    assert evaluator.evaluate(5).lengths == (1,) * 4 + (2,) * 4 + (3,) * 3 + (4,) * 3
+    assert resets == [("evaluate", 5)]
+
+
 def test_same_stream_gives_the_same_starts_and_another_gives_others():
     evaluator = evaluator_of(lambda i: SeededEnv(), 4, 8)
     first, again, other = (evaluator.evaluate(*stream) for stream in ((3, 0), (3, 0), (3, 1)))
