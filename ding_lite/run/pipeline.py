@@ -11,10 +11,12 @@ gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's fold
 
 from __future__ import annotations
 
+import atexit
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -380,8 +382,13 @@ class SerialPipeline:
         """Trains until a limit is reached or the task is solved; yields after every iteration.
 
         A ``break`` saves the run, which can then be resumed, and leaves the pipeline open. With several ranks
-        it ends the loops of all.
+        it ends the loops of all. The end of the interpreter does the same for a loop that is still open.
         """
+        turns = self._turns()
+        atexit.register(_close_if_open, weakref.ref(turns))
+        return turns
+
+    def _turns(self) -> Generator[Progress, None, None]:
         self._started = time.monotonic()
         self.status = "running"
         try:
@@ -749,6 +756,11 @@ def _log_and_show(logger: RunLogger, display: Display) -> Callable[[str], None]:
         display.say(line)
 
     return say
+
+
+def _close_if_open(turns: weakref.ref[Generator[Progress, None, None]]) -> None:
+    if (generator := turns()) is not None:
+        generator.close()
 
 
 def serial_pipeline(

@@ -3,6 +3,8 @@
 import gc
 import json
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -99,6 +101,23 @@ def test_pipeline_left_by_break_can_be_continued_in_place(make):
         break
     finished(pipeline)
     assert digest(pipeline.policy.state_dict()) == digest(straight.policy.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manager", ["base", "subprocess"])
+def test_loop_that_is_open_when_the_interpreter_ends_is_saved(manager, tmp_path):
+    script = f"""if True:
+        from ding_lite import SerialPipeline
+        config = {counted(env={"manager": manager})!r}
+        turns = iter(SerialPipeline(config, folder="run"))
+        next(turns), next(turns)
+    """
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["iterations"], result["checkpoint"]) == ("interrupted", 2, "ckpt/last")
+    again = finished(SerialPipeline.resume(tmp_path / "run"))
+    assert (again.progress.iteration, again.status) == (6, "finished")
 
 
 def test_close_twice_is_fine(make):
