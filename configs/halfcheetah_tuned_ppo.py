@@ -1,0 +1,20 @@
+"""HalfCheetah-v5 (extra mujoco), tuned: Tianshou's settings, 64 environments.
+
+pip install "ding_lite[mujoco]"
+ding-lite train -c halfcheetah_tuned_ppo
+"""
+
+config = dict(
+    exp_name="halfcheetah_tuned_ppo",
+    seed=0,
+    max_env_step=1_000_000,
+    env=dict(env_id="HalfCheetah-v5", collector_env_num=64, evaluator_env_num=8, n_evaluator_episode=16),
+    policy=dict(
+        type="ppo",
+        recompute_adv=True,
+        learn=dict(epoch_per_collect=10, batch_size=64, learning_rate=3e-4, lr_schedule="linear"),
+        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        normalize=dict(obs=True, reward=True),
+        eval=dict(eval_freq=50_000),
+    ),
+)
