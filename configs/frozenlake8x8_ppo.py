@@ -1,4 +1,4 @@
-"""FrozenLake8x8-v1, slippery, so that the best policy reaches the goal in about nine of ten episodes.
+"""FrozenLake8x8-v1, slippery, so that the best policy reaches the goal in nine of ten episodes.
 
 ding-lite train -c frozenlake8x8_ppo
 """
@@ -7,7 +7,7 @@ config = dict(
     exp_name="frozenlake8x8_ppo",
     seed=0,
     max_env_step=500_000,
-    env=dict(env_id="FrozenLake8x8-v1", collector_env_num=16, evaluator_env_num=16, n_evaluator_episode=100),
+    env=dict(env_id="FrozenLake8x8-v1", collector_env_num=16, evaluator_env_num=16, n_evaluator_episode=32),
     policy=dict(
         type="ppo",
         recompute_adv=False,
@@ -19,7 +19,7 @@ config = dict(
             entropy_weight=0.01,
             entropy_schedule="linear",
         ),
-        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        collect=dict(n_sample=2048, discount_factor=0.995, gae_lambda=0.95),
         eval=dict(eval_freq=50_000),
     ),
 )

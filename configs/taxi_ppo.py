@@ -1,5 +1,4 @@
-"""Taxi-v4: the state is an index with an embedding. Reaches about 8, the optimum.
-
+"""Taxi-v4, where the state is an index of 500 with an embedding. Reaches about 7.9, the optimum.
 
 ding-lite train -c taxi_ppo
 """
@@ -8,7 +7,12 @@ config = dict(
     exp_name="taxi_ppo",
     seed=0,
     max_env_step=500_000,
-    env=dict(env_id="Taxi-v4", collector_env_num=16, evaluator_env_num=16, n_evaluator_episode=100),
+    env=dict(
+        env_id="Taxi-v4",
+        collector_env_num=16,
+        evaluator_env_num=16,
+        n_evaluator_episode=32,
+    ),
     policy=dict(
         type="ppo",
         recompute_adv=False,
