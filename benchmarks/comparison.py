@@ -100,7 +100,7 @@ def draw_rows(rows: dict[str, Row], seeds_of: Seeds, file: Path) -> bool:
     columns = min(COLUMNS, len(measured))
     lines = -(-len(measured) // columns)
     figure = new_figure(0.6 + WIDTH * columns, 0.6 + 2.5 * lines)
-    curves = [_curve_of_row(seeds) for seeds in measured.values()]
+    curves = [curve_of_row(seeds) for seeds in measured.values()]
     for place, (name, data) in enumerate(zip(measured, curves, strict=True)):
         axes = figure.add_subplot(lines, columns, place + 1, axisbelow=True)
         draw_curve(axes, data, STYLES[0])
@@ -123,7 +123,7 @@ def draw_rows(rows: dict[str, Row], seeds_of: Seeds, file: Path) -> bool:
     return True
 
 
-def _curve_of_row(seeds: list[dict[str, Any]]) -> Curve:
+def curve_of_row(seeds: list[dict[str, Any]]) -> Curve:
     """Returns the curve over the seeds; a seed that stopped when it was solved keeps its last value."""
     series = [_evaluations(seed) for seed in seeds]
     end = max(x[-1] for x, _ in series)
