@@ -46,8 +46,8 @@ CARTPOLE = _zoo(500.0, "100k")
 PENDULUM = _zoo(-172.2, "100k")
 
 # Each group is one picture. A published figure is the best one of PPO known for up to the row's env steps, or
-# for the fewest; MuJoCo's tasks have published figures in older versions only. For tables of numbers, it is
-# the best return that is possible, by dynamic programming over the steps of an episode.
+# for the fewest; MuJoCo's tasks have published figures in older versions only. Where the state is an index, it
+# is the best return that is possible, by dynamic programming over the steps of an episode.
 GROUPS = {
     "classic_control": {
         "cartpole_ppo": Row("cartpole_ppo", CARTPOLE, mean=475, worst=475),
