@@ -45,9 +45,9 @@ def _tianshou(value: float, task: str) -> Published:
 CARTPOLE = _zoo(500.0, "100k")
 PENDULUM = _zoo(-172.2, "100k")
 
-# Each group is one picture. A published figure is the best one found of PPO for at most the row's env steps, or
-# for the fewest. MuJoCo's tasks have published figures in older versions only. Where the state is an index, it
-# is the best possible return, by dynamic programming over the steps of an episode.
+# Each group is one picture. A published figure is the best one found of PPO for at most the row's env steps,
+# or for the fewest. MuJoCo's tasks have published figures in older versions only. Where the state is an
+# index, it is the best possible return, by dynamic programming over the steps of an episode.
 GROUPS = {
     "classic_control": {
         "cartpole_ppo": Row("cartpole_ppo", CARTPOLE, mean=475, worst=475),
