@@ -1,6 +1,8 @@
-"""CliffWalking-v1, where the state is an index with an embedding. Reaches -13, the optimum.
+"""CliffWalking-v1, where the state is an index with an embedding. Finds a path of 15 to 17 steps.
 
-The task itself has no limit of steps, and a fall off the cliff costs 100 and leads back to the start.
+The shortest path has 13 steps, along the cliff. While a policy explores, a path further away is better: a fall
+costs 100 and leads back to the start. With less entropy, policies learn to hide from the cliff, since the task
+itself has no limit of steps.
 
 ding-lite train -c cliffwalking_ppo
 """
@@ -20,11 +22,11 @@ config = dict(
         type="ppo",
         recompute_adv=False,
         learn=dict(
-            epoch_per_collect=4,
-            batch_size=256,
+            epoch_per_collect=10,
+            batch_size=128,
             learning_rate=1e-3,
             lr_schedule="linear",
-            entropy_weight=0.01,
+            entropy_weight=0.1,
             entropy_schedule="linear",
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),

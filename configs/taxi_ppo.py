@@ -6,7 +6,7 @@ ding-lite train -c taxi_ppo
 config = dict(
     exp_name="taxi_ppo",
     seed=0,
-    max_env_step=500_000,
+    max_env_step=300_000,
     env=dict(
         env_id="Taxi-v4",
         collector_env_num=16,
@@ -17,14 +17,14 @@ config = dict(
         type="ppo",
         recompute_adv=False,
         learn=dict(
-            epoch_per_collect=4,
-            batch_size=256,
+            epoch_per_collect=10,
+            batch_size=128,
             learning_rate=1e-3,
             lr_schedule="linear",
-            entropy_weight=0.01,
+            entropy_weight=0.05,
             entropy_schedule="linear",
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
-        eval=dict(eval_freq=50_000),
+        eval=dict(eval_freq=30_000),
     ),
 )
