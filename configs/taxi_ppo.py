@@ -6,7 +6,7 @@ ding-lite train -c taxi_ppo
 config = dict(
     exp_name="taxi_ppo",
     seed=0,
-    max_env_step=300_000,
+    max_env_step=500_000,
     env=dict(
         env_id="Taxi-v4",
         collector_env_num=16,
@@ -25,6 +25,6 @@ config = dict(
             entropy_schedule="linear",
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
-        eval=dict(eval_freq=30_000),
+        eval=dict(eval_freq=50_000),
     ),
 )
