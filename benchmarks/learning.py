@@ -116,11 +116,11 @@ def write() -> None:
         if draw_rows(rows, {name: _stored(name) for name in rows}, CURVES / f"{group}.png")
     ]
     report.put("learning", [*summary(), "", *table(), "", *drawn])
-    for title, comparison in COMPARISONS.items():
+    for section, comparison in COMPARISONS.items():
         seeds_of = {name: _stored(name) for name in comparison.arms}
         if any(seeds_of.values()):
-            report.put(title, comparison_lines(comparison, seeds_of))
-            draw_curves(comparison, seeds_of, CURVES / f"{title}.png")
+            report.put(section, comparison_lines(comparison, seeds_of))
+            draw_curves(comparison, seeds_of, CURVES / f"{section}.png")
 
 
 def summary() -> list[str]:
