@@ -1,4 +1,4 @@
-"""BipedalWalker-v3 (extra box2d) with rl-zoo's settings. Reaches more than 285 within 5M steps.
+"""BipedalWalker-v3 (extra box2d) with rl-zoo's settings.
 
 pip install "ding_lite[box2d]"
 ding-lite train -c bipedalwalker_ppo

@@ -1,7 +1,5 @@
 """HalfCheetah-v5 (extra mujoco) with rl-zoo's settings: many small steps, and little noise in the actions.
 
-With a std of 1, some seeds learn to slide on their backs, a gait that PPO does not leave.
-
 pip install "ding_lite[mujoco]"
 ding-lite train -c halfcheetah_tuned_ppo
 """

@@ -1,4 +1,4 @@
-"""LunarLanderContinuous-v3 (extra box2d), with a long horizon, as in rl-zoo. Above 270 in 1M steps.
+"""LunarLanderContinuous-v3 (extra box2d), with a long horizon, as in rl-zoo.
 
 pip install "ding_lite[box2d]"
 ding-lite train -c lunarlander_continuous_ppo

@@ -1,4 +1,4 @@
-"""Swimmer-v5 (extra mujoco): the swimmer learns only with a discount near 1, as rl-zoo found.
+"""Swimmer-v5 (extra mujoco): with a discount near 1, as in rl-zoo.
 
 pip install "ding_lite[mujoco]"
 ding-lite train -c swimmer_ppo
