@@ -57,7 +57,7 @@ type: $(VENV)/ready    ## check types
 
 check: lint type test  ## run lint, type and test: required before a commit
 
-learn: $(VENV)/ready   ## measure the learning results against their bars (an hour or two; restartable)
+learn: $(VENV)/ready   ## measure the learning results against their bars (hours; restartable)
 	$(BIN)/python benchmarks/learning.py --check
 
 results: $(VENV)/ready ## measure one row of learning results: make results ROW=cartpole_ppo

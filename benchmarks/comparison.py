@@ -1,4 +1,4 @@
-"""Tables and curves of a comparison: interquartile means with bootstrap intervals (arXiv:2108.13264)."""
+"""Tables and curves: interquartile means with bootstrap intervals (arXiv:2108.13264)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rows import Comparison
+from rows import Comparison, Row
 
 from ding_lite.tools.plot import (
     STYLES,
     X_LABELS,
+    Curve,
     add_texts,
     curve_notes,
     draw_curve,
@@ -22,6 +23,10 @@ from ding_lite.tools.plot import (
 from ding_lite.tools.statistics import Scores, aggregate_iqm, interval
 
 Seeds = dict[str, list[dict[str, Any]]]
+
+WIDTH = 3.7  # of a panel, in inches
+COLUMNS = 3  # of panels in a picture of rows
+LINE: dict[str, Any] = {"color": "0.35", "linestyle": ":", "linewidth": 1.2}  # a published figure
 
 
 def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
@@ -41,7 +46,7 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
         each = ", ".join(f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in values)
         took = np.mean([seed["wall_time_s"] for seed in seeds])
         lines.append(
-            f"| {group} | {arm} | {len(seeds)} | {_middle_and_interval([values], 1)} | {each} | {took:.0f} |"
+            f"| {group} | {arm} | {len(seeds)} | {middle_and_interval([values], 1)} | {each} | {took:.0f} |"
         )
         baseline = seeds_of[f"{group}.{comparison.baseline}"]
         if baseline and len(groups) > 1:
@@ -50,12 +55,12 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
     for arm, ratios in relative.items():
         lines.append(
             f"| all, over the mean of {comparison.baseline} | {arm} | {sum(map(len, ratios))} "
-            f"| {_middle_and_interval(ratios, 2)} | | |"
+            f"| {middle_and_interval(ratios, 2)} | | |"
         )
     return lines
 
 
-def _middle_and_interval(scores: Scores, digits: int) -> str:
+def middle_and_interval(scores: Scores, digits: int) -> str:
     """Returns two cells: the interquartile mean, and its interval if there are enough seeds."""
     edges = interval(aggregate_iqm, scores)
     span = "" if edges is None else f"{edges[0]:,.{digits}f} to {edges[1]:,.{digits}f}"
@@ -68,16 +73,64 @@ def draw_curves(comparison: Comparison, seeds_of: Seeds, file: Path) -> None:
         return
     groups = sorted({name.split(".")[0] for name, seeds in seeds_of.items() if seeds})
     arms = list(dict.fromkeys(name.split(".")[1] for name in seeds_of))
-    figure = new_figure(0.6 + 3.7 * len(groups), 3.6)
+    figure = new_figure(0.6 + WIDTH * len(groups), 3.6)
     curves = []
     for place, group in enumerate(groups):
         axes = figure.add_subplot(1, len(groups), place + 1, axisbelow=True)
         for arm, style in zip(arms, STYLES, strict=False):
-            seeds = [np.array(seed["curve"]).T for seed in seeds_of[f"{group}.{arm}"]]
+            seeds = seeds_of[f"{group}.{arm}"]
             if len(seeds) > 1:
-                curves.append(seeds_curve([(x, y) for x, y in seeds], "iqm"))
+                curves.append(seeds_curve([_evaluations(seed) for seed in seeds], "iqm"))
                 draw_curve(axes, curves[-1], style)
         format_axes(axes, group, X_LABELS["env_step"], comparison.unit if not place else "")
     add_texts(figure, arms, curve_notes(curves, "iqm"), "")
     file.parent.mkdir(exist_ok=True)
     save(figure, file)
+
+
+def draw_rows(rows: dict[str, Row], seeds_of: Seeds, file: Path) -> bool:
+    """Draws the evaluations of each row during training, one panel per row, with its published figure.
+
+    Returns:
+        Whether any row has the two seeds that a curve needs; otherwise no file is written.
+    """
+    measured = {name: seeds for name, seeds in seeds_of.items() if len(seeds) > 1}
+    if not measured:
+        return False
+    columns = min(COLUMNS, len(measured))
+    lines = -(-len(measured) // columns)
+    figure = new_figure(0.6 + WIDTH * columns, 0.6 + 2.5 * lines)
+    curves = [curve_of_row(seeds) for seeds in measured.values()]
+    for place, (name, data) in enumerate(zip(measured, curves, strict=True)):
+        axes = figure.add_subplot(lines, columns, place + 1, axisbelow=True)
+        draw_curve(axes, data, STYLES[0])
+        published = rows[name].published
+        if published is not None:
+            axes.axhline(published.value, **LINE, zorder=3)
+            at_the_right = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+            who = published.source.partition(",")[0]
+            axes.text(1, published.value, who, **at_the_right, fontsize=7, color=LINE["color"])
+        x_label = X_LABELS["env_step"] if place + columns >= len(measured) else ""
+        format_axes(axes, name, x_label, "" if place % columns else "return")
+    notes = [
+        *curve_notes(curves, "iqm"),
+        "A seed that stopped when it was solved keeps its last value.",
+        "Dotted: the published figure of the table, or the optimum.",
+    ]
+    add_texts(figure, [], notes, "")
+    file.parent.mkdir(exist_ok=True)
+    save(figure, file)
+    return True
+
+
+def curve_of_row(seeds: list[dict[str, Any]]) -> Curve:
+    """Returns the curve over the seeds; a seed that stopped when it was solved keeps its last value."""
+    series = [_evaluations(seed) for seed in seeds]
+    end = max(x[-1] for x, _ in series)
+    return seeds_curve([(np.append(x, end), np.append(y, y[-1])) for x, y in series], "iqm")
+
+
+def _evaluations(seed: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the env steps and the mean returns of the evaluations during training."""
+    x, y = np.array(seed["curve"]).T
+    return x, y

@@ -3,6 +3,7 @@
     python benchmarks/learning.py                 every row with a bar that is not measured yet
     python benchmarks/learning.py ROW ...         only these rows; a comparison is all of its arms
     python benchmarks/learning.py --check         exit 1 if a row misses its bar
+    python benchmarks/learning.py --write         measure nothing: the tables and pictures of what is stored
 
 Each seed is a process of its own; two run at a time. The final checkpoint plays 100 greedy episodes from
 start states that training never used. A stopped measurement continues: finished seeds are in
@@ -23,9 +24,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import report
-from comparison import comparison_lines, draw_curves
-from rows import COMPARISONS, ROWS, Row
+from comparison import comparison_lines, draw_curves, draw_rows, middle_and_interval
+from rows import COMPARISONS, FAST, GROUPS, ROWS, Row
 
 HERE = Path(__file__).parent
 STORE = HERE / "learning"
@@ -36,7 +38,7 @@ EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in 
 
 def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     """Trains and evaluates one seed; returns the results to store."""
-    folder = RUNS / f"{name}_{seed}"
+    folder, commit = RUNS / f"{name}_{seed}", report.commit()
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
@@ -66,6 +68,7 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
         "env_step": result["env_step"],
         "wall_time_s": result["wall_time_s"],
         "status": result["status"],
+        "commit": commit,
         "curve": evaluations(folder),
     }
 
@@ -81,6 +84,8 @@ def run_row(name: str) -> None:
     """Runs the missing seeds of a row and stores each when it ends."""
     row, file = EVERY_ROW[name], STORE / f"{name}.json"
     stored = json.loads(file.read_text()) if file.exists() else {"seeds": []}
+    for result in stored["seeds"]:  # those of an earlier commit keep it
+        result.setdefault("commit", stored["commit"])
     done = {result["seed"] for result in stored["seeds"]}
     with ThreadPoolExecutor(2) as pool:
         jobs = [pool.submit(run_seed, name, row, seed) for seed in range(row.seeds) if seed not in done]
@@ -89,52 +94,88 @@ def run_row(name: str) -> None:
             stored["seeds"] = sorted([*stored["seeds"], result], key=lambda s: s["seed"])
             report.store(file, stored)
             print(f"{name} seed {result['seed']}: {result['mean']:.1f} ± {result['std']:.1f}", flush=True)
-    write_table()
+    write()
 
 
 def misses(name: str) -> str:
     """Returns why a stored row misses its bar, or an empty text."""
-    row, seeds = ROWS[name], json.loads((STORE / f"{name}.json").read_text())["seeds"]
-    means = [seed["mean"] for seed in seeds]
+    row, means = ROWS[name], [seed["mean"] for seed in _stored(name)]
     if len(means) < row.seeds:
         return f"{name}: {len(means)} of {row.seeds} seeds"
     if fmean(means) < row.mean or min(means) < row.worst:
-        return f"{name}: mean {fmean(means):.1f} (bar {row.mean}), worst {min(means):.1f} (bar {row.worst})"
+        worst = "" if min(means) >= row.worst else f", worst {min(means):.4g} (bar {row.worst:g})"
+        return f"{name}: mean {fmean(means):.4g} (bar {row.mean:g}){worst}"
     return ""
 
 
-def write_table() -> None:
-    """Writes the stored results between the markers of RESULTS.md."""
-    lines = [
-        "| config | seeds | env steps | return of each seed | mean | bar | s a run | commit |",
-        "|---|---|---|---|---|---|---|---|",
+def write() -> None:
+    """Writes the stored results between the markers of RESULTS.md, and draws their curves."""
+    drawn = [
+        f"![Learning curves of the rows of {group}](curves/{group}.png)"
+        for group, rows in GROUPS.items()
+        if draw_rows(rows, {name: _stored(name) for name in rows}, CURVES / f"{group}.png")
     ]
-    for name, row in ROWS.items():
-        file = STORE / f"{name}.json"
-        if not file.exists():
-            continue
-        stored = json.loads(file.read_text())
-        seeds = stored["seeds"]
-        each = ", ".join(f"{seed['mean']:.1f}" for seed in seeds)
-        steps = f"{min(s['env_step'] for s in seeds):,} to {max(s['env_step'] for s in seeds):,}"
-        title = name if row.checkpoint == "last" else f"{name} ({row.checkpoint} checkpoint)"
-        mean, took = (fmean(seed[key] for seed in seeds) for key in ("mean", "wall_time_s"))
-        lines.append(
-            f"| {title} | {len(seeds)} | {steps} | {each} | **{mean:.1f}** | {row.mean:g} | {took:.0f} | "
-            f"{stored['commit']} |"
-        )
-    report.put("learning", lines)
-    for title, comparison in COMPARISONS.items():
+    report.put("learning", [*summary(), "", *table(), "", *drawn])
+    for section, comparison in COMPARISONS.items():
         seeds_of = {name: _stored(name) for name in comparison.arms}
         if any(seeds_of.values()):
-            report.put(title, comparison_lines(comparison, seeds_of))
-            draw_curves(comparison, seeds_of, CURVES / f"{title}.png")
+            report.put(section, comparison_lines(comparison, seeds_of))
+            draw_curves(comparison, seeds_of, CURVES / f"{section}.png")
+
+
+def summary() -> list[str]:
+    """Returns what misses its bar, and what is not measured, in the first lines of the table's section."""
+    measured = [name for name in ROWS if _stored(name)]
+    missed = [text for text in map(misses, measured) if text]
+    left = [name for name in ROWS if name not in measured]
+    return [
+        f"{len(measured) - len(missed)} of {len(ROWS)} rows reach their bars.",
+        *(f"- Misses its bar: {text}." for text in missed),
+        *([f"- Not measured: {', '.join(left)}."] if left else []),
+    ]
+
+
+def table() -> list[str]:
+    """Returns the table of all measured rows."""
+    lines = [
+        "| config | published | interquartile mean | 95 % interval | mean | bar | return of each seed "
+        "| env steps | s a run | commit |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in ROWS.items():
+        seeds = _stored(name)
+        if not seeds:
+            continue
+        values = np.array([seed["mean"] for seed in seeds])
+        digits = 1 if abs(values).max() > 1 else 3
+        known = "" if row.published is None else f"{row.published.value:,g} ({row.published.source})"
+        each = ", ".join(f"{value:,.{digits}f}" for value in values)
+        steps = " to ".join(f"{end(s['env_step'] for s in seeds):,}" for end in (min, max))
+        took = fmean(seed["wall_time_s"] for seed in seeds)
+        commits = ", ".join(dict.fromkeys(seed["commit"] for seed in seeds))
+        lines.append(
+            f"| {title(name)} | {known} | {middle_and_interval([values], digits)} "
+            f"| {values.mean():,.{digits}f} | {row.mean:,g} | {each} | {steps} | {took:.0f} | {commits} |"
+        )
+    return lines
+
+
+def title(name: str) -> str:
+    """Returns the name of a row in the table, with what it changes of its config."""
+    row = ROWS[name]
+    return ", ".join(
+        [
+            name if name == row.config else f"{name}: {row.config}",
+            *(override for override in row.overrides if override not in FAST),
+            *(["best checkpoint"] if row.checkpoint == "best" else []),
+        ]
+    )
 
 
 def _stored(name: str) -> list[dict[str, Any]]:
     file = STORE / f"{name}.json"
-    seeds: list[dict[str, Any]] = json.loads(file.read_text())["seeds"] if file.exists() else []
-    return seeds
+    stored = json.loads(file.read_text()) if file.exists() else {"seeds": []}
+    return [{"commit": stored["commit"], **seed} for seed in stored["seeds"]]
 
 
 def main() -> int:
@@ -144,10 +185,14 @@ def main() -> int:
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join([*ROWS, *COMPARISONS])}")
     parser.add_argument("--check", action="store_true", help="compare with the bars at the end")
+    parser.add_argument("--write", action="store_true", help="only write and draw what is stored")
     args = parser.parse_args()
     unknown = [name for name in args.rows if name not in EVERY_ROW and name not in COMPARISONS]
     if unknown:
         parser.error(f"unknown row {unknown[0]!r}; there are {', '.join([*ROWS, *COMPARISONS])}")
+    if args.write:
+        write()
+        return 0
     for name in args.rows or ROWS:
         for row in COMPARISONS[name].arms if name in COMPARISONS else [name]:
             run_row(row)

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Published(NamedTuple):
+    """A return to compare a row with.
+
+    Attributes:
+        value: as the source gives it, or the best return that the task allows.
+        source: who measured it, the version of the task if it is another one, env steps, seeds, statistic.
+    """
+
+    value: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -10,6 +23,7 @@ class Row:
     """A config with its overrides, and the bars for the mean and the worst of its seeds."""
 
     config: str
+    published: Published | None = None
     mean: float = float("-inf")
     worst: float = float("-inf")
     seeds: int = 5
@@ -17,29 +31,86 @@ class Row:
     overrides: tuple[str, ...] = ()
 
 
-ROWS = {
-    "cartpole_ppo": Row("cartpole_ppo", mean=475, worst=475),
-    "cartpole_37details_ppo": Row("cartpole_37details_ppo", mean=475),
-    "cartpole_recompute_ppo": Row("cartpole_recompute_ppo", mean=475),
-    "acrobot_ppo": Row("acrobot_ppo", mean=-90),
-    "pendulum_ppo": Row("pendulum_ppo", mean=-200),
-    "mountaincar_continuous_ppo": Row("mountaincar_continuous_ppo", mean=90),
-    "lunarlander_ppo": Row("lunarlander_ppo", mean=230, worst=200),
-    "inverted_double_pendulum_tuned_ppo": Row(
-        "inverted_double_pendulum_tuned_ppo", mean=9200, worst=9200, seeds=3, checkpoint="best"
-    ),
-    # The bars are the lower ends of CleanRL's results on the -v4 tasks, with one environment.
-    "hopper_ppo": Row("hopper_ppo", mean=2110, seeds=3),
-    "halfcheetah_ppo": Row("halfcheetah_ppo", mean=1400, seeds=3),
-    "walker2d_ppo": Row("walker2d_ppo", mean=1720, seeds=3),
-    "minatar_breakout_ppo": Row("minatar_breakout_ppo", mean=6),
-    "cartpole_ppo_offpolicy": Row("cartpole_ppo_offpolicy", mean=475, worst=475),
-    "cartpole_ppg": Row("cartpole_ppg", mean=475, worst=475),
-    "cartpole_ppg_offpolicy": Row("cartpole_ppg_offpolicy", mean=475, worst=475),
-    "pendulum_ppo_offpolicy": Row("pendulum_ppo_offpolicy", mean=-220),
-    "pendulum_ppg": Row("pendulum_ppg", mean=-220),
-    "pendulum_ppg_offpolicy": Row("pendulum_ppg_offpolicy", mean=-220),
+FAST = ("policy.learn.compile=True",)  # equal to rounding, in half the time
+
+
+def _zoo(value: float, steps: str, task: str = "") -> Published:
+    return Published(value, ", ".join(part for part in ("rl-zoo", task, steps, "1 run") if part))
+
+
+def _tianshou(value: float, task: str) -> Published:
+    return Published(value, f"Tianshou, {task}, 1M, 10 seeds, best over time")
+
+
+CARTPOLE = _zoo(500.0, "100k")
+PENDULUM = _zoo(-172.2, "100k")
+
+# Each group is one picture. A published figure is the best one found of PPO for at most the row's env steps,
+# or for the fewest. MuJoCo's tasks have published figures in older versions only. Where the state is an
+# index, it is the best possible return, by dynamic programming over the steps of an episode.
+GROUPS = {
+    "classic_control": {
+        "cartpole_ppo": Row("cartpole_ppo", CARTPOLE, mean=475, worst=475),
+        "cartpole_37details_ppo": Row(
+            "cartpole_37details_ppo", Published(490.0, "CleanRL, 500k, 3 seeds"), mean=475
+        ),
+        "cartpole_recompute_ppo": Row("cartpole_recompute_ppo", CARTPOLE, mean=475),
+        "cartpole_ppo_offpolicy": Row("cartpole_ppo_offpolicy", CARTPOLE, mean=475, worst=475),
+        "cartpole_ppg": Row("cartpole_ppg", CARTPOLE, mean=475, worst=475),
+        "cartpole_ppg_offpolicy": Row("cartpole_ppg_offpolicy", CARTPOLE, mean=475, worst=475),
+        "acrobot_ppo": Row("acrobot_ppo", Published(-81.3, "SLM-Lab, 300k, 4 runs"), mean=-90),
+        "mountaincar_ppo": Row("mountaincar_ppo", _zoo(-110.4, "1M"), mean=-110),
+        "mountaincar_continuous_ppo": Row("mountaincar_continuous_ppo", _zoo(88.3, "20k"), mean=90),
+        "pendulum_ppo": Row("pendulum_ppo", PENDULUM, mean=-200),
+        "pendulum_ppo_offpolicy": Row("pendulum_ppo_offpolicy", PENDULUM, mean=-220),
+        "pendulum_ppg": Row("pendulum_ppg", PENDULUM, mean=-220),
+        "pendulum_ppg_offpolicy": Row("pendulum_ppg_offpolicy", PENDULUM, mean=-220),
+    },
+    "toy_text": {
+        "frozenlake8x8_ppo": Row("frozenlake8x8_ppo", Published(0.913, "the optimum"), mean=0.85),
+        "taxi_ppo": Row("taxi_ppo", Published(7.93, "the optimum"), mean=7.5),
+        "cliffwalking_ppo": Row("cliffwalking_ppo", Published(-13.0, "the optimum"), mean=-17, worst=-17),
+    },
+    "box2d": {
+        "lunarlander_ppo": Row("lunarlander_ppo", _zoo(242.1, "1M", "-v2"), mean=230, worst=200),
+        "lunarlander_continuous_ppo": Row("lunarlander_continuous_ppo", _zoo(270.9, "1M", "-v2"), mean=270),
+        "bipedalwalker_ppo": Row("bipedalwalker_ppo", _zoo(287.9, "5M"), mean=285, overrides=FAST),
+    },
+    "mujoco": {
+        "inverted_double_pendulum_tuned_ppo": Row(
+            "inverted_double_pendulum_tuned_ppo",
+            _tianshou(9231.3, "-v2"),
+            mean=9200,
+            worst=9200,
+            seeds=3,
+            checkpoint="best",
+        ),
+        "inverted_double_pendulum_final": Row(
+            "inverted_double_pendulum_tuned_ppo", _tianshou(9231.3, "-v2"), mean=9300
+        ),
+        "reacher_ppo": Row("reacher_ppo", _tianshou(-4.1, "-v2"), mean=-4.1),
+        "swimmer_ppo": Row("swimmer_ppo", _zoo(281.6, "1M", "-v3"), mean=280),
+        "hopper_ppo": Row("hopper_ppo", _tianshou(2609.3, "-v3"), mean=2600),
+        "walker2d_ppo": Row("walker2d_ppo", _tianshou(3588.5, "-v3"), mean=3600),
+        "halfcheetah_ppo": Row("halfcheetah_ppo", _zoo(5819.0, "1M", "-v3"), mean=1400),
+        "halfcheetah_tuned_ppo": Row("halfcheetah_tuned_ppo", _zoo(5819.0, "1M", "-v3"), mean=5800),
+        "ant_ppo": Row("ant_ppo", _tianshou(3258.4, "-v3"), mean=3250),
+    },
+    "grids": {
+        "minigrid_empty_ppo": Row(
+            "minigrid_empty_ppo",
+            _zoo(0.968, "100k"),
+            mean=0.95,
+            overrides=("env.env_id=MiniGrid-Empty-Random-5x5-v0", "env.stop_value=None"),
+        ),
+        "minigrid_doorkey_ppo": Row("minigrid_doorkey_ppo", _zoo(0.964, "100k"), mean=0.95),
+        "minigrid_fourrooms_ppo": Row("minigrid_fourrooms_ppo", _zoo(0.573, "5M"), mean=0.57),
+        "minatar_breakout_ppo": Row(
+            "minatar_breakout_ppo", Published(28.0, "gymnax-blines, in JAX, 10M"), mean=6
+        ),
+    },
 }
+ROWS = {name: row for group in GROUPS.values() for name, row in group.items()}
 
 
 @dataclass(frozen=True)
@@ -65,7 +136,6 @@ def _epochs(count: int) -> tuple[str, ...]:
     return tuple(f"policy.learn.{network}_epoch_per_collect={count}" for network in ("actor", "critic"))
 
 
-FAST = ("policy.learn.compile=True",)  # equal to rounding, in half the time
 # The authors' PPO: three epochs of both losses, and no auxiliary phase.
 PPO = (*FAST, *_epochs(3), "policy.learn.aux_train_epoch=0")
 PHASIC_ARMS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -15,12 +16,13 @@ import pytest
 import torch
 
 from ding_lite.config.compile import compile_config
-from ding_lite.config.files import read_config
+from ding_lite.config.files import find_config, parse_overrides, read_config
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+import comparison  # noqa: E402
 import gpu  # noqa: E402
 import learning  # noqa: E402
 import report  # noqa: E402
@@ -29,6 +31,7 @@ import speed_rows  # noqa: E402
 import starting  # noqa: E402
 import throughput  # noqa: E402
 import timing  # noqa: E402
+from rows import Published, Row  # noqa: E402
 from speed_rows import CARTPOLE, COMPILED, SB3, SPEED_ROWS, SpeedRow  # noqa: E402
 from work import Done, System, Work, faults  # noqa: E402
 
@@ -179,6 +182,85 @@ def test_start_shows_the_seconds_beside_torch():
     assert "| `import stable_baselines3` | **2.50** | 2.50 to 2.50 | 0.50 | 9 |" in lines
 
 
+# ------------------------------------------------------------------ learning
+
+
+def measured(*means, ends=None):
+    """Returns a stored row whose seeds were evaluated twice, the last time at the given env steps."""
+    ends = ends or [200] * len(means)
+    seeds = [
+        {"seed": seed, "mean": mean, "env_step": end, "wall_time_s": 10.0, "curve": [[100, 0.0], [end, mean]]}
+        for seed, (mean, end) in enumerate(zip(means, ends, strict=True))
+    ]
+    return {"seeds": seeds, "commit": "aaaaaaa"}
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """A row with three seeds, a bar and a published figure, stored with the results that a test gives."""
+    row = Row("some_ppo", Published(5.0, "another library, 1M, 1 run"), mean=2.0, worst=1.5, seeds=3)
+    monkeypatch.setattr(learning, "ROWS", {"some_ppo": row})
+    monkeypatch.setattr(learning, "STORE", tmp_path)
+    return lambda stored: (tmp_path / "some_ppo.json").write_text(json.dumps(stored))
+
+
+@pytest.mark.parametrize(
+    ("means", "missed"),
+    [
+        ([2.0, 3.0, 1.5], ""),
+        ([2.0, 3.0], "some_ppo: 2 of 3 seeds"),
+        ([1.6, 1.6, 1.6], "some_ppo: mean 1.6 (bar 2)"),
+        ([9.0, 9.0, 1.4], "some_ppo: mean 6.467 (bar 2), worst 1.4 (bar 1.5)"),
+    ],
+)
+def test_missed_bar_is_named_in_the_first_lines(rows, means, missed):
+    rows(measured(*means))
+    assert learning.misses("some_ppo") == missed
+    lines = learning.summary()
+    assert lines[0] == f"{0 if missed else 1} of 1 rows reach their bars."
+    assert lines[1:] == ([f"- Misses its bar: {missed}."] if missed else [])
+
+
+def test_row_that_is_not_measured_is_named(rows):
+    assert learning.summary() == ["0 of 1 rows reach their bars.", "- Not measured: some_ppo."]
+    assert len(learning.table()) == 2
+
+
+def test_table_has_the_published_figure_the_interquartile_mean_and_the_commit_of_each_seed(rows):
+    stored = measured(1.0, 2.0, 12.0)
+    stored["seeds"][2]["commit"] = "bbbbbbb"
+    rows(stored)
+    *_, line = learning.table()
+    # The middle half of three seeds: the second one, and a quarter of the others.
+    assert line == (
+        "| some_ppo | 5 (another library, 1M, 1 run) | **3.5** | 1.0 to 12.0 | 5.0 | 2 | 1.0, 2.0, 12.0 "
+        "| 200 to 200 | 10 | aaaaaaa, bbbbbbb |"
+    )
+
+
+def test_title_of_a_row_has_what_differs_from_its_config(monkeypatch):
+    overrides = ("policy.learn.compile=True", "seed=3")
+    monkeypatch.setitem(learning.ROWS, "other", Row("some_ppo", checkpoint="best", overrides=overrides))
+    assert learning.title("other") == "other: some_ppo, seed=3, best checkpoint"
+
+
+def test_curve_of_a_row_goes_on_after_a_seed_is_solved():
+    seeds = measured(4.0, 4.0, 8.0, ends=[200, 300, 400])["seeds"]
+    drawn = comparison.curve_of_row(seeds)
+    assert (drawn.x[0], drawn.x[-1]) == (100, 400)
+    assert drawn.y[-1] == pytest.approx((4 / 4 + 4 + 8 / 4) / 1.5)
+    assert drawn.y[0] == 0
+
+
+def test_rows_are_drawn_if_they_have_two_seeds(tmp_path):
+    row, file = Row("some_ppo", Published(5.0, "another library, 1M")), tmp_path / "curves" / "group.png"
+    one, two = measured(1.0)["seeds"], measured(1.0, 2.0)["seeds"]
+    assert not comparison.draw_rows({"a": row}, {"a": one}, file)
+    assert not file.exists()
+    assert comparison.draw_rows({"a": row, "b": row}, {"a": one, "b": two}, file)
+    assert file.stat().st_size > 1000
+
+
 # ------------------------------------------------------------------ the rows as they are
 
 
@@ -193,6 +275,12 @@ def test_learning_rows_have_their_place_in_the_results():
     text = (BENCHMARKS / "RESULTS.md").read_text()
     for section in ("learning", *learning.COMPARISONS):
         assert text.count(f"<!-- {section}: begin -->") == 1
+
+
+@pytest.mark.parametrize("name", learning.EVERY_ROW)
+def test_learning_row_has_a_shipped_config_and_known_keys(name):
+    row = learning.EVERY_ROW[name]
+    compile_config(read_config(find_config(row.config)), parse_overrides(list(row.overrides)))
 
 
 @pytest.mark.parametrize("name", SPEED_ROWS)

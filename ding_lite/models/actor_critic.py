@@ -145,6 +145,8 @@ class VAC(ActorCritic):
         box_distribution=Key("normal", faults=box_distribution_faults),
         # Source of the std of Box actions: a free parameter, the features, or fixed_sigma_value.
         sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
+        # std at the start with sigma_type="independent", in units of the raw action
+        initial_sigma_value=Key(1.0, above=0, high=7),
         fixed_sigma_value=Key(0.3, above=0),  # std with sigma_type="fixed", in units of the raw action
         # Bound on the mean of Box actions: "tanh" to -1 .. 1, "soft" to 5 tanh(m / 5); None: no bound.
         bound_type=Key(None, choices=("tanh", "soft"), optional=True),
@@ -183,6 +185,7 @@ class VAC(ActorCritic):
         critic_head_hidden_size_list: Sequence[int] = (),
         box_distribution: str = "normal",
         sigma_type: str = "independent",
+        initial_sigma_value: float = 1.0,
         fixed_sigma_value: float = 0.3,
         bound_type: str | None = None,
         init: str = "orthogonal",
@@ -211,6 +214,7 @@ class VAC(ActorCritic):
             activation=activation,
             box_distribution=box_distribution,
             sigma_type=sigma_type,
+            initial_sigma_value=initial_sigma_value,
             fixed_sigma_value=fixed_sigma_value,
             bound_type=bound_type,
         )

@@ -219,9 +219,10 @@ class BoxHead(Head):
         space: of floats, with low < high in each dimension.
         features: F.
         box_distribution: a key of ``BOX_DISTRIBUTIONS``.
-        sigma_type: of distributions with a sigma. "independent" is a free parameter, log sigma = 0 at the
-            start; "conditioned" is a softplus of the layer's output, 1 at output 0 and at least 1e-4;
-            "fixed" is a constant.
+        sigma_type: of distributions with a sigma. "independent" is a free parameter; "conditioned" is a
+            softplus of the layer's output, 1 at output 0 and at least 1e-4; "fixed" is a constant.
+        initial_sigma_value: sigma at the start with ``sigma_type="independent"``, in the units of the raw
+            action.
         fixed_sigma_value: sigma with ``sigma_type="fixed"``, in the units of the raw action.
         bound_type: of distributions with a mu. "tanh" bounds it to -1 .. 1, "soft" to 5 tanh(mu / 5).
 
@@ -240,6 +241,7 @@ class BoxHead(Head):
         *,
         box_distribution: str = "normal",
         sigma_type: str = "independent",
+        initial_sigma_value: float = 1.0,
         fixed_sigma_value: float = 0.3,
         bound_type: str | None = None,
     ) -> None:
@@ -266,7 +268,7 @@ class BoxHead(Head):
         if not has_sigma:
             return
         if sigma_type == "independent":
-            self.log_sigma = nn.Parameter(torch.zeros(size))
+            self.log_sigma = nn.Parameter(torch.full((size,), math.log(initial_sigma_value)))
             self.parameter_ranges = {"log_sigma": LOG_SIGMA_RANGE}
         elif sigma_type == "fixed":
             self.sigma: Tensor

@@ -219,6 +219,13 @@ def test_independent_sigma_is_one_at_first_and_alike_for_all_features():
     assert head.out.log_sigma.shape == (2,)
 
 
+def test_independent_sigma_begins_at_its_initial_value_and_learns():
+    head, logit = box_logit(initial_sigma_value=0.25)
+    torch.testing.assert_close(logit["sigma"], torch.full((50, 2), 0.25))
+    logit["sigma"].sum().backward()
+    assert (head.out.log_sigma.grad != 0).all()
+
+
 def test_fixed_sigma_is_its_value_and_no_parameter():
     head, logit = box_logit(sigma_type="fixed", fixed_sigma_value=0.25)
     assert (logit["sigma"] == 0.25).all()

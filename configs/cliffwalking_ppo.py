@@ -1,0 +1,35 @@
+"""CliffWalking-v1, where the state is an index with an embedding. Finds a path of 15 to 17 steps.
+
+The shortest path has 13 steps, along the cliff. A policy that explores is better off further away, since a
+fall costs 100 and leads back to the start. With less entropy, policies hide from the cliff and never see the
+goal: the task itself has no limit of steps.
+
+ding-lite train -c cliffwalking_ppo
+"""
+
+config = dict(
+    exp_name="cliffwalking_ppo",
+    seed=0,
+    max_env_step=200_000,
+    env=dict(
+        env_id="CliffWalking-v1",
+        wrappers=[dict(type="time_limit", max_episode_steps=200)],
+        collector_env_num=16,
+        evaluator_env_num=4,
+        n_evaluator_episode=4,
+    ),
+    policy=dict(
+        type="ppo",
+        recompute_adv=False,
+        learn=dict(
+            epoch_per_collect=10,
+            batch_size=128,
+            learning_rate=1e-3,
+            lr_schedule="linear",
+            entropy_weight=0.1,
+            entropy_schedule="linear",
+        ),
+        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        eval=dict(eval_freq=20_000),
+    ),
+)

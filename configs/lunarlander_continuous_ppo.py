@@ -1,0 +1,21 @@
+"""LunarLanderContinuous-v3 (extra box2d), with a long horizon, as in rl-zoo.
+
+pip install "ding_lite[box2d]"
+ding-lite train -c lunarlander_continuous_ppo
+"""
+
+config = dict(
+    exp_name="lunarlander_continuous_ppo",
+    seed=0,
+    max_env_step=1_000_000,
+    env=dict(
+        env_id="LunarLanderContinuous-v3", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16
+    ),
+    policy=dict(
+        type="ppo",
+        recompute_adv=False,
+        learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3, lr_schedule="linear"),
+        collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.98),
+        eval=dict(eval_freq=100_000),
+    ),
+)

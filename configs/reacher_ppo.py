@@ -1,0 +1,19 @@
+"""Reacher-v5 (extra mujoco): CleanRL's continuous settings on eight environments.
+
+pip install "ding_lite[mujoco]"
+ding-lite train -c reacher_ppo
+"""
+
+config = dict(
+    exp_name="reacher_ppo",
+    seed=0,
+    max_env_step=1_000_000,
+    env=dict(env_id="Reacher-v5", collector_env_num=8, evaluator_env_num=8, n_evaluator_episode=16),
+    policy=dict(
+        type="ppo",
+        learn=dict(epoch_per_collect=10, batch_size=64, learning_rate=3e-4, lr_schedule="linear"),
+        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        normalize=dict(obs=True, reward=True, reward_clip=10.0),
+        eval=dict(eval_freq=50_000),
+    ),
+)

@@ -1,0 +1,30 @@
+"""Taxi-v4, where the state is an index of 500 with an embedding.
+
+ding-lite train -c taxi_ppo
+"""
+
+config = dict(
+    exp_name="taxi_ppo",
+    seed=0,
+    max_env_step=500_000,
+    env=dict(
+        env_id="Taxi-v4",
+        collector_env_num=16,
+        evaluator_env_num=16,
+        n_evaluator_episode=32,
+    ),
+    policy=dict(
+        type="ppo",
+        recompute_adv=False,
+        learn=dict(
+            epoch_per_collect=10,
+            batch_size=128,
+            learning_rate=1e-3,
+            lr_schedule="linear",
+            entropy_weight=0.05,
+            entropy_schedule="linear",
+        ),
+        collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        eval=dict(eval_freq=50_000),
+    ),
+)
