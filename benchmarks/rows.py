@@ -141,8 +141,8 @@ PPO = (*FAST, *_epochs(3), "policy.learn.aux_train_epoch=0")
 PHASIC_ARMS = {
     "ppo_shared": (*PPO, "policy.model.arch=shared"),
     "ppo_separate": (*PPO, "policy.model.arch=dual"),
-    "ppg_dual": (*FAST, "policy.model.arch=dual"),
-    "ppg_detach": (*FAST, "policy.model.arch=detach"),
+    "ppg_dual": (*FAST, *_epochs(1), "policy.model.arch=dual"),
+    "ppg_detach": (*FAST, *_epochs(1), "policy.model.arch=detach"),
     # As many policy steps as PPO.
     "ppg_detach_3_epochs": (*FAST, *_epochs(3), "policy.model.arch=detach"),
 }
