@@ -1,5 +1,6 @@
 """One-thread torch, and on the path this folder and that of the environments of shipped configs."""
 
+import gc
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import torch
 
 sys.path.append(str(Path(__file__).parents[1] / "configs"))
 torch.set_num_threads(1)
+gc.disable()  # until all tests are collected
 # Their tests take long, so they begin first: else one process works at the end while another waits.
 LONG = (
     *("cli/test_cli", "cli/test_seeds", "envs/workers/test_ray", "ranks/", "reference/", "tools/test_sweep"),
@@ -33,6 +35,13 @@ def pytest_collection_modifyitems(items):
     if processes > 1:
         items[:] = spread(items, processes)
     return result
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Excludes torch, the tests and all else that lives as long as the process from the search for garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def spread(items, processes):
