@@ -1,4 +1,4 @@
-"""One-thread torch, and on the path this folder and that of the environments of shipped configs."""
+"""One-thread torch, and on the path this folder, that of tests' environments and that of shipped configs."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "configs"))
+sys.path += [str(Path(__file__).parents[1] / "configs"), str(Path(__file__).parent / "envs")]
 torch.set_num_threads(1)
 gc.disable()  # until all tests are collected
 # Their tests take long, so they begin first: else one process works at the end while another waits.
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Excludes torch, the tests and all else that lives as long as the process from the search for garbage."""
+    """Excludes torch, the tests and all else that lives as long as the process from garbage collection."""
     gc.freeze()
     gc.enable()
 
