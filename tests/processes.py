@@ -1,64 +1,72 @@
-"""Real processes of the command line without the seconds that importing torch takes: a warm one forks."""
+"""Real processes without the seconds that importing torch takes: they are forked from one that has torch.
 
+What such processes have in common is the state of the one that they are forked from, also the seed of hashes.
+So a test that compares two processes with each other, or is about how a process starts, takes real ones.
+"""
+
+import atexit
+import functools
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-WARM = """
-import json, os, resource, sys, traceback
-os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
-from ding_lite.cli import main
-import ding_lite.run.display, ding_lite.run.warm_start, ding_lite.tools.evaluate, ding_lite.envs.in_process
-import gymnasium.envs.classic_control.cartpole, safetensors.numpy, torch._dynamo  # an optimiser needs it
-print("ready", flush=True)
-for line in sys.stdin:
-    job = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            os.chdir(job["cwd"])
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            for fd, name in ((1, job["out"]), (2, job["err"])):
-                os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
-            if job["max_file"]:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (job["max_file"], job["max_file"]))
-            code = main(job["argv"])
-            sys.stderr.flush()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    print(pid, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
+
+
+@functools.cache
+def warm():
+    """Returns the process that all commands of this session are forked from."""
+    return Warm()
+
+
+def python():
+    """Returns the path of an interpreter for ``-m MODULE``, ``-c CODE`` or a file, which starts at once."""
+    return str(warm().folder / "python")
+
+
+def ding_lite():
+    """Returns the path of the program ``ding-lite``, which starts at once."""
+    return str(warm().folder / "ding-lite")
 
 
 class Job:
     """One command that runs now.
 
     Attributes:
+        pid: its process id.
         code: its exit code, after :meth:`wait`; negative where a signal ended it.
     """
 
     def __init__(self, warm, argv, cwd, max_file=None):
-        self.warm, self.cwd, self.code = warm, Path(cwd), None
+        self.cwd, self.code = Path(cwd), None
         self.out, self.err = (warm.folder / name for name in ("out", "err"))
-        job = dict(argv=[str(a) for a in argv], cwd=str(cwd), out=str(self.out), err=str(self.err))
-        warm.process.stdin.write(json.dumps({**job, "max_file": max_file}) + "\n")
-        warm.process.stdin.flush()
-        self.pid = int(warm.process.stdout.readline())
+        paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+        job = {
+            "arguments": ["-m", "ding_lite", *map(str, argv)],
+            "cwd": str(cwd),
+            "environment": {**os.environ, "PYTHONPATH": paths},
+            "max_file": max_file,
+        }
+        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._server.connect(str(warm.folder / "socket"))
+        with open(os.devnull) as nothing, self.out.open("w") as out, self.err.open("w") as err:
+            files = [file.fileno() for file in (nothing, out, err)]
+            socket.send_fds(self._server, [json.dumps(job).encode()], files)
+        self.pid = int(self._server.recv(16))
 
     def send(self, number):
         os.kill(self.pid, number)
 
     def wait(self):
-        self.code = int(self.warm.process.stdout.readline())
+        with self._server:
+            self.code = int(self._server.recv(16))
         return self.code
 
     @property
@@ -81,17 +89,24 @@ class Job:
 
 
 class Warm:
-    """A process that has imported everything, and forks one command at a time."""
+    """A process that has imported everything, which commands are forked from.
 
-    def __init__(self, folder):
-        self.folder = folder
-        paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    Attributes:
+        folder: has the programs ``python`` and ``ding-lite``, whose processes are forked.
+    """
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="ding_lite_warm_"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
+        text = (TESTS / "warm_client.py").read_text()
+        for name in ("python", "ding-lite"):
+            (self.folder / name).write_text(f"#!{sys.executable} -IS\n{text}")
+            (self.folder / name).chmod(0o755)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WARM],
-            stdin=subprocess.PIPE,
+            [sys.executable, TESTS / "warm_server.py", self.folder / "socket"],
+            stdin=subprocess.PIPE,  # it ends when this is closed
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": paths},
         )
         assert self.process.stdout.readline() == "ready\n"
 
@@ -102,8 +117,3 @@ class Warm:
         job = self.start(*argv, cwd=cwd, **options)
         job.wait()
         return job
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
-        self.process.stdout.close()

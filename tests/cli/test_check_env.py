@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from ding_lite.cli import main
@@ -42,7 +43,7 @@ config = dict(
 
 
 def run(*arguments, cwd, **options):
-    command = [sys.executable, "-m", "ding_lite", "check-env", *map(str, arguments)]
+    command = [processes.ding_lite(), "check-env", *map(str, arguments)]
     return subprocess.run(
         command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120, **options
     )

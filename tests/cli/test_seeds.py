@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import processes
 import pytest
 from worlds import digest, small_config
 
@@ -18,13 +19,13 @@ from ding_lite.cli.program import parse
 from ding_lite.run.checkpoint import load_checkpoint
 
 TESTS = Path(__file__).parents[1]
-COMMAND = [sys.executable, "-m", "ding_lite"]
+COMMAND = (sys.executable, "-m", "ding_lite")
 
 
-def start(*words, cwd):
+def start(*words, cwd, program=COMMAND):
     paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [*COMMAND, *map(str, words)],
+        [*program, *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
@@ -35,7 +36,7 @@ def start(*words, cwd):
 
 
 def run(*words, cwd):
-    process = start(*words, cwd=cwd)
+    process = start(*words, cwd=cwd, program=[processes.ding_lite()])
     output, errors = process.communicate(timeout=600)
     return process.returncode, output, errors
 

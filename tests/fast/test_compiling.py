@@ -199,7 +199,8 @@ def batch_at_ratio(policy, log_ratio, advantage):
     return Batch(obs=obs, action=action, log_prob=log_prob - log_ratio, **credit)
 
 
-every_way = pytest.mark.parametrize("path", ["closed form", "autograd", "compiled"])
+COMPILED = pytest.param("compiled", marks=pytest.mark.slow)  # by a C compiler
+every_way = pytest.mark.parametrize("path", ["closed form", "autograd", COMPILED])
 
 
 @every_way

@@ -1,14 +1,18 @@
 """Trains on the same rollouts alone and as one of K ranks, and prints how far the results are apart.
 
-torchrun --nproc-per-node=K same_data.py [FAULT]
+python same_data.py ALONE                                  writes the file ALONE
+torchrun --nproc-per-node=K same_data.py ALONE [FAULT...]  reads it
 
-Each rank first trains alone on all columns of the rollouts, then as a rank on its own columns. A minibatch
-has all samples, so both take the same gradient steps. Rank 0 prints a JSON object: for each case the relative
-distances. A fault is planted to see that the distances show it.
+One process trains alone on all columns of the rollouts, and saves all; then each rank trains on its own
+columns. A minibatch has all samples, so both take the same gradient steps. Rank 0 prints a JSON object: for
+each fault ("" is none), for each case the relative distances. A fault is planted to see that the distances
+show it.
 """
 
+import contextlib
 import json
 import sys
+from unittest import mock
 
 import numpy as np
 import torch
@@ -148,66 +152,90 @@ def advantage_distance(ranks, *, gathered_one_by_one):
     return max(ranks.from_all(distance(torch.cat(found), torch.cat(expected))))
 
 
-def plant(fault):
-    """Plants a fault in what the ranks do together."""
-    if fault == "no averaging":
+@contextlib.contextmanager
+def planted(fault):
+    """Plants a fault inside of the block in what the ranks do together."""
+    with contextlib.ExitStack() as stack:
 
-        def own_gradient(own, parameters, samples, clip, ranks):
-            values, norm = clipped(own.values, clip)
-            return own._replace(values=values, norm=norm)
+        def replace(module, name, value):
+            stack.enter_context(mock.patch.object(module, name, value))
 
-        optimizer.averaged = own_gradient
-    elif fault == "local advantages":
-        for module in (minibatches, sequences, replay):
-            module.scales_over_ranks = lambda parts, ranks: [None] * len(parts)
-    elif fault == "the scale of another minibatch":
-        scales = minibatches.scales_over_ranks
-        minibatches.scales_over_ranks = lambda parts, ranks: scales(parts, ranks)[::-1]
-    elif fault == "equal weights":
-        real = optimizer.averaged
-        optimizer.averaged = lambda own, parameters, samples, *rest: real(own, parameters, 1, *rest)
-    elif fault:
-        raise SystemExit(f"no fault {fault!r}")
+        if fault == "no averaging":
+
+            def own_gradient(own, parameters, samples, clip, ranks):
+                values, norm = clipped(own.values, clip)
+                return own._replace(values=values, norm=norm)
+
+            replace(optimizer, "averaged", own_gradient)
+        elif fault == "local advantages":
+            for module in (minibatches, sequences, replay):
+                replace(module, "scales_over_ranks", lambda parts, ranks: [None] * len(parts))
+        elif fault == "the scale of another minibatch":
+            scales = minibatches.scales_over_ranks
+            replace(minibatches, "scales_over_ranks", lambda parts, ranks: scales(parts, ranks)[::-1])
+        elif fault == "equal weights":
+            real = optimizer.averaged
+            replace(
+                optimizer, "averaged", lambda own, parameters, samples, *rest: real(own, parameters, 1, *rest)
+            )
+        elif fault:
+            raise SystemExit(f"no fault {fault!r}")
+        yield
 
 
-def main(fault=""):
+def policy_of(cfg, share):
+    """Returns a new policy of a config, or of a rank's share of it."""
+    envs = make_vector_env(cfg.env, 1, 0)
+    make = ding_lite.POLICY_REGISTRY.get(cfg.policy.type)
+    return make(share.policy, envs.obs_space, envs.action_space, seed=cfg.seed)
+
+
+def trained_alone(case):
+    """Returns initial parameters, rollouts, observations and what one process makes of them."""
+    cfg = config_of(*case)
+    policy = policy_of(cfg, cfg)
+    rollouts, obs = raw_rollouts(cfg, policy)
+    initial = {k: v.clone() for k, v in policy.model.state_dict().items()}
+    return initial, rollouts, obs, trained(policy, [rollout.clone() for rollout in rollouts], obs)
+
+
+def distances_of(case, alone, ranks):
+    """Returns the distances between this rank and one process."""
+    initial, rollouts, obs, (gradient, states) = alone
+    cfg = config_of(*case)
+    policy = policy_of(cfg, share_of(cfg, ranks))
+    policy.model.load_state_dict(initial)
+    columns = ranks.slice_of(COLUMNS)
+    mine = [columns_of(rollout, columns) for rollout in rollouts]
+    own_gradient, own_states = trained(policy, mine, obs[ranks.slice_of(len(obs))])
+    return {
+        "gradient": distance(own_gradient, gradient),
+        **{
+            f"{key} {k}": distance(mine[key], theirs[key])
+            for k, (mine, theirs) in enumerate(zip(own_states, states, strict=True))
+            for key in theirs
+        },
+    }
+
+
+def main(file, *faults):
     torch.set_num_threads(1)
-    alone = {}
-    for name, case in CASES.items():
-        cfg = config_of(*case)
-        make = ding_lite.POLICY_REGISTRY.get(cfg.policy.type)
-        envs = make_vector_env(cfg.env, 1, 0)
-        spaces = envs.obs_space, envs.action_space
-        policy = make(cfg.policy, *spaces, seed=cfg.seed)
-        rollouts, obs = raw_rollouts(cfg, policy)
-        initial = {k: v.clone() for k, v in policy.model.state_dict().items()}
-        alone[name] = cfg, spaces, initial, rollouts, obs, trained(policy, [r.clone() for r in rollouts], obs)
-    plant(fault)
-    distances = {}
+    if not faults:
+        torch.save({name: trained_alone(case) for name, case in CASES.items()}, file)
+        return
+    alone = torch.load(file, weights_only=False)
+    found = {}
     with joined() as ranks:
         assert ranks is not ALONE
-        for name, (cfg, spaces, initial, rollouts, obs, (gradient, states)) in alone.items():
-            own = share_of(cfg, ranks)
-            policy = ding_lite.POLICY_REGISTRY.get(cfg.policy.type)(own.policy, *spaces, seed=cfg.seed)
-            policy.model.load_state_dict(initial)
-            columns = ranks.slice_of(COLUMNS)
-            mine = [columns_of(rollout, columns) for rollout in rollouts]
-            some = obs[ranks.slice_of(len(obs))]
-            own_gradient, own_states = trained(policy, mine, some)
-            distances[name] = {
-                "gradient": distance(own_gradient, gradient),
-                **{
-                    f"{key} {k}": distance(mine[key], theirs[key])
-                    for k, (mine, theirs) in enumerate(zip(own_states, states, strict=True))
-                    for key in theirs
-                },
-            }
-        distances["advantages"] = {
-            str(one_by_one): advantage_distance(ranks, gathered_one_by_one=one_by_one)
-            for one_by_one in (False, True)
-        }
+        for fault in faults:
+            with planted(fault):
+                found[fault] = {name: distances_of(case, alone[name], ranks) for name, case in CASES.items()}
+                found[fault]["advantages"] = {
+                    str(one_by_one): advantage_distance(ranks, gathered_one_by_one=one_by_one)
+                    for one_by_one in (False, True)
+                }
         if ranks.is_first:
-            print(json.dumps(distances))
+            print(json.dumps(found))
 
 
 if __name__ == "__main__":

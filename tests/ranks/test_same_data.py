@@ -1,5 +1,6 @@
 """Ranks take the gradient steps that one process takes on all their data together."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -7,24 +8,37 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+PROGRAM = Path(__file__).parent / "same_data.py"
 GRADIENT = SCALES = 1e-6  # of the first minibatch; of normalisers
 CHANGE = 1e-5  # of the parameters over two iterations, whose rounding errors Adam enlarges
+FAULTS = ("no averaging", "local advantages", "equal weights", "the scale of another minibatch")
 
 
-def distances(ranks, fault=""):
-    """Returns the distances between ranks and one process, by case and kind."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    done = subprocess.run(
-        [*command, HERE / "same_data.py", fault], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+@pytest.fixture(scope="module")
+def distances(tmp_path_factory):
+    """Returns the distances between K ranks and one process, by case and kind.
+
+    One process trains alone once. One launch of two ranks has the faults too, one after the other.
+    """
+    file = tmp_path_factory.mktemp("same_data") / "alone"
+    subprocess.run([sys.executable, PROGRAM, file], check=True, timeout=300)
+
+    @functools.cache
+    def launch(ranks):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        faults = ("", *FAULTS) if ranks == 2 else ("",)
+        done = subprocess.run(
+            [*command, PROGRAM, file, *faults], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+
+    return lambda ranks, fault="": dict(launch(ranks)[fault])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks):
+def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks, distances):
     cases = distances(ranks)
     assert max(cases.pop("advantages").values()) < GRADIENT
     assert len(cases) == 11
@@ -38,7 +52,7 @@ def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["no averaging", "local advantages", "equal weights"])
-def test_a_planted_fault_shows(fault):
+def test_a_planted_fault_shows(fault, distances):
     cases = distances(2, fault)
     advantages = cases.pop("advantages")
     assert fault != "local advantages" or min(advantages.values()) > 10 * GRADIENT
@@ -49,5 +63,5 @@ def test_a_planted_fault_shows(fault):
 
 
 @pytest.mark.slow
-def test_the_scale_of_another_minibatch_shows():
-    assert min(distances(2, "the scale of another minibatch")["advantages"].values()) > 10 * GRADIENT
+def test_the_scale_of_another_minibatch_shows(distances):
+    assert min(distances(2, FAULTS[-1])["advantages"].values()) > 10 * GRADIENT

@@ -7,17 +7,18 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.rank_states import digest
 
 pytestmark = pytest.mark.slow
+TRAIN = ("-m", "ding_lite", "train")  # of an interpreter for each rank
 OPTIONS = [
     *("-c", "pendulum_ppg", "-q", "policy.check_ranks=True"),
     *("policy.collect.n_sample=1024", "policy.learn.aux_freq=2", "policy.eval.eval_freq=2048"),
@@ -28,7 +29,7 @@ OPTIONS = [
 @contextlib.contextmanager
 def torchrun(ranks, *arguments, cwd, options=("--standalone",), output="output"):
     """Runs torchrun inside of the block; its output goes to the file ``output`` in ``cwd``."""
-    command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    command = [processes.python(), "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
     with (cwd / output).open("w") as output:
         process = subprocess.Popen(
             [*command, *options, *map(str, arguments)], cwd=cwd, stdout=output, stderr=output
@@ -40,8 +41,13 @@ def torchrun(ranks, *arguments, cwd, options=("--standalone",), output="output")
         process.wait(60)
 
 
-def train(ranks, *arguments, cwd):
-    with torchrun(ranks, "-m", "ding_lite", "train", *arguments, cwd=cwd) as process:
+def forked():
+    """Returns the program of ranks that start at once. They have one seed of hashes."""
+    return "--no-python", processes.ding_lite(), "train"
+
+
+def train(ranks, *arguments, cwd, program=None):
+    with torchrun(ranks, *(program or forked()), *arguments, cwd=cwd) as process:
         assert process.wait(120) == 0, (cwd / "output").read_text()
 
 
@@ -73,7 +79,7 @@ def last(run):
 def straight(tmp_path_factory):
     """A run of 4,096 steps with two ranks."""
     cwd = tmp_path_factory.mktemp("straight").resolve()
-    train(2, *OPTIONS, "--exp-name", "run", "--max-env-step", 4096, cwd=cwd)
+    train(2, *OPTIONS, "--exp-name", "run", "--max-env-step", 4096, cwd=cwd, program=TRAIN)
     return cwd / "run"
 
 
@@ -106,7 +112,7 @@ def test_two_launchers_of_one_rank_train_as_one_launcher_of_two(straight, tmp_pa
         port = unused.getsockname()[1]
     options = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=test"]
     options += ["--local-addr=127.0.0.1"]
-    arguments = ("-m", "ding_lite", "train", *OPTIONS, "--exp-name", "run", "--max-env-step", 4096)
+    arguments = (*forked(), *OPTIONS, "--exp-name", "run", "--max-env-step", 4096)
     with contextlib.ExitStack() as stack:
         launchers = [
             stack.enter_context(
@@ -137,7 +143,7 @@ def test_another_number_of_ranks_goes_on_with_new_episodes_and_says_so(ranks, st
 
 def test_a_rank_that_is_killed_stops_the_others_and_is_named(tmp_path):
     cwd = tmp_path.resolve()
-    with torchrun(2, "-m", "ding_lite", "train", *OPTIONS, "--exp-name", "run", cwd=cwd) as process:
+    with torchrun(2, *TRAIN, *OPTIONS, "--exp-name", "run", cwd=cwd) as process:
         wait_for(lambda: (cwd / "run" / "ckpt" / "last").exists())
         os.kill(ranks_in(cwd)[1], signal.SIGKILL)
         assert process.wait(30) != 0
@@ -166,7 +172,7 @@ def test_an_error_of_one_rank_is_told_by_the_others(tmp_path):
 def test_torchrun_starts_the_ranks_again_and_they_resume(name, tmp_path):
     cwd = tmp_path.resolve()
     run = cwd / "runs" / ("mine" if name else "pendulum_ppg")
-    arguments = ("-m", "ding_lite", "train", *OPTIONS, *name, "--max-env-step", 16384)
+    arguments = (*TRAIN, *OPTIONS, *name, "--max-env-step", 16384)
     with torchrun(2, *arguments, cwd=cwd, options=["--standalone", "--max-restarts=1"]) as process:
         wait_for(lambda: (run / "ckpt" / "last").exists())
         os.kill(ranks_in(cwd)[1], signal.SIGKILL)
@@ -178,7 +184,7 @@ def test_torchrun_starts_the_ranks_again_and_they_resume(name, tmp_path):
 
 
 def test_numbers_that_ranks_cannot_share_are_refused(tmp_path):
-    with torchrun(3, "-m", "ding_lite", "train", *OPTIONS, cwd=tmp_path) as process:
+    with torchrun(3, *forked(), *OPTIONS, cwd=tmp_path) as process:
         assert process.wait(60) != 0
     output = (tmp_path / "output").read_text()
     assert "env.collector_env_num: 8 cannot be shared equally by 3 ranks; try 9" in output
@@ -222,10 +228,11 @@ if pipeline.ranks.is_first:
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 def test_ranks_have_the_start_states_and_the_evaluation_of_one_process(manager, tmp_path):
     (tmp_path / "starts.py").write_text(STARTS)
-    with torchrun(2, "starts.py", manager, "two", cwd=tmp_path) as process:
+    interpreter = processes.python()
+    with torchrun(2, "--no-python", interpreter, "starts.py", manager, "two", cwd=tmp_path) as process:
         assert process.wait(90) == 0, (tmp_path / "output").read_text()
     two = next(line for line in (tmp_path / "output").read_text().splitlines() if line.startswith("[["))
-    command = [sys.executable, "starts.py", manager, "one"]
+    command = [interpreter, "starts.py", manager, "one"]
     alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     (obs, returns), (obs_alone, returns_alone) = json.loads(two), json.loads(alone)
     assert obs == obs_alone

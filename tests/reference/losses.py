@@ -19,12 +19,12 @@ class Watch:
         self.seen: set[str] = set()
 
     def near(self, corner: str, distance: Tensor | float) -> None:
-        nearest = float(torch.as_tensor(distance).detach().abs().min())
+        nearest = float(distance.detach().abs().min() if isinstance(distance, Tensor) else abs(distance))
         if nearest < self.nearest:
             self.nearest, self.corner = nearest, corner
 
     def saw(self, what: str, happened: Tensor | bool = True) -> None:
-        if bool(torch.as_tensor(happened).any()):
+        if bool(happened.any() if isinstance(happened, Tensor) else happened):
             self.seen.add(what)
 
 

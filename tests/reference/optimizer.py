@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,37 +29,38 @@ class Adam:
     ) -> None:
         self.parameters, self.eps, self.watch = parameters, eps, watch
         self.clip_type, self.clip = clip_type, clip
-        self.mean = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        self.square = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.numbers = {name: p.detach().numpy() for name, p in parameters.items()}  # of the same memory
+        self.mean = dict.fromkeys(parameters, 0.0)
+        self.square = dict.fromkeys(parameters, 0.0)
         self.count = dict.fromkeys(parameters, 0)
         self.learning_rate = math.nan
 
     def step(self, loss: Tensor) -> float:
         """Takes one step on ``loss``; returns the norm of the gradient before clipping."""
         found = torch.autograd.grad(loss, list(self.parameters.values()), allow_unused=True)
-        gradients = {name: g for name, g in zip(self.parameters, found, strict=True) if g is not None}
+        named = zip(self.parameters, found, strict=True)
+        gradients = {name: gradient.numpy() for name, gradient in named if gradient is not None}
         norm = math.sqrt(sum(float((g**2).sum()) for g in gradients.values()))
-        with torch.no_grad():
-            for name, gradient in gradients.items():
-                self._move(name, self._clipped(gradient, norm))
+        for name, gradient in gradients.items():
+            self._move(name, self._clipped(gradient, norm))
         return norm
 
-    def _clipped(self, gradient: Tensor, norm: float) -> Tensor:
+    def _clipped(self, gradient: np.ndarray, norm: float) -> np.ndarray:
         if self.clip_type is not None:
-            largest = norm if self.clip_type == "clip_norm" else gradient.abs().max()
+            largest = norm if self.clip_type == "clip_norm" else np.abs(gradient).max()
             self.watch.saw(f"grad_clip_type={self.clip_type}", largest > self.clip)
         if self.clip_type == "clip_norm":  # of all parameters together, as in torch
             return gradient * min(1.0, self.clip / (norm + 1e-6))
-        return gradient.clamp(-self.clip, self.clip) if self.clip_type == "clip_value" else gradient
+        return gradient.clip(-self.clip, self.clip) if self.clip_type == "clip_value" else gradient
 
-    def _move(self, name: str, gradient: Tensor) -> None:
+    def _move(self, name: str, gradient: np.ndarray) -> None:
         self.count[name] += 1
         self.mean[name] = BETA_1 * self.mean[name] + (1 - BETA_1) * gradient
         self.square[name] = BETA_2 * self.square[name] + (1 - BETA_2) * gradient**2
         mean = self.mean[name] / (1 - BETA_1 ** self.count[name])
         square = self.square[name] / (1 - BETA_2 ** self.count[name])
-        parameter = self.parameters[name]
-        parameter -= self.learning_rate * mean / (square.sqrt() + self.eps)
+        parameter = self.numbers[name]
+        parameter -= self.learning_rate * mean / (np.sqrt(square) + self.eps)
         if name.endswith("log_sigma"):
-            self.watch.saw("log sigma at its bound", parameter > LOG_SIGMA_RANGE[1])
-            parameter.clamp_(*LOG_SIGMA_RANGE)
+            self.watch.saw("log sigma at its bound", (parameter > LOG_SIGMA_RANGE[1]).any())
+            parameter.clip(*LOG_SIGMA_RANGE, out=parameter)

@@ -292,6 +292,7 @@ class Outcome:
     closed_form: bool = False
     nearest: float = math.inf  # distance to a corner
     seen: set[str] = field(default_factory=set)  # mechanisms that the run used
+    chosen: dict[str, Any] = field(default_factory=dict)  # the options of the case
 
     @property
     def disagrees(self) -> bool:
@@ -316,7 +317,8 @@ class Comparison:
         self.readers = [Reader(env.log, world.autoreset) for env in envs]
         networks = Networks(self.product.layers(), world.action_space, self.product.arch, self.cfg.model)
         self.reference = Reference(self.cfg, networks, self.product.entropy_weight)
-        self.outcome = Outcome(case.seed, closed_form=self.product.uses_closed_form())
+        closed_form = self.product.uses_closed_form()
+        self.outcome = Outcome(case.seed, closed_form=closed_form, chosen=case.chosen)
 
     def run(self) -> Outcome:
         try:

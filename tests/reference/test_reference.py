@@ -1,18 +1,21 @@
 """The library against the algorithms written from their formulas, on random configurations.
 
-``sweep`` makes one case per seed. The daily tests compare 40 cases. With ``-m slow`` they compare 400 cases,
+``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 400 cases,
 and check that the comparison finds faults planted in a copy of the library.
 """
 
+import fcntl
+import functools
 import json
 import os
+import pickle
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
+import processes
 import pytest
 import torch
 
@@ -21,7 +24,8 @@ from reference.distributions import distribution
 from reference.mutations import FAULTS, files_with, plant
 from reference.recording import ACTION_SPACES, Mismatch
 
-DAILY, ALL = 40, 400
+ALL, PART = 400, 20  # cases; those of one test
+DAILY = range(0, 50, 5)  # of all kinds
 DAILY_FAULTS = ("no gamma in delta", "PopArt leaves the bias")
 TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
@@ -37,8 +41,7 @@ MECHANISMS = (
 )
 
 
-@pytest.mark.daily(10)
-@pytest.mark.parametrize("seed", range(DAILY))
+@pytest.mark.parametrize("seed", DAILY)
 def test_the_library_agrees_with_the_reference(seed):
     outcome = sweep.compare(seed)
     if outcome.tie is not None:
@@ -46,22 +49,54 @@ def test_the_library_agrees_with_the_reference(seed):
     assert outcome.difference is None
 
 
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """Returns the outcomes of the cases from a seed on, and the options offered to them.
+
+    Each case is run once: where several processes test, they share the outcomes.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "outcomes"
+    folder.mkdir(exist_ok=True)
+
+    @functools.cache
+    def outcomes(first):
+        with (folder / str(first)).open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            file.seek(0)
+            if not file.read(1):
+                found = [sweep.compare(seed) for seed in range(first, first + PART)]
+                pickle.dump((found, sweep.Chooser.offered), file)
+                file.flush()
+            file.seek(0)
+            return pickle.load(file)
+
+    return outcomes
+
+
 @pytest.mark.slow
-def test_the_library_agrees_with_the_reference_on_many_cases():
-    outcomes = [sweep.compare(seed) for seed in range(ALL)]
-    assert [(o.seed, o.difference) for o in outcomes if o.disagrees] == []
-    assert [(o.seed, o.difference, o.tie) for o in outcomes if o.tie is not None][TIES:] == []
-    happened = Counter(what for outcome in outcomes for what in outcome.seen)
+@pytest.mark.parametrize("first", range(0, ALL, PART))
+def test_the_library_agrees_with_the_reference_on_many_cases(first, outcomes):
+    assert [(o.seed, o.difference) for o in outcomes(first)[0] if o.disagrees] == []
+
+
+@pytest.mark.slow
+def test_many_cases_use_every_mechanism_often(outcomes):
+    found = [outcome for first in range(0, ALL, PART) for outcome in outcomes(first)[0]]
+    assert [outcome.seed for outcome in found] == list(range(ALL))
+    assert [(o.seed, o.difference, o.tie) for o in found if o.tie is not None][TIES:] == []
+    happened = Counter(what for outcome in found for what in outcome.seen)
     assert {what: happened[what] for what in MECHANISMS if happened[what] < OFTEN} == {}
-    assert sum(outcome.closed_form for outcome in outcomes) >= ALL // 6
+    assert sum(outcome.closed_form for outcome in found) >= ALL // 6
 
 
 @pytest.mark.slow
-def test_every_value_of_every_option_is_drawn_often():
-    drawn = Counter()
-    for seed in range(ALL):
-        drawn.update((name, str(value)) for name, value in sweep.random_case(seed).chosen.items())
-    offered = [(name, value) for name, values in sweep.Chooser.offered.items() for value in values]
+def test_every_value_of_every_option_is_drawn_often(outcomes):
+    drawn, offered = Counter(), set()
+    for first in range(0, ALL, PART):
+        found, values = outcomes(first)
+        offered |= {(name, value) for name, own in values.items() for value in own}
+        drawn.update((name, str(value)) for outcome in found for name, value in outcome.chosen.items())
     assert {option: drawn[option] for option in offered if drawn[option] < 5} == {}
 
 
@@ -79,20 +114,35 @@ def test_a_fault_is_one_text_of_the_library(fault):
 )
 def test_the_comparison_finds_a_planted_fault(fault, tmp_path):
     plant(fault, Path(taps.LIBRARY), tmp_path)
-    tests = Path(__file__).parents[1]
-    path = os.pathsep.join([str(tmp_path), str(tests)])
-    done = subprocess.run(
-        [sys.executable, "-m", "reference.sweep", "0", str(ALL)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = swept(tmp_path, fault.seed, fault.seed + 1)
+    if done.returncode == 0:
+        done = swept(tmp_path, 0, ALL)
     where, *found = map(json.loads, done.stdout.splitlines())
     assert Path(where["library"]) == tmp_path / "ding_lite"
     assert done.returncode == sweep.DISAGREES, done.stderr
     assert found[-1]["difference"] is not None
+
+
+SWEEP = """
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "ding_lite"]:
+    del sys.modules[name]  # it is imported from the copy
+from reference import sweep
+sys.exit(sweep.main(sys.argv[1:]))
+"""
+
+
+def swept(folder, first, last):
+    """Compares these cases with the library in a folder, up to the first disagreement."""
+    tests = Path(__file__).parents[1]
+    return subprocess.run(
+        [processes.python(), "-c", SWEEP, str(first), str(last)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(tests)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def random_parameters(name, box, rng):

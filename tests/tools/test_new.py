@@ -1,9 +1,9 @@
 """``ding-lite new`` writes files that work as they are, under names that Python can import."""
 
 import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from ding_lite.cli import main
@@ -84,15 +84,17 @@ def test_no_placeholder_is_left(tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_printed_commands_run_as_printed(tmp_path, kind):
     """The test passes, and the config trains, in a folder whose name has a space."""
-    program = [sys.executable, "-m", "ding_lite"]
     new = subprocess.run(
-        [*program, "new", kind, "My-Own", "-o", "new parts"], cwd=tmp_path, capture_output=True, text=True
+        [processes.ding_lite(), "new", kind, "My-Own", "-o", "new parts"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert (new.returncode, new.stderr) == (0, "")
     test, train = (line.strip() for line in new.stdout.split("try:\n")[1].splitlines())
     assert test.startswith("python -m pytest ")
     assert train.startswith("ding-lite train -c ")
-    binaries = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    binaries = {"PATH": f"{processes.warm().folder}:/usr/bin:/bin"}
     for line in (test, f"{train} max_env_step=512"):
         done = subprocess.run(
             ["sh", "-c", line], cwd=tmp_path, env=binaries, capture_output=True, text=True, timeout=600

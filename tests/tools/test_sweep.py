@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import processes
 import pytest
 from worlds import small_config
 
@@ -21,15 +22,16 @@ from ding_lite.config.schema import leaves
 from ding_lite.tools.several import Training
 
 TESTS = Path(__file__).parents[1]
+COMMAND = (sys.executable, "-m", "ding_lite")
 # The return of an episode of LengthEnv is its length.
 WORLD = {"type": "small_worlds:LengthEnv", "env_id": "", "kwargs": {"length": 1}}
 LENGTH = "env.kwargs.length=int(1,30)"
 
 
-def start(*words, cwd):
+def start(*words, cwd, program=COMMAND):
     paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
-        [sys.executable, "-m", "ding_lite", *map(str, words)],
+        [*program, *map(str, words)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
@@ -39,7 +41,7 @@ def start(*words, cwd):
 
 
 def run(*words, cwd):
-    process = start(*words, cwd=cwd)
+    process = start(*words, cwd=cwd, program=[processes.ding_lite()])
     output, errors = process.communicate(timeout=600)
     return process.returncode, output, errors
 

@@ -306,15 +306,15 @@ def trained(cwd, *arguments):
 
 
 @pytest.mark.slow
-def test_a_run_starts_ray_itself_resumes_bit_equal_and_leaves_no_process(tmp_path):
-    pytest.importorskip("ray", reason="the extra ray is not installed")
+def test_a_run_starts_or_joins_ray_resumes_bit_equal_and_leaves_no_process(ray, tmp_path):
     folders = [tmp_path / name for name in ("straight", "resumed", "subprocess")]
     for folder in folders:
         folder.mkdir()
     start = ("-c", "config/walk.py", "--exp-name", "run")
     straight = trained(folders[0], *start)
-    trained(folders[1], *start, "--max-env-step", 512)
-    resumed = trained(folders[1], "--resume", "run", "-c", "config/walk.py", "--max-env-step", 1024)
+    joins = f"env.manager.ray_address={ray.get_runtime_context().gcs_address}"
+    trained(folders[1], *start, "--max-env-step", 512, joins)
+    resumed = trained(folders[1], "--resume", "run", "-c", "config/walk.py", "--max-env-step", 1024, joins)
     apart = trained(folders[2], *start, "env.manager.type=subprocess")
     for part in ("policy", "collector", "learner", "progress"):
         assert digest(resumed[part]) == digest(straight[part]) == digest(apart[part]), part
