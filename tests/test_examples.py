@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
-import processes
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
@@ -24,7 +24,7 @@ def ran(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             file = next(file for file in EXAMPLES if file.stem == name)
             done = subprocess.run(
-                [processes.python(), str(file)], cwd=folder, capture_output=True, text=True, timeout=240
+                [sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=240
             )
             assert (done.returncode, done.stderr) == (0, "")
             assert [path.name for path in folder.iterdir()] == ["runs"]
