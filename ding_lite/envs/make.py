@@ -145,7 +145,9 @@ def make_env(
     except DingLiteError:
         raise
     except FOREIGN as error:
-        raise EnvError(f"env {name!r} cannot be made: {_message(error)}") from error
+        pool = " EnvPool's environments can be neither recorded nor shown."
+        advice = pool if env_cfg.get("manager", {}).get("type") == "env_pool" else ""
+        raise EnvError(f"env {name!r} cannot be made: {_message(error)}{advice}") from error
     return env
 
 

@@ -123,15 +123,20 @@ def test_one_error_names_all_modules_that_are_not_trusted(warm, tmp_path):
 def test_the_video_that_play_advises_is_of_the_changed_environment(warm, tmp_path):
     pytest.importorskip("moviepy", reason="needs the extra video")
     envs = ENVS.replace(
-        "    def reset", "    metadata = {'render_modes': ['rgb_array'], 'render_fps': 30}\n\n    def reset", 1
+        "    def reset",
+        "    metadata = {'render_modes': ['rgb_array'], 'render_fps': 30}\n\n    def reset",
+        1,
     )
-    envs = envs.replace("self.steps == 9", "self.steps == self.length") + """
+    envs = (
+        envs.replace("self.steps == 9", "self.steps == self.length")
+        + """
     def __init__(self, length=9, render_mode=None):
         self.length, self.render_mode = length, render_mode
 
     def render(self):
         return np.zeros((32, 32, 3), np.uint8)
 """
+    )
     lay_out(tmp_path, envs=envs, policies=POLICIES)
     imports = ["--env", "envs:Line", "--policy", "policies:Mine"]
     warm.run("train", *imports, "--exp-name", "the run", *SMALL, LIMIT, cwd=tmp_path)
