@@ -31,8 +31,8 @@ _ding_lite ding-lite "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
 grep -v "compopt: not currently executing" errors >&2
 printf '%s\\n' "${COMPREPLY[@]}"
 """
-# An interactive zsh in a pseudo-terminal, set up as the guide says: the line is typed, then TAB. compadd is what
-# adds a match; with -O, -A or -D it adds none.
+# An interactive zsh in a pseudo-terminal, set up as the guide says: the line is typed, then TAB. compadd is
+# what adds a match; with -O, -A or -D it adds none.
 ZSH = r"""
 cat > ~/.zshrc << 'END'
 fpath=(~/.zfunc $fpath)
