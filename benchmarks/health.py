@@ -37,10 +37,9 @@ def main() -> None:
     for run in map(Path, sys.argv[1:]):
         result = json.loads((run / "result.json").read_text())
         _, moments = replayed(run)
-        steps, value = result["env_step"], result["eval_value"]
-        print(
-            f"| {run.name} | {result['status']} after {steps:,} steps | {value:.1f} | {'; '.join(moments)} |"
-        )
+        evaluation = "" if result["eval_value"] is None else f"{result['eval_value']:.1f}"
+        ended = f"{result['status']} after {result['env_step']:,} steps"
+        print(f"| {run.name} | {ended} | {evaluation} | {'; '.join(moments)} |")
 
 
 if __name__ == "__main__":

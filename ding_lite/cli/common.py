@@ -209,8 +209,8 @@ def jobs_of(args: argparse.Namespace, place: Place, runs: int) -> int:
 
 def source_options(args: argparse.Namespace) -> list[str]:
     """Returns the options of this command that name the config and one seed, for another command."""
-    seed = getattr(args, "seed", None)
-    values = {"-c": args.config, "--env": args.env, "--policy": args.policy, "-s": seed}
+    names = {"-c": "config", "--env": "env", "--policy": "policy", "-s": "seed"}
+    values = {option: getattr(args, name, None) for option, name in names.items()}
     options = [word for option, value in values.items() if value is not None for word in (option, str(value))]
     return options + [word for name in args.imports for word in ("--import", name)]
 
@@ -220,6 +220,12 @@ def run_options(args: argparse.Namespace) -> list[str]:
     values = {"--max-env-step": args.max_env_step, "--max-train-iter": args.max_train_iter}
     limits = [word for option, value in values.items() if value is not None for word in (option, str(value))]
     return [*source_options(args), *limits, *args.overrides]
+
+
+def player_options(args: argparse.Namespace) -> list[str]:
+    """Returns the arguments of :func:`add_player_options`, for another command that plays."""
+    sampled = ["--stochastic"] if args.stochastic else []
+    return [args.run, *args.overrides, "-n", str(args.episodes), *source_options(args), *sampled]
 
 
 def ask_to_end(request_stop: Callable[[str], None], signal: str, wait: str) -> None:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
-from ding_lite.cli.common import add_player_options, check_player_options, overrides_of, trusted_modules
+from ding_lite.cli.common import (
+    add_player_options,
+    check_player_options,
+    overrides_of,
+    player_options,
+    trusted_modules,
+)
 from ding_lite.errors import ConfigError
 
 SUMMARY = "watch a trained policy in a window"
@@ -48,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         fps=args.fps,
         changes=overrides_of(args, args.overrides),
         trust=trusted_modules(args),
+        video_command=shlex.join(["ding-lite", "eval", *player_options(args), "--video", "videos"]),
         on_episode=lambda episode: print(
             f"return {episode.episode_return:>10.2f}   length {episode.length}", flush=True
         ),

@@ -58,7 +58,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
 
             return envpool.make_gymnasium(self._env_id, num_envs=num_envs, seed=seed, **self._kwargs)
         except (ImportError, OSError) as error:
-            raise EnvError(f"env_pool: {error}.{_install_advice(error)}") from error
+            raise EnvError(f"env_pool: {str(error).rstrip('.')}.{_install_advice(error)}") from error
         except Exception as error:
             raise EnvError(
                 f"env_pool: {self._env_id!r} cannot be made: {type(error).__name__}: {error}. EnvPool has "

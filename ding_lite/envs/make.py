@@ -145,8 +145,23 @@ def make_env(
     except DingLiteError:
         raise
     except FOREIGN as error:
-        raise EnvError(f"env {name!r} cannot be made: {_message(error)}") from error
+        message = _message(error)
+        if "render_mode" in overrides:
+            message += _picture_advice(env_cfg, message)
+        raise EnvError(f"env {name!r} cannot be made: {message}") from error
     return env
+
+
+def _picture_advice(env_cfg: Mapping[str, Any], message: str) -> str:
+    """Returns why an environment that is to be recorded or shown cannot be made, or ""."""
+    if env_cfg["manager"]["type"] == "env_pool":
+        return " EnvPool's environments can be neither recorded nor shown."
+    if "render_mode" in message:
+        return (
+            " To be recorded or shown, it must accept the argument render_mode, and render() must return an "
+            "image for 'rgb_array'."
+        )
+    return ""
 
 
 def _name(env_cfg: Mapping[str, Any]) -> Any:

@@ -223,6 +223,7 @@ def play_checkpoint(
     fps: float | None = None,
     changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
+    video_command: str = "ding-lite eval RUN --video videos",
     on_episode: Callable[[Episode], Any] | None = None,
 ) -> tuple[Path, Evaluation]:
     """Plays episodes in a window.
@@ -231,6 +232,7 @@ def play_checkpoint(
         run, seed, stochastic, changes, trust: as for :func:`evaluate_checkpoint`.
         episodes: to play, one after the other.
         fps: steps a second; None: as fast as the environment's own window is.
+        video_command: records the same episodes; errors about the window name it.
         on_episode: called with each episode that has ended.
 
     Returns:
@@ -241,11 +243,11 @@ def play_checkpoint(
         ConfigError: if there is no display, or a change is faulty.
         EnvError: if the environment cannot be made, opens no window, or the policy cannot play in it.
     """
-    advice = f"For a video instead: ding-lite eval {run} -n {episodes} --video videos"
+    player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
+    advice = f"For a video instead: {video_command}"
     driver = screen_driver()
     if driver is None:
         raise ConfigError(f"there is no display to open a window on (DISPLAY is not set). {advice}")
-    player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
 
     def make(index: int) -> gym.Env:
         env = make_env(player.env_cfg, evaluate=True, render_mode="human")

@@ -31,6 +31,38 @@ _ding_lite ding-lite "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
 grep -v "compopt: not currently executing" errors >&2
 printf '%s\\n' "${COMPREPLY[@]}"
 """
+# An interactive zsh in a pseudo-terminal, set up as the guide says: the line is typed, then TAB. compadd is
+# what adds a match; with -O, -A or -D it adds none.
+ZSH = r"""
+cat > ~/.zshrc << 'END'
+fpath=(~/.zfunc $fpath)
+autoload -Uz compinit && compinit -u
+compadd() {
+  if [[ ${@[1,(i)(-|--)]} != *-(O|A|D)\ * ]]; then
+    local -a added
+    builtin compadd -O added "$@"
+    all_added+=($added)
+  fi
+  builtin compadd "$@"
+}
+complete-and-tell() {
+  all_added=()
+  zle complete-word
+  print -rl -- $all_added > matches
+  print -rn -- $BUFFER > line
+  print TOLD
+}
+zle -N complete-and-tell
+bindkey '^I' complete-and-tell
+PS1=READY
+END
+zmodload zsh/zpty
+zpty shell zsh -d -i
+zpty -r shell shown '*READY*'
+zpty -n -w shell "$2"$'\t'
+zpty -r shell shown '*TOLD*'
+cat matches
+"""
 FISH = 'source $argv[1]; complete -C $argv[2] | string replace -r "\\t.*" ""'
 
 
@@ -75,7 +107,12 @@ def test_missing_package_is_named_with_the_line_that_installs_it(home, monkeypat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shell", "program"), [("bash", ["bash", "-c", BASH, "_"]), ("fish", ["fish", "--no-config", "-c", FISH])]
+    ("shell", "program"),
+    [
+        ("bash", ["bash", "-c", BASH, "_"]),
+        ("zsh", ["zsh", "-f", "-c", ZSH, "_"]),
+        ("fish", ["fish", "--no-config", "-c", FISH]),
+    ],
 )
 def test_shell_completes_commands_options_names_and_keys(home, shell, program):
     pytest.importorskip("shtab", reason="needs the extra completion")
@@ -87,6 +124,24 @@ def test_shell_completes_commands_options_names_and_keys(home, shell, program):
         done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60)
         assert done.stderr == ""
         assert set(done.stdout.split()) == expected, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("ding-lite tra", "ding-lite train "),
+        ("ding-lite train policy.learn.clip_ra", "ding-lite train policy.learn.clip_ratio="),
+    ],
+)
+def test_zsh_adds_a_space_behind_a_word_and_none_behind_a_key(home, typed, expected):
+    pytest.importorskip("shtab", reason="needs the extra completion")
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is not installed")
+    install("zsh", build_parser())
+    command = ["zsh", "-f", "-c", ZSH, "_", str(script_file("zsh")), typed]
+    subprocess.run(command, cwd=home, check=True, timeout=60)
+    assert (home / "line").read_text() == expected
 
 
 @pytest.mark.slow

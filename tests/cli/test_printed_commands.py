@@ -1,5 +1,6 @@
 """The command at the end of a run, typed as it is printed, with classes of the user's own."""
 
+import json
 import shlex
 import signal
 
@@ -66,7 +67,11 @@ def without_imports(command):
 
 
 def printed_command(job):
-    program, *command = shlex.split(job.output.partition("try: ")[2])
+    return words_of(job.output.partition("try: ")[2])
+
+
+def words_of(typed):
+    program, *command = shlex.split(typed)
     assert program == "ding-lite"
     return command
 
@@ -112,3 +117,38 @@ def test_one_error_names_all_modules_that_are_not_trusted(warm, tmp_path):
     one_named = warm.run("eval", "r", "--import", "envs", cwd=tmp_path)
     assert "name it: --import policies, or" in one_named.errors
     assert "--import envs" not in one_named.errors
+
+
+@pytest.mark.slow
+def test_the_video_that_play_advises_is_of_the_changed_environment(warm, tmp_path):
+    pytest.importorskip("moviepy", reason="needs the extra video")
+    envs = ENVS.replace(
+        "    def reset",
+        "    metadata = {'render_modes': ['rgb_array'], 'render_fps': 30}\n\n    def reset",
+        1,
+    )
+    envs = (
+        envs.replace("self.steps == 9", "self.steps == self.length")
+        + """
+    def __init__(self, length=9, render_mode=None):
+        self.length, self.render_mode = length, render_mode
+
+    def render(self):
+        return np.zeros((32, 32, 3), np.uint8)
+"""
+    )
+    lay_out(tmp_path, envs=envs, policies=POLICIES)
+    imports = ["--env", "envs:Line", "--policy", "policies:Mine"]
+    warm.run("train", *imports, "--exp-name", "the run", *SMALL, LIMIT, cwd=tmp_path)
+    trusted = ["--import", "envs", "--import", "policies"]
+    play = ["play", "the run", "-n", "2", "env.kwargs.length=4", *trusted]
+    job = warm.run(*play, cwd=tmp_path)
+    assert job.code in (2, 3)  # no display; where there is one, the environment opens no window on it
+    command = words_of(job.errors.partition("For a video instead: ")[2])
+    assert command[-2:] == ["--video", "videos"]
+    job = warm.run(*command, "--json", cwd=tmp_path)
+    assert json.loads(job.output)["lengths"] == [4, 4]
+    assert len(list((tmp_path / "videos").glob("*.mp4"))) == 2
+    # Negative control: without the change, the episodes are as long as in training.
+    command.remove("env.kwargs.length=4")
+    assert json.loads(warm.run(*command, "--json", cwd=tmp_path).output)["lengths"] == [9, 9]

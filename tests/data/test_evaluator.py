@@ -117,8 +117,13 @@ def test_episode_that_ends_by_itself_at_the_bound_is_not_reported_as_cut():
     assert Evaluator(envs, passive(), 4, 5).evaluate(0).cut_short == 0
 
 
-def test_native_environments_keep_number_and_bound_of_episodes_too():
-    cfg = compile_config({"env": {"env_id": "CartPole-v1", "max_eval_steps": 4}}).values.env
+@pytest.mark.parametrize("manager", ["vector", pytest.param("env_pool", marks=pytest.mark.slow)])
+def test_native_environments_keep_number_and_bound_of_episodes_too(manager):
+    if manager == "env_pool":
+        pytest.importorskip("envpool", reason="the extra envpool is not installed")
+    cfg = compile_config(
+        {"env": {"env_id": "CartPole-v1", "max_eval_steps": 4, "manager": manager}}
+    ).values.env
     envs = make_vector_env(cfg, 2, seed=0, evaluate=True)
     result = Evaluator(envs, passive(), 6, 4).evaluate(0)
     assert len(result.lengths) == 6

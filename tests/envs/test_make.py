@@ -198,3 +198,8 @@ def test_every_error_of_making_is_one_of_ours():
 
     with pytest.raises(DingLiteError):
         make_vector_env({**section(type=CountingEnv), "type": broken}, 2, seed=0)
+
+
+def test_class_that_takes_no_render_mode_cannot_be_recorded_and_the_error_says_what_it_needs():
+    with pytest.raises(EnvError, match=r"render_mode.*must accept the argument render_mode"):
+        make_env(section(type=LengthEnv), evaluate=True, render_mode="rgb_array")

@@ -10,7 +10,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_worlds import CountingEnv, SeededEnv
 from worlds import copy_of, same_tree
 
+from ding_lite.config.compile import compile_config
 from ding_lite.envs.env_pool import EnvPoolVectorEnv
+from ding_lite.envs.make import make_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError
 
@@ -269,3 +271,13 @@ def test_env_pool_refuses_to_restore_episodes():
     assert not envs.restorable
     with pytest.raises(CheckpointError, match="EnvPool.*episodes"):
         envs.load_state_dict(envs.state_dict())
+
+
+def test_single_environment_of_env_pool_is_refused_with_the_reason():
+    """A video needs one."""
+    section = compile_config({"env": {"env_id": "MazeEasy-v0", "manager": "env_pool"}}).values.env
+    with pytest.raises(EnvError, match="MazeEasy.* cannot be made.*neither recorded nor shown"):
+        make_env(section, evaluate=True, render_mode="rgb_array")
+    section.manager.type = "base"
+    with pytest.raises(EnvError, match=r"cannot be made: (?!.*recorded)"):
+        make_env(section, evaluate=True)

@@ -98,8 +98,8 @@ def test_changes_that_a_policy_cannot_play_with_are_refused(run):
 def test_without_a_display_the_error_says_how_to_get_a_video(run, monkeypatch):
     for name in NO_DISPLAY:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match=r"no display .*ding-lite eval .* -n 5 --video videos"):
-        play_checkpoint(run)
+    with pytest.raises(ConfigError, match=r"no display .*video instead: record it$"):
+        play_checkpoint(run, video_command="record it")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="X11 is Linux's")
