@@ -108,6 +108,7 @@ class Warm:
             stdout=subprocess.PIPE,
             text=True,
         )
+        atexit.register(self.close)
         assert self.process.stdout.readline() == "ready\n"
 
     def start(self, *argv, cwd, **options):
@@ -117,3 +118,8 @@ class Warm:
         job = self.start(*argv, cwd=cwd, **options)
         job.wait()
         return job
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
