@@ -350,7 +350,7 @@ def test_ppg_is_compared_over_whole_auxiliary_cycles():
 
 SLOW = (
     *("-c", "cartpole_ppo", "env.type=slow_worlds:SlowEnv", "env.kwargs={'pause':0.02}"),
-    *("env.stop_value=None", "env.manager=base", "env.collector_env_num=4", "policy.collect.n_sample=32"),
+    *("env.stop_value=None", "env.manager=base", "env.collector_env_num=2", "policy.collect.n_sample=32"),
     *("policy.learn.batch_size=32", "env.evaluator_env_num=2"),
 )
 
