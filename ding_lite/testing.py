@@ -33,8 +33,8 @@ from ding_lite.models.encoders import Encoder
 from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.bad_steps import bad_gradients
 from ding_lite.policies.base import Policy
+from ding_lite.policies.failed_step import bad_gradients
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.load import as_tensors, policy_from_state
@@ -327,7 +327,7 @@ def _expect_scalars(metrics: Any, name: str) -> None:
 def _check_no_value_gradient(policy: Any, batch: Batch) -> None:
     """Checks that the value loss of PPG's policy phase has no gradient for parameters of the policy.
 
-    Models with ``arch="shared"`` are exempt.
+    Models with ``arch="shared"``, or without ``arch``, may share layers, and are exempt.
     """
     if getattr(policy.model, "arch", "shared") == "shared":
         return

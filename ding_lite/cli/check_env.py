@@ -79,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the findings; returns 3 if a check failed, and 0 otherwise."""
+    from ding_lite.config.registry import env_name
+
     for name in ("steps", "rollout"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if seed < 0:
         raise ConfigError(f"--seed: expected at least 0, got {seed}")
     env_cfg = config.values.env
-    name = env_cfg.env_id or getattr(env_cfg.type, "__qualname__", env_cfg.type)
+    name = env_name(env_cfg)
     if args.rollout is not None:
         return _rollout(env_cfg, name, seed, args)
     return _check(env_cfg, name, seed, args)

@@ -66,8 +66,9 @@ def entries(kind: str) -> list[tuple[str, str]]:
 
 def _config_summary(config: Mapping[str, Any]) -> str:
     """Returns "ppo on CartPole-v1"."""
-    env = config["env"]
-    return f"{config['policy'].get('type', 'ppo')} on {env.get('env_id') or env.get('type')}"
+    from ding_lite.config.registry import env_name
+
+    return f"{config['policy'].get('type', 'ppo')} on {env_name(config['env'])}"
 
 
 def _first_line(text: str | None) -> str:

@@ -34,7 +34,9 @@ from ding_lite.config.registry import (
     POLICY_REGISTRY,
     TRACKER_REGISTRY,
     WRAPPER_REGISTRY,
+    Registry,
     as_choice,
+    env_name,
     modules_of,
     name_of,
 )
@@ -219,8 +221,7 @@ def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
         learn["compile"] = _planned_compile(values)
         source["policy.learn.compile"] = PLANNED_STEPS
     if not values["exp_name"]:
-        kind = values["env"]["env_id"] or name_of(values["env"]["type"])
-        values["exp_name"] = file_name(f"{kind}_{name_of(values['policy']['type'])}")
+        values["exp_name"] = file_name(f"{env_name(values['env'])}_{name_of(values['policy']['type'])}")
         source["exp_name"] = "env and policy"
 
 
@@ -244,49 +245,50 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
 
 
+def classes_of_policy(policy: Mapping[str, Any]) -> Iterator[tuple[Registry, Any]]:
+    """Yields the registry and the name of each class that a complete section ``policy`` names.
+
+    For encoders it yields all values, of which some are options.
+    """
+    encoder = policy["model"].get("encoder")
+    yield POLICY_REGISTRY, policy["type"]
+    yield MODEL_REGISTRY, policy["model"]["type"]
+    yield INTRINSIC_REGISTRY, policy.get("intrinsic", {}).get("type")
+    for _, value in leaves(encoder) if isinstance(encoder, Mapping) else ():
+        yield ENCODER_REGISTRY, value
+
+
+def classes_of(values: Mapping[str, Any]) -> Iterator[tuple[Registry, Any]]:
+    """Yields the registry and the name of each class that a complete config names."""
+    yield from classes_of_policy(values["policy"])
+    yield ENV_REGISTRY, values["env"]["type"]
+    for registry, items in (
+        (WRAPPER_REGISTRY, values["env"]["wrappers"]),
+        (HOOK_REGISTRY, values.get("hooks", [])),
+        (TRACKER_REGISTRY, values["logger"].get("trackers", [])),
+    ):
+        for item in items:
+            yield registry, as_choice(item).get("type")
+
+
 def policy_modules(policy: Mapping[str, Any]) -> list[str]:
     """Returns the modules that the section ``policy`` names as "package.module:Name", sorted."""
-    encoder = policy["model"].get("encoder")
-    encoders = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
-    intrinsic = policy.get("intrinsic", {}).get("type")
-    return modules_of([policy["type"], policy["model"]["type"], intrinsic, *encoders])
+    return modules_of([name for _, name in classes_of_policy(policy)])
 
 
 def foreign_modules(values: Mapping[str, Any]) -> list[str]:
-    """Returns the modules that a complete config names as "package.module:Name".
+    """Returns the modules that a complete config names as "package.module:Name", sorted.
 
     Building the run imports them.
     """
-    env = values["env"]
-    items = [*env["wrappers"], *values.get("hooks", []), *values["logger"].get("trackers", [])]
-    return policy_modules(values["policy"]) + modules_of([env["type"], env["env_id"], *_types(items)])
-
-
-def _types(items: Sequence[Any]) -> list[Any]:
-    """Returns the names in a list of entries, such as ``env.wrappers``."""
-    return [as_choice(item).get("type") for item in items]
+    return modules_of([values["env"]["env_id"], *(name for _, name in classes_of(values))])
 
 
 def registered_classes(values: Mapping[str, Any]) -> list[Any]:
     """Returns what the registered names in a complete config stand for; other names are left out."""
-    policy, env = values["policy"], values["env"]
-    encoder = policy["model"].get("encoder")
-    texts = [text for _, text in leaves(encoder)] if isinstance(encoder, Mapping) else []
-    logger = values["logger"]
-    named = (
-        (POLICY_REGISTRY, [policy["type"]]),
-        (MODEL_REGISTRY, [policy["model"]["type"]]),
-        (ENCODER_REGISTRY, texts),
-        (INTRINSIC_REGISTRY, [policy.get("intrinsic", {}).get("type")]),
-        (ENV_REGISTRY, [env["type"]]),
-        (WRAPPER_REGISTRY, _types(env["wrappers"])),
-        (HOOK_REGISTRY, _types(values.get("hooks", []))),
-        (TRACKER_REGISTRY, _types(logger.get("trackers", []))),
-    )
     return [
         registry.get(name)
-        for registry, names in named
-        for name in names
+        for registry, name in classes_of(values)
         if isinstance(name, str) and name in registry
     ]
 

@@ -254,6 +254,11 @@ def name_of(kind: Any) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
+def env_name(env: Mapping[str, Any]) -> str:
+    """Returns the environment's id in a section ``env``, or the name of its type."""
+    return str(env.get("env_id") or name_of(env.get("type", "gym")))
+
+
 def modules_of(names: Sequence[Any]) -> list[str]:
     """Returns the modules of those ``names`` that are import paths ("package.module:Name"), sorted."""
     paths = [name for name in names if isinstance(name, str) and ":" in name]

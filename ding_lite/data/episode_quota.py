@@ -80,8 +80,9 @@ class EpisodeQuota:
         if self._open_lengths.max() >= MAX_EPISODE_STEPS:
             raise EnvError(
                 "policy.collect.n_episode: an episode of environment "
-                f"{self._open_lengths.argmax()} has not ended after {MAX_EPISODE_STEPS:,} steps; set "
-                "env.max_episode_steps to less than that, or policy.collect.n_sample in place of n_episode"
+                f"{self._open_lengths.argmax()} has not ended after {MAX_EPISODE_STEPS:,} steps; limit its "
+                "episodes, such as by env.wrappers=[dict(type='time_limit', max_episode_steps=1000)], or set "
+                "policy.collect.n_sample in place of n_episode"
             )
         spoiled = [env for env in transition.spoiled if counts[env]]
         self._spoiled += len(spoiled)

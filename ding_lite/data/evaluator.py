@@ -154,7 +154,7 @@ class Scores:
     def __init__(self, stop_value: float | None) -> None:
         self.stop_value = stop_value
         self.last: Evaluation | None = None
-        self.best = -math.inf
+        self.best = self._best_before = -math.inf
         self.iteration = -1
 
     def evaluate(self, evaluator: Evaluator, iteration: int) -> tuple[Evaluation, bool]:
@@ -173,16 +173,23 @@ class Scores:
         self.iteration = iteration
         return evaluation, solved
 
-    def is_best(self, evaluation: Evaluation) -> bool:
-        """Returns whether the mean return is the best so far, and remembers it if it is.
+    def update_best(self, evaluation: Evaluation | None) -> bool:
+        """Makes ``evaluation`` the best one if no mean return was higher so far; returns whether it is.
+
+        Called for every checkpoint; None if there was no evaluation before it.
 
         Of equal means the later one is the best, because its policy was trained for longer. A mean that is
         not finite is never the best: no later one could exceed infinity.
         """
-        if not (math.isfinite(evaluation.mean) and evaluation.mean >= self.best):
+        self._best_before = self.best
+        if evaluation is None or not (math.isfinite(evaluation.mean) and evaluation.mean >= self.best):
             return False
         self.best = evaluation.mean
         return True
+
+    def restore_best(self) -> None:
+        """Takes back the last :meth:`update_best`, because the checkpoint could not be saved."""
+        self.best = self._best_before
 
     def state_dict(self) -> dict[str, Any]:
         last = self.last
@@ -195,7 +202,7 @@ class Scores:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         last = state["last"]
         self.last = None if last is None else Evaluation(tuple(last[0]), tuple(last[1]), int(last[2]))
-        self.best = -math.inf if state["best"] is None else float(state["best"])
+        self.best = self._best_before = -math.inf if state["best"] is None else float(state["best"])
         self.iteration = int(state["iteration"])
 
 

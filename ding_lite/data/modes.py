@@ -27,7 +27,7 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Any], Any]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
-    # Takes a mode; returns the mode that collects one rollout in its place. See for_rollout.
+    # Returns a mode that is faster than the given one, for one rollout. See for_rollout.
     specialize: Callable[[Any], Any] | None = None
     # Policies with memory: the memory (n, ...) before the first step of n episodes, which forward takes as
     # ``state``, and where rollouts store it.

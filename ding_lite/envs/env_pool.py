@@ -44,12 +44,19 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         kwargs: Mapping[str, Any] | None = None,
         info_keys: tuple[str, ...] = (),
         index_offset: int = 0,
+        final_of_terminated: bool = False,
     ) -> None:
         self._env_id = env_id
         self._kwargs = dict(kwargs or {})
         with _without_cast_warnings():
             env = self._make(num_envs, integer_seed(seed, "spaces"))
-            super().__init__(env, seed, info_keys=info_keys, index_offset=index_offset)
+            super().__init__(
+                env,
+                seed,
+                info_keys=info_keys,
+                index_offset=index_offset,
+                final_of_terminated=final_of_terminated,
+            )
         self.backend = f"EnvPool's {env_id}, {num_envs} environments"
 
     def _make(self, num_envs: int, seed: int) -> Any:

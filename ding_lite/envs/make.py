@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY
+from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
 from ding_lite.config.schema import Key
 from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE
 from ding_lite.envs.in_process import InProcessVectorEnv
@@ -128,7 +128,7 @@ def make_env(
     """
     kind = env_cfg["type"]
     kwargs = {**env_cfg["kwargs"], **overrides}
-    name = _name(env_cfg)
+    name = env_name(env_cfg)
     try:
         factory = ENV_REGISTRY.get(kind)
         if kind == "gymnasium":
@@ -164,10 +164,6 @@ def _picture_advice(env_cfg: Mapping[str, Any], message: str) -> str:
     return ""
 
 
-def _name(env_cfg: Mapping[str, Any]) -> Any:
-    return env_cfg["env_id"] or env_cfg["type"]
-
-
 def _message(error: BaseException) -> str:
     """Returns the message of an error as a sentence, with the install line of a missing package."""
     message = error_text(error).rstrip()
@@ -198,9 +194,7 @@ def make_vector_env(
     kind = backend_of(env_cfg)
     if kind in ("vector", "env_pool"):
         make = _make_native if kind == "vector" else _make_env_pool
-        native = make(env_cfg, num_envs, seed, index_offset)
-        native.final_of_terminated = final_of_terminated
-        return native
+        return make(env_cfg, num_envs, seed, index_offset, final_of_terminated)
     manager = env_cfg["manager"]
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
@@ -287,9 +281,11 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int) -> NativeVectorEnv:
+def _make_native(
+    env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int, final_of_terminated: bool
+) -> NativeVectorEnv:
     _refuse_wrappers(env_cfg)
-    name = _name(env_cfg)
+    name = env_name(env_cfg)
     try:
         if env_cfg["type"] == "gymnasium":
             register_ids(env_cfg["env_id"])
@@ -313,11 +309,12 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_off
         info_keys=tuple(env_cfg["info_keys"]),
         mask_from_info=env_cfg["action_mask"] == "info",
         index_offset=index_offset,
+        final_of_terminated=final_of_terminated,
     )
 
 
 def _make_env_pool(
-    env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int
+    env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int, final_of_terminated: bool
 ) -> NativeVectorEnv:
     from ding_lite.envs.env_pool import EnvPoolVectorEnv
 
@@ -334,6 +331,7 @@ def _make_env_pool(
         env_cfg["kwargs"],
         tuple(env_cfg["info_keys"]),
         index_offset,
+        final_of_terminated,
     )
 
 

@@ -6,9 +6,9 @@
 
 Whether torch's gradients are compiled is ``learn.compile`` (``compiling.may_compile``). All implementations
 give the same numbers within rounding. The NumPy implementations are for small networks of vectors on the
-CPU; ``numpy_actor.find_actor`` and ``numpy_mlp.find_critic`` say for which layers. They stand for methods of
-this library, which are listed below. If a subclass, a model or an assignment replaces one of these methods,
-torch runs.
+CPU; ``numpy_actor.find_actor`` and ``numpy_mlp.find_critic`` say for which layers. They replace the methods
+of this library that are listed below. If a subclass, a model or an assignment overrides one of these
+methods, torch runs.
 
 A decision is made when a rollout, an evaluation or a learning phase begins, and for each call outside of
 them.
@@ -34,21 +34,21 @@ from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, map_tree
 
-# The classes whose methods the NumPy implementations stand for.
+# NumPy replaces methods of these classes only.
 CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
-# What each implementation stands for. Methods of the policy:
+# The methods that each implementation replaces. Of the policy:
 INPUTS = ("inputs", "distribution", "on_device")  # acting: the model's input, and the meaning of its output
 LATE_LOG_PROBS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
 VALUES_WHILE_ACTING = ("_forward_collect", "_process_transition", "_get_train_sample", "credit", "values")
 GRADIENTS = (*INPUTS, "policy_loss", "value_loss")
 # Losses with a closed form, and the terms that each is the sum of.
 CLOSED_FORMS = {"loss": ("policy", "value"), "actor_loss": ("policy",), "critic_loss": ("value",)}
-# Methods of the model:
+# Of the model:
 MODEL = {
     "policy": ("compute_actor", "distribution"),
-    "value": ("compute_critic", "compute_actor_critic", "_critic_features"),
+    "value": ("compute_critic", "compute_actor_critic", "_critic_features", "_shared_features"),
 }
-COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic", "_critic_features")
+COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic")
 
 # Fields of a rollout between acting and get_train_sample.
 ACTING_OUTPUT = "acting_output"  # the output of the NumPy actor, from which log-probs are computed at once

@@ -228,14 +228,25 @@ class VAC(ActorCritic):
         return self.actor_head(self.actor_encoder(obs))
 
     def compute_critic(self, obs: Any) -> Tensor:
-        encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
-        value: Tensor = self.critic_head(encoder(obs)).squeeze(-1)
+        shared = self.actor_encoder(obs) if self.critic_encoder is None else None
+        value: Tensor = self.critic_head(self._critic_features(obs, shared)).squeeze(-1)
         return value
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
         features = self.actor_encoder(obs)
-        critic_features = features if self.critic_encoder is None else self.critic_encoder(obs)
-        return self.actor_head(features), self.critic_head(critic_features).squeeze(-1)
+        value = self.critic_head(self._critic_features(obs, features)).squeeze(-1)
+        return self.actor_head(features), value
+
+    def _critic_features(self, obs: Any, actor_features: Tensor | None) -> Tensor:
+        """Returns the input of the value head: obs (N, ...), actor_features (N, F) -> (N, F).
+
+        ``actor_features`` may be None if the value has an encoder of its own.
+        """
+        if self.critic_encoder is None:
+            assert actor_features is not None
+            return self._shared_features(actor_features)
+        features: Tensor = self.critic_encoder(obs)
+        return features
 
     def _shared_features(self, features: Tensor) -> Tensor:
         """Returns the input of the value head, of features that it shares with the policy's head."""

@@ -86,25 +86,8 @@ class PPG(VAC, PhasicActorCritic):
         initialize(self.auxiliary_head, init, init_gain or {}, value_layers=(last,))
         self.value_heads = (*self.value_heads, last)
 
-    def _critic_features(self, obs: Any, actor_features: Tensor) -> Tensor:
-        """Returns the input of the value head: obs (N, ...), actor_features (N, F) -> (N, F)."""
-        if self.critic_encoder is not None:
-            features: Tensor = self.critic_encoder(obs)
-            return features
-        return self._shared_features(actor_features)
-
     def _shared_features(self, features: Tensor) -> Tensor:
         return features.detach() if self.arch == "detach" else features
-
-    def compute_critic(self, obs: Any) -> Tensor:
-        if self.critic_encoder is not None:
-            return super().compute_critic(obs)
-        return self.critic_head(self._critic_features(obs, self.actor_encoder(obs))).squeeze(-1)
-
-    def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
-        features = self.actor_encoder(obs)
-        value = self.critic_head(self._critic_features(obs, features)).squeeze(-1)
-        return self.actor_head(features), value
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
         features = self.actor_encoder(obs)

@@ -281,7 +281,7 @@ class Policy:
         return mode
 
     def _reset_eval(self) -> None:
-        """Begins an evaluation; for policies with memory."""
+        """Begins an evaluation; for policies that keep a state of their own between calls."""
 
     def _require(self, field: str) -> None:
         if field not in self.fields:

@@ -3,7 +3,7 @@
     r_t   = reward of ``models.intrinsic`` / std of its running discounted return
     A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
 
-The value network of the intrinsic returns is separate from the policy's model, so it goes with every model.
+The value network of the intrinsic returns is separate from the policy's model, so it works with every model.
 Intrinsic returns continue over the ends of episodes: an end is no reason to avoid what is new.
 
 In an iteration, rewards are computed and their scale is updated before credit is assigned. The networks, and
@@ -31,7 +31,7 @@ from ding_lite.models.actor_critic import initialize, value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies import optimizer as optimizers
-from ding_lite.policies.bad_steps import non_finite_step
+from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl import losses
 from ding_lite.rl.ranks import Ranks

@@ -1,6 +1,6 @@
-"""What a policy does otherwise if its model has a memory: it acts with it, and learns from sequences.
+"""Acting and learning of policies with memory: they carry its state, and learn from sequences.
 
-All else, such as losses, credit and the passes over a rollout, is as in policies without memory.
+Losses, credit and the passes over a rollout are those of policies without memory.
 
 Shapes: B environments, T steps, C columns of rollouts, N samples.
 """
@@ -8,7 +8,7 @@ Shapes: B environments, T steps, C columns of rollouts, N samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +41,30 @@ class Remembering(Protocol):
     def raw_values(self, value: Tensor) -> Tensor: ...
 
 
+def memory_faults(policy: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of a complete section ``policy`` that do not go with a memory, a line each."""
+    learn = policy["learn"]
+    faults = []
+    if learn["burn_in"] >= learn["sequence_length"]:
+        faults.append(
+            f"policy.learn.burn_in: {learn['burn_in']} rows; it must be less than "
+            f"policy.learn.sequence_length={learn['sequence_length']}"
+        )
+    if policy["collect"]["unroll_len"] > 1:
+        faults.append(
+            "policy.collect.unroll_len: a policy with memory cuts its rollouts by "
+            "policy.learn.sequence_length; leave it at 1"
+        )
+    if policy.get("priority"):
+        faults.append(
+            "policy.priority: True draws single transitions, and a policy with memory learns from whole "
+            "sequences"
+        )
+    if learn.get("compile") is True:
+        faults.append("policy.learn.compile: True compiles no model with memory; leave it at 'auto'")
+    return faults
+
+
 class PolicyMemory:
     """The memory of a policy.
 
@@ -58,25 +82,7 @@ class PolicyMemory:
         self.policy = policy
         learn = policy.cfg.learn
         self.grid = Grid(learn.sequence_length, learn.burn_in)
-        faults = []
-        if learn.burn_in >= learn.sequence_length:
-            faults.append(
-                f"policy.learn.burn_in: {learn.burn_in} rows; it must be less than "
-                f"policy.learn.sequence_length={learn.sequence_length}"
-            )
-        if policy.cfg.collect.unroll_len > 1:
-            faults.append(
-                "policy.collect.unroll_len: a policy with memory cuts its rollouts by "
-                "policy.learn.sequence_length; leave it at 1"
-            )
-        if policy.cfg.get("priority"):
-            faults.append(
-                "policy.priority: True draws single transitions, and a policy with memory learns from whole "
-                "sequences"
-            )
-        if learn.get("compile") is True:
-            faults.append("policy.learn.compile: True compiles no model with memory; leave it at 'auto'")
-        if faults:
+        if faults := memory_faults(policy.cfg):  # a model may have a memory without the key model.rnn
             raise ConfigError("\n  ".join(faults))
 
     def initial_state(self, n: int) -> Tree:
@@ -123,15 +129,10 @@ class PolicyMemory:
         Shapes:
             each of ``others``: (T, C, ...) -> (T, C, ...), a tensor or a dict
         """
-        table, stored = SequenceTable(rollout, self.grid), _flat(rollout.memory)
-        obs = _flat(rollout.obs)
         flat = [_flat(other) for other in others]
         shape = rollout.valid.shape
         result: Any = None
-        all_sequences = torch.arange(len(table), device=table.counts.device)
-        for part in self.chunks(all_sequences, table.counts, rollout.obs):
-            packed = table.packed(part)
-            inputs = self._scaled(packed.inputs(obs, stored, self.initial_state))
+        for packed, inputs in self._parts(rollout, self.grid, _flat(rollout.memory)):
             rows = packed.rows
             found = function(inputs, *(map_tree(lambda leaf, r=rows: leaf[r], other) for other in flat))
             result = _scattered(found, rows, shape.numel(), result)
@@ -150,16 +151,12 @@ class PolicyMemory:
             after the last row, which is that of an episode's start where no episode is open.
         """
         steps, columns = rollout.valid.shape
-        table = SequenceTable(rollout, Grid(steps))
         after = self.initial_state(columns)
         stored = after if state is None or leading_size(state) != columns else state
         after = map_tree(torch.clone, after)
         is_open = rollout.valid[-1] & ~(rollout.terminated | rollout.truncated)[-1]
-        obs, logits = _flat(rollout.obs), None
-        all_sequences = torch.arange(len(table), device=table.counts.device)
-        for part in self.chunks(all_sequences, table.counts, rollout.obs):
-            packed = table.packed(part)
-            inputs = self._scaled(packed.inputs(obs, stored, self.initial_state))
+        logits = None
+        for packed, inputs in self._parts(rollout, Grid(steps), stored):
             logit, _, ends = self.policy.model.step(inputs)
             logits = _scattered(logit, packed.rows, rollout.valid.numel(), logits)
             t, column = packed.last_rows // columns, packed.last_rows % columns
@@ -167,6 +164,19 @@ class PolicyMemory:
             chosen = column[goes_on]
             map_tree(lambda to, leaf, c=chosen, g=goes_on: to.index_copy_(0, c, leaf[g]), after, ends)
         return map_tree(lambda leaf: leaf.view(steps, columns, *leaf.shape[1:]), logits), after
+
+    def _parts(self, rollout: Rollout, grid: Grid, stored: Tree) -> Iterator[tuple[Packed, Sequences]]:
+        """Yields the sequences of a rollout (T, C) in parts, and the model's input for each.
+
+        Args:
+            rollout: cut into sequences by ``grid``.
+            stored: (G C, ...), the memories in the rows that the grid begins a sequence at.
+        """
+        table, obs = SequenceTable(rollout, grid), _flat(rollout.obs)
+        all_sequences = torch.arange(len(table), device=table.counts.device)
+        for part in self.chunks(all_sequences, table.counts, rollout.obs):
+            packed = table.packed(part)
+            yield packed, self._scaled(packed.inputs(obs, stored, self.initial_state))
 
     @staticmethod
     def chunks(index: Tensor, counts: Tensor, obs: Any) -> list[Tensor]:

@@ -29,9 +29,10 @@ from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_comp
 from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.bad_steps import non_finite_step
 from ding_lite.policies.base import checked_loss
 from ding_lite.policies.diagnostics import dead_units, describe_rollout
+from ding_lite.policies.failed_step import non_finite_step
+from ding_lite.policies.memory import memory_faults
 from ding_lite.policies.optimizer import BadSteps, GradientSteps, Optimizer
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
@@ -152,6 +153,8 @@ class PPOPolicy(ActorCriticPolicy):
                 "policy.nstep_return: the newest network computes its targets, and value_clip would hold the "
                 "value near an old estimate; use one of them"
             )
+        if policy["model"].get("rnn"):
+            faults += memory_faults(policy)
         return faults
 
     @classmethod

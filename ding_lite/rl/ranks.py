@@ -15,7 +15,7 @@ import contextlib
 import os
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -279,31 +279,6 @@ def _leave() -> None:
     if _has_joined:
         _current, _has_joined = ALONE, False
         dist.destroy_process_group()
-
-
-def merged_metrics(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the metrics of all ranks as one: their means, the maximum of ``*_max``, the sum of counts.
-
-    Args:
-        of_ranks: for each rank its metrics; one that a rank lacks is taken over the others.
-    """
-    if len(of_ranks) == 1:
-        return dict(of_ranks[0])
-    names = dict.fromkeys(name for metrics in of_ranks for name in metrics)
-    merged = {}
-    for name in names:
-        numbers = [metrics[name] for metrics in of_ranks if name in metrics]
-        whole = name.split("/")[-1]
-        if whole in COUNTS or whole.endswith("buffer_samples"):
-            merged[name] = float(np.sum(numbers))
-        elif whole.endswith("_max") or name.startswith("time/"):
-            merged[name] = max(numbers)
-        else:
-            merged[name] = float(np.mean(numbers))
-    return merged
-
-
-COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")
 
 
 def _attempt() -> str:

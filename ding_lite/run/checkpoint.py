@@ -248,9 +248,9 @@ class CheckpointKeeper:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ding_lite checkpoint")
         self._saving: Future[None] | None = None  # the save that begin_due() began
 
-    def is_due(self, progress: Progress, is_best: bool) -> bool:
-        """Returns whether :meth:`begin_due` saves a checkpoint."""
-        return is_best or progress.crossed(self.freq) or progress.crossed(self.keep_freq)
+    def is_due(self, progress: Progress) -> bool:
+        """Returns whether a checkpoint is due after the last iteration, whatever its evaluation."""
+        return progress.crossed(self.freq) or progress.crossed(self.keep_freq)
 
     def begin_due(self, progress: Progress, is_best: bool, state: Mapping[str, Any]) -> None:
         """Begins to save the checkpoints that are due after an iteration; a thread writes them.

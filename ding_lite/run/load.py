@@ -10,8 +10,8 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from ding_lite.config.compile import policy_modules, trusted_config
-from ding_lite.config.registry import INTRINSIC_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
+from ding_lite.config.compile import classes_of_policy, policy_modules, trusted_config
+from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 from ding_lite.config.schema import merged_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError
@@ -69,11 +69,9 @@ def policy_from_state(
     try:
         config = trusted_config(saved, lambda whole: policy_modules(whole["policy"]), trust)
         config = with_earlier_defaults(config, saved)["policy"]
-        _refuse_unregistered(POLICY_REGISTRY, config["type"])
-        _refuse_unregistered(MODEL_REGISTRY, config["model"]["type"])
-        intrinsic = config.get("intrinsic", {}).get("type")
-        if intrinsic is not None:
-            _refuse_unregistered(INTRINSIC_REGISTRY, intrinsic)
+        for registry, name in classes_of_policy(config):
+            if name is not None and registry is not ENCODER_REGISTRY:
+                _refuse_unregistered(registry, name)
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
         builds_registered_model = policy_class._make_model is Policy._make_model

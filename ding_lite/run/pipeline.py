@@ -12,36 +12,35 @@ gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's fold
 from __future__ import annotations
 
 import atexit
-import math
 import sys
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.envs.make import EnvSetting
-from ding_lite.envs.space_json import space_to_json
-from ding_lite.envs.transition import Episode
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, RankError
 from ding_lite.policies.base import Policy
-from ding_lite.rl.ranks import joined, keep_for_restart, merged_metrics
+from ding_lite.rl.ranks import joined, keep_for_restart
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
-from ding_lite.run.checkpoint import CheckpointKeeper, checkpoints_of
+from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
-from ding_lite.run.folder import RunLogger, claim, new_run_folder
+from ding_lite.run.folder import claim, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hooks
 from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors, refuse_misfit
 from ding_lite.run.progress import Progress
+from ding_lite.run.rank_reports import Report, merged_report
 from ding_lite.run.rank_states import digest, gathered, of_rank
-from ding_lite.run.report import description, metric_names, next_command, results
+from ding_lite.run.recorder import Recorder
+from ding_lite.run.report import description, next_command, results
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import (
     NOT_BIT_EQUAL,
@@ -49,14 +48,12 @@ from ding_lite.run.resume import (
     ResumeRequest,
     find_resume_point,
     run_of,
-    versions,
 )
 from ding_lite.run.shares import share_of
-from ding_lite.run.trackers.tracker import TrackedRun
-from ding_lite.run.trackers.tracking import Tracking, check_trackers
+from ding_lite.run.trackers.tracking import check_trackers
 from ding_lite.run.video import Camera
 from ding_lite.run.warm_start import warm_start
-from ding_lite.trees import Tree, has_box, map_tree
+from ding_lite.trees import has_box
 
 
 class SerialPipeline:
@@ -92,10 +89,10 @@ class SerialPipeline:
         progress: counters of the run and the results of its last iteration.
         health: findings about the training so far.
         folder: folder of the run.
-        checkpoints, logger: write to the folder. A thread writes the checkpoints that are due after an
+        recorder: writes to the folder and to the trackers.
+        checkpoints: the recorder's part that writes checkpoints. A thread writes those that are due after an
             iteration; ``checkpoints.wait()`` waits for it.
         hooks: code of the user that the run calls.
-        tracking: the trackers that the metrics are sent to.
         display: shows the progress.
         status: "running", "solved", "finished", "interrupted" or "failed".
         error: why the run was interrupted or failed; "" otherwise.
@@ -134,7 +131,7 @@ class SerialPipeline:
             with ExitStack() as undo:
                 new_folder = new_run_folder(name, exact=folder is not None)
                 self.folder = self.ranks.from_first(lambda: undo.enter_context(new_folder))
-                self._open_folder(self._claimed(), ["new run", *messages])
+                self._record(self._claimed(), ["new run", *messages])
                 if self.ranks.is_first:
                     keep_for_restart(str(self.folder.absolute()))
         except BaseException as error:
@@ -240,17 +237,19 @@ class SerialPipeline:
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
         messages = ["resumed", *point.messages]
+        is_exact = point.is_exact
         if self._saved_by != self.ranks.size:
+            is_exact = False
             messages.append(
                 f"number of ranks {self._saved_by} -> {self.ranks.size}: new episodes, random streams and "
                 f"replay buffers; {NOT_BIT_EQUAL}"
             )
         if point.state["collector"].get("envs", True) is None:
+            is_exact = False
             messages.append(f"an environment failed after this checkpoint: new episodes; {NOT_BIT_EQUAL}")
         reached = self.progress.iteration
         is_newest = max(checkpoints_of(self.folder).values()) == reached
-        is_exact = not (point.new_episodes or any(NOT_BIT_EQUAL in message for message in messages))
-        self._open_folder(log, messages, self.progress.env_step, repeats=is_newest and is_exact)
+        self._record(log, messages, self.progress.env_step, repeats=is_newest and is_exact)
         moved = (
             [] if self.is_over() else self.ranks.from_first(lambda: self.checkpoints.abandon_after(reached))
         )
@@ -272,11 +271,10 @@ class SerialPipeline:
         self.cfg = cfg = config.values
         own = share_of(cfg, self.ranks, env_setting)
         self.display = display if display is not None and self.ranks.is_first else Quiet()
-        self._lines: list[str] = []  # of the environments of this rank, for the log of rank 0
         self.status = "running"
         self.error = ""
         self._stop_reason = ""
-        self._best_before_save = -math.inf  # the best score before the save that is going on
+        self._saved_by = self.ranks.size  # number of ranks that saved the state
         self._earlier_wall_time = 0.0
         self._started = time.monotonic()
         memory_advice = (
@@ -312,7 +310,7 @@ class SerialPipeline:
         steps = int(self.ranks.total(steps))
         return [f"the statistics of observations are taken from {steps:,} random steps"]
 
-    def _open_folder(
+    def _record(
         self,
         log: TextIO | None,
         messages: Sequence[str],
@@ -327,56 +325,30 @@ class SerialPipeline:
             resume_at: env step that a resumed run continues from.
             repeats: whether it repeats what an interrupted session did after that.
         """
-        config = self.config.as_json()
-        spaces = {
-            "obs": space_to_json(self.policy.obs_space),
-            "action": space_to_json(self.policy.action_space),
-        }
-        saved = {**config, "spaces": spaces, "versions": versions()}
-        self.checkpoints = CheckpointKeeper(self.folder, saved, **self.cfg.checkpoint)
-        self.logger: RunLogger | None = None
-        self.tracking: Tracking | None = None  # as the logger, on rank 0 only
-
-        def opened() -> None:
-            assert log is not None
-            self.logger = RunLogger(self.folder, log, config, metric_names(self.policy), resume_at)
-
-        self.ranks.from_first(opened)
         beginning, *others = messages
-        self.say(f"{beginning}  folder {self.folder}")
-        for line in description(self._own_cfg, self.policy, self.collector):
-            self.say(line)
-        self._connect_envs()
-        for line in others:
-            self.say(line)
-        if self.logger is not None and self.logger.missing:
-            self.say(self.logger.missing)
-        if self.logger is not None:
-            self.logger.write_owner()
-            run = TrackedRun(self.folder, config["config"], resume_at, identity={})
-            say = _log_and_show(self.logger, self.display)
-            self.tracking = Tracking(self.cfg.logger.trackers, self.cfg.logger.freq, run, say, repeats)
-
-    def _connect_envs(self) -> None:
-        """Lets the environments report to the log and the display.
-
-        Their callbacks hold no reference to the pipeline. A reference cycle would keep the worker processes
-        of a dropped pipeline until the garbage collector runs.
-        """
-        envs, evaluator_envs = self.collector.envs, self.evaluator.envs
-        if self.logger is None:
-            say = explain = _to_first(self._lines, self.ranks.rank)
-        else:
-            say, explain = _log_and_show(self.logger, self.display), self.logger.say
-        envs.say = say
-        evaluator_envs.say = lambda line: say(f"in evaluation: {line}")
-        # Tracebacks of replaced workers go to the log alone.
-        envs.explain = evaluator_envs.explain = explain
+        lines = [
+            f"{beginning}  folder {self.folder}",
+            *description(self._own_cfg, self.policy, self.collector),
+            *others,
+        ]
+        self.recorder = Recorder(
+            self.folder,
+            log,
+            self.config,
+            self.policy,
+            self.camera,
+            self.ranks,
+            self.display,
+            lines,
+            resume_at,
+            repeats,
+        )
+        self.checkpoints = self.recorder.checkpoints
+        self.recorder.connect(self.collector.envs, self.evaluator.envs)
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it; on rank 0 only, since all ranks say the same."""
-        if self.logger is not None:
-            _log_and_show(self.logger, self.display)(line)
+        self.recorder.say(line)
 
     def __iter__(self) -> Iterator[Progress]:
         """Trains until a limit is reached or the task is solved; yields after every iteration.
@@ -393,14 +365,14 @@ class SerialPipeline:
         self.status = "running"
         try:
             self.hooks.call("before_run", self)
-            while not (self.is_over() or self._is_stopped()):
+            while not (self.is_over() or self._agree_to_stop()):
                 self.step()
                 yield self.progress
             self._conclude()
         except GeneratorExit:
             if self.ranks.size > 1 and not self.is_over():  # the other ranks leave their loops, too
                 self._stop_reason = self._stop_reason or f"rank {self.ranks.rank} left the loop"
-                self._is_stopped()
+                self._agree_to_stop()
             self._conclude()
             raise
         except BaseException as error:
@@ -421,7 +393,7 @@ class SerialPipeline:
         """Requests the run to end at the next iteration boundary; safe to call from a signal handler."""
         self._stop_reason = reason
 
-    def _is_stopped(self) -> bool:
+    def _agree_to_stop(self) -> bool:
         """Returns whether a rank was requested to stop; a signal does not reach all at the same moment."""
         if self.ranks.size > 1:
             reasons = self.ranks.from_all(self._stop_reason)
@@ -440,46 +412,43 @@ class SerialPipeline:
         collect_seconds = time.perf_counter() - began
         learn_metrics = self.learner.train(rollout)
 
-        of_ranks = self.ranks.from_all(
-            Report(
-                int(rollout.valid.sum()),
-                {
-                    **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
-                    **{f"learn/{name}": value for name, value in learn_metrics.items()},
-                    "time/collect_s": collect_seconds,
-                    "time/learn_s": self.learner.seconds,
-                },
-                self.collector.episodes,
-                self._lines[:],
+        report = merged_report(
+            self.ranks.from_all(
+                Report(
+                    new_steps=int(rollout.valid.sum()),
+                    metrics={
+                        **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
+                        **{f"learn/{name}": value for name, value in learn_metrics.items()},
+                        "time/collect_s": collect_seconds,
+                        "time/learn_s": self.learner.seconds,
+                    },
+                    episodes=self.collector.episodes,
+                    lines=self.recorder.pending_lines[:],
+                )
             )
         )
-        self._lines.clear()
-        new_steps = sum(report.new_steps for report in of_ranks)
-        metrics = merged_metrics([report.metrics for report in of_ranks])
-        seconds = max(r.metrics["time/collect_s"] + r.metrics["time/learn_s"] for r in of_ranks)
+        self.recorder.pending_lines.clear()
         progress.turn_began = progress.env_step
-        progress.env_step += new_steps
+        progress.env_step += report.new_steps
         progress.train_iter = self.learner.train_iter
         progress.iteration += 1
-        progress.metrics = metrics | {"time/env_steps_per_second": new_steps / seconds}
-        for line in (line for report in of_ranks for line in report.lines):
+        progress.metrics = report.metrics
+        for line in report.lines:
             self.say(line)
         self._check_ranks()
         for finding in self.health.check(progress.metrics, progress.env_step):
             self.say(f"health: {finding}")
         progress.evaluation = None
-        episodes = [episode for report in of_ranks for episode in report.episodes]
         if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
             try:
                 self._evaluate()
             except EnvError:  # the iteration is whole without its evaluation
-                self._write_row(episodes, rollout)
+                self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
                 raise
         self.hooks.call("after_iter", self)
         # Before the save: every checkpoint has its row.
-        self._write_row(episodes, rollout)
-        if self.camera.is_due(progress):
-            self.ranks.from_first(self._film)
+        self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
+        self.recorder.film(progress)
         self._save_due()
         self.display.show(progress, self.cfg.max_env_step)
         return progress
@@ -489,49 +458,22 @@ class SerialPipeline:
         began = time.perf_counter()
         progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
         progress.solved |= solved
-        if self.logger is not None:
-            self.logger.say(evaluation_line(progress))
+        self.recorder.log(evaluation_line(progress))
         progress.metrics |= evaluation_metrics(progress.evaluation)
         progress.metrics["time/eval_s"] = time.perf_counter() - began
 
-    def _write_row(self, episodes: Sequence[Episode], rollout: Tree) -> None:
-        progress = self.progress
-        row = {
-            "env_step": progress.env_step,
-            "train_iter": progress.train_iter,
-            "iteration": progress.iteration,
-            **progress.metrics,
-            "time/wall_s": self.wall_time,
-        }
-
-        def actions() -> Tree:
-            return map_tree(lambda leaf: leaf[rollout.valid].cpu().numpy(), rollout.action)
-
-        def written() -> None:
-            assert self.logger is not None
-            assert self.tracking is not None
-            self.logger.write_iteration(progress.env_step, row, episodes)
-            self.tracking.write(progress, row, episodes, actions)
-
-        self.ranks.from_first(written)
-
-    def _film(self) -> None:
-        """Records an evaluation episode and sends it to the trackers; on rank 0."""
-        assert self.tracking is not None
-        file = self.camera.film(self.folder / "videos", self.progress, self.policy.eval_mode, self.say)
-        if file is not None:
-            self.tracking.video(self.progress.env_step, "eval/episode", file)
-
     def _save_due(self) -> None:
         """Begins to save the checkpoints that are due, after the saves before are finished."""
-        keeper, progress, evaluation = self.checkpoints, self.progress, self.progress.evaluation
-        self._report_save(finish=evaluation is not None or keeper.is_due(progress, is_best=False))
-        best_before = self.scores.best
-        is_best = evaluation is not None and self.scores.is_best(evaluation)
-        if keeper.is_due(progress, is_best):
-            self._best_before_save = best_before
+        progress, evaluation = self.progress, self.progress.evaluation
+        is_due = self.checkpoints.is_due(progress)
+        if evaluation is None and not is_due:
+            self._report_save(finish=False)
+            return
+        self._report_save(finish=True)
+        is_best = self.scores.update_best(evaluation)
+        if is_best or is_due:
             state = self.state_dict()  # takes all ranks
-            self.ranks.from_first(lambda: keeper.begin_due(progress, is_best, state))
+            self.ranks.from_first(lambda: self.checkpoints.begin_due(progress, is_best, state))
 
     def _report_save(self, finish: bool) -> None:
         """Says it if the last save failed; the best score is then as before it.
@@ -545,10 +487,10 @@ class SerialPipeline:
         try:
             warning = self.ranks.from_first(lambda: self.checkpoints.outcome(finish))
         except DingLiteError:
-            self.scores.best = self._best_before_save
+            self.scores.restore_best()
             raise
         if warning is not None:
-            self.scores.best = self._best_before_save
+            self.scores.restore_best()
             self.say(warning)
 
     def _conclude(self) -> None:
@@ -564,8 +506,7 @@ class SerialPipeline:
         self._write_result()
         for finding in self.health.findings.values():
             self.say(f"health, in this run: {finding}")
-        if self.logger is not None:
-            self.logger.say(self.summary())
+        self.recorder.log(self.summary())
         self.hooks.call("after_run", self)
 
     def _fail(self, error: BaseException) -> None:
@@ -577,12 +518,10 @@ class SerialPipeline:
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         self.ranks.report_failure(error)
         try:
-            if self.logger is not None:
+            if self.ranks.is_first:
                 self._finish_save()
-                self.checkpoints.dump(error)
+                self.recorder.fail(error)
                 self.error = f"{type(error).__name__}: {error}"
-                self.logger.write_traceback(error)
-                self.logger.say(self.error)
                 if isinstance(error, EnvError):
                     self._save_last_iteration()
                 self._write_result()
@@ -607,13 +546,11 @@ class SerialPipeline:
             warning = self.checkpoints.outcome(finish=True)
         except CheckpointError as error:
             warning = str(error)
-        if warning is not None and self.logger is not None:
-            self.scores.best = self._best_before_save
-            self.logger.say(warning)
+        if warning is not None:
+            self.scores.restore_best()
+            self.recorder.log(warning)
 
     def _write_result(self) -> None:
-        if self.logger is None or self.tracking is None:
-            return
         result = {
             "status": self.status,
             **results(self.cfg, self.progress, self.scores, self.wall_time),
@@ -622,8 +559,7 @@ class SerialPipeline:
             "best_checkpoint": self.checkpoints.name_of("best"),
             "error": self.error or None,
         }
-        self.logger.write_result(result)
-        self.tracking.result(result)
+        self.recorder.write_result(result)
 
     def summary(self) -> str:
         """Returns two lines: how the run ended, and the command to type next."""
@@ -654,19 +590,14 @@ class SerialPipeline:
         A second call has no effect.
         """
         self._resources.close()
-        self.checkpoints.close()
-        if self.tracking is not None:
-            self.tracking.close()
-        if self.logger is not None:
-            self.logger.close()
+        self.recorder.close()
 
     def save(self, name: str = "last") -> Path:
         """Saves a checkpoint as ``ckpt/<name>`` in the run's folder and returns its path.
 
         All ranks must call it; rank 0 writes.
         """
-        state = self.state_dict()
-        return self.ranks.from_first(lambda: self.checkpoints.save(name, state))
+        return self.recorder.save(name, self.state_dict())
 
     def _stateful_parts(self) -> dict[str, Any]:
         return {
@@ -732,30 +663,6 @@ class SerialPipeline:
                     f"{others[0]} differ from those of rank 0. Something changes them beside the optimiser, "
                     "or a loss reaches other parameters on one rank"
                 )
-
-
-class Report(NamedTuple):
-    """What a rank tells the others about an iteration."""
-
-    new_steps: int  # valid transitions
-    metrics: dict[str, float]
-    episodes: list[Episode]
-    lines: list[str]  # for the log
-
-
-def _to_first(lines: list[str], rank: int) -> Callable[[str], None]:
-    """Returns a function that keeps a line until the ranks exchange their reports."""
-    return lambda line: lines.append(f"rank {rank}: {line}")
-
-
-def _log_and_show(logger: RunLogger, display: Display) -> Callable[[str], None]:
-    """Returns a function that writes a line to log.txt and shows it."""
-
-    def say(line: str) -> None:
-        logger.say(line)
-        display.say(line)
-
-    return say
 
 
 def _close_if_open(turns: weakref.ref[Generator[Progress, None, None]]) -> None:

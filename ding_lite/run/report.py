@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ding_lite.config.compile import Config, plain, registered_classes
+from ding_lite.config.registry import env_name
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Scores, evaluation_metrics
@@ -27,7 +28,7 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     """Returns the first lines of a run: environments, policy, and the settings that were adapted."""
     envs = collector.envs
     lines = [
-        f"env {env_name(cfg)}: {envs.backend}",
+        f"env {env_name(cfg.env)}: {envs.backend}",
         f"policy {plain(cfg.policy.type)} on {policy.device}, {_size(policy.model):,} parameters, "
         f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
         *_parts(policy),
@@ -104,13 +105,8 @@ def results(cfg: Any, progress: Progress, scores: Scores, wall_time: float) -> d
         "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
         "seed": cfg.seed,
         "policy": plain(cfg.policy.type),
-        "env_id": env_name(cfg),
+        "env_id": env_name(cfg.env),
     }
-
-
-def env_name(cfg: Any) -> Any:
-    """Returns the environment's id, or the name of its class."""
-    return cfg.env.env_id or plain(cfg.env.type)
 
 
 def next_command(arguments: str, run: Path, policy: Policy, config: Config, options: str = "") -> str:

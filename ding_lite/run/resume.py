@@ -119,6 +119,7 @@ class ResumePoint:
         requested: changes that the call names, with their new values.
         changed: keys in which that config differs from the saved one.
         new_episodes: whether the open episodes of the checkpoint are dropped.
+        is_exact: whether the numbers from here on are those of an uninterrupted run.
         messages: lines for the user.
     """
 
@@ -128,6 +129,7 @@ class ResumePoint:
     requested: Mapping[str, Any]
     changed: frozenset[str]
     new_episodes: bool
+    is_exact: bool
     messages: tuple[str, ...]
 
     def apply_to(self, progress: Progress) -> None:
@@ -189,6 +191,7 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
         messages = [*messages, f"WARNING: {damage}. The next evaluation with a better score replaces it"]
     own = config_of_checkpoint(folder, saved, request.trust)
     config, changed, change_messages = _changed_config(own, request, folder)
+    version_messages = _version_messages(saved)
     config = dataclasses.replace(config, imports=tuple(request.trust))
     return ResumePoint(
         checkpoint=folder,
@@ -197,7 +200,8 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
         requested=request.changes,
         changed=frozenset(changed),
         new_episodes=request.override,
-        messages=(*messages, *_version_messages(saved), *change_messages),
+        is_exact=not (request.override or version_messages) and all(kind_of(key) == FREE for key in changed),
+        messages=(*messages, *version_messages, *change_messages),
     )
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ding_lite.config.compile import plain
+from ding_lite.config.registry import env_name
 from ding_lite.data.memories import chosen_memories, ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
@@ -34,7 +35,6 @@ from ding_lite.models.encoders import Encoder
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
-from ding_lite.run.report import env_name
 from ding_lite.run.resume import versions
 from ding_lite.tools.evaluate import Opened, open_checkpoint
 from ding_lite.trees import (
@@ -229,7 +229,7 @@ def _description(run: str | Path, opened: Opened, module: ExportedPolicy, suffix
         "source": {
             "run": str(run),
             "checkpoint": opened.folder.name,
-            "env_id": env_name(config),
+            "env_id": env_name(config.env),
             "policy": plain(config.policy.type),
             "env_step": opened.env_step,
             "seed": config.seed,

@@ -327,7 +327,7 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
         watch.watch(optimizer, "gradient", "gradient")
         watch.watch(optimizer, "apply", "optimiser")
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)
-    watch.watch(pipeline, "_write_row", "logging")
+    watch.watch(pipeline.recorder, "write_iteration", "logging")
     watch.watch(pipeline.health, "check", "logging")
     watch.watch(pipeline, "_save_due", "checkpoint", counts=False)
     watch.watch(pipeline.checkpoints, "begin_due", "checkpoint")

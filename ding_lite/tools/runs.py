@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ding_lite.config.registry import env_name
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import is_locked
 
@@ -209,9 +210,8 @@ def last_step(run: Run) -> int:
 
 
 def env_of(config: dict[str, Any]) -> str:
-    """Returns the environment's id, or the name of its class."""
-    env = config.get("env", {})
-    return str(env.get("env_id") or env.get("type"))
+    """Returns the environment's id in a run's config, or the name of its type."""
+    return env_name(config.get("env", {}))
 
 
 def status_of(run: Run) -> tuple[str, str | None]:

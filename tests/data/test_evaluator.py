@@ -209,22 +209,22 @@ def test_no_second_evaluation_below_the_bar_and_none_without_a_bar():
 def test_nan_is_never_the_best_and_never_solved():
     scores = Scores(10.0)
     assert not scores.evaluate(Played(float("nan")), 0)[1]
-    assert not scores.is_best(Evaluation((float("nan"),), (1,)))
-    assert scores.is_best(Evaluation((-5.0,), (1,)))
-    assert not scores.is_best(Evaluation((float("nan"),), (1,)))
+    assert not scores.update_best(Evaluation((float("nan"),), (1,)))
+    assert scores.update_best(Evaluation((-5.0,), (1,)))
+    assert not scores.update_best(Evaluation((float("nan"),), (1,)))
     assert scores.best == -5.0
 
 
 def test_of_equals_the_later_is_the_best():
     scores = Scores(None)
-    results = [scores.is_best(Evaluation((mean,), (1,))) for mean in (1.0, 3.0, 2.0, 3.0)]
+    results = [scores.update_best(Evaluation((mean,), (1,))) for mean in (1.0, 3.0, 2.0, 3.0)]
     assert results == [True, True, False, True]
 
 
 def test_scores_come_back_from_their_state():
     scores = Scores(None)
     scores.evaluate(Played(3.0), 7)
-    scores.is_best(scores.last)
+    scores.update_best(scores.last)
     other = Scores(None)
     other.load_state_dict(scores.state_dict())
     assert (other.best, other.iteration, other.last) == (3.0, 7, scores.last)
@@ -234,7 +234,7 @@ def test_scores_without_an_evaluation_come_back_too():
     other = Scores(None)
     other.load_state_dict(Scores(None).state_dict())
     assert other.last is None
-    assert other.is_best(Evaluation((-1e9,), (1,)))
+    assert other.update_best(Evaluation((-1e9,), (1,)))
 
 
 def test_metrics_of_an_evaluation_are_those_counted_by_hand():
@@ -252,7 +252,7 @@ def test_metrics_of_an_evaluation_are_those_counted_by_hand():
 @pytest.mark.parametrize("mean", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_never_the_best_and_the_first_finite_is(mean):
     scores = Scores(None)
-    assert not scores.is_best(Evaluation((mean,), (1,)))
-    assert scores.is_best(Evaluation((-5.0,), (1,)))
-    assert not scores.is_best(Evaluation((mean,), (1,)))
+    assert not scores.update_best(Evaluation((mean,), (1,)))
+    assert scores.update_best(Evaluation((-5.0,), (1,)))
+    assert not scores.update_best(Evaluation((mean,), (1,)))
     assert scores.best == -5.0

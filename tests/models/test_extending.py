@@ -14,7 +14,8 @@ from worlds import policy_for, trainee, vector_of
 
 from ding_lite import ConfigError
 from ding_lite.config.compile import compile_config
-from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY
+from ding_lite.config.registry import ENCODER_REGISTRY, INTRINSIC_REGISTRY, MODEL_REGISTRY
+from ding_lite.config.schema import default_values, merged_config
 from ding_lite.data.collector import Collector
 from ding_lite.errors import RegistryError
 from ding_lite.models import actor_critic, encoders, heads
@@ -143,3 +144,22 @@ def test_example_of_a_model_is_learned_with():
     policy.learn_mode.forward(Collector(envs, policy.collect_mode, 32).collect())
     for new, old in zip(policy.model.parameters(), before.parameters(), strict=True):
         assert not torch.equal(new, old)
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [registry.get(name) for registry in (MODEL_REGISTRY, INTRINSIC_REGISTRY) for name in registry.names()],
+)
+def test_defaults_of_the_arguments_are_those_of_the_keys(cls):
+    """A model that a script makes is the one that a config makes; None leaves a choice to the class."""
+    keys = default_values(merged_config(cls))
+    compared = {}
+    for owner in (owner for owner in cls.__mro__ if "__init__" in vars(owner)):
+        for name, argument in inspect.signature(owner.__init__).parameters.items():
+            if name in keys and argument.default not in (None, inspect.Parameter.empty):
+                compared[owner.__name__, name] = (argument.default, keys[name])
+    assert compared
+    as_lists = {
+        place: [list(x) if isinstance(x, tuple) else x for x in pair] for place, pair in compared.items()
+    }
+    assert {place: pair for place, pair in as_lists.items() if pair[0] != pair[1]} == {}

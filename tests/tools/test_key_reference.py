@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
+import ding_lite
 from ding_lite.config.compile import compile_config
 from ding_lite.config.schema import Key, leaves
 from ding_lite.tools.key_reference import DocumentedKey, comments_of, documented_keys
 
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
+LIBRARY = Path(ding_lite.__file__).parent
+# Words of messages that look like keys, and are methods, files, keys of the user or placeholders.
+NO_KEYS = {
+    "policy.use_reference",
+    "policy.reset",
+    "policy.onnx",
+    "policy.onnx.json",
+    "policy.pt2",
+    "env.step",
+}
+NO_KEYS |= {"env.kwargs.size", "env.kwargs.g", "env.key"}
+NO_KEYS |= {"policy.model.encoder.widths", "policy.model.encoder.channels"}
 MODULE = """\
 from ding_lite.config.schema import Key
 from ding_lite.policies import PPOPolicy
@@ -68,6 +84,37 @@ def test_keys_of_an_intrinsic_reward_are_listed_where_a_config_names_none(policy
     found = {entry.path: entry for entry in documented_keys({"policy": {"type": policy}})}
     assert found["policy.intrinsic.feature_size"].key.default == 128
     assert found["policy.intrinsic.type"].key.default is None
+
+
+def test_every_key_that_a_message_names_exists():
+    configs = [{"policy": {"type": policy, "intrinsic": {"type": "rnd"}}} for policy in POLICIES]
+    keys = {entry.path for config in configs for entry in documented_keys(config)}
+    known = {
+        path[:end] for path in keys for end in (len(path), *(dot.start() for dot in re.finditer(r"\.", path)))
+    }
+    named = {
+        (word, file.name)
+        for file in LIBRARY.rglob("*.py")
+        if file.name != "di_engine.py"  # it names keys of DI-engine
+        for text in texts_of(file)
+        for word in re.findall(r"(?<![\w.])(?:policy|env|logger|checkpoint)(?:\.[a-z_]\w*)+", text)
+    }
+    assert len(named) > 150
+    assert sorted((word, file) for word, file in named if word not in known | NO_KEYS) == []
+    assert {word for word, _ in named} >= NO_KEYS
+
+
+def texts_of(file):
+    """Returns the texts in a module that are no docstrings."""
+    tree = ast.parse(file.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and isinstance(node.body[0], ast.Expr)
+    }
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docstrings]
+    return [node.value for node in nodes if isinstance(node.value, str)]
 
 
 def test_defaults_are_those_of_the_policy():

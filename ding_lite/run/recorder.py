@@ -1,0 +1,211 @@
+"""What a run writes: its log, rows of metrics, trackers, videos, checkpoints and result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ding_lite.config.compile import Config
+from ding_lite.data.rollout import Rollout
+from ding_lite.envs.space_json import space_to_json
+from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.policies.base import Policy
+from ding_lite.rl.ranks import Ranks
+from ding_lite.run.checkpoint import CheckpointKeeper
+from ding_lite.run.display import Display
+from ding_lite.run.folder import RunLogger
+from ding_lite.run.progress import Progress
+from ding_lite.run.report import metric_names
+from ding_lite.run.resume import versions
+from ding_lite.run.trackers.tracker import TrackedRun
+from ding_lite.run.trackers.tracking import Tracking
+from ding_lite.run.video import Camera
+from ding_lite.trees import Tree, map_tree
+
+
+class Recorder:
+    """Writes to the folder of a run, and shows what the user should see.
+
+    With several ranks, rank 0 writes. All ranks call :meth:`write_iteration`, :meth:`film` and
+    :meth:`save`, which exchange errors; the other methods have no effect but on rank 0.
+
+    Args:
+        folder: of the run.
+        log: open log of the folder, which reserves the folder for this run; None but on rank 0.
+        config: of the run.
+        policy: of the run.
+        camera: records the videos.
+        ranks: of the run.
+        display: shows lines and the progress.
+        lines: first lines of the log.
+        resume_at: env step that a resumed run continues from; None for a new run.
+        repeats: whether a resumed run first repeats what an earlier session did after that step.
+
+    Attributes:
+        checkpoints: writes the checkpoints.
+        pending_lines: of the environments of this rank, until the ranks exchange them.
+
+    Raises:
+        ConfigError: if the folder cannot be written to.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        log: TextIO | None,
+        config: Config,
+        policy: Policy,
+        camera: Camera,
+        ranks: Ranks,
+        display: Display,
+        lines: Sequence[str],
+        resume_at: int | None,
+        repeats: bool,
+    ) -> None:
+        self._folder = folder
+        self._policy = policy
+        self._camera = camera
+        self._ranks = ranks
+        self._display = display
+        self.pending_lines: list[str] = []
+        settings = config.as_json()
+        spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
+        saved = {**settings, "spaces": spaces, "versions": versions()}
+        self.checkpoints = CheckpointKeeper(folder, saved, **config.values.checkpoint)
+        self._logger: RunLogger | None = None
+        self._tracking: Tracking | None = None
+
+        def open_log() -> None:
+            assert log is not None
+            self._logger = RunLogger(folder, log, settings, metric_names(policy), resume_at)
+
+        ranks.from_first(open_log)
+        for line in lines:
+            self.say(line)
+        if self._logger is not None:
+            if self._logger.missing:
+                self.say(self._logger.missing)
+            self._logger.write_owner()
+            run = TrackedRun(folder, settings["config"], resume_at, identity={})
+            logger = config.values.logger
+            say = _log_and_show(self._logger, display)
+            self._tracking = Tracking(logger.trackers, logger.freq, run, say, repeats)
+
+    def connect(self, envs: VectorEnv, evaluator_envs: VectorEnv) -> None:
+        """Lets the environments report to the log and the display.
+
+        Their callbacks hold no reference to this object. A reference cycle would keep the worker processes
+        of a dropped pipeline until the garbage collector runs.
+        """
+        if self._logger is None:
+            say = explain = _to_first(self.pending_lines, self._ranks.rank)
+        else:
+            say, explain = _log_and_show(self._logger, self._display), self._logger.say
+        envs.say = say
+        evaluator_envs.say = lambda line: say(f"in evaluation: {line}")
+        # Tracebacks of replaced workers go to the log alone.
+        envs.explain = evaluator_envs.explain = explain
+
+    def say(self, line: str) -> None:
+        """Writes a line to log.txt, and shows it."""
+        if self._logger is not None:
+            _log_and_show(self._logger, self._display)(line)
+
+    def log(self, text: str) -> None:
+        """Writes lines to log.txt, and shows nothing."""
+        if self._logger is not None:
+            self._logger.say(text)
+
+    def write_iteration(
+        self, progress: Progress, wall_time: float, episodes: Sequence[Episode], rollout: Rollout
+    ) -> None:
+        """Writes the rows of an iteration, and sends the trackers theirs.
+
+        Args:
+            progress: of the run.
+            wall_time: seconds of training so far.
+            episodes: that ended in the iteration, of all ranks.
+            rollout: of the iteration, of this rank.
+
+        Raises:
+            CheckpointError: if they cannot be written.
+        """
+        row = {
+            "env_step": progress.env_step,
+            "train_iter": progress.train_iter,
+            "iteration": progress.iteration,
+            **progress.metrics,
+            "time/wall_s": wall_time,
+        }
+
+        def actions() -> Tree:
+            return map_tree(lambda leaf: leaf[rollout.valid].cpu().numpy(), rollout.action)
+
+        def write() -> None:
+            assert self._logger is not None
+            assert self._tracking is not None
+            self._logger.write_iteration(progress.env_step, row, episodes)
+            self._tracking.write(progress, row, episodes, actions)
+
+        self._ranks.from_first(write)
+
+    def film(self, progress: Progress) -> None:
+        """Records an evaluation episode if it is due, and sends it to the trackers."""
+        if self._camera.is_due(progress):
+            self._ranks.from_first(lambda: self._film(progress))
+
+    def _film(self, progress: Progress) -> None:
+        assert self._tracking is not None
+        file = self._camera.film(self._folder / "videos", progress, self._policy.eval_mode, self.say)
+        if file is not None:
+            self._tracking.video(progress.env_step, "eval/episode", file)
+
+    def save(self, name: str, state: Mapping[str, Any]) -> Path:
+        """Saves ``ckpt/<name>`` and returns its path when it is written.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        return self._ranks.from_first(lambda: self.checkpoints.save(name, state))
+
+    def fail(self, error: BaseException) -> None:
+        """Writes an error that ends the run, with its traceback, and the gradient step that it carries."""
+        if self._logger is not None:
+            self.checkpoints.dump(error)
+            self._logger.write_traceback(error)
+            self._logger.say(f"{type(error).__name__}: {error}")
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes result.json, and sends the result to the trackers.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        if self._logger is not None and self._tracking is not None:
+            self._logger.write_result(result)
+            self._tracking.result(result)
+
+    def close(self) -> None:
+        """Waits for the checkpoints and closes all files and trackers; a second call has no effect."""
+        self.checkpoints.close()
+        if self._tracking is not None:
+            self._tracking.close()
+        if self._logger is not None:
+            self._logger.close()
+
+
+def _to_first(lines: list[str], rank: int) -> Callable[[str], None]:
+    """Returns a function that keeps a line until the ranks exchange their reports."""
+    return lambda line: lines.append(f"rank {rank}: {line}")
+
+
+def _log_and_show(logger: RunLogger, display: Display) -> Callable[[str], None]:
+    """Returns a function that writes a line to log.txt and shows it."""
+
+    def say(line: str) -> None:
+        logger.say(line)
+        display.say(line)
+
+    return say
