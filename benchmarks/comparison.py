@@ -20,7 +20,7 @@ from ding_lite.tools.plot import (
     save,
     seeds_curve,
 )
-from ding_lite.tools.statistics import Scores, aggregate_iqm, interval
+from ding_lite.tools.statistics import Scores, aggregate_iqm, interval, probability_of_improvement
 
 Seeds = dict[str, list[dict[str, Any]]]
 
@@ -30,11 +30,14 @@ LINE: dict[str, Any] = {"color": "0.35", "linestyle": ":", "linewidth": 1.2}  # 
 
 
 def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
-    """Returns the table: one line per arm of each group, and over all groups if there are several."""
+    """Returns the table: one line per arm of each group, and over all groups if there are several.
+
+    The column "beats" has the probability that a seed of the arm is better than one of the baseline.
+    """
     lines = [
-        f"| group | arm | seeds | {comparison.unit}, interquartile mean | 95 % interval | each seed "
-        "| s a run |",
-        "|---|---|---|---|---|---|---|",
+        f"| group | arm | seeds | {comparison.unit}, interquartile mean | 95 % interval "
+        f"| beats {comparison.baseline} | each seed | s a run |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     groups = {name.split(".")[0] for name, seeds in seeds_of.items() if seeds}
     relative: dict[str, list[np.ndarray]] = {}
@@ -45,17 +48,21 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
         values = np.array([seed[comparison.measure] for seed in seeds])
         each = ", ".join(f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in values)
         took = np.mean([seed["wall_time_s"] for seed in seeds])
+        baseline = np.array([seed[comparison.measure] for seed in seeds_of[f"{group}.{comparison.baseline}"]])
+        beats = ""
+        if baseline.size and arm != comparison.baseline:
+            better, other = (values, baseline) if comparison.more_is_better else (baseline, values)
+            beats = f"{probability_of_improvement([better], [other]):.2f}"
         lines.append(
-            f"| {group} | {arm} | {len(seeds)} | {middle_and_interval([values], 1)} | {each} | {took:.0f} |"
+            f"| {group} | {arm} | {len(seeds)} | {middle_and_interval([values], 1)} | {beats} | {each} "
+            f"| {took:.0f} |"
         )
-        baseline = seeds_of[f"{group}.{comparison.baseline}"]
-        if baseline and len(groups) > 1:
-            mean = np.mean([seed[comparison.measure] for seed in baseline])
-            relative.setdefault(arm, []).append(values / mean)
+        if baseline.size and len(groups) > 1:
+            relative.setdefault(arm, []).append(values / baseline.mean())
     for arm, ratios in relative.items():
         lines.append(
             f"| all, over the mean of {comparison.baseline} | {arm} | {sum(map(len, ratios))} "
-            f"| {middle_and_interval(ratios, 2)} | | |"
+            f"| {middle_and_interval(ratios, 2)} | | | |"
         )
     return lines
 

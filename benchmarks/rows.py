@@ -123,6 +123,7 @@ class Comparison:
         unit: of the measure, as the table shows it.
         baseline: the arm whose mean divides the others.
         curves: whether to draw the learning curves.
+        more_is_better: whether a higher measure is a better one.
     """
 
     arms: dict[str, Row]
@@ -130,6 +131,7 @@ class Comparison:
     unit: str
     baseline: str
     curves: bool = False
+    more_is_better: bool = True
 
 
 def _epochs(count: int) -> tuple[str, ...]:
@@ -137,14 +139,35 @@ def _epochs(count: int) -> tuple[str, ...]:
 
 
 # The authors' PPO: three epochs of both losses, and no auxiliary phase.
-PPO = (*FAST, *_epochs(3), "policy.learn.aux_train_epoch=0")
+PPO = (*_epochs(3), "policy.learn.aux_train_epoch=0")
+LONG_ROLLOUTS = (
+    *FAST,
+    "env.collector_env_num=32",
+    "policy.collect.n_sample=4096",
+    "policy.collect.gae_lambda=0.95",
+    "policy.learn.batch_size=256",
+    "policy.learn.aux_freq=16",
+)
 PHASIC_ARMS = {
-    "ppo_shared": (*PPO, "policy.model.arch=shared"),
-    "ppo_separate": (*PPO, "policy.model.arch=dual"),
-    "ppg_dual": (*FAST, *_epochs(1), "policy.model.arch=dual"),
-    "ppg_detach": (*FAST, *_epochs(1), "policy.model.arch=detach"),
+    "ppo_shared": (*LONG_ROLLOUTS, *PPO, "policy.model.arch=shared"),
+    "ppo_separate": (*LONG_ROLLOUTS, *PPO, "policy.model.arch=dual"),
+    "ppg_dual": (*LONG_ROLLOUTS, *_epochs(1), "policy.model.arch=dual"),
+    "ppg_detach": (*LONG_ROLLOUTS, *_epochs(1), "policy.model.arch=detach"),
     # As many policy steps as PPO.
-    "ppg_detach_3_epochs": (*FAST, *_epochs(3), "policy.model.arch=detach"),
+    "ppg_detach_3_epochs": (*LONG_ROLLOUTS, *_epochs(3), "policy.model.arch=detach"),
+}
+# The rollouts and minibatches of asterix_ppo, which were tuned for PPO: half as long, a discounted trace.
+SHORT_ROLLOUTS = (
+    *FAST,
+    "env.collector_env_num=16",
+    "policy.collect.n_sample=2048",
+    "policy.collect.gae_lambda=0.9",
+    "policy.learn.batch_size=128",
+    "policy.learn.aux_freq=32",
+)
+TUNED_ARMS = {
+    "ppo_tuned": (*SHORT_ROLLOUTS, *PPO, "policy.model.arch=shared"),
+    "ppg_tuned": (*SHORT_ROLLOUTS, *_epochs(3), "policy.model.arch=detach"),
 }
 GAMES = ("space_invaders", "asterix", "seaquest")
 
@@ -242,6 +265,22 @@ COMPARISONS = {
         baseline="ppo_shared",
         curves=True,
     ),
+    **{
+        f"ppg_tuned_{millions}m": Comparison(
+            {
+                f"{game}_{millions}m.{arm}": Row(
+                    f"minatar_{game}_ppg", overrides=(*overrides, f"max_env_step={millions}000000")
+                )
+                for game in GAMES
+                for arm, overrides in TUNED_ARMS.items()
+            },
+            measure="mean",
+            unit="return",
+            baseline="ppo_tuned",
+            curves=True,
+        )
+        for millions in (1, 3)
+    },
     "reuse": Comparison(
         {
             f"cartpole.{arm}": Row(
@@ -254,5 +293,6 @@ COMPARISONS = {
         measure="env_step",
         unit="env steps until solved",
         baseline="ppo_reuse_1",
+        more_is_better=False,
     ),
 }
