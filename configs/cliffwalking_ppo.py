@@ -30,6 +30,8 @@ config = dict(
             entropy_schedule="linear",
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
+        # A fall costs 100 and teaches some seeds to keep away from the edge and the goal behind it.
+        normalize=dict(reward_clip=2.0),
         eval=dict(eval_freq=20_000),
     ),
 )
