@@ -1,8 +1,6 @@
-"""CliffWalking-v1, where the state is an index with an embedding. Finds a path of 15 to 17 steps.
+"""CliffWalking-v1, where the state is an index with an embedding. Finds the shortest path, of 13 steps.
 
-The shortest path has 13 steps, along the cliff. A policy that explores is better off further away, since a
-fall costs 100 and leads back to the start. With less entropy, policies hide from the cliff and never see the
-goal: the task itself has no limit of steps.
+The task itself has no limit of steps.
 
 ding-lite train -c cliffwalking_ppo
 """

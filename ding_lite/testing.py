@@ -309,9 +309,9 @@ def _auxiliary_loss_on(policy: Any, rollout: Rollout) -> torch.Tensor:
         total: torch.Tensor = policy.model.compute_auxiliary(policy.inputs(rollout.last_obs))[1].sum()
         return total
     phase.remember(rollout, 0)
-    (index,) = phase._minibatches(phase.memory.size)
+    (index,) = phase._minibatches(phase.stored.size)
     loss, metrics = policy.auxiliary_loss(phase.batch(index, phase.old_logits()))
-    phase.memory.clear()
+    phase.stored.clear()
     _expect(loss.dim() == 0, f"auxiliary_loss returns a 0-d tensor, got the shape {tuple(loss.shape)}")
     _expect_scalars(metrics, "auxiliary_loss")
     return loss
@@ -388,7 +388,7 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     metrics = policy.learn_mode.forward(rollout)
     auxiliary = getattr(policy, "auxiliary", None)
-    if auxiliary is not None and auxiliary.memory.size:  # run it now, although it may not be due
+    if auxiliary is not None and auxiliary.stored.size:  # run it now, although it may not be due
         metrics |= auxiliary.run()
     after = list(policy.model.parameters())
     changed = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))

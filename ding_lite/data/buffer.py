@@ -95,7 +95,7 @@ class ReplayBuffer:
             self.data, rollout = padded(self.data, longest), padded(rollout, longest)
             self.uses, self.priority = (with_rows(x, longest) for x in (self.uses, self.priority))
             uses, priority = (with_rows(x, longest) for x in (uses, priority))
-        self._is_not_fresh()
+        self._forget_fresh()
         if self.data is None:
             self.is_fresh, self._draws_left = True, self.limits.max_use
         else:
@@ -168,7 +168,7 @@ class ReplayBuffer:
         if not bool(columns.any()):
             self.clear()
             return
-        self._is_not_fresh()
+        self._forget_fresh()
         index = columns.nonzero().squeeze(-1)
         # A copy even of all columns: the collector writes its next rollout into the same memory.
         self.data = select_columns(self.data, index)
@@ -188,9 +188,9 @@ class ReplayBuffer:
         """Drops all rollouts."""
         self.data = None
         self.uses = self.priority = self.version = torch.zeros(0)
-        self._is_not_fresh()
+        self._forget_fresh()
 
-    def _is_not_fresh(self) -> None:
+    def _forget_fresh(self) -> None:
         self.is_fresh = False
         self._rows = None
         self._draws_left = None
@@ -213,7 +213,7 @@ class ReplayBuffer:
             setattr(self, name, torch.as_tensor(state[name], device=self.device))
 
 
-class SampleMemory:
+class AuxiliarySamples:
     """Samples of the last iterations, in arrays on the host that are allocated once.
 
     Leaves keep their dtype (uint8 images stay uint8). The samples of an iteration are contiguous, in the
@@ -285,7 +285,7 @@ class SampleMemory:
         self.starts = dict(zip(map(int, state["iterations"]), map(int, state["starts"]), strict=True))
 
 
-class RolloutMemory:
+class AuxiliaryRollouts:
     """The rollouts of the last iterations, on the host, for a policy with memory.
 
     Args:

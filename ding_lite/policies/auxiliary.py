@@ -3,7 +3,7 @@
 E_aux epochs of ``PPGPolicy.auxiliary_loss`` over all samples since the last phase. pi_old is the policy at
 the start of the phase, the targets R are those of collection (off-policy with V-trace: the latest).
 
-Shapes: M samples in the memory, N in a minibatch.
+Shapes: M samples in the store, N in a minibatch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.data.buffer import ReplayBuffer, RolloutMemory, SampleMemory
+from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
@@ -28,11 +28,11 @@ from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree
 
-MEASURED = 4096  # samples of the memory, at most, that the KL and the heads are measured on
+MEASURED = 4096  # samples of the store, at most, that the KL and the heads are measured on
 
 
 class AuxiliaryPhase:
-    """The memory, the optimiser and the epochs of the auxiliary phase.
+    """The stored samples, the optimiser and the epochs of the auxiliary phase.
 
     Args:
         policy: whose scales, distributions and config are used.
@@ -57,10 +57,10 @@ class AuxiliaryPhase:
         self.failure = failure
         self.learn = policy.cfg.learn
         self.order = policy.own_generator("auxiliary")
-        self.memory: Any = self._new_memory()
+        self.stored: Any = self._new_store()
 
-    def _new_memory(self) -> Any:
-        return SampleMemory()
+    def _new_store(self) -> Any:
+        return AuxiliarySamples()
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
         """Stores the valid samples of this iteration's rollout (T, B) on the host, with raw observations."""
@@ -68,26 +68,26 @@ class AuxiliaryPhase:
         flat = flatten_rows({"obs": rollout.obs, "value_target": rollout.value_target}, rows)
         whole = self.policy.cfg.collect.n_episode is not None  # later rollouts may be longer
         planned = self.learn.aux_freq * (len(rows) if whole else rollout.valid.numel())
-        self.memory.reserve(max(planned, self.memory.size + len(rows)))
-        self.memory.append(iteration, map_tree(Tensor.cpu, flat))
+        self.stored.reserve(max(planned, self.stored.size + len(rows)))
+        self.stored.append(iteration, map_tree(Tensor.cpu, flat))
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:
         """Replaces the targets of stored rollouts by those of the rollouts that a buffer still has."""
         if buffer.data is None:
             return
-        for version, start in self.memory.starts.items():
+        for version, start in self.stored.starts.items():
             columns = buffer.version == version
             targets = buffer.data.value_target[:, columns][buffer.data.valid[:, columns]]
-            self.memory.write(start, {"value_target": targets.cpu()})
+            self.stored.write(start, {"value_target": targets.cpu()})
 
     @property
     def is_due(self) -> bool:
-        """Whether ``aux_freq`` iterations are in the memory."""
-        return len(self.memory.starts) >= self.learn.aux_freq
+        """Whether ``aux_freq`` iterations are stored."""
+        return len(self.stored.starts) >= self.learn.aux_freq
 
     def run(self) -> dict[str, float]:
-        """Trains on the memory, clears it, and returns the means of the metrics and the changes."""
-        memory, learn = self.memory, self.learn
+        """Trains on the stored samples, drops them, and returns the means of the metrics and the changes."""
+        stored, learn = self.stored, self.learn
         steps = GradientSteps(self.optimizer, self.failure)
         old_logit = self.old_logits()
         measured = self._measured()
@@ -101,7 +101,7 @@ class AuxiliaryPhase:
                 if self.optimizer.on_host:
                     steps.check()
         steps.check()
-        memory.clear()
+        stored.clear()
         kls, auxiliary, value = torch.stack(measures, 1).tolist()
         means = steps.mean_metrics()
         means["aux_grad_norm"] = means.pop("grad_norm")
@@ -117,31 +117,31 @@ class AuxiliaryPhase:
 
     def old_logits(self) -> Any:
         """Returns the parameters of the policy as it is now on all samples (M, ...)."""
-        return self.policy.logits(self.memory.all()["obs"], lead=1)
+        return self.policy.logits(self.stored.all()["obs"], lead=1)
 
     def _measured(self) -> Tensor:
         """Returns samples, evenly spaced, that the phase is measured on."""
-        return torch.arange(0, self.memory.size, -(-self.memory.size // MEASURED))
+        return torch.arange(0, self.stored.size, -(-self.stored.size // MEASURED))
 
     def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
         """Returns all samples in random order, a tensor (N,) for each minibatch."""
-        sizes = agreed_sizes(self.memory.size, batch_size, self.policy.ranks)
-        return permutation(self.memory.size, self.order).split(sizes)
+        sizes = agreed_sizes(self.stored.size, batch_size, self.policy.ranks)
+        return permutation(self.stored.size, self.order).split(sizes)
 
     def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
         """Returns a minibatch in the parts that go through the network one by one, with their shares."""
         return [(part, len(part) / len(index)) for part in index.chunk(self.learn.aux_grad_accum)]
 
     def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
-        """Returns samples of the memory for the loss: on the device, in normalised units.
+        """Returns stored samples for the loss: on the device, in normalised units.
 
         Args:
             index: (N,), of the samples.
-            old_logit: the parameters of pi_old on all samples of the memory.
+            old_logit: the parameters of pi_old on all stored samples.
             share: of these samples in their minibatch.
         """
         policy = self.policy
-        sample, place = self.memory.read(index, policy.device), index.to(policy.device)
+        sample, place = self.stored.read(index, policy.device), index.to(policy.device)
         return Batch(
             obs=policy.inputs(sample["obs"]),
             old_logit=map_tree(lambda leaf: leaf[place], old_logit),
@@ -157,7 +157,7 @@ class AuxiliaryPhase:
             index: (N,), of the samples -> (3,): KL, auxiliary value, value
         """
         policy = self.policy
-        sample = self.memory.read(index, policy.device)
+        sample = self.stored.read(index, policy.device)
         place = index.to(policy.device)
         old = map_tree(lambda leaf: leaf[place], old_logit)
         found = policy.in_chunks(self._outputs, sample["obs"], 1, old)
@@ -184,13 +184,13 @@ class AuxiliaryPhase:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "memory": self.memory.state_dict(),
+            "memory": self.stored.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "order": GeneratorState(self.order).state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.memory.load_state_dict(state["memory"])
+        self.stored.load_state_dict(state["memory"])
         self.optimizer.load_state_dict(state["optimizer"])
         GeneratorState(self.order).load_state_dict(state["order"])
 
@@ -201,33 +201,33 @@ class AuxiliarySequences(AuxiliaryPhase):
     An index is that of a sequence of all stored rollouts.
     """
 
-    memory: RolloutMemory
+    stored: AuxiliaryRollouts
 
-    def _new_memory(self) -> RolloutMemory:
+    def _new_store(self) -> AuxiliaryRollouts:
         assert self.policy.memory is not None
-        return RolloutMemory(self.policy.memory.grid)
+        return AuxiliaryRollouts(self.policy.memory.grid)
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
-        self.memory.append(iteration, rollout)
+        self.stored.append(iteration, rollout)
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:
         if buffer.data is not None:
-            for version in self.memory.starts:
+            for version in self.stored.starts:
                 columns = buffer.version == version
-                self.memory.write_targets(version, buffer.data.value_target[:, columns])
+                self.stored.write_targets(version, buffer.data.value_target[:, columns])
 
     def old_logits(self) -> Any:
         """Returns the parameters (T C, ...) of the policy as it is now; zeros where rows are not valid."""
-        logits = self.policy.rollout_logits(self.memory.data)
+        logits = self.policy.rollout_logits(self.stored.data)
         return map_tree(lambda leaf: leaf.flatten(0, 1), logits)
 
     @property
     def _table(self) -> SequenceTable:
-        return self.memory.table()
+        return self.stored.table()
 
     def _measured(self) -> Tensor:
         table = self._table
-        return torch.arange(0, len(table), -(-self.memory.size // MEASURED))
+        return torch.arange(0, len(table), -(-self.stored.size // MEASURED))
 
     def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
         counts = self._table.counts
@@ -241,14 +241,14 @@ class AuxiliarySequences(AuxiliaryPhase):
         return [(part, float(self._table.counts[part].sum() / counts.sum())) for part in parts]
 
     def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
-        """Returns sequences of the memory for the loss.
+        """Returns stored sequences for the loss.
 
         Args:
             index: (S,), of the sequences.
             old_logit: the parameters (T C, ...) of pi_old.
             share: of their samples in their minibatch.
         """
-        policy, data, packed = self.policy, self.memory.data, self._table.packed(index)
+        policy, data, packed = self.policy, self.stored.data, self._table.packed(index)
         assert policy.memory is not None
         target = data.value_target.flatten()[packed.rows].to(policy.device)
         rows = packed.rows.to(policy.device)
@@ -264,7 +264,7 @@ class AuxiliarySequences(AuxiliaryPhase):
         assert self.policy.memory is not None
         batches = [
             self.batch(part, old_logit)
-            for part in self.policy.memory.chunks(index, self._table.counts[index], self.memory.data.obs)
+            for part in self.policy.memory.chunks(index, self._table.counts[index], self.stored.data.obs)
         ]
         found = [self._outputs(batch.obs, batch.old_logit) for batch in batches]
         joined = {name: torch.cat([outputs[name] for outputs in found]) for name in found[0]}

@@ -323,13 +323,13 @@ class PPGPolicy(PPOPolicy):
         self.auxiliary.remember(data, self.iteration)
         if not self.cfg.on_policy:
             self.auxiliary.renew_targets(self.buffers.get("value", self.buffers["policy"]))
-        metrics["aux_memory"] = float(self.auxiliary.memory.size)
+        metrics["aux_memory"] = float(self.auxiliary.stored.size)
         return metrics | (self.auxiliary.run() if self.auxiliary.is_due else {})
 
     def change_ranks(self, step: int) -> None:
         super().change_ranks(step)
         if self.auxiliary is not None:
-            self.auxiliary.memory.clear()
+            self.auxiliary.stored.clear()
 
     def _apply_learning_rate(self) -> None:
         super()._apply_learning_rate()

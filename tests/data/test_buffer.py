@@ -8,7 +8,7 @@ from small_worlds import SeededBox, SeededEnv
 from worlds import digest, policy_for, same_tree, vector_of
 
 from ding_lite.data import buffer as buffer_module
-from ding_lite.data.buffer import Limits, ReplayBuffer, SampleMemory, host_memory
+from ding_lite.data.buffer import AuxiliarySamples, Limits, ReplayBuffer, host_memory
 from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
 from ding_lite.data.segments import select_columns, side_by_side
@@ -399,7 +399,7 @@ def samples(start, count):
 
 
 def memory_of(*counts, capacity=20):
-    memory = SampleMemory()
+    memory = AuxiliarySamples()
     memory.reserve(capacity)
     for i, count in enumerate(counts):
         memory.append(i + 5, samples(sum(counts[:i]), count))
@@ -429,7 +429,7 @@ def test_memory_is_allocated_once_and_reads_are_views_of_it():
 
 
 def test_memory_holds_copies():
-    memory, given = SampleMemory(), samples(0, 3)
+    memory, given = AuxiliarySamples(), samples(0, 3)
     memory.reserve(3)
     memory.append(0, given)
     map_tree(lambda leaf: leaf.zero_(), given)
@@ -462,7 +462,7 @@ def test_cleared_memory_has_room_for_all_of_its_capacity_again():
 
 
 def test_memory_is_the_same_bit_for_bit_after_a_checkpoint_and_goes_on_alike(tmp_path):
-    memory, other = memory_of(4, 3), SampleMemory()
+    memory, other = memory_of(4, 3), AuxiliarySamples()
     other.load_state_dict(saved_and_loaded(memory.state_dict(), tmp_path))
     assert other.starts == memory.starts
     for one in (memory, other):
@@ -474,7 +474,7 @@ def test_memory_is_the_same_bit_for_bit_after_a_checkpoint_and_goes_on_alike(tmp
 
 def test_empty_memory_is_saved_and_empties_the_one_that_loads_it(tmp_path):
     memory = memory_of(4)
-    memory.load_state_dict(saved_and_loaded(SampleMemory().state_dict(), tmp_path))
+    memory.load_state_dict(saved_and_loaded(AuxiliarySamples().state_dict(), tmp_path))
     assert (memory.size, memory.starts, memory.all()) == (0, {}, {})
 
 
@@ -483,7 +483,7 @@ def test_memory_state_that_lacks_a_part_is_refused(name):
     state = memory_of(4).state_dict()
     del state[name]
     with pytest.raises(KeyError, match=name):
-        SampleMemory().load_state_dict(state)
+        AuxiliarySamples().load_state_dict(state)
 
 
 # ------------------------------------------------------------------ how much the host has

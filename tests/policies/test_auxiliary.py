@@ -72,8 +72,8 @@ def test_old_parameters_are_computed_once_before_the_first_step_and_carry_no_gra
     batch, logits = auxiliary.batch, policy.logits
     monkeypatch.setattr(auxiliary, "batch", lambda i, old, **kw: seen.append(old) or batch(i, old, **kw))
     monkeypatch.setattr(policy, "logits", lambda *args, **kw: computed.append(1) or logits(*args, **kw))
-    before = digest(to_dict(logits(auxiliary.memory.all()["obs"], lead=1)))
-    obs = map_tree(torch.clone, auxiliary.memory.all()["obs"])
+    before = digest(to_dict(logits(auxiliary.stored.all()["obs"], lead=1)))
+    obs = map_tree(torch.clone, auxiliary.stored.all()["obs"])
     auxiliary.run()
     assert len(computed) == 1
     assert len(seen) == 6 * 4
@@ -188,7 +188,7 @@ def two_phases(arch, world, **learn):
         return {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
 
     def recorded():
-        before, samples, told = state(), copy.deepcopy(policy.auxiliary.memory.all()), run()
+        before, samples, told = state(), copy.deepcopy(policy.auxiliary.stored.all()), run()
         norm = policy.value_norm
         scale = (0.0, 1.0) if norm is None else (float(norm.mean), float(norm.std))
         phases.append(
@@ -263,7 +263,7 @@ def test_the_naive_phase_would_notice(fault, world, trained):
 def test_losses_that_are_told_are_those_of_the_formulas(trained):
     policy, phases = trained[SeededEnv]
     policy.model.load_state_dict(phases[0]["before"])
-    policy.auxiliary.memory.append(0, phases[0]["samples"])
+    policy.auxiliary.stored.append(0, phases[0]["samples"])
     obs, target = (torch.cat(parts) for parts in zip(*phases[0]["kept"], strict=True))
     naive = Naive(policy)
     state = {name: tensor.double() for name, tensor in phases[0]["before"].items()}
@@ -279,7 +279,7 @@ def test_losses_that_are_told_are_those_of_the_formulas(trained):
     assert float(value_loss.detach()) == pytest.approx(
         0.5 * float((value - target).square().mean()), rel=1e-5
     )
-    policy.auxiliary.memory.clear()
+    policy.auxiliary.stored.clear()
 
 
 # ------------------------------------------------------------------ gradient accumulation
@@ -355,7 +355,7 @@ def test_the_phase_follows_exactly_every_aux_freq_iterations_and_forgets_its_sam
         told = policy.learn_mode.forward(collector.collect())
         sizes.append(told["aux_memory"])
         phases.append("aux_updates" in told)
-        assert policy.auxiliary.memory.size == (0 if phases[-1] else sizes[-1])
+        assert policy.auxiliary.stored.size == (0 if phases[-1] else sizes[-1])
     assert phases == [False, False, True, False, False, True, False]
     assert sizes == [64, 128, 192, 64, 128, 192, 64]
 
@@ -376,7 +376,7 @@ def test_valid_rows_alone_are_remembered_with_the_targets_of_their_collection(wo
         kept.append((rollout.obs[rollout.valid].clone(), rollout.value_target[rollout.valid].clone()))
         policy.learn_mode.forward(rollout)
     obs, target = (torch.cat(parts) for parts in zip(*kept, strict=True))
-    memory = policy.auxiliary.memory.all()
+    memory = policy.auxiliary.stored.all()
     assert torch.equal(memory["obs"], obs)
     assert torch.equal(memory["value_target"], target)
     renewed = policy.credit(rollout)["value_target"][rollout.valid]
@@ -412,7 +412,7 @@ def images(tmp_path):
 def test_memory_holds_raw_images_and_masks_at_their_own_dtype_on_the_host_and_nothing_else(images):
     images.step()
     rollout_obs = to_dict(images.collector.storage.rollout().obs)
-    memory = images.policy.auxiliary.memory
+    memory = images.policy.auxiliary.stored
     assert set(memory.all()) == {"obs", "value_target"}
     stored = memory.all()["obs"]
     assert digest(stored) == digest(map_tree(lambda leaf: leaf.flatten(0, 1), rollout_obs))
@@ -427,7 +427,7 @@ def test_memory_holds_raw_images_and_masks_at_their_own_dtype_on_the_host_and_no
 def test_masks_of_the_memory_are_at_work_in_the_kl(images):
     images.step()
     auxiliary, rows = images.policy.auxiliary, torch.arange(20)
-    obs = auxiliary.memory.all()["obs"]
+    obs = auxiliary.stored.all()["obs"]
     logit, mask = images.policy.logits(obs, lead=1), obs["action_mask"].bool()
     assert not mask.all()
     noise = 5 * torch.randn(logit.shape, generator=torch.Generator().manual_seed(0))
@@ -479,7 +479,7 @@ def test_off_policy_targets_are_those_of_the_latest_recomputation(recompute, sep
             columns = last.split(4, 1)
             for age, part in enumerate(reversed(columns)):
                 latest[iteration - age] = part.flatten()
-        memory = policy.auxiliary.memory.all()["value_target"]
+        memory = policy.auxiliary.stored.all()["value_target"]
         assert torch.equal(memory, torch.cat(latest if recompute else targets))
     assert recompute == (not torch.equal(torch.cat(latest), torch.cat(targets)))
 
@@ -494,7 +494,7 @@ def test_a_target_that_is_not_finite_is_reported_and_moves_nothing(bad, parts):
     policy, collector = trainee("ppg", learn=learn)
     policy.learn_mode.forward(collector.collect())
     before = digest(policy.model.state_dict())
-    policy.auxiliary.memory.write(7, {"value_target": torch.tensor([bad])})
+    policy.auxiliary.stored.write(7, {"value_target": torch.tensor([bad])})
     with pytest.raises(NumericsError, match=r"step 0 of auxiliary_loss in iteration 2 .*'value_target'"):
         policy.auxiliary.run()
     assert digest(policy.model.state_dict()) == before

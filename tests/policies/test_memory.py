@@ -362,7 +362,7 @@ def test_sequences_of_another_length_do_not_continue_stored_memories(kind, chang
     pipeline = SerialPipeline.resume(tmp_path / "run", override=True, **resume)
     policy = pipeline.policy
     if kind == "ppg":
-        assert policy.auxiliary.memory.size == 0
+        assert policy.auxiliary.stored.size == 0
     else:
         assert policy.sources["policy"].buffer.data is None
     for progress in pipeline:

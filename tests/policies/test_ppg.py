@@ -491,7 +491,7 @@ def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path
     assert line.endswith(f" {pipeline.policy._memory_bytes() / 2**20:,.1f} MiB when full")
     assert line in (tmp_path / "run" / "log.txt").read_text()
     pipeline.step()
-    memory = pipeline.policy.auxiliary.memory
+    memory = pipeline.policy.auxiliary.stored
     logit = pipeline.policy.logits(memory.all()["obs"], lead=1)
     real = bytes_of(memory._fields) + bytes_of(logit) * memory.capacity / memory.size
     assert pipeline.policy._memory_bytes() == pytest.approx(real, rel=0.2)
