@@ -1,4 +1,4 @@
-"""Taxi-v4, where the state is an index of 500 with an embedding.
+"""Taxi-v4, where the state is an index of 500 with an embedding. Nearly the best possible return.
 
 ding-lite train -c taxi_ppo
 """
@@ -6,7 +6,7 @@ ding-lite train -c taxi_ppo
 config = dict(
     exp_name="taxi_ppo",
     seed=0,
-    max_env_step=500_000,
+    max_env_step=1_000_000,
     env=dict(
         env_id="Taxi-v4",
         collector_env_num=16,
@@ -16,6 +16,8 @@ config = dict(
     policy=dict(
         type="ppo",
         recompute_adv=False,
+        # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
+        model=dict(encoder=dict(type="embedding", embedding_size=256), encoder_hidden_size_list=[]),
         learn=dict(
             epoch_per_collect=10,
             batch_size=128,
@@ -25,6 +27,8 @@ config = dict(
             entropy_schedule="linear",
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
-        eval=dict(eval_freq=50_000),
+        # A wrong pickup costs 10 and teaches some seeds never to pick up anyone.
+        normalize=dict(reward_clip=2.0),
+        eval=dict(eval_freq=100_000),
     ),
 )
