@@ -99,9 +99,7 @@ class ActorCriticPolicy(Policy):
         )
         discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
         self.reward_scale = RewardScale(discount, ranks=self.ranks) if norm.reward else None
-        self._rollout_is_prepared = (
-            False  # whether reward_scale includes the rollout that is learned from next
-        )
+        self._prepared_rollouts = 0  # that were not learned from yet
         self.value_norm = ValueNorm(cfg.learn.value_norm_decay, self.ranks) if cfg.learn.value_norm else None
         if self.value_norm is not None and not self.model.value_heads:
             raise ConfigError(
@@ -406,7 +404,7 @@ class ActorCriticPolicy(Policy):
 
         Called once for each rollout.
         """
-        self._rollout_is_prepared = True
+        self._prepared_rollouts += 1
         if self.reward_scale is not None:
             done = (rollout.terminated | rollout.truncated).cpu().numpy()
             self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())

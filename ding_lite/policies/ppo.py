@@ -427,9 +427,9 @@ class PPOPolicy(ActorCriticPolicy):
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
-        if not self._rollout_is_prepared:  # another policy collected this rollout, and assigned its credit
+        if not self._prepared_rollouts:  # another policy collected this rollout, and assigned its credit
             self._prepare_rollout(data)
-        self._rollout_is_prepared = False
+        self._prepared_rollouts -= 1
         if self.cfg.learn.kl_beta and "reference_logit" not in data.keys():  # noqa: SIM118 - a treetensor
             raise ContractError(
                 "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "

@@ -69,13 +69,15 @@ def test_rewards_are_scaled_by_a_scale_that_has_seen_them(kind):
     assert (rollouts[0].advantage - advantage_of(policy, rollouts[0], 1.0)).abs().max() > 1
 
 
-def test_a_rollout_is_taken_in_once_however_often_it_is_learned_from():
+@pytest.mark.parametrize("rollouts", [1, 3])
+def test_rollouts_are_in_the_scale_once_before_they_are_learned_from(rollouts):
     policy, collector = trainee("ppo", SeededEnv, **SCALED)
-    rollout = collector.collect()
+    collected = copies(collector, rollouts)
     count, std = policy.reward_scale.count, float(policy.reward_scale.std)
-    policy.learn_mode.forward(rollout)
+    for rollout in collected:
+        policy.learn_mode.forward(rollout)
     assert (policy.reward_scale.count, float(policy.reward_scale.std)) == (count, std)
-    assert count == int(rollout.valid.sum())
+    assert count == sum(int(rollout.valid.sum()) for rollout in collected)
 
 
 @pytest.mark.parametrize("fields", [["learn"], None])
