@@ -107,8 +107,9 @@ ENV_REGISTRY.declare_section(CONFIG, section_faults)
 @ENV_REGISTRY.register("gymnasium")
 def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -> gym.Env:
     """Makes an environment that is registered with gymnasium; ding_lite's checks replace gymnasium's."""
-    register_ids(env_id if isinstance(env_id, str) else env_id.id)
-    with without_advice():
+    name = env_id if isinstance(env_id, str) else env_id.id
+    register_ids(name)
+    with without_advice(name):
         return with_correct_reset(gym.make(env_id, disable_env_checker=True, **kwargs))
 
 
@@ -289,7 +290,7 @@ def _make_native(
     try:
         if env_cfg["type"] == "gymnasium":
             register_ids(env_cfg["env_id"])
-            with without_advice():
+            with without_advice(env_cfg["env_id"]):
                 env = gym.make_vec(
                     env_cfg["env_id"],
                     num_envs=num_envs,

@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import re
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -82,11 +83,41 @@ def _register(module: str, function: str | None) -> None:
 
 
 @contextlib.contextmanager
-def without_advice() -> Iterator[None]:
-    """Silences gymnasium's advice to upgrade to another version of an environment: the config names one."""
-    with warnings.catch_warnings():
+def without_advice(env_id: str) -> Iterator[None]:
+    """Silences messages that a user can do nothing about, while gymnasium makes an environment.
+
+    gymnasium advises to upgrade to another version, but the config names one. MuJoCo 4 writes a line to
+    stderr, and to MUJOCO_LOG.TXT in the working directory, for each of gymnasium's own environments that has
+    an outdated attribute in its model.
+    """
+    spec = gym.registry.get(env_id)
+    of_mujoco = spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
+    with warnings.catch_warnings(), _without_outdated_models() if of_mujoco else contextlib.nullcontext():
         warnings.filterwarnings("ignore", ".* is out of date", DeprecationWarning)
         yield
+
+
+@contextlib.contextmanager
+def _without_outdated_models() -> Iterator[None]:
+    try:
+        import mujoco
+    except ImportError:  # the environment's own error names the extra
+        yield
+        return
+    if not hasattr(mujoco, "get_mju_user_warning"):  # before MuJoCo 4, which has no such messages
+        yield
+        return
+
+    def show(text: str) -> None:
+        if "is deprecated" not in text:
+            print(f"MuJoCo: {text}", file=sys.stderr)
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(show if before is None else before)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
 
 
 def missing_extra(error: BaseException) -> str:
