@@ -35,6 +35,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,13 @@ SLEEPS = (1e-3, 5e-3, 20e-3)
 
 
 class Sleeping(gym.Env):
-    """An environment whose step takes seconds and no processor; the straggler takes ten times as long."""
+    """An environment whose step takes seconds and no processor."""
 
     observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, seconds: float, straggler: bool = False, *, index: int = 0) -> None:
-        self.seconds = seconds * (10 if straggler and index == 0 else 1)
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
@@ -82,6 +83,13 @@ class Sleeping(gym.Env):
         if self.seconds:
             time.sleep(self.seconds)
         return np.zeros(4, np.float32), 0.0, False, False, {}
+
+
+def straggle(env: gym.Env, *, index: int = 0) -> gym.Env:
+    """Lets the steps of the first environment take ten times as long; a wrapper."""
+    if index == 0:
+        env.unwrapped.seconds *= 10  # type: ignore[attr-defined]
+    return env
 
 
 def torchrun(ranks: int, *arguments: str) -> list[str]:
@@ -187,8 +195,9 @@ def sleeping_vector(
     from ding_lite.envs.make import make_vector_env
 
     manager = {"type": kind, "worker_num": workers, "double_buffer": double_buffer}
-    kwargs = {"seconds": seconds, "straggler": straggler}
-    env = {"type": Sleeping, "kwargs": kwargs, "collector_env_num": envs, "manager": manager}
+    env = {"type": Sleeping, "kwargs": {"seconds": seconds}, "collector_env_num": envs, "manager": manager}
+    if straggler:
+        env["wrappers"] = [{"type": straggle}]
     cfg = compile_config({"env": env, "policy": {"collect": {"n_sample": 64 * envs}}}).values
     return cfg, make_vector_env(cfg.env, envs, 0)
 
@@ -233,13 +242,18 @@ def collecting_rate(vector: tuple[Any, VectorEnv], steps: int, rollouts: int = 1
     return statistics.median(rates)
 
 
-def sleeping() -> list[dict[str, Any]]:
-    """Returns the rates of sleeping environments in 1 to 64 workers, beside those without any other cost."""
+def sleeping(rows: list[dict[str, Any]]) -> Iterator[None]:
+    """Adds the rates of sleeping environments in 1 to 64 workers, beside those without any other cost.
+
+    Yields after each row, so that it can be stored; rows that are there are not measured again.
+    """
     torch.set_num_threads(1)
-    rows = []
     for seconds in SLEEPS:
         for count in (1, 2, 4, 8, 16, 32, 64):
             for straggler in (False, True):
+                place = {"seconds": seconds, "workers": count, "straggler": straggler}
+                if any(row.items() >= place.items() for row in rows):
+                    continue
                 step = seconds * (SLEEPERS / count + 9 * straggler)  # of the slowest worker
                 rates = {
                     name: collecting_rate(
@@ -249,10 +263,9 @@ def sleeping() -> list[dict[str, Any]]:
                     )
                     for name, halves in (("whole", False), ("double_buffer", True))
                 }
-                rows.append({"seconds": seconds, "workers": count, "straggler": straggler, **rates})
-                rows[-1]["ideal"] = SLEEPERS / step
+                rows.append({**place, **rates, "ideal": SLEEPERS / step})
                 print(rows[-1], flush=True)
-    return rows
+                yield
 
 
 def workers() -> dict[str, Any]:
@@ -361,7 +374,8 @@ def main() -> int:
         if args.task is None and not args.sleeping:
             constants["workers"] = workers()
         if args.task is None and not args.workers:
-            constants["sleeping"] = sleeping()
+            for _ in sleeping(constants.setdefault("sleeping", [])):
+                CONSTANTS.write_text(json.dumps(constants, indent=1) + "\n")
         for task in tasks:
             constants["speed"][task] = by_turns(task)
         CONSTANTS.write_text(json.dumps(constants, indent=1) + "\n")
