@@ -1,4 +1,4 @@
-"""HalfCheetah-v5 (extra mujoco) with Tianshou's settings: 64 environments, less noise, advantages as they are.
+"""HalfCheetah-v5 (extra mujoco), Tianshou's settings: 64 environments, less noise, advantages as they are.
 
 pip install "ding_lite[mujoco]"
 ding-lite train -c halfcheetah_tuned_ppo
