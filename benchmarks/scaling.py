@@ -4,7 +4,7 @@
     python benchmarks/scaling.py --plot     only the simulation, from the constants that are there
     python benchmarks/scaling.py --task N   measure the speed of one task again
     python benchmarks/scaling.py --workers  measure worker processes and Ray actors again (extra ray)
-    python benchmarks/scaling.py --sleeping measure 1 to 64 worker processes again
+    python benchmarks/scaling.py --sleeping measure what is missing of 1 to 64 worker processes
 
 Constants: the time of an all-reduce between two ranks of this machine (gloo), of acting for 1,024
 environments, and of gradient steps of two sizes, for networks of CartPole. Speed: training on Humanoid-v5

@@ -104,7 +104,7 @@ def _without_outdated_models() -> Iterator[None]:
     except ImportError:  # the environment's own error names the extra
         yield
         return
-    if not hasattr(mujoco, "get_mju_user_warning"):  # before MuJoCo 4, which has no such messages
+    if not hasattr(mujoco, "get_mju_user_warning"):  # an older version
         yield
         return
 

@@ -394,7 +394,10 @@ class SerialPipeline:
         self._stop_reason = reason
 
     def _agree_to_stop(self) -> bool:
-        """Returns whether a rank was requested to stop; a signal does not reach all at the same moment."""
+        """Returns whether any rank was requested to stop: a signal does not reach all at the same moment.
+
+        The reason becomes that of every rank.
+        """
         if self.ranks.size > 1:
             reasons = self.ranks.from_all(self._stop_reason)
             agreed = next(filter(None, reasons), "")

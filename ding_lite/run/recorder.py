@@ -28,8 +28,8 @@ from ding_lite.trees import Tree, map_tree
 class Recorder:
     """Writes to the folder of a run, and shows what the user should see.
 
-    With several ranks, rank 0 writes. All ranks call :meth:`write_iteration`, :meth:`film` and
-    :meth:`save`, which exchange errors; the other methods have no effect but on rank 0.
+    With several ranks, all call the same methods in the same order, and rank 0 writes. The environments of
+    the other ranks report to :attr:`pending_lines`.
 
     Args:
         folder: of the run.
