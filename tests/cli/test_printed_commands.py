@@ -112,8 +112,8 @@ def test_one_error_names_all_modules_that_are_not_trusted(warm, tmp_path):
     options = beside_each_other(tmp_path)
     warm.run("train", *options, "--exp-name", "r", *SMALL, LIMIT, cwd=tmp_path)
     job = warm.run("eval", "r", cwd=tmp_path)
-    assert "--import policies --import envs, or -c FILE" in job.errors
-    assert "trust=['policies', 'envs']" in job.errors
+    assert "--import envs --import policies, or -c FILE" in job.errors
+    assert "trust=['envs', 'policies']" in job.errors
     one_named = warm.run("eval", "r", "--import", "envs", cwd=tmp_path)
     assert "name it: --import policies, or" in one_named.errors
     assert "--import envs" not in one_named.errors
