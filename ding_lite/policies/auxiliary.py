@@ -8,7 +8,7 @@ Shapes: M samples in the store, N in a minibatch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,10 @@ from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuf
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
-from ding_lite.errors import NumericsError
-from ding_lite.fast.gradients import Loss, Metrics
+from ding_lite.fast.gradients import Loss
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.optimizer import GradientSteps, Optimizer
+from ding_lite.policies.optimizer import Failure, Optimizer
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree
@@ -39,7 +38,7 @@ class AuxiliaryPhase:
         model: of the policy.
         loss: of a minibatch that :meth:`batch` makes; ``PPGPolicy.auxiliary_loss``.
         optimizer: of all parameters that the loss reaches; its moments outlive the phase.
-        failure: see :class:`~ding_lite.policies.optimizer.GradientSteps`.
+        failure: makes the error for a step that is not finite.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class AuxiliaryPhase:
         model: PhasicActorCritic,
         loss: Loss,
         optimizer: Optimizer,
-        failure: Callable[[Loss, Batch, Metrics, int], NumericsError],
+        failure: Failure,
     ) -> None:
         self.policy = policy
         self.model = model
@@ -88,11 +87,10 @@ class AuxiliaryPhase:
     def run(self) -> dict[str, float]:
         """Trains on the stored samples, drops them, and returns the means of the metrics and the changes."""
         stored, learn = self.stored, self.learn
-        steps = GradientSteps(self.optimizer, self.failure)
         old_logit = self.old_logits()
         measured = self._measured()
         measures = [self._measure(measured, old_logit)]
-        with self.optimizer.phase():
+        with self.optimizer.phase(self.failure) as steps:
             for _ in range(learn.aux_train_epoch):
                 for index in self._minibatches(learn.aux_batch_size or learn.batch_size):
                     parts = [self.batch(part, old_logit, share=share) for part, share in self._parts(index)]
@@ -100,7 +98,6 @@ class AuxiliaryPhase:
                 measures.append(self._measure(measured, old_logit))
                 if self.optimizer.on_host:
                     steps.check()
-        steps.check()
         stored.clear()
         kls, auxiliary, value = torch.stack(measures, 1).tolist()
         means = steps.mean_metrics()

@@ -30,9 +30,9 @@ from ding_lite.fast.gradients import Loss, Metrics, TorchGradients
 from ding_lite.models.actor_critic import initialize, value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
-from ding_lite.policies import optimizer as optimizers
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.policies.optimizer import BadSteps, Optimizer
 from ding_lite.rl import losses
 from ding_lite.rl.ranks import Ranks
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
@@ -111,13 +111,13 @@ class Intrinsic:
             policy.obs_space, self.cfg.obs_clip, policy.device, images=True, ranks=policy.ranks
         )
         self.generator = policy.own_generator("intrinsic", device=policy.device)
-        self.optimizer: optimizers.Optimizer | None = None
+        self.optimizer: Optimizer | None = None
 
-    def prepare_learning(self, bad_steps: optimizers.BadSteps) -> None:
+    def prepare_learning(self, bad_steps: BadSteps) -> None:
         """Makes the optimiser; ``bad_steps`` is the budget of the policy."""
         learn = self.policy.cfg.learn
         parameters = [p for p in self.networks.parameters() if p.requires_grad]
-        self.optimizer = optimizers.Optimizer(
+        self.optimizer = Optimizer(
             parameters,
             gradients=TorchGradients(parameters),
             learning_rate=self.cfg.learning_rate,
@@ -216,9 +216,8 @@ class Intrinsic:
         advantage, target = self.credit(rollout)
         explained = explained_variance((target - advantage)[valid], target[valid])
         table = StepTable(self, rollout)
-        steps = optimizers.GradientSteps(self.optimizer, self._failure)
         sizes = agreed_sizes(len(table.rows), self.policy.cfg.learn.batch_size, self.policy.ranks)
-        with self.optimizer.phase():
+        with self.optimizer.phase(self._failure) as steps:
             for _ in range(self.cfg.epoch_per_collect):
                 order = permutation(len(table.rows), self.generator)
                 for index in order.split(sizes):
@@ -229,7 +228,6 @@ class Intrinsic:
                     _named_errors(type(self.reward), "loss", take)
                 if self.optimizer.on_host:
                     steps.check()
-        steps.check()
         self.obs_norm.update(rollout.obs, valid)
         metrics = {
             **steps.mean_metrics(),

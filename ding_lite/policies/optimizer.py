@@ -35,6 +35,10 @@ from ding_lite.rl.ranks import ALONE, Ranks
 NO_CLIP = Clip(None, 0.0)
 BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 
+# (loss, minibatch, metrics and number of a step that was not finite) -> the error. The policy is as it was
+# before that step.
+Failure = Callable[[Loss, Batch, Metrics, int], NumericsError]
+
 
 class BadSteps:
     """The number of steps that were not finite, over all optimisers of a run, and how many are tolerated."""
@@ -111,17 +115,22 @@ class Optimizer:
         return {**vars(self), "_reached": {}}  # its counts are views, which a copy cannot keep
 
     @contextlib.contextmanager
-    def phase(self) -> Iterator[None]:
-        """A series of steps, between which nothing else changes the policy.
+    def phase(self, failure: Failure) -> Iterator[GradientSteps]:
+        """Gives a series of steps, between which nothing else changes the policy.
 
-        The gradient function of each loss is chosen once.
+        The gradient function of each loss is chosen once. At the end the steps are checked.
+
+        Args:
+            failure: makes the error for a step that is not finite.
         """
+        steps = GradientSteps(self, failure)
         self._chosen = {}
         self._lay_out()
         try:
-            yield
+            yield steps
         finally:
             self._chosen = None
+        steps.check()
 
     def step(self, loss: Loss, *parts: Batch) -> Metrics:
         """Takes one step down ``loss`` and returns its metrics and ``grad_norm``, the norm before clipping.
@@ -264,13 +273,10 @@ class GradientSteps:
 
     Args:
         optimizer: takes the steps.
-        failure: makes the error for a step that is not finite, from its loss, minibatch, metrics and number.
-            The policy is as it was before that step.
+        failure: makes the error for a step that is not finite.
     """
 
-    def __init__(
-        self, optimizer: Optimizer, failure: Callable[[Loss, Batch, Metrics, int], NumericsError]
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, failure: Failure) -> None:
         self.optimizer, self.failure = optimizer, failure
         self.history: list[Metrics] = []
         self._unchecked: list[tuple[Loss, Callable[[], Batch]]] = []

@@ -33,7 +33,7 @@ from ding_lite.policies.base import checked_loss
 from ding_lite.policies.diagnostics import dead_units, describe_rollout
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.memory import memory_faults
-from ding_lite.policies.optimizer import BadSteps, GradientSteps, Optimizer
+from ding_lite.policies.optimizer import BadSteps, Optimizer
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import SCHEDULES, AdaptivePenalty, schedule
@@ -507,10 +507,9 @@ class PPOPolicy(ActorCriticPolicy):
             values_moved: whether the value network has learned in this iteration already.
         """
         target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
-        steps = GradientSteps(optimizer, self.failure_of)
         # A check of a device waits for it; a replay buffer waits for it anyway.
         checks_each_pass = optimizer.on_host or not self.cfg.on_policy
-        with optimizer.phase():
+        with optimizer.phase(self.failure_of) as steps:
             for minibatches in source.passes(self.clip_ratio, values_moved=values_moved):
                 kls: list[Number] = []
                 for batch in minibatches:
@@ -526,7 +525,6 @@ class PPOPolicy(ActorCriticPolicy):
                     loss = after_target_kl
                 if checks_each_pass:
                     steps.check()
-        steps.check()
         counts = {"epochs": float(epochs), "updates": float(len(steps.history))}
         return source.metrics | steps.mean_metrics() | counts
 
