@@ -267,15 +267,15 @@ class ActorCriticPolicy(Policy):
             final = rollout.final
             memory = {"state": final.memory} if has_memory else {}
             next_value[final.t, final.env] = self.values(final.obs, lead=1, **memory)
-        reward = self._training_reward(rollout.reward).masked_fill(~valid, 0.0)
-        # The row after an end belongs to another episode, and its value may be nan. Truncated rows have the
-        # value of their own final observation, set above.
-        next_value = next_value.masked_fill(~valid | (rollout.terminated & (not ignore_done)), 0.0)
+        # Rows that are not valid may hold nan.
+        reward, value_of_valid, next_value = (
+            x.masked_fill(~valid, 0.0) for x in (self._training_reward(rollout.reward), value, next_value)
+        )
         ends = (rollout.terminated, rollout.truncated | ~valid)
         gamma = self.cfg.collect.discount_factor
         advantage, target = gae(
             reward,
-            value.masked_fill(~valid, 0.0),
+            value_of_valid,
             next_value,
             *ends,
             gamma=gamma,

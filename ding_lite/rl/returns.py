@@ -68,8 +68,7 @@ def gae(
             f"gae: all tensors must have one shape (T, B), got the shapes {sorted(map(tuple, shapes))}"
         )
     done = terminated | truncated
-    bootstrap = torch.ones_like(reward) if ignore_done else (~terminated).to(reward.dtype)
-    delta = reward + gamma * bootstrap * next_value - value
+    delta = reward + gamma * _future(next_value, terminated, ignore_done) - value
     trace = gamma * gae_lambda * (~done).to(reward.dtype)
     if weight is not None:
         # trace_t multiplies A_{t+1}, so it includes the weight c_{t+1}.
@@ -79,6 +78,11 @@ def gae(
     _accumulate_backwards(advantage, trace)
     weighted = advantage if weight is None else weight * advantage
     return advantage, value + weighted
+
+
+def _future(next_value: Tensor, terminated: Tensor, ignore_done: bool) -> Tensor:
+    """Returns the value after each step: 0 after a termination, where ``next_value`` may even be nan."""
+    return next_value if ignore_done else next_value.masked_fill(terminated, 0.0)
 
 
 def following_rows(valid: Tensor) -> Tensor:
@@ -145,9 +149,7 @@ def _accumulate_backwards(advantage: Tensor, trace: Tensor) -> None:
         # The loop makes one or two calls per row, and a NumPy call costs a fraction of a torch call.
         rows = list(advantage.numpy())
         traces = list(trace.numpy())
-        with np.errstate(
-            all="ignore"
-        ):  # torch does not warn either; the learner checks for non-finite values
+        with np.errstate(all="ignore"):  # as torch; the learner checks for values that are not finite
             for t in reversed(range(len(rows) - 1)):
                 rows[t] += traces[t] * rows[t + 1]
         return
@@ -184,8 +186,7 @@ def nstep_return(
     Shapes:
         reward, next_value: (T, B) float; terminated, truncated: (T, B) bool -> (T, B)
     """
-    bootstrap = torch.ones_like(reward) if ignore_done else (~terminated).to(reward.dtype)
-    one_step = reward + gamma * bootstrap * next_value
+    one_step = reward + gamma * _future(next_value, terminated, ignore_done)
     continues = ~(terminated | truncated)
     continues[-1] = False
     result = one_step

@@ -28,8 +28,8 @@ FAULTS = (
     # Credit.
     Fault(
         "no gamma in delta",
-        "delta = reward + gamma * bootstrap * next_value - value",
-        "delta = reward + bootstrap * next_value - value",
+        "delta = reward + gamma * _future(next_value, terminated, ignore_done) - value",
+        "delta = reward + _future(next_value, terminated, ignore_done) - value",
     ),
     Fault(
         "the trace goes on after a truncation",
@@ -38,8 +38,8 @@ FAULTS = (
     ),
     Fault(
         "a termination has a future",
-        "next_value.masked_fill(~valid | (rollout.terminated & (not ignore_done)), 0.0)",
-        "next_value.masked_fill(~valid, 0.0)\n        ignore_done = True",
+        "next_value if ignore_done else next_value.masked_fill(terminated, 0.0)",
+        "next_value",
     ),
     Fault(
         "a truncated step looks at the next episode",

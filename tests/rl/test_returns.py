@@ -98,6 +98,15 @@ def test_termination_wins_where_both_flags_are_set():
     assert advantage.item() == 0.5
 
 
+def test_the_value_after_a_termination_may_be_nan():
+    after = column(1.0, float("nan"))
+    ends, options = (flags(2, 1), flags(2)), dict(gamma=0.5)
+    advantage, _ = gae(column(1.0, 1.0), column(0.5, 0.5), after, *ends, gae_lambda=0.5, **options)
+    assert advantage.flatten().tolist() == [1.125, 0.5]
+    target = nstep_return(column(1.0, 1.0), after, *ends, nstep=2, **options)
+    assert target.flatten().tolist() == [1.5, 1.0]
+
+
 def test_ignore_done_bootstraps_where_the_task_ended_and_still_cuts_the_trace():
     advantage, _ = gae(
         column(1, 10),
