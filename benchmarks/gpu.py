@@ -223,7 +223,7 @@ def _steps_per_second(policy: PPOPolicy, batches: list[Any], out: Out) -> float:
         with policy.optimizer.phase():
             for batch in batches:
                 policy.optimizer.step(policy.loss, batch)
-        policy.optimizer.first_bad_step()  # waits for the device
+        policy.optimizer.settle()  # waits for the device
         steps += len(batches)
     return steps / (time.perf_counter() - began)
 

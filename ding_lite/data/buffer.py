@@ -67,7 +67,7 @@ class ReplayBuffer:
         self.uses = self.priority = self.version = torch.zeros(0)
         self.is_fresh = False
         self._rows: Tensor | None = None  # the result of live_rows(), while it is valid
-        self._draws_left: int | None = None  # of each of those rows; None if they differ
+        self._draws_left: int | None = None  # that each of those rows has left; None if unequal
 
     def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
         """Adds the rollout (T, B) of this iteration; it is not copied while it is alone.
@@ -124,6 +124,11 @@ class ReplayBuffer:
     def age(self) -> Tensor:
         """Iterations since each column (C,) was collected."""
         return self.iteration - self.version
+
+    @property
+    def has_stale(self) -> bool:
+        """Whether rollouts of earlier iterations are held; waits for a device unless ``is_fresh``."""
+        return not self.is_fresh and bool((self.age > 0).any())
 
     def live(self) -> Tensor:
         """Returns which transitions (T, C) may be drawn: valid, neither spent nor stale."""

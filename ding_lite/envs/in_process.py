@@ -130,12 +130,12 @@ class InProcessVectorEnv(VectorEnv):
         self._stream, self._sent_action = stream, None
         self._pending_reset[:] = False
         for i, episode in enumerate(episodes):
-            self._begin_finite(i, episode, self._begin_new_game)
+            self._reset_until_finite(i, episode, self._reset_to_new_game)
             self._recorders[i].finished.clear()
         self._status = Status.READY
         return self._buffer.tree
 
-    def _begin_finite(self, i: int, episode: int, begin: Callable[[int, int], None]) -> None:
+    def _reset_until_finite(self, i: int, episode: int, begin: Callable[[int, int], None]) -> None:
         """Begins an episode by ``begin(i, episode)``; if its first observation is not finite, the next one.
 
         Raises:
@@ -151,16 +151,16 @@ class InProcessVectorEnv(VectorEnv):
                         f"{error}; the {MAX_RESETS - 1} resets before gave such an observation too"
                     ) from error
                 self._discard_episode(i, error)
-                episode, begin = self._episode[i] + 1, self._begin_new_game
+                episode, begin = self._episode[i] + 1, self._reset_to_new_game
 
-    def _begin_new_game(self, i: int, episode: int) -> None:
+    def _reset_to_new_game(self, i: int, episode: int) -> None:
         """Resets environment ``i`` until a new game begins: a wrapper may keep the first reset from it."""
         games = self._recorders[i].games
-        self._begin(i, episode)
+        self._reset_one(i, episode)
         if self._recorders[i].games == games:
-            self._begin(i, episode)
+            self._reset_one(i, episode)
 
-    def _begin(self, i: int, episode: int) -> None:
+    def _reset_one(self, i: int, episode: int) -> None:
         """Resets environment ``i``, which begins game number ``episode`` or goes on with the open game."""
         open_game = self._episode[i], self._actions[i]
         games = self._recorders[i].games
@@ -212,10 +212,10 @@ class InProcessVectorEnv(VectorEnv):
                     if not over or self.final_of_terminated:
                         final_rows.append(row)
                         final_obs.append(self._buffer.rows(slice(i, i + 1)))
-                    self._end_episode(i)
+                    self._reset_or_defer(i)
             else:
                 self._pending_reset[i] = False
-                self._begin_finite(i, self._episode[i] + 1, self._begin)
+                self._reset_until_finite(i, self._episode[i] + 1, self._reset_one)
             if self._recorders[i].finished:
                 episodes += [Episode(row, *fields) for fields in self._recorders[i].finished]
                 self._recorders[i].finished.clear()
@@ -242,18 +242,18 @@ class InProcessVectorEnv(VectorEnv):
             got = " ".join(f"{batch!r:.100}".split())
         raise EnvError(f"step got {got} for {count} environments, of the action space {self.action_space}")
 
-    def _end_episode(self, i: int) -> None:
-        """Begins the next episode now, or under NEXT_STEP in the next row."""
+    def _reset_or_defer(self, i: int) -> None:
+        """Resets environment ``i`` now; under NEXT_STEP marks it for the next row."""
         if self.autoreset == "next_step":
             self._pending_reset[i] = True
         else:
-            self._begin_finite(i, self._episode[i] + 1, self._begin)
+            self._reset_until_finite(i, self._episode[i] + 1, self._reset_one)
 
     def _restart_after(self, i: int, error: NotFiniteError) -> None:
         """Begins a new game after a step that gave a value that is not finite."""
         self._discard_episode(i, error)
         self._recorders[i].finished.clear()
-        self._begin_finite(i, self._episode[i] + 1, self._begin_new_game)
+        self._reset_until_finite(i, self._episode[i] + 1, self._reset_to_new_game)
 
     def _discard_episode(self, i: int, error: NotFiniteError) -> None:
         """Counts a value that is not finite, and keeps its episode from being reported."""
@@ -345,12 +345,12 @@ class InProcessVectorEnv(VectorEnv):
     def _play_again(self, i: int, saved: Mapping[str, Any]) -> None:
         """Restores the open episode of environment ``i`` by repeating its resets and steps."""
         episode = int(saved["episode"])
-        self._begin_new_game(i, episode)
+        self._reset_to_new_game(i, episode)
         kept_on = [int(step) for step in saved.get("kept_on", ())]
         actions = [] if saved["actions"] is None else split_actions(saved["actions"], self.action_space)
         for step in range(len(actions) + 1):
             for _ in range(kept_on.count(step)):
-                self._begin(i, episode + 1)
+                self._reset_one(i, episode + 1)
             if step < len(actions):
                 self._step_one(i, actions[step])
 

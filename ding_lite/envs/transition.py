@@ -33,8 +33,9 @@ class Transition(NamedTuple):
 
     Shapes:
         obs: (B, ...), the observations that the policy acts on next; after an episode's end, the first
-            observation of the new episode. Under NEXT_STEP that is one row later: this row has the last
-            observation of the old episode, and the next action is not used
+            observation of the new episode. Under NEXT_STEP the row of the end still has the old
+            episode's last observation, and the action chosen from it is discarded; the row after it is not
+            valid, and has the new episode's first observation
         reward: (B,) float32
         terminated, truncated: (B,) bool, never both
         valid: (B,) bool, False where nothing was stepped: the row is a reset (autoreset mode NEXT_STEP), its

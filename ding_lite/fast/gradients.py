@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -146,17 +147,16 @@ class TorchGradients:
 
     def of(self, loss: Loss) -> GradientFunction:
         """Returns the function that computes the gradient of ``loss``."""
+        return partial(self._plain if self.compiled_size is None else self._compiled, loss)
 
-        def gradient(parts: Sequence[Batch], clip: Clip) -> Gradient:
-            fields = [part.fields() for part in parts]
-            if self.compiled_size is None:
-                return autograd_gradient(loss, self.parameters, fields, clip)
-            size = sum(leading_size(part.obs) for part in parts)
-            compiled = self._of_full if size == self.compiled_size else self._of_others
-            result = compiled(loss, self.parameters, fields, clip)
-            return result if self._on_host else _lasting(result)
+    def _plain(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
+        return autograd_gradient(loss, self.parameters, [part.fields() for part in parts], clip)
 
-        return gradient
+    def _compiled(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
+        size = sum(leading_size(part.obs) for part in parts)
+        compiled = self._of_full if size == self.compiled_size else self._of_others
+        result = compiled(loss, self.parameters, [part.fields() for part in parts], clip)
+        return result if self._on_host else _lasting(result)
 
     def name_of(self, loss: Loss) -> str:
         """Returns "compiled" or "autograd"."""

@@ -21,13 +21,13 @@ from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
 from ding_lite.trees import leaf_at
 
-MAX_WEIGHTS = 2**14  # in a layer; above it torch acts as fast
+ACTOR_MAX_WEIGHTS = 2**14  # in a layer; above it torch acts as fast
 # OpenBLAS uses one thread up to this many products, whatever its number of threads. Waking the others costs
 # more.
 MAX_PRODUCTS = 2**18
 
 
-def find_actor(model: ActorCritic, max_weights: int = MAX_WEIGHTS) -> NumpyActor | None:
+def find_actor(model: ActorCritic, max_weights: int = ACTOR_MAX_WEIGHTS) -> NumpyActor | None:
     """Returns the NumPy form of a model's policy network, or None if it has none.
 
     It has one if :func:`~ding_lite.fast.numpy_mlp.find_mlp` knows its layers, and the actions are Discrete

@@ -169,7 +169,7 @@ def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def _softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the logit less its maximum, what the probabilities are in proportion to, and the sum of that.
+    """Returns z - max z, exp(z - max z), and the sum of the latter over the actions.
 
     Shapes:
         logit, mask: (N, A) -> (A, N), (A, N), (N,): NumPy goes along the samples, of which there are more

@@ -245,8 +245,8 @@ class Switch:
     def _gives_values(self) -> bool:
         """Returns whether the network computes values while it acts, at little cost.
 
-        That is the case if the most derived class that overrides a compute method overrides
-        ``compute_actor_critic``.
+        The most derived class that defines a ``compute_*`` method must define ``compute_actor_critic``: else
+        a subclass has changed one of the outputs, and the joint method does not know of it.
         """
         model = self.policy.model
         if not are_library_methods(self.policy, (*VALUES_WHILE_ACTING, "raw_values")):

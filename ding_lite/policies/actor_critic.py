@@ -251,25 +251,17 @@ class ActorCriticPolicy(Policy):
             value: (T, B), if the newest network has computed them already.
         """
         valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
-        has_memory = self.memory is not None
-        if has_memory and "last_memory" not in rollout.keys():  # noqa: SIM118 - as below
+        if self.memory is not None and "last_memory" not in rollout.keys():  # noqa: SIM118 - a treetensor
             raise ContractError(
                 "get_train_sample: the rollout has no memory and last_memory, which a policy with memory "
                 "needs; collect with ding_lite.data.collector.Collector, or store them as it does"
             )
         if value is None:
             value = self.rollout_values(rollout)
-        next_value = torch.empty_like(value)
-        next_value[:-1] = value[1:]
-        memory = {"state": rollout.last_memory} if has_memory else {}
-        next_value[-1] = self.values(rollout.last_obs, lead=1, **memory)
-        if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__
-            final = rollout.final
-            memory = {"state": final.memory} if has_memory else {}
-            next_value[final.t, final.env] = self.values(final.obs, lead=1, **memory)
         # Rows that are not valid may hold nan.
         reward, value_of_valid, next_value = (
-            x.masked_fill(~valid, 0.0) for x in (self._training_reward(rollout.reward), value, next_value)
+            x.masked_fill(~valid, 0.0)
+            for x in (self._training_reward(rollout.reward), value, self._next_values(rollout, value))
         )
         ends = (rollout.terminated, rollout.truncated | ~valid)
         gamma = self.cfg.collect.discount_factor
@@ -289,6 +281,18 @@ class ActorCriticPolicy(Policy):
             options = dict(gamma=gamma, nstep=self.cfg.nstep, ignore_done=ignore_done)
             target = nstep_return(reward, next_value, *ends, **options)
         return {"value": value, "advantage": advantage, "value_target": target}
+
+    def _next_values(self, rollout: Rollout, value: Tensor) -> Tensor:
+        """Returns the value after each row (T, B); after a cut row, that of its last observation."""
+        following = torch.empty_like(value)
+        following[:-1] = value[1:]
+        memory = {} if self.memory is None else {"state": rollout.last_memory}
+        following[-1] = self.values(rollout.last_obs, lead=1, **memory)
+        if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__
+            final = rollout.final
+            memory = {} if self.memory is None else {"state": final.memory}
+            following[final.t, final.env] = self.values(final.obs, lead=1, **memory)
+        return following
 
     @torch.no_grad()
     def values(self, obs: Any, lead: int, state: Any = None) -> Tensor:

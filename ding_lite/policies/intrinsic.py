@@ -270,10 +270,10 @@ class Intrinsic:
 
 
 def _named_errors(cls: Any, method: str, call: Callable[[], Any]) -> Any:
-    """Returns ``call()``; a TypeError in it names the class, whose method it probably is a fault of.
+    """Calls ``call`` and returns its result.
 
     Raises:
-        ContractError: in place of the TypeError.
+        ContractError: in place of a TypeError. It names the class and the method, which is probably at fault.
     """
     try:
         return call()

@@ -72,8 +72,8 @@ class Optimizer:
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
-        bad_steps: of the run. The first bad step beyond their budget stops all that follow until
-            :meth:`first_bad_step` is called, so that the parameters are still those that it failed with.
+        bad_steps: of the run. After a bad step beyond their budget, no step changes the parameters until
+            :meth:`settle` is called. The parameters are then those of the failed step.
         gradients: computes gradients; autograd if None.
         ranges: ``(parameter, low, high)`` of parameters that are clamped after each step
             (``models.heads.parameter_ranges``).
@@ -107,7 +107,7 @@ class Optimizer:
         self.on_host = self._counts.device.type == "cpu"  # numbers can be read without waiting for a device
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
         self._chosen: dict[Loss, GradientFunction] | None = None  # within a phase
-        # Of the steps since first_bad_step(): 1 for each that was not taken, and their number.
+        # Of the steps since settle(): 1 for each that was not taken, and their number.
         self._flags: list[Number] = []
         self._not_taken: Number = 0.0
 
@@ -136,7 +136,7 @@ class Optimizer:
         """Takes one step down ``loss`` and returns its metrics and ``grad_norm``, the norm before clipping.
 
         If the loss or the norm is not finite, neither parameters nor Adam's moments change. No device is
-        waited for; :meth:`first_bad_step` reports it later.
+        waited for; :meth:`settle` reports it later.
 
         Args:
             loss: of a minibatch, pure.
@@ -149,20 +149,18 @@ class Optimizer:
 
     def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
         """Returns the clipped gradient of the sum of ``loss`` over the parts of a minibatch."""
-        function = self._function_of(loss)
+        chosen = self._chosen
+        if chosen is None:  # outside of a phase anything may have changed since the last step
+            self._lay_out()
+            chosen = {}
+        if loss not in chosen:
+            chosen[loss] = self.gradients.of(loss)
+        function = chosen[loss]
         if self.ranks.size == 1:
             return function(parts, self.clip)
         own = function(parts, NO_CLIP)
         samples = sum(part.size for part in parts)
         return averaged(own, self.parameters, samples, self.clip, self.ranks)
-
-    def _function_of(self, loss: Loss) -> GradientFunction:
-        if self._chosen is None:
-            self._lay_out()
-            return self.gradients.of(loss)
-        if loss not in self._chosen:
-            self._chosen[loss] = self.gradients.of(loss)
-        return self._chosen[loss]
 
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:
@@ -235,10 +233,11 @@ class Optimizer:
         own = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
         return *(list(compress(tensors, reached)) for tensors in of_all), own
 
-    def first_bad_step(self) -> int | None:
-        """Returns the number of the first step since the last call that exceeded the budget, or None.
+    def settle(self) -> int | None:
+        """Counts the bad steps since the last call, and forgets them. Waits for a device once.
 
-        Waits for a device once.
+        Returns:
+            the number of the step that exceeded the budget, or None.
         """
         flags, self._flags, self._not_taken = self._flags, [], 0.0
         bad = [step for step, flag in enumerate(flags if self.on_host else stacked(flags).tolist()) if flag]
@@ -294,7 +293,7 @@ class GradientSteps:
         Raises:
             NumericsError: if one of them was not finite, beyond the budget.
         """
-        bad = self.optimizer.first_bad_step()
+        bad = self.optimizer.settle()
         if bad is not None:
             loss, remake = self._unchecked[bad]
             step = len(self.history) - len(self._unchecked) + bad

@@ -34,7 +34,7 @@ from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
 from ding_lite.policies.base import checked_loss
 from ding_lite.policies.optimizer import Optimizer
-from ding_lite.policies.ppo import PPOPolicy
+from ding_lite.policies.ppo import ROLLOUTS_KEPT, PPOPolicy
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.trees import tree_leaves
@@ -145,10 +145,24 @@ class PPGPolicy(PPOPolicy):
     @classmethod
     def _planned_updates(cls, policy: Mapping[str, Any]) -> float:
         learn, n_sample = policy["learn"], policy["collect"]["n_sample"]
-        epochs = {learn["actor_epoch_per_collect"], learn["critic_epoch_per_collect"]}  # equal: one loop
         size = learn["aux_batch_size"] or learn["batch_size"]
-        steps = learn["update_per_collect"] or sum(epochs) * n_sample / learn["batch_size"]
+        epochs = learn["actor_epoch_per_collect"]
+        if not cls._has_one_loop(policy):
+            epochs += learn["critic_epoch_per_collect"]
+        steps = learn["update_per_collect"] or epochs * n_sample / learn["batch_size"]
         return float(steps + learn["aux_train_epoch"] * n_sample / size)
+
+    @staticmethod
+    def _has_one_loop(policy: Mapping[str, Any]) -> bool:
+        """Returns whether both losses have the same samples: one loop then takes steps down their sum."""
+        learn, kept = policy["learn"], policy["other"]["replay_buffer"]
+        same_epochs = learn["actor_epoch_per_collect"] == learn["critic_epoch_per_collect"]
+        default_size = ROLLOUTS_KEPT * policy["collect"]["n_sample"]
+        limits = [
+            {**buffer, "replay_buffer_size": buffer["replay_buffer_size"] or default_size}
+            for buffer in (kept["policy"], kept["value"])
+        ]
+        return bool(same_epochs and (policy["on_policy"] or limits[0] == limits[1]))
 
     def _get_batch_size(self) -> dict[str, int]:
         return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
@@ -156,12 +170,10 @@ class PPGPolicy(PPOPolicy):
     def _make_sources(self) -> dict[str, ReplaySource]:
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
-        limits = {
-            "policy": self._limits_of(actor, actor, kept.policy),
-            "value": self._limits_of(critic, critic, kept.value),
-        }
-        if limits["policy"] == limits["value"]:  # both would hold the same: one loop with the joint loss
-            return {"policy": ReplaySource(self, limits["policy"], self.permutation, "buffer")}
+        policy_limits = self._limits_of(actor, actor, kept.policy)
+        if self._has_one_loop(self.cfg):
+            return {"policy": ReplaySource(self, policy_limits, self.permutation, "buffer")}
+        limits = {"policy": policy_limits, "value": self._limits_of(critic, critic, kept.value)}
         return {
             name: ReplaySource(self, limit, self.permutation, f"{name}_buffer")
             for name, limit in limits.items()
@@ -184,7 +196,7 @@ class PPGPolicy(PPOPolicy):
         reached = {*policy, *value, *auxiliary}
         others = [p for p in model.parameters() if p.requires_grad and p not in reached]
         self.value_optimizer: Optimizer | None = None
-        if len(self.sources) == 1:
+        if self._has_one_loop(self.cfg):
             self.optimizer = self._make_optimizer([*self._reached_by(model.compute_actor_critic), *others])
         else:
             self.optimizer = self._make_optimizer([*policy, *others])
@@ -195,7 +207,7 @@ class PPGPolicy(PPOPolicy):
             optimizer = self._make_optimizer([*auxiliary, *others], size)
             kind = AuxiliaryPhase if self.memory is None else AuxiliarySequences
             self.auxiliary = kind(self, model, self.auxiliary_loss, optimizer, self.failure_of)
-            self._refuse_too_large_a_memory()
+            self._check_store_fits()
 
     def _check_auxiliary(self, model: PhasicActorCritic) -> None:
         """Refuses a model whose auxiliary value would teach the policy's encoder nothing."""
@@ -232,8 +244,8 @@ class PPGPolicy(PPOPolicy):
         gradients = torch.autograd.grad(total, parameters, allow_unused=True)
         return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
-    def _memory_bytes(self) -> int:
-        """Returns the size of a full auxiliary memory, with the old policy's parameters beside it."""
+    def _store_bytes(self) -> int:
+        """Returns the bytes of a full auxiliary store, including pi_old's distribution parameters."""
         obs = self.sample_obs()
         with torch.no_grad():
             logit = self.model.compute_actor(self.inputs(obs))
@@ -245,8 +257,8 @@ class PPGPolicy(PPOPolicy):
             sample_bytes += sum(x.numel() * x.element_size() for x in stored) // self.memory.grid.length
         return sample_bytes * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
 
-    def _refuse_too_large_a_memory(self) -> None:
-        needed, free = self._memory_bytes(), host_memory()
+    def _check_store_fits(self) -> None:
+        needed, free = self._store_bytes(), host_memory()
         if free is not None and needed > free:
             raise ConfigError(
                 f"policy.learn.aux_freq: the auxiliary memory of {self.cfg.learn.aux_freq} iterations of "
@@ -260,7 +272,7 @@ class PPGPolicy(PPOPolicy):
             iterations = self.cfg.learn.aux_freq
             samples = iterations * self.cfg.collect.n_sample
             about = "" if self.cfg.collect.n_episode is None else "about "
-            size = self._memory_bytes() / 2**20
+            size = self._store_bytes() / 2**20
             lines.append(
                 f"auxiliary phase: every {iterations} iterations; its memory of {about}{samples:,} samples "
                 f"takes {size:,.1f} MiB when full"

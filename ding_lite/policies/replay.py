@@ -88,7 +88,7 @@ class ReplaySource:
         """
         policy, learn = self.policy, self.cfg.learn
         buffer, data = self.buffer, self.buffer.data
-        stale = not buffer.is_fresh and bool((buffer.age > 0).any())
+        stale = buffer.has_stale
         extra = dict(self._proximal)
         proximal = extra.pop("log_prob")
         ratio = torch.exp(proximal - data.log_prob).masked_fill(~data.valid, 1.0) if stale else None
@@ -109,7 +109,7 @@ class ReplaySource:
             if ranks.any(not len(rows)):
                 break
             if stale or values_moved or training_set is not None:  # else credit is by the newest network
-                credit = self.renewed_credit(data, ratio)
+                credit = self.renew_credit(data, ratio)
             other_rows = not _are_equal(rows, rows_before)
             if other_rows:
                 samples, rows_before = self._samples(data, rows, extra), rows
@@ -158,15 +158,19 @@ class ReplaySource:
         old, new = (policy.distribution(flat["obs"], flat[name]) for name in ("old", "new"))
         return policy.ranks.mean(float(old.kl(new).mean()), len(rows))
 
-    def renewed_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
-        """Returns the three fields of credit by the newest network, as far as the config asks for it."""
+    def renew_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
+        """Returns value, advantage and target; rollouts that are not fresh keep them.
+
+        The newest network computes those that ``recompute_adv`` or ``nstep_return`` asks for; the others are
+        those of collection.
+        """
         if not (self.cfg.recompute_adv or self.cfg.nstep_return):
             return data
         credit = self.policy.credit(data, None if ratio is None else ratio.clamp(max=TRACE_BOUND))
         if not self.cfg.recompute_adv:
             credit |= {"value": data.value, "advantage": data.advantage}
         if ratio is not None:
-            for name, field in credit.items():  # kept, since the auxiliary phase uses the latest targets
+            for name, field in credit.items():  # the auxiliary phase reads the latest targets there
                 setattr(data, name, field)
         return credit
 

@@ -100,7 +100,7 @@ class ValueNorm(RunningMeanStd):
 
     Args:
         decay: weight of all earlier targets at an update; 0 keeps the newest targets only, 1 keeps all.
-        ranks: as above.
+        ranks: whose samples are merged at every update.
 
     Shapes:
         mean, var, std: ()
@@ -161,7 +161,7 @@ class RewardScale(RunningMeanStd):
     Args:
         gamma: discount per step.
         continuing: whether the return continues over ends and over rows that are not valid.
-        ranks: as above; every rank has the running returns of its own environments.
+        ranks: whose samples are merged at every update; each has the running returns of its environments.
 
     Attributes:
         running_return: G after the last row, in raw units; None before the first rollout.

@@ -318,7 +318,7 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     watch.watch(collector, "collect", "store")
     watch.watch(pipeline.learner, "train", "minibatches")
     for source in getattr(policy, "sources", {}).values():
-        watch.watch(source, "renewed_credit", "advantages")
+        watch.watch(source, "renew_credit", "advantages")
     if hasattr(policy, "_auxiliary_phase"):
         watch.watch(policy, "_auxiliary_phase", "auxiliary", whole=True, counts=False)
     if getattr(policy, "auxiliary", None) is not None:

@@ -463,7 +463,7 @@ def test_off_policy_targets_are_those_of_the_latest_recomputation(recompute, sep
         return recorded
 
     for source in policy.sources.values():
-        source.renewed_credit = recording(source.renewed_credit)
+        source.renew_credit = recording(source.renew_credit)
     targets, latest = [], []
     for iteration in range(3):
         rollout = collector.collect()

@@ -120,6 +120,6 @@ def test_all_optimisers_of_a_run_share_one_budget():
     for updater in updaters:
         total = sum(p.sum() for p in updater.parameters) * math.nan
         updater.step(lambda _, total=total: (total, {}), Batch())
-        found.append(updater.first_bad_step())
+        found.append(updater.settle())
     assert found == [None, None, 0]
     assert policy.state_dict()["bad_steps"] == {"count": 3}

@@ -120,7 +120,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is(on_host)
     before = copy.deepcopy(net)
     loss = torch.sqrt  # of 0: a slope without end
     optimizer.step(lambda batch: (loss((0 * net["a"].weight).sum()), {}), Batch(obs=torch.zeros(1, 3)))
-    assert optimizer.first_bad_step() == 0
+    assert optimizer.settle() == 0
     assert same(net, before)
     assert not optimizer.state_dict()["counts"].any()
 
@@ -135,7 +135,7 @@ def test_a_step_after_one_that_was_not_finite_is_taken_only_where_the_run_surviv
     assert same(net, before)
     optimizer.step(lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch)
     assert same(net, before) == (budget == 0)
-    assert optimizer.first_bad_step() == (0 if budget == 0 else None)
+    assert optimizer.settle() == (0 if budget == 0 else None)
     optimizer.step(lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch)
     assert not same(net, before), "the next pass begins anew"
 
@@ -152,7 +152,7 @@ def test_the_step_beyond_the_budget_is_the_one_reported_and_the_last_one_taken(o
         optimizer.step(lambda batch, k=share: (k * loss_of(net, batch.obs, "ab"), {}), batch)
         moved.append(not same(net, before))
     assert moved == [True, False, True, False, False, False, False]
-    assert optimizer.first_bad_step() == 3
+    assert optimizer.settle() == 3
     assert bad_steps.left == 0
 
 

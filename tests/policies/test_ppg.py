@@ -449,7 +449,7 @@ def test_a_memory_that_cannot_fit_is_refused_before_training(monkeypatch):
         monkeypatch.setattr("ding_lite.policies.ppg.host_memory", lambda: size)
 
     policy, _ = trainee("ppg")
-    needed = policy._memory_bytes()
+    needed = policy._store_bytes()
     free(needed)
     trainee("ppg")
     free(needed - 1)
@@ -488,14 +488,14 @@ def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path
     pipeline = SerialPipeline(config, folder=tmp_path / "run")
     (line,) = [line for line in pipeline.policy.describe() if line.startswith("auxiliary phase")]
     assert line.startswith("auxiliary phase: every 2 iterations; its memory of 80 samples takes ")
-    assert line.endswith(f" {pipeline.policy._memory_bytes() / 2**20:,.1f} MiB when full")
+    assert line.endswith(f" {pipeline.policy._store_bytes() / 2**20:,.1f} MiB when full")
     assert line in (tmp_path / "run" / "log.txt").read_text()
     pipeline.step()
     memory = pipeline.policy.auxiliary.stored
     logit = pipeline.policy.logits(memory.all()["obs"], lead=1)
     real = bytes_of(memory._fields) + bytes_of(logit) * memory.capacity / memory.size
-    assert pipeline.policy._memory_bytes() == pytest.approx(real, rel=0.2)
-    assert pipeline.policy._memory_bytes() != pytest.approx(bytes_of(logit), rel=0.2)
+    assert pipeline.policy._store_bytes() == pytest.approx(real, rel=0.2)
+    assert pipeline.policy._store_bytes() != pytest.approx(bytes_of(logit), rel=0.2)
     pipeline.close()
 
 

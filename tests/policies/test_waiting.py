@@ -39,7 +39,7 @@ class Watched(TorchDispatchMode):
             (torch.Tensor, "numpy", "numpy"),
             (torch.Tensor, "cpu", "cpu"),
             (Optimizer, "apply", "step"),
-            (Optimizer, "first_bad_step", "looked"),
+            (Optimizer, "settle", "looked"),
         ):
             monkeypatch.setattr(kind, name, self.noted(getattr(kind, name), note))
 
@@ -120,7 +120,7 @@ def test_a_loss_that_reads_a_number_is_seen(monkeypatch):
 def test_on_a_gpu_nothing_waits_for_it_between_the_steps(kind, options, monkeypatch):
     policy, collector = trainee(kind, device="cuda", **options)
     policy.learn_mode.forward(collector.collect())
-    apply, look, steps = Optimizer.apply, Optimizer.first_bad_step, []
+    apply, look, steps = Optimizer.apply, Optimizer.settle, []
 
     def first_or_later(self, gradient):
         torch.cuda.set_sync_debug_mode("error")
@@ -132,7 +132,7 @@ def test_on_a_gpu_nothing_waits_for_it_between_the_steps(kind, options, monkeypa
         return look(self)
 
     monkeypatch.setattr(Optimizer, "apply", first_or_later)
-    monkeypatch.setattr(Optimizer, "first_bad_step", after_the_last)
+    monkeypatch.setattr(Optimizer, "settle", after_the_last)
     try:
         policy.learn_mode.forward(collector.collect())
         torch.cuda.set_sync_debug_mode("error")

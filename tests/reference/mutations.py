@@ -43,7 +43,7 @@ FAULTS = (
     ),
     Fault(
         "a truncated step looks at the next episode",
-        "next_value[final.t, final.env] = self.values(final.obs, lead=1, **memory)",
+        "following[final.t, final.env] = self.values(final.obs, lead=1, **memory)",
         "pass",
     ),
     Fault(

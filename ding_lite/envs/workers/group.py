@@ -1,6 +1,6 @@
 """Groups of environments that step together: the requests to their workers, and the transition they return.
 
-A group is all rows of the vector, or every k-th row from one of the first k. A worker has a contiguous slice
+A group is all rows of the vector, or ``rows[first::k]`` with first < k. A worker has a contiguous slice
 of the vector, and thus some or none of the environments of each group. The arrays of a group's step have one
 row per environment of the group.
 

@@ -114,10 +114,10 @@ class WorkerEnvs(InProcessVectorEnv):
         """The row of the environment that is being called, or whose call raised."""
         return int(self._busy[0])
 
-    def _begin(self, i: int, episode: int) -> None:
+    def _reset_one(self, i: int, episode: int) -> None:
         self._busy[0] = self._first_row + i
         self._shared_episode[i], self._shared_step[i] = episode, 0
-        super()._begin(i, episode)
+        super()._reset_one(i, episode)
         self._shared_episode[i], self._shared_step[i] = self._episode[i], len(self._actions[i])
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
