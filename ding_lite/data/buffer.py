@@ -314,9 +314,9 @@ class AuxiliaryRollouts:
         """Number of valid samples."""
         return sum(int(rollout.valid.sum()) for rollout in self._rollouts)
 
-    def append(self, iteration: int, rollout: Rollout) -> None:
-        """Adds a copy of the rollout (T, B) of one iteration."""
-        fields = {name: map_tree(lambda leaf: leaf.cpu().clone(), rollout[name]) for name in self.FIELDS}
+    def append(self, iteration: int, fields: Mapping[str, Any]) -> None:
+        """Adds a copy of fields (T, B, ...) of the rollout of one iteration, at least those of ``FIELDS``."""
+        fields = map_tree(lambda leaf: leaf.cpu().clone(), to_dict(dict(fields)))
         self.starts[iteration] = sum(each.valid.shape[1] for each in self._rollouts)
         self._places[iteration] = len(self._rollouts)
         self._rollouts.append(as_rollout(fields))

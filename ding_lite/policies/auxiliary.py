@@ -17,15 +17,16 @@ from torch import Tensor
 
 from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
-from ding_lite.data.rollout import Rollout, flatten_rows
+from ding_lite.data.rollout import Rollout, as_rollout, flatten_rows
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
+from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.optimizer import Failure, Optimizer
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
-from ding_lite.trees import map_tree
+from ding_lite.trees import map_tree, to_dict
 
 MEASURED = 4096  # samples of the store, at most, that the KL and the heads are measured on
 
@@ -36,9 +37,10 @@ class AuxiliaryPhase:
     Args:
         policy: whose scales, distributions and config are used.
         model: of the policy.
-        loss: of a minibatch that :meth:`batch` makes; ``PPGPolicy.auxiliary_loss``.
+        loss: of a minibatch that :meth:`batch` makes.
         optimizer: of all parameters that the loss reaches; its moments outlive the phase.
         failure: makes the error for a step that is not finite.
+        fields: of the rollout that are stored: obs, value_target, and those that only the loss reads.
     """
 
     def __init__(
@@ -48,12 +50,14 @@ class AuxiliaryPhase:
         loss: Loss,
         optimizer: Optimizer,
         failure: Failure,
+        fields: Sequence[str],
     ) -> None:
         self.policy = policy
         self.model = model
         self.loss = loss
         self.optimizer = optimizer
         self.failure = failure
+        self.fields = fields
         self.learn = policy.cfg.learn
         self.order = policy.own_generator("auxiliary")
         self.stored: Any = self._new_store()
@@ -64,11 +68,20 @@ class AuxiliaryPhase:
     def remember(self, rollout: Rollout, iteration: int) -> None:
         """Stores the valid samples of this iteration's rollout (T, B) on the host, with raw observations."""
         rows = rollout.valid.flatten().nonzero().squeeze(-1)
-        flat = flatten_rows({"obs": rollout.obs, "value_target": rollout.value_target}, rows)
+        flat = flatten_rows(self._stored_fields(rollout), rows)
         whole = self.policy.cfg.collect.n_episode is not None  # later rollouts may be longer
         planned = self.learn.aux_freq * (len(rows) if whole else rollout.valid.numel())
         self.stored.reserve(max(planned, self.stored.size + len(rows)))
         self.stored.append(iteration, map_tree(Tensor.cpu, flat))
+
+    def _stored_fields(self, rollout: Rollout) -> dict[str, Any]:
+        missing = [name for name in self.fields if name not in rollout.keys()]  # noqa: SIM118 - a treetensor
+        if missing:
+            raise ContractError(
+                f"{type(self.policy).__name__}.auxiliary_fields: a rollout has no {missing[0]!r}; it has "
+                f"{', '.join(sorted(rollout.keys()))}"
+            )
+        return {name: rollout[name] for name in self.fields}
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:
         """Replaces the targets of stored rollouts by those of the rollouts that a buffer still has."""
@@ -137,14 +150,23 @@ class AuxiliaryPhase:
             old_logit: the parameters of pi_old on all stored samples.
             share: of these samples in their minibatch.
         """
-        policy = self.policy
-        sample, place = self.stored.read(index, policy.device), index.to(policy.device)
-        return Batch(
-            obs=policy.inputs(sample["obs"]),
-            old_logit=map_tree(lambda leaf: leaf[place], old_logit),
-            value_target=policy.normalized_values(sample["value_target"]),
-            share=torch.full((), share, device=policy.device),
-        )
+        samples = self.stored.read(index, self.policy.device)
+        samples["obs"] = self.policy.inputs(samples["obs"])
+        return self._batch(samples, index, old_logit, share)
+
+    def _batch(self, samples: dict[str, Any], index: Tensor, old_logit: Any, share: float) -> Batch:
+        """Returns samples (N, ...) with the model's inputs; ``index`` are their rows in ``old_logit``."""
+        device = self.policy.device
+        rows = index.to(device)
+        trees = {name: as_rollout(x) for name, x in samples.items() if isinstance(x, dict) and name != "obs"}
+        fields = {
+            **samples,
+            **trees,
+            "old_logit": map_tree(lambda leaf: leaf[rows], old_logit),
+            "value_target": self.policy.normalized_values(samples["value_target"]),
+            "share": torch.full((), share, device=device),
+        }
+        return Batch(**fields)
 
     @torch.no_grad()
     def _measure(self, index: Tensor, old_logit: Any) -> Tensor:
@@ -205,7 +227,8 @@ class AuxiliarySequences(AuxiliaryPhase):
         return AuxiliaryRollouts(self.policy.memory.grid)
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
-        self.stored.append(iteration, rollout)
+        kept = {name: rollout[name] for name in AuxiliaryRollouts.FIELDS}
+        self.stored.append(iteration, self._stored_fields(rollout) | kept)
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:
         if buffer.data is not None:
@@ -247,14 +270,10 @@ class AuxiliarySequences(AuxiliaryPhase):
         """
         policy, data, packed = self.policy, self.stored.data, self._table.packed(index)
         assert policy.memory is not None
-        target = data.value_target.flatten()[packed.rows].to(policy.device)
-        rows = packed.rows.to(policy.device)
-        return Batch(
-            obs=policy.memory.packed_inputs(packed, data),
-            old_logit=map_tree(lambda leaf: leaf[rows], old_logit),
-            value_target=policy.normalized_values(target),
-            share=torch.full((), share, device=policy.device),
-        )
+        others = {name: data[name] for name in self.fields if name != "obs"}
+        samples = map_tree(lambda leaf: leaf.flatten(0, 1)[packed.rows].to(policy.device), to_dict(others))
+        samples["obs"] = policy.memory.packed_inputs(packed, data)
+        return self._batch(samples, packed.rows, old_logit, share)
 
     @torch.no_grad()
     def _measure(self, index: Tensor, old_logit: Any) -> Tensor:

@@ -416,7 +416,7 @@ def checked_loss(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[
             f"{type(policy).__name__}.{method} must return (loss, dict of metrics), got {_kind(returned)}"
         )
     loss, metrics = returned
-    wrong = [name for name, value in metrics.items() if isinstance(value, Tensor) and value.dim()]
+    wrong = [name for name, value in metrics.items() if not isinstance(value, Tensor) or value.dim()]
     if not isinstance(loss, Tensor) or loss.dim() or wrong:
         what = "loss" if not wrong else f"metric {wrong[0]!r}"
         got = _kind(metrics[wrong[0]] if wrong else loss)

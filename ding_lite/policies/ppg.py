@@ -53,7 +53,16 @@ def _buffer() -> dict[str, Any]:
 
 @POLICY_REGISTRY.register("ppg")
 class PPGPolicy(PPOPolicy):
-    """PPG on fresh rollouts, or off-policy, for every action space."""
+    """PPG on fresh rollouts, or off-policy, for every action space.
+
+    A custom policy may also override :meth:`auxiliary_loss`, such as for a further head of its model.
+
+    Attributes:
+        auxiliary_fields: names of further fields of the rollout that ``auxiliary_loss`` reads, such as
+            ``("reward",)``. The auxiliary memory keeps them.
+    """
+
+    auxiliary_fields: tuple[str, ...] = ()
 
     config: dict[str, Any] = dict(
         priority=Key(False, fixed_because="PPG draws all samples with equal probability"),
@@ -206,7 +215,8 @@ class PPGPolicy(PPOPolicy):
             size = self.cfg.learn.aux_batch_size
             optimizer = self._make_optimizer([*auxiliary, *others], size)
             kind = AuxiliaryPhase if self.memory is None else AuxiliarySequences
-            self.auxiliary = kind(self, model, self.auxiliary_loss, optimizer, self.failure_of)
+            fields = ("obs", "value_target", *self.auxiliary_fields)
+            self.auxiliary = kind(self, model, self.shared_auxiliary_loss, optimizer, self.failure_of, fields)
             self._check_store_fits()
 
     def _check_auxiliary(self, model: PhasicActorCritic) -> None:
@@ -292,13 +302,13 @@ class PPGPolicy(PPOPolicy):
         if self.value_optimizer is not None:
             steps = [(self.optimizer, self.actor_loss), (self.value_optimizer, self.critic_loss)]
         if self.auxiliary is not None:
-            steps.append((self.auxiliary.optimizer, self.auxiliary_loss))
+            steps.append((self.auxiliary.optimizer, self.shared_auxiliary_loss))
         return steps
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, on the model's fresh distribution."""
         dist = self.distribution(batch.obs, self.model.compute_actor(batch.obs))
-        return checked_loss(self.policy_loss(batch.with_outputs(dist=dist)), self, "policy_loss")
+        return self._checked_policy_loss(batch.with_outputs(dist=dist))
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).
@@ -306,8 +316,8 @@ class PPGPolicy(PPOPolicy):
             L = L_aux + beta_clone KL(pi_old || pi) + aux_value_weight L_V
             L_aux = 0.5 mean((V_aux - R)^2),   L_V = 0.5 mean((V - R)^2)
 
-        If a minibatch goes through the network in parts, the loss is multiplied by ``batch.share``. Nothing
-        is clipped.
+        Nothing is clipped. A subclass may add terms; its batches also have the ``auxiliary_fields`` of the
+        rollout.
 
         Shapes:
             obs: (N, ...), normalised; old_logit: of pi_old; value_target: (N,), in units of the values
@@ -322,7 +332,14 @@ class PPGPolicy(PPOPolicy):
         }
         weights = (1.0, learn.aux_bc_weight, learn.aux_value_weight)
         total = sum(weight * term for weight, term in zip(weights, terms.values(), strict=True))
-        return batch.share * total, {name: batch.share * term for name, term in terms.items()}
+        return total, terms
+
+    def shared_auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the part of a minibatch's auxiliary loss that its samples in ``batch`` have."""
+        # Losses that were written for earlier versions multiply their terms by the share themselves.
+        whole = batch.with_outputs(share=torch.ones_like(batch.share))
+        loss, terms = checked_loss(self.auxiliary_loss(whole), self, "auxiliary_loss")
+        return batch.share * loss, {name: batch.share * term for name, term in terms.items()}
 
     def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
         metrics = {

@@ -368,10 +368,6 @@ class PPOPolicy(ActorCriticPolicy):
             beta = self.cfg.learn.kl_penalty if self.kl_penalty is None else self.kl_penalty.value
             policy_loss = beta * losses.weighted_mean(kl, batch.value_weight) - gain
             metrics["kl"] = kl.mean()
-        if self.cfg.learn.kl_beta:
-            reference_kl = self._reference_kl(batch).mean()
-            policy_loss = policy_loss + self.cfg.learn.kl_beta * reference_kl
-            metrics["reference_kl"] = reference_kl
         entropy = batch.dist.entropy().mean()
         return policy_loss - self.entropy_weight * entropy, metrics | {
             "policy_loss": policy_loss,
@@ -379,6 +375,14 @@ class PPOPolicy(ActorCriticPolicy):
             "approx_kl": losses.approx_kl(log_ratio),
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
+
+    def _checked_policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the policy loss, a subclass's too, with the penalty for leaving the reference policy."""
+        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
+        if not self.cfg.learn.kl_beta:
+            return loss, metrics
+        reference_kl = self._reference_kl(batch).mean()
+        return loss + self.cfg.learn.kl_beta * reference_kl, {**metrics, "reference_kl": reference_kl}
 
     def _reference_kl(self, batch: Batch) -> Tensor:
         """Returns KL(pi || pi_ref) (N,), or an estimate of it."""
@@ -405,7 +409,7 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
+        policy_loss, policy_metrics = self._checked_policy_loss(batch)
         value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss")
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}

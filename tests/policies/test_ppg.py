@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from statistics import fmean
 
 import pytest
@@ -745,7 +746,7 @@ class SignPPG(PPGPolicy):
         sign = torch.nn.functional.binary_cross_entropy_with_logits(
             self.model.compute_sign(batch.obs), target
         )
-        return loss + batch.share * sign, {**metrics, "sign_loss": batch.share * sign}
+        return loss + sign, {**metrics, "sign_loss": sign}
 
 
 @pytest.mark.parametrize("critic", [1, 2])
@@ -756,6 +757,85 @@ def test_a_head_that_only_a_custom_auxiliary_loss_reads_is_trained(critic):
     before = policy.model.sign_head.weight.detach().clone()
     policy.learn_mode.forward(collector.collect())
     assert not torch.equal(policy.model.sign_head.weight, before)
+
+
+def test_a_term_of_ones_own_does_not_depend_on_the_parts_of_a_minibatch():
+    found = []
+    for parts in (1, 3):
+        learn = dict(aux_freq=1, aux_grad_accum=parts, aux_train_epoch=2)
+        policy, collector = trainee("ppg", cls=SignPPG, model=dict(type=TwoHeads), learn=learn)
+        metrics = policy.learn_mode.forward(collector.collect())
+        found.append((metrics["sign_loss"], policy.model.sign_head.weight.detach().clone()))
+    (whole, weight), (in_parts, weight_of_parts) = found
+    assert in_parts == pytest.approx(whole, rel=1e-5)
+    torch.testing.assert_close(weight_of_parts, weight, rtol=1e-4, atol=1e-6)
+
+
+class ReadsRollout(PPGPolicy):
+    auxiliary_fields = ("value", "advantage", "reward")
+
+    def auxiliary_loss(self, batch):
+        self.read = batch
+        return super().auxiliary_loss(batch)
+
+
+@pytest.mark.parametrize("rnn", [None, "gru"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_an_auxiliary_loss_reads_the_fields_that_it_asks_for(rnn, parts):
+    learn = dict(aux_freq=2, aux_grad_accum=parts, value_norm=False, allow_raw_values=True)
+    policy, collector = trainee("ppg", cls=ReadsRollout, model=dict(rnn=rnn), learn=learn)
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    batch = policy.read
+    assert batch.reward.shape == batch.value_target.shape
+    torch.testing.assert_close(batch.value + batch.advantage, batch.value_target)
+    shifted = batch.value.roll(1) + batch.advantage  # the control: rows that do not belong together
+    assert not torch.allclose(shifted, batch.value_target)
+
+
+@pytest.mark.parametrize("rnn", [None, "gru"])
+def test_fields_of_the_auxiliary_memory_resume_exactly(rnn):
+    def made():
+        return trainee("ppg", cls=ReadsRollout, model=dict(rnn=rnn), learn=dict(aux_freq=2))
+
+    policy, collector = made()
+    policy.learn_mode.forward(collector.collect())
+    rollout = collector.collect()
+    other, _ = made()
+    other.load_state_dict(policy.state_dict())
+    for each in (policy, other):
+        each.learn_mode.forward(rollout)
+    assert digest(policy.state_dict()) == digest(other.state_dict())
+    assert torch.equal(policy.read.reward, other.read.reward)
+
+
+def test_a_field_that_a_rollout_lacks_is_named():
+    class Misspelt(PPGPolicy):
+        auxiliary_fields = ("rewards",)
+
+    policy, collector = trainee("ppg", cls=Misspelt)
+    with pytest.raises(ContractError, match=r"Misspelt.auxiliary_fields.*no 'rewards'.* reward,"):
+        policy.learn_mode.forward(collector.collect())
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        (torch.ones(3), "must return (loss, dict of metrics), got a tensor of the shape (3,)"),
+        ((torch.ones(3), {}), "0-d tensor as its loss, got a tensor of the shape (3,)"),
+        ((torch.ones(()), {"text": "big"}), "0-d tensor as its metric 'text', got a str"),
+        ((torch.ones(()), {"wide": torch.ones(2)}), "metric 'wide', got a tensor of the shape (2,)"),
+    ],
+)
+def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what):
+    class Wrong(PPGPolicy):
+        def auxiliary_loss(self, batch):
+            return returned
+
+    policy, collector = trainee("ppg", cls=Wrong, learn=dict(aux_freq=1))
+    with pytest.raises(ContractError, match=re.escape(what)) as caught:
+        policy.learn_mode.forward(collector.collect())
+    assert "Wrong.auxiliary_loss" in str(caught.value)
 
 
 def test_batch_size_is_told_of_every_buffer():

@@ -5,7 +5,7 @@ import torch
 from small_worlds import CountingEnv, SeededBox, SeededEnv
 from worlds import digest, trainee
 
-from ding_lite import SerialPipeline
+from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
 from ding_lite.data.memories import begin_episodes
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
@@ -14,8 +14,9 @@ from ding_lite.rl.losses import kl_estimate
 PENALTY = dict(kl_beta=0.5, pretrained_model_path="a run")
 
 
-def with_reference(kind="ppo", world=SeededEnv, kl_type="exact", seed=0, **learn):
-    policy, collector = trainee(kind, world, seed=seed, learn={**PENALTY, "kl_type": kl_type, **learn})
+def with_reference(kind="ppo", world=SeededEnv, kl_type="exact", seed=0, cls=None, **learn):
+    learn = {**PENALTY, "kl_type": kl_type, **learn}
+    policy, collector = trainee(kind, world, seed=seed, cls=cls, learn=learn)
     reference, _ = trainee("ppo", world, seed=seed + 1)
     with torch.no_grad():
         for parameter in reference.model.actor_head.parameters():
@@ -33,9 +34,8 @@ def test_the_penalty_is_the_kl_to_the_reference(kind, world):
     policy.sources["policy"].push(rollout)
     for batch in next(policy.sources["policy"].passes(policy.clip_ratio)):
         dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
-        batch = batch.with_outputs(dist=dist)
-        loss, metrics = policy.policy_loss(batch)
-        without, _ = plain.policy_loss(batch)
+        loss, metrics = policy.loss(batch)
+        without, _ = plain.loss(batch)
         other = reference.distribution(batch.obs, reference.model.compute_actor(batch.obs))
         if world is SeededEnv:
             p = dist.log_probs.exp()
@@ -46,6 +46,34 @@ def test_the_penalty_is_the_kl_to_the_reference(kind, world):
         torch.testing.assert_close((loss - without).float(), 0.5 * kl, atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(metrics["reference_kl"], kl, atol=1e-5, rtol=1e-4)
         assert float(kl.detach()) > 0.05
+
+
+class OwnLoss(PPOPolicy):
+    def policy_loss(self, batch):
+        log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
+        return -(log_ratio * batch.advantage).mean(), {}
+
+
+class OwnPhasicLoss(OwnLoss, PPGPolicy):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls", "loss", "epochs"),
+    [
+        ("ppo", OwnLoss, "loss", {}),
+        ("ppg", OwnPhasicLoss, "loss", {}),
+        ("ppg", OwnPhasicLoss, "actor_loss", dict(critic_epoch_per_collect=2)),
+    ],
+)
+def test_the_penalty_is_added_to_a_policy_loss_of_ones_own(kind, cls, loss, epochs):
+    policy, collector, _ = with_reference(kind, cls=cls, **epochs)
+    plain, _ = trainee(kind, cls=cls, learn=epochs)
+    batch = next(policy.minibatches(collector.collect()))
+    total, metrics = getattr(policy, loss)(batch)
+    without, _ = getattr(plain, loss)(batch)
+    assert metrics["reference_kl"] > 0.05
+    torch.testing.assert_close(total - without, 0.5 * metrics["reference_kl"])
 
 
 def test_estimates_have_the_mean_and_the_gradient_that_are_stated():
