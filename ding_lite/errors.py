@@ -10,7 +10,7 @@
   x NumericsError          4   a loss or a gradient that is not finite
   x CheckpointError        5   a file that is not a checkpoint, or belongs to another run
   x RankError              1   another process of a data-parallel run has ended
-  x HookError              2   a hook of the user that raised an error
+  x HookError              2   a hook of the user that raised an error, or left what cannot be saved
   x ContractError          2   a registered policy or model that breaks its base class's contract
 """
 
@@ -28,10 +28,11 @@ from typing import Any
 # SystemExit is one of them, because sys.exit in that code would end a run without a message.
 # KeyboardInterrupt is not: it comes from the user, except where :func:`is_ctrl_c` says that it does not.
 FOREIGN = (Exception, SystemExit)
+OWN_PREFIX = os.path.dirname(__file__) + os.sep
 # Frames whose file name begins with one of these are not code of the user.
 LIBRARY_PREFIXES = (
     "<",  # frozen modules, and code without a file
-    os.path.dirname(__file__) + os.sep,
+    OWN_PREFIX,
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
 )
 
@@ -61,7 +62,7 @@ class ContractError(DingLiteError, TypeError):
 
 
 class HookError(DingLiteError, RuntimeError):
-    """Raised when a hook of the user raises an error; the message names the hook."""
+    """Raised when a hook of the user fails, or leaves what cannot be saved; the message names the hook."""
 
     exit_code = 2
 
@@ -158,6 +159,22 @@ def error_text(error: BaseException) -> str:
     message = f"{name}: {message}" if message else name
     place = _last_user_line(error.__traceback__)
     return f"{message} (at {place})" if place else message
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Returns whether an exception was raised by the user's code, or by another library that it called.
+
+    Then no frame of ding_lite is further in than the innermost frame of the user's code.
+    """
+    traceback, of_user = error.__traceback__, False
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if not file.startswith(LIBRARY_PREFIXES):
+            of_user = True
+        elif file.startswith(OWN_PREFIX):
+            of_user = False
+        traceback = traceback.tb_next
+    return of_user
 
 
 def _last_user_line(traceback: TracebackType | None) -> str:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import keyword
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from ding_lite import cli
+from ding_lite.cli.program import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ding_lite"
@@ -115,9 +120,21 @@ def test_top_of_the_library_is_small():
     assert len(names) <= MAX_TOP_ENTRIES
 
 
+def advice(module: str, name: str) -> str:
+    """Returns what to do about a wrong import."""
+    if name == "ding_lite":
+        return f"{module} imports from ding_lite itself: name the module that defines it (ding_lite.run.load)"
+    return f"{module} imports {name}, which is not in a lower layer (LAYERS): move one of them, or the code"
+
+
 def test_imports_go_down_the_layers():
     wrong = {module_name(path): wrong_imports(module_name(path), imports_of(path)) for path in LIBRARY}
-    assert {module: found for module, found in wrong.items() if found} == {}
+    assert [advice(module, name) for module, names in wrong.items() for name in sorted(names)] == []
+
+
+def test_advice_about_a_wrong_import_names_the_way_out():
+    assert "cli.norms imports from ding_lite itself: name the module" in advice("cli.norms", "ding_lite")
+    assert "not in a lower layer" in advice("ding_lite.rl.losses", "ding_lite.run.pipeline")
 
 
 def test_modules_do_not_import_each_other_in_a_circle():
@@ -158,6 +175,41 @@ def test_import_that_goes_down_or_outside_is_let_through():
 
 def test_circle_is_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == {"a", "b", "c"}
+
+
+# ------------------------------------------------------------------ commands
+
+PARTS = {"SUMMARY", "DESCRIPTION", "EXAMPLES", "add_arguments", "run"}
+
+
+def command_fault(command: str, folder: Path = PACKAGE / "cli") -> str:
+    """Returns what the file of a command lacks, or ""; without importing it, since the parser would fail."""
+    stem = command.replace("-", "_")
+    file = folder / f"{stem}{'_' if keyword.iskeyword(stem) else ''}.py"
+    if not file.exists():
+        return f"COMMANDS of cli/program.py has {command!r}, and there is no cli/{file.name}: write it"
+    body = ast.parse(file.read_text()).body
+    assigned = {ast.unparse(name) for node in body if isinstance(node, ast.Assign) for name in node.targets}
+    missing = PARTS - assigned - {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    return f"cli/{file.name} lacks {', '.join(sorted(missing))}; see cli/__init__.py" if missing else ""
+
+
+def test_every_command_has_a_complete_file():
+    assert [fault for command in COMMANDS if (fault := command_fault(command))] == []
+
+
+def test_command_without_its_file_or_a_part_of_it_is_found(tmp_path):
+    (tmp_path / "my_norms.py").write_text("SUMMARY = EXAMPLES = ''\ndef add_arguments(parser): pass")
+    lacks = "cli/my_norms.py lacks DESCRIPTION, run; see cli/__init__.py"
+    assert command_fault("my-norms", tmp_path) == lacks
+    assert "has 'import', and there is no cli/import_.py: write it" in command_fault("import", tmp_path)
+
+
+def test_example_command_in_the_docstring_is_complete_and_its_example_has_the_form_of_all(tmp_path):
+    shown = textwrap.dedent(cli.__doc__.partition("and::\n")[2].partition("\n2. ")[0])
+    (tmp_path / "my_command.py").write_text(shown)
+    assert command_fault("my-command", tmp_path) == ""
+    assert r'EXAMPLES = "examples:\n  ding-lite my-command ' in shown
 
 
 # ------------------------------------------------------------------ size

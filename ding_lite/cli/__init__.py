@@ -1,4 +1,4 @@
-"""The command line: ``ding-lite COMMAND ...``, also ``python -m ding_lite COMMAND ...``.
+r"""The command line: ``ding-lite COMMAND ...``, also ``python -m ding_lite COMMAND ...``.
 
 ``program`` builds the parser and runs commands. Each command is one file of this folder, with its options
 and its function ``run``. ``common`` has what several commands share: the options that name a config, and
@@ -14,7 +14,7 @@ To add the command ``ding-lite my-command``:
 
        SUMMARY = "print a greeting"        # its line in `ding-lite --help`
        DESCRIPTION = "Prints a greeting."  # the top of `ding-lite my-command --help`
-       EXAMPLES = "example: ding-lite my-command --name Ada"  # the end of it
+       EXAMPLES = "examples:\n  ding-lite my-command --name Ada"  # the end of it
 
        def add_arguments(parser: argparse.ArgumentParser) -> None:
            parser.add_argument("--name", default="you", help="whom to greet (default: you)")
@@ -27,8 +27,10 @@ To add the command ``ding-lite my-command``:
 
 All command files are imported to build the parser, which must take milliseconds. So a command file imports
 the standard library, ``ding_lite.errors`` and ``ding_lite.cli`` at its top, and the rest of the library,
-which may load NumPy, gymnasium and torch, inside its functions. ``PRELOAD = ("ding_lite.run.pipeline",)`` in
-the file is optional: these modules are imported before ``run``, without garbage collection, which is faster.
+which may load NumPy, gymnasium and torch, inside its functions. It imports each name from the module that
+defines it: ``from ding_lite.run.load import load_policy``, not ``from ding_lite import load_policy``, since
+``ding_lite`` itself is for scripts of users. ``PRELOAD = ("ding_lite.run.pipeline",)`` in the file is
+optional: these modules are imported before ``run``, without garbage collection, which is faster.
 
 ``run`` reports a fault of the user by raising a :class:`ding_lite.errors.DingLiteError`; the program prints
 its message and exits with its code. ``args`` also has ``modules``, the names of the modules that

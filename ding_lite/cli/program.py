@@ -22,13 +22,14 @@ from ding_lite.cli.process import (
     shorten_openmp_waiting,
 )
 from ding_lite.cli.signals import Signals
-from ding_lite.errors import ConfigError, DingLiteError
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is_of_user
 
 # In the order of the help; each is the module of its name in this folder.
 COMMANDS = (
     *("train", "sweep", "eval", "play", "runs", "plot", "compare", "config", "list", "new"),
     *("check-env", "profile", "import", "export"),
 )
+USER_CODE = 2  # exit code for an exception of the user's own classes
 
 DESCRIPTION = """\
 Trains agents with PPO and PPG, evaluates them, and draws learning curves.
@@ -66,7 +67,7 @@ runs:
 exit codes:
   0  success                          4  a loss or gradient that is not finite
   2  a fault in arguments, config     5  a fault in a checkpoint
-     or a hook
+     or your own classes
   3  a fault in an environment        130, 143  ended by Ctrl-C, by SIGTERM
 """
 
@@ -217,7 +218,7 @@ def _run_and_flush(args: argparse.Namespace, owns_process: bool) -> int:
 
 
 def _run(args: argparse.Namespace, owns_process: bool) -> int:
-    """Runs the command; prints a DingLiteError and returns its exit code."""
+    """Runs the command; prints an error of ding_lite or of the user's code, and returns its exit code."""
     command = command_module(args.command)
     try:
         with no_garbage_collection() if owns_process else contextlib.nullcontext():
@@ -225,13 +226,15 @@ def _run(args: argparse.Namespace, owns_process: bool) -> int:
                 importlib.import_module(module)
         args.modules = [_import(name) for name in getattr(args, "imports", [])]
         return int(command.run(args))
-    except DingLiteError as error:
+    except FOREIGN as error:
+        if not (isinstance(error, DingLiteError) or is_of_user(error)):
+            raise
         if args.debug:
             import traceback
 
             traceback.print_exc()
-        print(f"ding-lite {args.command}: error: {error}", file=sys.stderr)
-        return error.exit_code
+        print(f"ding-lite {args.command}: error: {error_text(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, DingLiteError) else USER_CODE
 
 
 def _import(name: str) -> str:
@@ -253,4 +256,6 @@ def _import(name: str) -> str:
                 f"--import {name}: there is no such module (looked in {sys.path[0]})"
             ) from error
         raise
+    except SyntaxError as error:  # its traceback has no line of the file
+        raise ConfigError(f"--import {name}: {error_text(error)}") from error
     return module

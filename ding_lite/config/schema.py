@@ -87,6 +87,29 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
     return schema
 
 
+def argument_faults(factory: Callable[..., Any], arguments: Mapping[str, Any], given: int = 1) -> list[str]:
+    """Returns why ``factory`` does not accept the keyword arguments, one message each.
+
+    Args:
+        factory: a class or function.
+        arguments: from a config.
+        given: number of the first arguments, which the library passes.
+    """
+    schema = arguments_of(factory, given)
+    faults = [] if schema is None else check(arguments, schema)[1]
+    known = {name: value for name, value in arguments.items() if schema is None or name in schema}
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # a built-in callable without a signature
+        return faults
+    try:
+        signature.bind(*[None] * given, **known)
+    except TypeError as error:
+        faults = [str(error), *faults]
+    takes = ", ".join(list(signature.parameters)[given:]) or "no arguments"
+    return [*faults, f"it takes {takes}"] if faults else []
+
+
 def _overlay(base: Schema, config: Mapping[str, Any]) -> Schema:
     """Returns the schema ``base`` with the keys and defaults of ``config`` added or replaced."""
     merged = dict(base)

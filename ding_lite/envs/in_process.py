@@ -16,7 +16,16 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE, bad_reward, bad_row, is_finite
-from ding_lite.envs.recorder import as_bool, as_float, find_recorder, refuse, reset_fault
+from ding_lite.envs.recorder import (
+    Fault,
+    as_bool,
+    as_float,
+    find_recorder,
+    refuse,
+    reset_fault,
+    step_fault,
+    unpacking_fault,
+)
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.transition import Episode, Transition
 from ding_lite.envs.vector import ALL, NO_ENVS, Status, VectorEnv
@@ -167,7 +176,7 @@ class InProcessVectorEnv(VectorEnv):
         self._episode[i], self._actions[i] = episode, []
         try:
             result = self.envs[i].reset(seed=self._episode_seed(i))
-            refuse(reset_fault(result))  # the recorder has checked the environment, but not the wrappers
+            self._refuse(i, reset_fault(result))
             self._buffer.write(i, result[0])
             self._check_row(i)
         except (*FOREIGN, KeyboardInterrupt) as error:
@@ -265,7 +274,10 @@ class InProcessVectorEnv(VectorEnv):
         self._actions[i].append(_copied(action))
         self._recorders[i].decisions += 1
         try:
-            obs, reward, terminated, truncated, _ = self.envs[i].step(action)
+            result = self.envs[i].step(action)
+            if type(result) is not tuple or len(result) != 5:  # fast common case
+                self._refuse(i, step_fault(result))
+            obs, reward, terminated, truncated, _ = result
             self._buffer.write(i, obs)
             number = as_float(reward)
             if fault := bad_reward(number):
@@ -277,6 +289,10 @@ class InProcessVectorEnv(VectorEnv):
                 raise
             raise self._located(i, error) from error
 
+    def _refuse(self, i: int, fault: Fault | None) -> None:
+        """Refuses a fault of the outermost wrapper: the recorder has checked the environment itself."""
+        refuse(fault, f"wrapper {type(self.envs[i]).__name__}: ")
+
     def _check_row(self, i: int) -> None:
         """Refuses an observation that is not finite, unless the caller checks observations."""
         if self.on_bad_value != RAISE and (fault := bad_row(self._buffer.tree, i)):
@@ -284,7 +300,7 @@ class InProcessVectorEnv(VectorEnv):
 
     def _located(self, i: int, error: BaseException) -> DingLiteError:
         """Returns an error that says in which environment, episode and step ``error`` was raised."""
-        message = error_text(error)
+        message = unpacking_fault(error) or error_text(error)
         if not self._actions[i]:
             where = f"{self.describe(i)}, action 'none, at reset'"
         else:

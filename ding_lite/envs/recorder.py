@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from traceback import walk_tb
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.errors import EnvContractError, error_text
+from ding_lite.errors import LIBRARY_PREFIXES, EnvContractError, error_text
 
 OLD_API = (
     "This is the old gym API. Let reset(self, *, seed=None, options=None) return (obs, info), and step "
@@ -81,10 +82,10 @@ class EpisodeRecorder(gym.Wrapper):
         return result
 
 
-def refuse(fault: Fault | None) -> None:
-    """Raises an EnvContractError if there is a fault."""
+def refuse(fault: Fault | None, where: str = "") -> None:
+    """Raises an EnvContractError if there is a fault; ``where`` begins its message."""
     if fault:
-        raise EnvContractError(". ".join(fault))
+        raise EnvContractError(where + ". ".join(fault))
 
 
 def check_spaces(env: Any, prefix: str = "") -> None:
@@ -113,6 +114,19 @@ def signature_fault(error: TypeError) -> Fault | None:
     if "reset() got an unexpected keyword argument" not in message:
         return None
     return f"reset does not take the arguments that gymnasium passes: {message}", OLD_API
+
+
+def unpacking_fault(error: BaseException) -> str:
+    """Returns which wrapper gave a wrapper of a library another number of values than it unpacks, or ""."""
+    if type(error) is not ValueError or "values to unpack" not in str(error):
+        return ""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    outer, call = frame.f_locals.get("self"), frame.f_code.co_name
+    is_library = frame.f_code.co_filename.startswith(LIBRARY_PREFIXES)  # else the message has the line
+    if not (is_library and isinstance(outer, gym.Wrapper) and call in ("reset", "step")):
+        return ""
+    inner, around = type(outer.env).__name__, type(outer).__name__
+    return f"{call} of {inner}, which {around} wraps, returned too many or too few values. {OLD_API}"
 
 
 def reset_fault(result: Any) -> Fault | None:

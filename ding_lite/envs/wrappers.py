@@ -34,8 +34,9 @@ from gymnasium.wrappers import (
 )
 
 from ding_lite.config.registry import WRAPPER_REGISTRY, as_choice
+from ding_lite.config.schema import argument_faults
 from ding_lite.envs.faulty import FaultyEnv
-from ding_lite.errors import ConfigError
+from ding_lite.errors import ConfigError, EnvContractError
 
 WRAPPER_REGISTRY.register("max_and_skip")(MaxAndSkipObservation)
 WRAPPER_REGISTRY.register("faulty")(FaultyEnv)
@@ -46,23 +47,41 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
 
     Raises:
         ConfigError: if the item does not name a wrapper, or the wrapper does not accept its arguments.
+        EnvContractError: if the wrapper returns something else.
         RegistryError: if no wrapper is registered under this name; the message lists the names.
     """
     name, factory, arguments = find_wrapper(wrapper)
     try:
         signature = inspect.signature(factory)
     except ValueError:  # built-in callables have no signature
-        return factory(env, **arguments)
+        signature = inspect.Signature()
     for keyword, value in {"evaluate": evaluate, "index": index}.items():
         parameter = signature.parameters.get(keyword)
         if parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             arguments.setdefault(keyword, value)
-    try:
-        signature.bind(env, **arguments)
-    except TypeError as error:
-        takes = ", ".join(list(signature.parameters)[1:]) or "no arguments"
-        raise ConfigError(f"env.wrappers: {name}: {error}; it takes {takes}") from error
-    return factory(env, **arguments)
+    if faults := argument_faults(factory, arguments):
+        raise ConfigError(f"env.wrappers: {name}: {'; '.join(faults)}")
+    wrapped = factory(env, **arguments)
+    _refuse_misfit(wrapped, env, name)
+    return wrapped
+
+
+def _refuse_misfit(wrapped: Any, env: gym.Env, name: str) -> None:
+    """Refuses what a wrapper returned, unless it is ``env``, or gymnasium.Wrappers with ``env`` in them."""
+    inner = wrapped
+    while inner is not env:
+        if not isinstance(inner, gym.Wrapper):
+            raise EnvContractError(
+                f"env.wrappers: {name}: expected it to return the environment that it receives, in a "
+                f"gymnasium.Wrapper or as it is; got {'' if inner is wrapped else 'a wrapper of '}"
+                f"{type(inner).__name__}. Derive the class from gymnasium.Wrapper, and return what it makes"
+            )
+        if not (hasattr(inner, "env") and hasattr(inner, "action_space")):
+            raise EnvContractError(
+                f"env.wrappers: {name}: {type(inner).__name__} is not initialised. Let its __init__ call "
+                "super().__init__(env) first"
+            )
+        inner = inner.env
 
 
 def find_wrapper(wrapper: Any) -> tuple[str, Callable[..., gym.Env], dict[str, Any]]:

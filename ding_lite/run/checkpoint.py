@@ -399,6 +399,11 @@ def _parse_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def refuse_unsaveable(state: Any) -> None:
+    """Raises CheckpointError if a state has a value that cannot be saved."""
+    _pull_arrays(state, "", {})
+
+
 def _pull_arrays(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
     """Returns the JSON form of a state tree, and puts its arrays into ``arrays``.
 

@@ -21,7 +21,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ding_lite.config.registry import HOOK_REGISTRY, as_choice, name_of, numbered
+from ding_lite.config.schema import without_numpy
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, HookError, error_text
+from ding_lite.run.checkpoint import refuse_unsaveable
 
 
 class Hook:
@@ -43,7 +45,7 @@ class Hook:
     def after_iter(self, pipeline: Any) -> None:
         """Called after each iteration, before its metrics are written and a checkpoint is saved.
 
-        ``pipeline.progress.metrics["my/metric"] = x`` adds a metric to the iteration's row.
+        ``pipeline.progress.metrics["my/metric"] = x`` adds a metric, one number, to the iteration's row.
         ``pipeline.request_stop(reason)`` makes this iteration the last one.
         """
 
@@ -83,21 +85,28 @@ class Hooks:
         """Calls one method of every hook.
 
         Raises:
-            HookError: naming the hook whose method raised an error.
+            HookError: naming the hook whose method raised an error, or left a metric that is no number.
         """
         for name, hook in self._hooks.items():
             try:
                 getattr(hook, method)(pipeline)
             except FOREIGN as error:
                 raise HookError(f"hook {name!r} failed in {method}: {error_text(error)}") from error
+            if method == "after_iter":
+                _check_metrics(pipeline.progress.metrics, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the states of the hooks that have one, by their names."""
+        """Returns the states of the hooks that have one, by their names.
+
+        Raises:
+            HookError: naming the hook whose state cannot be taken, or cannot be saved.
+        """
         states = {}
         for name, hook in self._hooks.items():
             if hasattr(hook, "state_dict"):
                 try:
                     states[name] = dict(hook.state_dict())
+                    refuse_unsaveable(states[name])
                 except FOREIGN as error:
                     raise HookError(f"hook {name!r} failed in state_dict: {error_text(error)}") from error
         return states
@@ -116,6 +125,22 @@ class Hooks:
                     raise CheckpointError(
                         f"the saved state of hook {name!r} does not fit: {error_text(error)}"
                     ) from error
+
+
+def _check_metrics(metrics: dict[str, Any], hook: str) -> None:
+    """Makes Python numbers of the metrics that the hook has added, in place.
+
+    Raises:
+        HookError: if one is no number.
+    """
+    for name, value in metrics.items():
+        number = without_numpy(value)
+        if not isinstance(number, (int, float)):
+            raise HookError(
+                f"hook {hook!r}: the metric {name!r} must be one number, got {value!r:.60} "
+                f"({type(value).__name__})"
+            )
+        metrics[name] = number
 
 
 @HOOK_REGISTRY.register("stop_file")

@@ -12,6 +12,7 @@ gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's fold
 from __future__ import annotations
 
 import atexit
+import signal
 import sys
 import time
 import weakref
@@ -23,6 +24,7 @@ from typing import Any, TextIO
 import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
+from ding_lite.config.near_names import near_name_warnings
 from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, RankError
@@ -329,6 +331,7 @@ class SerialPipeline:
         lines = [
             f"{beginning}  folder {self.folder}",
             *description(self._own_cfg, self.policy, self.collector),
+            *near_name_warnings(self.cfg, map(type, self.policy.model.modules())),
             *others,
         ]
         self.recorder = Recorder(
@@ -390,7 +393,11 @@ class SerialPipeline:
         )
 
     def request_stop(self, reason: str) -> None:
-        """Requests the run to end at the next iteration boundary; safe to call from a signal handler."""
+        """Requests the run to end at the next iteration boundary; safe to call from a signal handler.
+
+        Args:
+            reason: for result.json, and for the summary unless it is the name of a signal.
+        """
         self._stop_reason = reason
 
     def _agree_to_stop(self) -> bool:
@@ -573,8 +580,10 @@ class SerialPipeline:
             if self.status == "interrupted"
             else self._command("eval", " -n 100")
         )
+        told = self.status == "interrupted" and self._stop_reason not in ("", *signal.Signals.__members__)
+        ending = f"{self.status} ({self._stop_reason})" if told else self.status
         return (
-            f"{self.status} after {progress.env_step:,} env steps and {self.wall_time:.1f} s{evaluation}\n"
+            f"{ending} after {progress.env_step:,} env steps and {self.wall_time:.1f} s{evaluation}\n"
             f"run: {self.folder}   try: {command}"
         )
 

@@ -71,6 +71,16 @@ class PPGOnlyLoss(OnlyLoss, PPGPolicy):
     pass
 
 
+class Raises(PPOPolicy):
+    def policy_loss(self, batch):
+        raise ValueError("boom")
+
+
+class Multiplies(PPOPolicy):
+    def policy_loss(self, batch):
+        return torch.ones(2, 3) @ torch.ones(2, 3), {}
+
+
 class NeedsMore(IntrinsicReward):
     def __init__(self, obs_space, action_space, *, size):
         super().__init__(obs_space, action_space)
@@ -190,6 +200,35 @@ def test_a_type_error_of_an_intrinsic_reward_names_its_class(reward, message, tr
     assert job.code == 2
     assert f"policy.intrinsic.type: {message}" in job.errors
     assert "Traceback" not in job.errors
+
+
+@pytest.mark.daily(1)
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("Raises", "ValueError: boom"),
+        ("Multiplies", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)"),
+    ],
+)
+def test_an_error_of_the_users_loss_is_one_line_and_its_traceback_is_in_the_log(
+    policy, message, train, tmp_path
+):
+    job = train("--policy", f"world:{policy}", "max_env_step=64")
+    number = next(n for n, line in enumerate(WORLD.splitlines(), 1) if f"class {policy}(" in line) + 2
+    assert job.code == 2
+    assert job.errors == f"ding-lite train: error: {message} (at world.py:{number})\n"
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "Traceback" in log
+    assert f'world.py", line {number}, in policy_loss' in log
+
+
+@pytest.mark.slow
+def test_the_traceback_of_an_error_of_the_user_is_shown_with_debug(warm, tmp_path):
+    (tmp_path / "mine.py").write_text("class Mine:\n    x = 1 / 0\n")
+    for option, shown in ((), False), (("--debug",), True):
+        job = warm.run("train", *option, "--import", "mine", "--env", "CartPole-v1", cwd=tmp_path)
+        assert (job.code, "Traceback" in job.errors) == (2, shown)
+        assert job.errors.endswith("error: ZeroDivisionError: division by zero (at mine.py:2)\n")
 
 
 # ------------------------------------------------------------------ what is resumed

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from small_worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv
-from worlds import copy_of, same_tree
+from worlds import copy_of, random_actions, same_tree
 
 from ding_lite.cli import main
 from ding_lite.config.compile import compile_config
@@ -19,7 +19,7 @@ from ding_lite.config.registry import WRAPPER_REGISTRY
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.wrappers import ActionBins
-from ding_lite.errors import CheckpointError, ConfigError, EnvContractError
+from ding_lite.errors import CheckpointError, ConfigError, EnvContractError, EnvError
 
 NAMES = [
     *(
@@ -565,6 +565,68 @@ def test_wrapper_that_only_this_process_knows_reaches_the_workers():
     difference = envs.step(action).reward - plain.step(action).reward
     assert difference.tolist() == pytest.approx([0, 100], abs=1e-4)
     envs.close()
+
+
+# ------------------------------------------------------------------ wrappers with a fault
+
+
+class Uninitialised(gym.Wrapper):
+    def __init__(self, env, sets_env=False):
+        if sets_env:
+            self.env = env
+
+
+class OldApi(gym.Wrapper):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated or truncated, info
+
+
+def scaled(env, scale, *, low=0.0):
+    return gym.wrappers.TransformReward(env, lambda reward: scale * reward)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"skale": 3}, "missing a required argument: 'scale'; unknown key 'skale'; did you mean 'scale'\\?"),
+        ({"scale": 3, "loww": 1}, "unknown key 'loww'; did you mean 'low'\\?; it takes scale, low"),
+        ({"scale": 3, "env": 1}, "unknown key 'env'"),
+        ({}, "missing a required argument: 'scale'; it takes scale, low"),
+    ],
+)
+def test_arguments_that_are_missing_and_unknown_are_both_named(arguments, fault):
+    with pytest.raises(ConfigError, match=f"^env.wrappers: 'test_wrappers:scaled': {fault}"):
+        made({"type": "test_wrappers:scaled", **arguments})
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "fault"),
+    [
+        (lambda env: None, "expected it to return the environment that it receives, .*got NoneType"),
+        (lambda env: CountingEnv(), "got CountingEnv"),
+        (lambda env: gym.Wrapper(CountingEnv()), "got a wrapper of CountingEnv"),
+        (Uninitialised, "Uninitialised is not initialised. Let its __init__ call super"),
+        ({"type": Uninitialised, "sets_env": True}, "Uninitialised is not initialised"),
+    ],
+)
+def test_wrapper_that_returns_no_wrapped_environment_is_named(wrapper, fault):
+    with pytest.raises(EnvContractError, match=f"^env.wrappers: .*{fault}"):
+        vector(wrapper, kind=CountingEnv)
+
+
+def test_step_of_the_old_api_inside_another_wrapper_is_named_too():
+    envs = vector(OldApi, {"type": "time_limit", "max_episode_steps": 9}, kind=CountingEnv, num_envs=1)
+    envs.reset("collect")
+    with pytest.raises(EnvError, match="step of OldApi, which TimeLimit wraps, returned too many or too few"):
+        envs.step(random_actions(envs.action_space, 1, np.random.default_rng(0)))
+
+
+def test_step_of_the_old_api_names_the_wrapper():
+    envs = vector(OldApi, kind=CountingEnv, num_envs=1)
+    envs.reset("collect")
+    with pytest.raises(EnvContractError, match="wrapper OldApi: step returned 4 values, not 5. .*old gym"):
+        envs.step(random_actions(envs.action_space, 1, np.random.default_rng(0)))
 
 
 # ------------------------------------------------------------------ packages that are missing

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from worlds import digest, small_config
 
 from ding_lite import HOOK_REGISTRY, Hook, SerialPipeline
@@ -160,6 +161,47 @@ def test_error_in_a_hook_names_hook_and_method(method, error, tmp_path):
     assert result["error"].startswith("HookError: hook ")
 
 
+class Adds(Hook):
+    def __init__(self, value):
+        self.value = value
+
+    def after_iter(self, pipeline):
+        pipeline.progress.metrics["my/x"] = self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        ("text", r"'text' \(str\)"),
+        (torch.ones(3), r"tensor\(\[1., 1., 1.\]\) \(Tensor\)"),
+        (np.ones(1), "ndarray"),
+        (None, r"None \(NoneType\)"),
+        (1j, r"1j \(complex\)"),
+    ],
+)
+def test_metric_that_is_no_number_names_hook_metric_and_value(value, got, tmp_path):
+    message = f"^hook 'test_hooks:Adds': the metric 'my/x' must be one number, got .*{got}"
+    with pytest.raises(HookError, match=message):
+        train(tmp_path / "run", Stateless, {"type": Adds, "value": value}, max_env_step=256)
+
+
+@pytest.mark.parametrize("value", [0.5, np.float64(0.5), np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
+def test_metric_of_any_scalar_type_is_written_as_a_number(value, tmp_path):
+    train(tmp_path / "run", {"type": Adds, "value": value}, max_env_step=256)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as stream:
+        assert [row["my/x"] for row in csv.DictReader(stream)] == ["0.5"]
+
+
+class Unsaveable(Hook):
+    def state_dict(self):
+        return {"seen": [{1, 2}]}
+
+
+def test_state_of_a_hook_that_cannot_be_saved_is_the_hooks_fault(tmp_path):
+    with pytest.raises(HookError, match=r"'test_hooks:Unsaveable' failed in state_dict: .*'seen.0' is a set"):
+        train(tmp_path / "run", Unsaveable, max_env_step=256)
+
+
 def test_keyboard_interrupt_in_a_hook_is_no_error_of_the_hook(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", {"type": Broken, "method": "after_iter", "error": KeyboardInterrupt})
@@ -201,6 +243,9 @@ def test_stop_file_ends_a_run_in_order(tmp_path):
     assert iterations == [1, 2, 3]
     assert pipeline.status == "interrupted"
     assert "stop appeared" in pipeline.error
+    told = f"interrupted (the file {tmp_path / 'run' / 'stop'} appeared) after 768 env steps"
+    assert pipeline.summary().startswith(told)
+    assert told in (tmp_path / "run" / "log.txt").read_text()
     assert not (tmp_path / "run" / "stop").exists()
     assert load_checkpoint(tmp_path / "run" / "ckpt" / "last")[0]["progress"]["iteration"] == 3
 

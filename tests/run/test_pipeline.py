@@ -157,6 +157,7 @@ def test_request_to_stop_ends_the_run_at_the_next_boundary(make):
     result = result_of(pipeline)
     assert (result["status"], result["iterations"], result["error"]) == ("interrupted", 2, "SIGTERM")
     assert result["eval_value"] is None
+    assert pipeline.summary().startswith("interrupted after 512 env steps")
 
 
 # ---------------------------------------------------------------------- limits

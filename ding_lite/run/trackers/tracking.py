@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.config.registry import TRACKER_REGISTRY, as_choice, name_of, numbered
+from ding_lite.config.schema import argument_faults
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import FOREIGN, ConfigError, error_text
 from ding_lite.run.atomic_files import replacing
@@ -24,15 +25,18 @@ IDENTITIES = "trackers.json"  # file in the run's folder: the identity of each t
 
 
 def check_trackers(items: Sequence[Any]) -> None:
-    """Checks that the trackers of ``logger.trackers`` exist and that their packages are installed.
+    """Checks that the trackers of ``logger.trackers`` exist, take their arguments, and have their packages.
 
     Raises:
         RegistryError: if an item names no tracker.
-        ConfigError: if a package is missing; the message has the install line.
+        ConfigError: if an argument is unknown or missing, or a package, with its install line.
     """
-    for item in items:
-        kind = as_choice(item)["type"]
+    for i, item in enumerate(items):
+        arguments = as_choice(item)
+        kind = arguments.pop("type")
         cls = TRACKER_REGISTRY.get_class(kind)
+        if faults := argument_faults(cls, arguments):
+            raise ConfigError(f"logger.trackers[{i}]: {name_of(kind)!r}: {'; '.join(faults)}")
         requires = cls.requires
         if requires is not None and importlib.util.find_spec(requires[0]) is None:
             module, extra = requires

@@ -107,6 +107,24 @@ def test_tracker_gets_config_rows_at_the_interval_result_and_is_closed_last(tmp_
     assert received[-1] == ("close",)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"wrd": "x"}, "unknown key 'wrd'; did you mean 'word'\\?; it takes word"),
+        ({"word": "x", "run": 1}, "unknown key 'run'"),
+    ],
+)
+def test_argument_that_a_tracker_does_not_take_is_refused(tmp_path, received, arguments, fault):
+    with pytest.raises(ConfigError, match=rf"^logger.trackers\[0\]: 'test_tracking:Recorder': {fault}"):
+        train(tmp_path / "run", {"type": "test_tracking:Recorder", **arguments})
+    assert (received, (tmp_path / "run").exists()) == ([], False)
+
+
+def test_argument_that_a_tracker_needs_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"^logger.trackers\[1\]: .*missing a required argument: 'method'"):
+        train(tmp_path / "run", "csv", {"type": "test_tracking:Broken"})
+
+
 def test_histograms_have_the_actions_of_the_iteration_and_the_returns_since_the_last_row(tmp_path, received):
     train(tmp_path / "run", Recorder)
     with (tmp_path / "run" / "episodes.csv").open(newline="") as stream:

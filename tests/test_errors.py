@@ -1,0 +1,39 @@
+"""Whose code an exception comes from, which decides between a line and a traceback."""
+
+import re
+
+import pytest
+import torch
+
+from ding_lite.errors import error_text, is_of_user
+from ding_lite.rl.losses import weighted_mean
+from ding_lite.trees import map_tree
+
+
+def fails(leaf):
+    raise ValueError("boom")
+
+
+def caught(function, *arguments):
+    with pytest.raises((ValueError, RuntimeError, AttributeError)) as found:
+        function(*arguments)
+    return found.value
+
+
+def test_error_in_code_of_the_user_that_the_library_calls_is_the_users():
+    error = caught(map_tree, fails, {"a": 1})
+    assert is_of_user(error)
+    assert re.fullmatch(r"ValueError: boom \(at test_errors.py:\d+\)", error_text(error))
+
+
+def test_error_in_another_library_that_the_user_calls_is_the_users():
+    assert is_of_user(caught(map_tree, lambda leaf: torch.matmul(leaf, leaf), torch.ones(2, 3)))
+
+
+def test_error_in_the_library_is_not_the_users_even_if_the_user_calls_it():
+    assert not is_of_user(caught(weighted_mean, None, None))
+    assert not is_of_user(caught(map_tree, lambda leaf: weighted_mean(None, None), {"a": 1}))
+
+
+def test_error_without_a_traceback_is_not_the_users():
+    assert not is_of_user(ValueError("boom"))
