@@ -118,7 +118,7 @@ def import_option(policy: Policy, config: Config) -> str:
     """Returns the ``--import`` options by which the command line finds the user's own classes, or ""."""
     classes = (type(policy), type(policy.model), *registered_classes(config.values))
     modules = {cls.__module__ for cls in classes if not cls.__module__.startswith("ding_lite.")}
-    modules |= {*config.modules(), *config.imports}
+    modules |= {*config.trusted}
     registering = registering_module(config.values.env.env_id)
     if registering and registering.split(".")[0] not in {name.split(".")[0] for name in modules}:
         modules.add(registering)
