@@ -355,8 +355,8 @@ def _import_trusted(module: str) -> None:
         importlib.import_module(module)
     except FOREIGN as error:
         raise CheckpointError(
-            f"the trusted module {module!r} cannot be imported: {error_text(error)}. Name a module that Python "
-            "finds (its folder is on sys.path), as trust=['package.module'] or --import package.module"
+            f"the trusted module {module!r} cannot be imported: {error_text(error)}. Name a module "
+            "that Python finds (its folder is on sys.path), as trust=['pack.module'] or --import pack.module"
         ) from error
 
 

@@ -76,8 +76,8 @@ class SerialPipeline:
         folder: folder of the run, which must not exist. If None, ``runs/<exp_name>``, with a suffix ``_2``,
             ``_3``, ... where it exists.
         init_from: a run (its best checkpoint) or a checkpoint whose weights and scales the run starts with.
-        trust: your own modules that the checkpoint at ``policy.learn.pretrained_model_path`` may import, beside
-            those that the config names.
+        trust: your own modules, beside those that the config names, that the checkpoint at
+            ``policy.learn.pretrained_model_path`` may import.
         display: shows the progress. If None, nothing is shown.
         own_process: sets torch's threads to ``num_threads`` and keeps freed memory. :meth:`close` restores
             the thread count; glibc's allocator can not be set back. At most one open pipeline at a time may
