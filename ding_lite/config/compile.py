@@ -61,12 +61,14 @@ class Config:
         imports: modules that the user has named beside the config (``--import``, ``trust``). They are not
             saved.
         notes: what was converted or left out, if the config is one of DI-engine.
+        file: that the config was read from, which may register names itself; None if there is none.
     """
 
     values: EasyDict
     source: dict[str, str]
     imports: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    file: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of a run's ``config.json``; a class is written as "package.module:Name"."""
@@ -403,8 +405,13 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: if the file does not exist or cannot be read, or if the config has a fault.
     """
+    return compile_file(name, parse_overrides(overrides))
+
+
+def compile_file(name: str | Path, overrides: Mapping[str, Any]) -> Config:
+    """Reads and compiles as :func:`load_config`, with overrides as ``{"key.path": value}``."""
     file = find_config(name)
-    return compile_config(read_config(file), parse_overrides(overrides), origin=str(file))
+    return replace(compile_config(read_config(file), overrides, origin=str(file)), file=file)
 
 
 def save_config(config: Config, file: str | Path) -> None:
