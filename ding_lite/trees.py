@@ -8,6 +8,7 @@ This module imports neither torch nor treetensor, so that worker processes start
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -194,6 +195,30 @@ def _without_float64(array: np.ndarray) -> np.ndarray:
 def stored_dtype(dtype: Any) -> np.dtype:
     """Returns the dtype in which observations of a declared dtype are stored: float32 for float64."""
     return np.dtype(np.float32 if dtype == np.float64 else dtype)
+
+
+def example_observations(space: gym.Space, n: int) -> Tree:
+    """Returns observations (n, ...) that a space contains, as the tree that is stored; always the same ones.
+
+    Numbers are near 0 where the bounds allow it, since those of wide bounds would overflow in a network. All
+    actions are legal.
+    """
+    rng = np.random.default_rng(0)
+
+    def examples(leaf: gym.Space) -> np.ndarray:
+        if isinstance(leaf, gym.spaces.Box):
+            shape = (n, *leaf.shape)
+            is_integer = np.issubdtype(leaf.dtype, np.integer)
+            numbers = rng.integers(0, 256, shape) if is_integer else rng.normal(size=shape)
+            return numbers.clip(leaf.low, leaf.high).astype(leaf.dtype)
+        leaf = copy.deepcopy(leaf)
+        leaf.seed(0)
+        return np.stack([np.asarray(leaf.sample()) for _ in range(n)])
+
+    tree = map_space(examples, space)
+    if isinstance(tree, dict) and MASK_KEY in tree:
+        tree[MASK_KEY] = map_tree(np.ones_like, tree[MASK_KEY])
+    return observation_to_tree(tree, space)
 
 
 def columns_to_values(columns: Tree, space: gym.Space) -> list[Any]:

@@ -279,11 +279,9 @@ def compile_arguments(user: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
 
 def compile_file(name: str, overrides: Mapping[str, Any]) -> Config:
     """Returns the complete config of ``-c NAME`` with overrides."""
-    from ding_lite.config.compile import compile_config
-    from ding_lite.config.files import find_config, read_config
+    from ding_lite.config import compile
 
-    file = find_config(name)
-    return compile_config(read_config(file), overrides, origin=str(file))
+    return compile.compile_file(name, overrides)
 
 
 def overrides_of(args: argparse.Namespace, tokens: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Each default is declared in the class that reads it. A section is checked agains
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +43,7 @@ from ding_lite.config.registry import (
 )
 from ding_lite.config.schema import as_schema, check, default_values, leaves, without_numpy
 from ding_lite.config.sections import RUN_CONFIG, cross_checks, schema_of
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
@@ -57,14 +58,17 @@ class Config:
     Attributes:
         values: every key with its value, as an EasyDict.
         source: the origin of each value, by its path: ``{"policy.learn.batch_size": "default", ...}``.
-        imports: modules that the user has named beside the config (``--import``). They are not saved.
+        imports: modules that the user has named beside the config (``--import``, ``trust``). They are not
+            saved.
         notes: what was converted or left out, if the config is one of DI-engine.
+        file: that the config was read from, which may register names itself; None if there is none.
     """
 
     values: EasyDict
     source: dict[str, str]
     imports: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    file: Path | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of a run's ``config.json``; a class is written as "package.module:Name"."""
@@ -99,6 +103,11 @@ class Config:
     def modules(self) -> list[str]:
         """Returns the modules of the classes that this config names as "package.module:Name"."""
         return foreign_modules(plain(self.values))
+
+    @property
+    def trusted(self) -> list[str]:
+        """The modules that the user has named, in the config or beside it."""
+        return list(dict.fromkeys([*self.imports, *self.modules()]))
 
 
 # What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
@@ -319,7 +328,9 @@ def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
 def trusted_config(
     saved: Mapping[str, Any], modules: Callable[[Mapping[str, Any]], list[str]], trust: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the config in a checkpoint, after checking that the user trusts the modules it names.
+    """Returns the config in a checkpoint, if the user trusts all modules that it names.
+
+    The trusted modules are imported, since they may register names that the config has.
 
     Args:
         saved: content of the checkpoint's ``config.json``.
@@ -327,15 +338,28 @@ def trusted_config(
         trust: modules that the user has named in this call.
 
     Raises:
-        CheckpointError: if a module is not trusted, or if ``saved`` has no config of a run.
+        CheckpointError: if a module is not trusted or cannot be imported, or if ``saved`` has no config of a
+            run.
     """
     try:
         named = modules(saved["config"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's config is not that of a run: {error!r}") from error
     refuse_untrusted(named, trust)
+    for module in trust:
+        _import_trusted(module)
     config: dict[str, Any] = saved["config"]
     return config
+
+
+def _import_trusted(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except FOREIGN as error:
+        raise CheckpointError(
+            f"the trusted module {module!r} cannot be imported: {error_text(error)}. Name a module "
+            "that Python finds (its folder is on sys.path), as trust=['pack.module'] or --import pack.module"
+        ) from error
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -381,8 +405,13 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: if the file does not exist or cannot be read, or if the config has a fault.
     """
+    return compile_file(name, parse_overrides(overrides))
+
+
+def compile_file(name: str | Path, overrides: Mapping[str, Any]) -> Config:
+    """Reads and compiles as :func:`load_config`, with overrides as ``{"key.path": value}``."""
     file = find_config(name)
-    return compile_config(read_config(file), parse_overrides(overrides), origin=str(file))
+    return replace(compile_config(read_config(file), overrides, origin=str(file)), file=file)
 
 
 def save_config(config: Config, file: str | Path) -> None:

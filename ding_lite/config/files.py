@@ -19,6 +19,7 @@ CONFIG_FOLDERS = (
     Path(__file__).parents[1] / "_configs",  # an installed package
     Path(__file__).parents[2] / "configs",  # a checkout
 )
+OF_CONFIG_FILE = "<config file>"  # the module of what a config file defines; no import finds it
 LITERALS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -102,7 +103,7 @@ def read_config(file: Path) -> dict[str, Any]:
             config = json.loads(file.read_text(), object_pairs_hook=_dict_without_duplicates)
         else:
             with stand_ins(file):
-                config = _config_of(runpy.run_path(str(file)))
+                config = _config_of(runpy.run_path(str(file), run_name=OF_CONFIG_FILE))
     except SyntaxError as error:
         raise ConfigError(f"config file {file}, line {error.lineno}: {error.msg}") from error
     except DingLiteError:
@@ -148,7 +149,7 @@ def read_sweep(file: Path) -> dict[str, Any]:
     if file.suffix == ".json":
         return {}
     with stand_ins(file):
-        sweep = runpy.run_path(str(file)).get("sweep", {})
+        sweep = runpy.run_path(str(file), run_name=OF_CONFIG_FILE).get("sweep", {})
     if not isinstance(sweep, dict):
         raise ConfigError(f"config file {file}: `sweep` is a {type(sweep).__name__}, not a dict")
     return sweep

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -117,11 +118,12 @@ class Registry:
         Raises:
             RegistryError: if the name is unknown, or names something else.
         """
-        cls = self.get(name)
-        if not (isinstance(cls, type) and issubclass(cls, self.base)):
+        cls, base = self.get(name), self.base
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            module, _, base_name = self._base.partition(":")
             raise RegistryError(
-                f"expected a registered name ({', '.join(self.names())}), 'package.module:Name' or a "
-                f"subclass of {self.base.__name__}, got {name!r}"
+                f"{self.noun} {name_of(name)!r} is {_kind_of(cls)}, expected a subclass of {base_name} "
+                f"(from {module} import {base_name})"
             )
         return cls
 
@@ -209,18 +211,32 @@ class Registry:
 
     def _import(self, path: str) -> Any:
         """Returns the object at "package.module:Name" or "package.module:Class.attribute"."""
-        module_name, _, attribute = path.partition(":")
+        module, _, names = path.partition(":")
+        fault = f"{self.noun} {path!r} cannot be imported"
         try:
-            target: Any = importlib.import_module(module_name)
-            for part in attribute.split("."):
-                target = getattr(target, part)
-        except (ImportError, AttributeError) as error:
-            raise RegistryError(
-                f"{self.noun} {path!r} cannot be imported: {error}. Is its folder on the Python path?"
-            ) from error
-        except FOREIGN as error:  # raised by code of the module
-            raise RegistryError(f"{self.noun} {path!r} cannot be imported: {error_text(error)}") from error
+            target: Any = importlib.import_module(module)
+        except FOREIGN as error:  # its code may raise anything
+            missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+            reason = f"{error}. Is its folder on the Python path?" if missing else error_text(error)
+            raise RegistryError(f"{fault}: {reason}") from error
+        for name in names.split("."):
+            try:
+                target = getattr(target, name)
+            except AttributeError as error:
+                close = difflib.get_close_matches(name, dir(target), n=1)
+                file = getattr(sys.modules[module], "__file__", None)
+                hint = (
+                    f"did you mean {close[0]!r}?"
+                    if close
+                    else f"looked in {file or 'a module without a file'}"
+                )
+                raise RegistryError(f"{fault}: {error}; {hint}") from error
         return target
+
+
+def _kind_of(entry: Any) -> str:
+    """Returns what an object is: "the class NotHook", "a function"."""
+    return f"the class {entry.__name__}" if isinstance(entry, type) else f"a {type(entry).__name__}"
 
 
 def _place(entry: Any) -> str:

@@ -235,7 +235,7 @@ def _meant(name: str, value: Any, schema: Schema, root: Schema) -> str:
     close_elsewhere = difflib.get_close_matches(name, path_of, n=1, cutoff=0.7)
     if close_elsewhere:
         return f"did you mean {path_of[close_elsewhere[0]]!r}?"
-    return f"known here: {', '.join(sorted(map(str, schema)))}"
+    return f"known here: {', '.join(sorted(map(str, schema))) or 'no keys'}"
 
 
 def _sections(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:

@@ -4,8 +4,9 @@
 and applies linear layers, the trunk.
 
 A leaf encoder is a module with an attribute ``out_features``. Its ``forward`` maps a leaf to (N, F) and
-receives it as it is stored (uint8 images, integer indices), so it converts the dtype itself. A class
-attribute ``trunk``, such as ``(512,)``, sets the widths of the trunk where the config sets none.
+receives it as it is stored (uint8 images, integer indices), so it converts the dtype itself. Its arguments
+are the space of the leaf and those in the config; if it takes an ``activation``, the model's is the default.
+A class attribute ``trunk``, such as ``(512,)``, sets the widths of the trunk where the config sets none.
 
 **To add a leaf encoder**, register a class. ``model.encoder={"type": name, **arguments}`` then selects it,
 and ``config`` declares the types and ranges of the arguments. The class may be in this file, or in any
@@ -15,7 +16,7 @@ module that is imported before the config is compiled (``--import MODULE``)::
     class FourierEncoder(nn.Module):
         config = dict(frequencies=Key(4, low=1))
 
-        def __init__(self, space, activation="tanh", frequencies=4):
+        def __init__(self, space, frequencies=4):
             super().__init__()
             self.register_buffer("frequency", torch.pi * 2.0 ** torch.arange(frequencies))
             self.out_features = 2 * frequencies * space.shape[0]
@@ -39,9 +40,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.config.registry import ENCODER_REGISTRY
-from ding_lite.config.schema import Key
+from ding_lite.config.registry import ENCODER_REGISTRY, name_of
+from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
+from ding_lite.models.contract import check_encoder
 from ding_lite.models.memory_layout import to_channels_last
 from ding_lite.trees import MASK_KEY, space_leaves
 
@@ -400,6 +402,7 @@ class Encoder(nn.Module):
 
     Raises:
         ConfigError: if ``encoder`` does not fit the space, or a leaf is not supported.
+        ContractError: if a leaf encoder has no ``out_features``, or returns something else than (N, F).
     """
 
     def __init__(
@@ -416,16 +419,23 @@ class Encoder(nn.Module):
         observed = [(path, leaf) for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in observed]
         leaves: list[Any] = []
-        for (_, leaf), arguments in zip(observed, _arguments_by_leaf(observed, encoder or {}), strict=True):
+        for (path, leaf), arguments in zip(
+            observed, _arguments_by_leaf(observed, encoder or {}), strict=True
+        ):
             name = arguments.pop("type", None) or default_encoder(leaf, small_image)
             encoder_class = ENCODER_REGISTRY.get(name)
-            arguments = {"activation": activation, **arguments}
+            accepted = arguments_of(encoder_class)
+            if accepted is None or "activation" in accepted:
+                arguments = {"activation": activation, **arguments}
             faults = ENCODER_REGISTRY.choice_faults(
                 {"type": encoder_class, **arguments}, "policy.model.encoder"
             )
             if faults:
                 raise ConfigError("\n  ".join(faults))
-            leaves.append(encoder_class(leaf, **arguments))
+            made = encoder_class(leaf, **arguments)
+            place = f", observation {'.'.join(path)}" if path else ""
+            check_encoder(made, leaf, f"policy.model.encoder ({name_of(name)}{place})", self.dtype)
+            leaves.append(made)
         self.leaves = nn.ModuleList(leaves)
         if hidden_size_list is None:
             trunks = [leaf.trunk for leaf in leaves if hasattr(leaf, "trunk")]

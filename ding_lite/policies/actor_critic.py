@@ -23,6 +23,7 @@ from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
+from ding_lite.models.contract import SAMPLES, check_outputs
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
@@ -31,7 +32,15 @@ from ding_lite.policies.reference import Reference
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
-from ding_lite.trees import Tree, leading_size, map_space, map_tree, observation_to_tree, tree_leaves
+from ding_lite.trees import (
+    Tree,
+    example_observations,
+    leading_size,
+    map_space,
+    map_tree,
+    observation_to_tree,
+    tree_leaves,
+)
 
 
 class ActorCriticPolicy(Policy):
@@ -112,6 +121,14 @@ class ActorCriticPolicy(Policy):
         self.reference: Reference | None = None
         self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
+
+    def _check_model(self) -> None:
+        try:
+            inputs = self.inputs(example_observations(self.obs_space, SAMPLES))
+        except AttributeError:  # of a subclass that sets what its ``inputs`` need after ``super().__init__``
+            return
+        has_own = type(self).distribution is not Policy.distribution
+        check_outputs(self.model, inputs, None if has_own else self.distribution)
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())

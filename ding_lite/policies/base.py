@@ -130,8 +130,13 @@ class Policy:
         if unknown:
             raise ConfigError(f"enable_field: {sorted(unknown)} are not among {', '.join(FIELDS)}")
         self._init_shared()
+        if "learn" in self.fields:
+            self._check_model()
         for field in self.fields:
             getattr(self, f"_init_{field}")()
+
+    def _check_model(self) -> None:
+        """Checks what the model returns, before learning is prepared; for policies that know its contract."""
 
     @classmethod
     def default_model(cls) -> tuple[str, list[str]]:

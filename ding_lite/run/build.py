@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -81,13 +82,16 @@ def build_envs(
     return collector_envs, evaluator_envs
 
 
-def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Policy:
+def build_policy(
+    cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str] = ()
+) -> Policy:
     """Builds the policy for the spaces of ``envs``.
 
     Args:
         cfg: a complete config.
         envs: environments that the policy acts in.
         model: trained as it is, instead of a model built from the config.
+        trust: modules that the checkpoint at ``policy.learn.pretrained_model_path`` may import.
 
     Raises:
         ConfigError: if the policy or its model cannot be built for these spaces.
@@ -99,7 +103,7 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None) -> Po
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, ActorCriticPolicy):
         try:
-            frozen = load_policy(reference, device=str(policy.device))
+            frozen = load_policy(reference, device=str(policy.device), trust=trust)
         except CheckpointError as error:
             raise CheckpointError(
                 f"policy.learn.pretrained_model_path: {error}. A relative path begins in the working "

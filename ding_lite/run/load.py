@@ -30,17 +30,18 @@ def load_policy(
 ) -> Policy:
     """Returns the policy of a run or of a checkpoint, ready to act; it contains its normalisers.
 
-    No module named in the checkpoint is imported, unless ``trust`` names it. The module that registers your
-    own policy or model must be imported before, or be named in ``trust``.
+    Your own policy, model or distribution needs its module: import it before, or name it in ``trust``. A
+    module that only the checkpoint names is never imported.
 
     Args:
         path: a run's folder, or one of its checkpoints.
         checkpoint: name of a checkpoint of the run: ``"best"``, ``"last"`` or ``"iteration_..."``.
         device: device of the model, such as ``"cpu"`` or ``"cuda:0"``.
-        trust: your own modules that the checkpoint may import.
+        trust: your own modules, which are imported first.
 
     Raises:
-        CheckpointError: if there is no checkpoint, it is damaged, or its classes are not registered.
+        CheckpointError: if there is no checkpoint, it is damaged, its classes are not registered, or a
+            trusted module cannot be imported.
     """
     folder, state, saved = load_of_run(Path(path), checkpoint)
     return policy_from_state(folder, state, saved, device=device, trust=trust)
@@ -61,7 +62,7 @@ def policy_from_state(
         state: state tree of the checkpoint.
         saved: config and spaces of the checkpoint.
         device: device of the model.
-        trust: modules that the checkpoint may import.
+        trust: modules of the user, which are imported first.
 
     Raises:
         CheckpointError: if the policy cannot be built, for any reason.
@@ -116,9 +117,9 @@ def with_earlier_defaults(config: Mapping[str, Any], saved: Mapping[str, Any]) -
 def _refuse_unregistered(registry: Registry, name: str) -> None:
     if ":" not in name and name not in registry:
         raise CheckpointError(
-            f"the checkpoint needs the {registry.noun} {name!r}, which is not registered. Import the "
-            "module that registers it first (on the command line: --import MODULE); loading a checkpoint "
-            "never imports it"
+            f"the checkpoint needs the {registry.noun} {name!r}, which is not registered. If you "
+            "trust the module that registers it, name it: --import MODULE (in Python: trust=['MODULE']), or "
+            "import it first"
         )
 
 

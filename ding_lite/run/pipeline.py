@@ -12,6 +12,7 @@ gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's fold
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import signal
 import sys
 import time
@@ -77,6 +78,8 @@ class SerialPipeline:
         folder: folder of the run, which must not exist. If None, ``runs/<exp_name>``, with a suffix ``_2``,
             ``_3``, ... where it exists.
         init_from: a run (its best checkpoint) or a checkpoint whose weights and scales the run starts with.
+        trust: your own modules, beside those that the config names, that the checkpoint at
+            ``policy.learn.pretrained_model_path`` may import.
         display: shows the progress. If None, nothing is shown.
         own_process: sets torch's threads to ``num_threads`` and keeps freed memory. :meth:`close` restores
             the thread count; glibc's allocator can not be set back. At most one open pipeline at a time may
@@ -117,12 +120,14 @@ class SerialPipeline:
         max_env_step: int | None = None,
         folder: str | Path | None = None,
         init_from: str | Path | None = None,
+        trust: Sequence[str] = (),
         display: Display | None = None,
         own_process: bool = False,
     ) -> None:
         config = as_config(config).replaced(
             max_train_iter=max_train_iter, max_env_step=max_env_step, seed=seed
         )
+        config = dataclasses.replace(config, imports=(*config.imports, *trust))
         self._join()
         try:
             self._build(config, env_setting, model, display, own_process)
@@ -170,7 +175,7 @@ class SerialPipeline:
             max_train_iter, max_env_step: new limits, if not None. A limit that the run has not reached also
                 lets a solved run continue.
             env_setting, model, display, own_process: as for a new pipeline.
-            trust: modules of the user that the saved config may import.
+            trust: modules of the user, which are imported before the saved config is read.
 
         Raises:
             CheckpointError: if there is no checkpoint, or it does not fit.
@@ -289,7 +294,7 @@ class SerialPipeline:
             if own_process:
                 threads = thread_count(cfg.num_threads, envs.obs_space)
                 self._resources.enter_context(tuned_process(threads))
-            self.policy = build_policy(own, envs, model)
+            self.policy = build_policy(own, envs, model, config.trusted)
             self.collector = build_collector(own, envs, self.policy)
             self.learner = Learner(self.policy.learn_mode)
             self.evaluator: Evaluator = build_evaluator(own, evaluator_envs, self.policy)
@@ -690,6 +695,7 @@ def serial_pipeline(
     max_train_iter: int | None = None,
     max_env_step: int | None = None,
     *,
+    trust: Sequence[str] = (),
     own_process: bool = False,
 ) -> Policy:
     """Trains what ``config`` describes to its end, shows the progress, and returns the policy.
@@ -704,6 +710,7 @@ def serial_pipeline(
             model=model,
             max_train_iter=max_train_iter,
             max_env_step=max_env_step,
+            trust=trust,
             display=display,
             own_process=own_process,
         )

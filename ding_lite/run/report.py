@@ -6,18 +6,22 @@ import os
 import shlex
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ding_lite.config.compile import Config, plain, registered_classes
+from ding_lite.config.files import OF_CONFIG_FILE
 from ding_lite.config.registry import env_name
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Scores, evaluation_metrics
 from ding_lite.envs.packages import registering_module
+from ding_lite.models.heads import Head
 from ding_lite.policies.base import Policy
+from ding_lite.rl.distributions import BOX_DISTRIBUTIONS
 from ding_lite.run.progress import Progress
 from ding_lite.run.resources import thread_count
 
@@ -110,19 +114,30 @@ def results(cfg: Any, progress: Progress, scores: Scores, wall_time: float) -> d
 
 
 def next_command(arguments: str, run: Path, policy: Policy, config: Config, options: str = "") -> str:
-    """Returns a command about a run as it can be typed, with the ``--import`` options that it needs."""
-    return f"ding-lite {arguments} {shlex.quote(str(run))}{options}{import_option(policy, config)}"
+    """Returns a command about a run as it can be typed, with the options that find the user's classes."""
+    return f"ding-lite {arguments} {shlex.quote(str(run))}{options}{import_options(policy, config)}"
 
 
-def import_option(policy: Policy, config: Config) -> str:
-    """Returns the ``--import`` options by which the command line finds the user's own classes, or ""."""
-    classes = (type(policy), type(policy.model), *registered_classes(config.values))
-    modules = {cls.__module__ for cls in classes if not cls.__module__.startswith("ding_lite.")}
-    modules |= {*config.modules(), *config.imports}
+def import_options(policy: Policy, config: Config) -> str:
+    """Returns ``-c FILE`` and ``--import MODULE``, as far as a run needs them to find its classes, or ""."""
+    modules = {cls.__module__ for cls in _classes_of(policy, config)}
+    modules = {name for name in modules if not name.startswith("ding_lite.")} | {*config.trusted}
     registering = registering_module(config.values.env.env_id)
     if registering and registering.split(".")[0] not in {name.split(".")[0] for name in modules}:
         modules.add(registering)
-    return "".join(f" --import {shlex.quote(_importable(name))}" for name in sorted(modules))
+    in_file = OF_CONFIG_FILE in modules and config.file is not None
+    options = [f" -c {shlex.quote(str(config.file))}"] if in_file else []
+    others = sorted(modules - {OF_CONFIG_FILE} if in_file else modules)
+    return "".join([*options, *(f" --import {shlex.quote(_importable(name))}" for name in others)])
+
+
+def _classes_of(policy: Policy, config: Config) -> Iterator[Any]:
+    """Yields the classes that a run uses and that a module of the user may have registered."""
+    yield from (type(policy), type(policy.model), *registered_classes(config.values))
+    yield from (type(part) for part in policy.model.modules() if isinstance(part, Head))
+    distribution = BOX_DISTRIBUTIONS.get(config.values.policy.model.get("box_distribution"))
+    if distribution is not None:
+        yield distribution
 
 
 def _importable(module: str) -> str:

@@ -192,7 +192,8 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
     own = config_of_checkpoint(folder, saved, request.trust)
     config, changed, change_messages = _changed_config(own, request, folder)
     version_messages = _version_messages(saved)
-    config = dataclasses.replace(config, imports=tuple(request.trust))
+    file = None if request.config is None else request.config.file
+    config = dataclasses.replace(config, imports=tuple(request.trust), file=file)
     return ResumePoint(
         checkpoint=folder,
         state=state,

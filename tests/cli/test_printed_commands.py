@@ -62,8 +62,28 @@ def named_in_a_config_elsewhere(home):
     return ["-c", "my project/config.py"]
 
 
+DISTRIBUTION = """
+from ding_lite.rl.distributions import Normal, register_box_distribution
+
+@register_box_distribution("mine")
+class Mine(Normal):
+    pass
+"""
+PENDULUM = 'config = dict(env=dict(env_id="Pendulum-v1"), policy=dict(model=dict(box_distribution="mine")))\n'
+
+
+def registered_by_a_module_that_the_config_imports(home):
+    lay_out(home, dists=DISTRIBUTION, config="import dists\n" + PENDULUM)
+    return ["-c", "config.py"]
+
+
+def registered_in_the_config_itself(home):
+    lay_out(home / "my project", config=DISTRIBUTION + PENDULUM)
+    return ["-c", "my project/config.py"]
+
+
 def without_imports(command):
-    return command[: command.index("--import")]
+    return command[: min(command.index(option) for option in ("-c", "--import") if option in command)]
 
 
 def printed_command(job):
@@ -77,7 +97,16 @@ def words_of(typed):
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("situation", [named_in_a_config_elsewhere, beside_each_other, registered_by_imports])
+@pytest.mark.parametrize(
+    "situation",
+    [
+        registered_by_a_module_that_the_config_imports,
+        named_in_a_config_elsewhere,
+        registered_in_the_config_itself,
+        beside_each_other,
+        registered_by_imports,
+    ],
+)
 def test_the_command_runs_as_it_is_printed(warm, tmp_path, situation):
     options = situation(tmp_path)
     job = warm.run("train", *options, "--exp-name", "the run", *SMALL, LIMIT, cwd=tmp_path)

@@ -1,6 +1,7 @@
 """The registry: names, import paths, and messages that help."""
 
 import math
+import re
 import sys
 import types
 
@@ -147,11 +148,51 @@ def test_module_that_ends_the_program_is_an_error_with_its_line(registry, tmp_pa
     )
 
 
-@pytest.mark.parametrize("path", ["no_such_module_here:Thing", "collections:NoSuchThing"])
-def test_import_path_to_nothing_is_refused_with_the_path(registry, path):
-    text = message(registry, path)
-    assert f"colour '{path}' cannot be imported" in text
-    assert "Python path" in text
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        (
+            "no_such_module_here:Thing",
+            "No module named 'no_such_module_here'. Is its folder on the Python path?",
+        ),
+        (
+            "collections:OrderedDic",
+            "module 'collections' has no attribute 'OrderedDic'; did you mean 'OrderedDict'?",
+        ),
+        ("collections:OrderedDict.fromkey", "has no attribute 'fromkey'; did you mean 'fromkeys'?"),
+        ("collections:Xyzzy", "module 'collections' has no attribute 'Xyzzy'; looked in .*__init__.py"),
+    ],
+)
+def test_import_path_to_nothing_is_refused_with_the_path(registry, path, reason):
+    assert re.fullmatch(
+        f"colour '{path}' cannot be imported: .*{reason.replace('?', '[?]')}", message(registry, path)
+    )
+
+
+def test_module_that_another_module_needs_is_not_looked_for_in_its_place(registry, tmp_path, monkeypatch):
+    (tmp_path / "needs_another.py").write_text("\nimport no_such_module_here\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    text = message(registry, "needs_another:Thing")
+    assert "ModuleNotFoundError: No module named 'no_such_module_here' (at needs_another.py:2)" in text
+    assert "Python path" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "got"),
+    [
+        ("collections:OrderedDict", "the class OrderedDict"),
+        ("collections:namedtuple", "a function"),
+        (Red, "the class Red"),
+    ],
+)
+def test_what_is_not_of_the_base_class_is_named(path, got):
+    registry = Registry("blue thing", base=f"{__name__}:Blue")
+    with pytest.raises(RegistryError) as caught:
+        registry.get_class(path)
+    named = path if isinstance(path, str) else f"{__name__}:Red"
+    assert str(caught.value) == (
+        f"blue thing '{named}' is {got}, expected a subclass of Blue (from {__name__} import Blue)"
+    )
 
 
 def test_failed_import_keeps_its_cause(registry):

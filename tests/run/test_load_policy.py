@@ -1,5 +1,6 @@
 """A policy loaded from its run acts as before, on one observation or a batch, and imports nothing."""
 
+import importlib
 import sys
 
 import numpy as np
@@ -9,6 +10,7 @@ from small_worlds import SPACES, CountingEnv, SeededEnv
 from worlds import MatchBox, MatchTree, MatchUnsorted, ShownTwice, merged, same_tree, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
+from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from ding_lite.errors import CheckpointError, ContractError, DingLiteError
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.testing import MatchEnv
@@ -143,6 +145,85 @@ def test_name_that_is_not_registered_is_reported_once_with_the_option_to_add(for
         )
     assert str(caught.value).endswith("(--import MODULE)")
     assert str(caught.value).count("--import") == 1
+
+
+REGISTERS = """
+from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
+from ding_lite.models import VAC
+
+@POLICY_REGISTRY.register("ppo_of_the_trust_test")
+class Registered(PPOPolicy):
+    pass
+
+@MODEL_REGISTRY.register("vac_of_the_trust_test")
+class Model(VAC):
+    pass
+"""
+
+
+@pytest.fixture
+def forgotten(tmp_path, monkeypatch):
+    """Returns a function that trains a run with names of a module, and then forgets the module."""
+    (tmp_path / "registers_names.py").write_text(REGISTERS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def forget():
+        monkeypatch.delitem(sys.modules, "registers_names", raising=False)
+        for registry in (POLICY_REGISTRY, MODEL_REGISTRY):
+            others = {name: entry for name, entry in registry._entries.items() if "trust_test" not in name}
+            monkeypatch.setattr(registry, "_entries", others)
+
+    def train(kind, **others):
+        importlib.import_module("registers_names")
+        trained(tmp_path / "run", MatchEnv, policy={"type": kind, **others})
+        forget()
+        return tmp_path / "run"
+
+    forget()
+    return train
+
+
+@pytest.mark.parametrize("kind", ["ppo_of_the_trust_test", "registers_names:Registered"])
+def test_trust_imports_the_module_that_registers_the_policy_and_its_model(forgotten, kind):
+    run = forgotten(kind, model={"type": "vac_of_the_trust_test"})
+    with pytest.raises(CheckpointError, match=r"trust=\['"):
+        load_policy(run)
+    with pytest.raises(CheckpointError, match="trust_test|registers_names"):
+        load_policy(run, trust=["json"])
+    assert "registers_names" not in sys.modules
+    assert type(load_policy(run, trust=["registers_names"]).model).__name__ == "Model"
+
+
+def test_trust_imports_the_module_that_registers_names_of_a_resumed_run(forgotten):
+    run = forgotten("ppo_of_the_trust_test", model={"type": "vac_of_the_trust_test"})
+    with pytest.raises(CheckpointError, match="ppo_of_the_trust_test"):
+        SerialPipeline.resume(run, trust=["ding_lite.testing"])
+    pipeline = SerialPipeline.resume(run, trust=["ding_lite.testing", "registers_names"])
+    assert type(pipeline.policy).__name__ == "Registered"
+    pipeline.close()
+
+
+def test_trusted_module_that_cannot_be_imported_is_named(runs):
+    with pytest.raises(CheckpointError, match="the trusted module 'no_such_module' cannot be imported"):
+        load_policy(runs["discrete"].folder, trust=["no_such_module"])
+
+
+def test_reference_of_a_run_may_use_the_modules_that_the_user_has_named(forgotten, tmp_path):
+    run = forgotten("registers_names:Registered")
+    penalty = {"learn": {"kl_beta": 0.1, "pretrained_model_path": str(run)}}
+    config = small_config(MatchEnv, max_env_step=128, policy=penalty)
+    with pytest.raises(CheckpointError, match="pretrained_model_path: .*trust=.'registers_names'"):
+        SerialPipeline(config, folder=tmp_path / "refused")
+    for _ in SerialPipeline(config, folder=tmp_path / "next", trust=["registers_names"]):
+        pass
+    named = {**penalty, "type": "registers_names:Registered"}
+    SerialPipeline(small_config(MatchEnv, policy=named), folder=tmp_path / "named").close()
+    trust = ["ding_lite.testing"]
+    with pytest.raises(CheckpointError, match="pretrained_model_path: .*trust=.'registers_names'"):
+        SerialPipeline.resume(tmp_path / "next", trust=trust)
+    pipeline = SerialPipeline.resume(tmp_path / "next", trust=[*trust, "registers_names"])
+    assert type(pipeline.policy.reference.policy).__name__ == "Registered"
+    pipeline.close()
 
 
 def test_folder_of_nothing_is_a_checkpoint_error(tmp_path):

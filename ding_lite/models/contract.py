@@ -1,0 +1,148 @@
+"""Checks that an encoder and a model give what their contracts say, on two observations, before training.
+
+A wrong shape would otherwise appear far from its cause, such as in an action that the environment refuses.
+The checks change nothing: neither the module, nor a random generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import FOREIGN, ContractError, DingLiteError, error_text
+from ding_lite.trees import example_observations, map_tree
+
+SAMPLES = 2  # observations in a check: with 1, a missing batch dimension may be broadcast
+
+
+def check_encoder(encoder: Any, space: gym.Space, where: str, dtype: torch.dtype) -> None:
+    """Checks a new leaf encoder: its class, ``out_features``, and what ``forward`` returns.
+
+    Args:
+        encoder: made for ``space``.
+        space: of the leaf.
+        where: the key and the encoder, for the message: "policy.model.encoder (mine:Fourier)".
+        dtype: that encoders compute in.
+
+    Raises:
+        ContractError: if it breaks the contract of leaf encoders (``models.encoders``).
+    """
+    if not isinstance(encoder, nn.Module):
+        raise ContractError(f"{where} made {kind_of(encoder)}, expected a torch.nn.Module")
+    width = getattr(encoder, "out_features", None)
+    if not isinstance(width, (int, np.integer)) or isinstance(width, bool) or width < 1:
+        raise ContractError(
+            f"{where}: out_features is {width!r}, expected the number F of the features (N, F) that forward "
+            "returns; set self.out_features in __init__"
+        )
+    device = _device_of(encoder)
+    if device.type == "meta":  # a model without numbers
+        return
+    x = torch.as_tensor(example_observations(space, SAMPLES), device=device)
+    with (
+        undisturbed(encoder),
+        torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
+        _named_errors(f"{where}: forward of a leaf {tuple(x.shape)}, {x.dtype},"),
+    ):
+        features = encoder(x)
+    expected = (SAMPLES, int(width))
+    if not isinstance(features, Tensor) or features.shape != expected:
+        raise ContractError(
+            f"{where}: forward returned {kind_of(features)}, expected ({SAMPLES}, out_features) = {expected}"
+        )
+    if features.dtype not in (torch.float32, dtype):
+        raise ContractError(
+            f"{where}: forward returned {features.dtype}, expected torch.float32; convert with .float()"
+        )
+    if not features.isfinite().all():
+        raise ContractError(
+            f"{where}: forward returned numbers that are not finite (nan or infinity) for observations that "
+            "the space contains; look for a division by 0, or a log of 0"
+        )
+
+
+def check_outputs(model: Any, inputs: Any, distribution: Callable[[Any, Any], Any] | None = None) -> None:
+    """Checks what ``compute_actor`` and ``compute_critic`` of a model return.
+
+    Args:
+        model: of a policy.
+        inputs: of the model, for ``SAMPLES`` observations.
+        distribution: returns the action distribution of ``(inputs, logit)``; None: logits are not checked.
+
+    Raises:
+        ContractError: if the values, or the log-probabilities of actions, are not (N,).
+    """
+    where = f"policy.model ({type(model).__module__}:{type(model).__qualname__})"
+    with undisturbed(model):
+        with _named_errors(f"{where}: compute_actor"):
+            logit = model.compute_actor(inputs)
+        with _named_errors(f"{where}: compute_critic"):
+            value = model.compute_critic(inputs)
+        if not isinstance(value, Tensor) or value.shape != (SAMPLES,):
+            raise ContractError(
+                f"{where}: compute_critic returned {kind_of(value)} for {SAMPLES} observations, expected "
+                f"(N,) = ({SAMPLES},); a layer with one output needs .squeeze(-1)"
+            )
+        if distribution is None:
+            return
+        shapes = map_tree(kind_of, logit)
+        with _named_errors(f"{where}: the distribution of the logit {shapes} that compute_actor returned"):
+            dist = distribution(inputs, logit)
+            log_prob = dist.log_prob(dist.mode())
+        if log_prob.shape != (SAMPLES,):
+            raise ContractError(
+                f"{where}: compute_actor returned the logit {shapes} for {SAMPLES} observations, so that "
+                f"log-probabilities of actions are {kind_of(log_prob)}, expected (N,) = ({SAMPLES},); the "
+                "logit is what actor_head makes of features (N, F)"
+            )
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Lets a module compute in eval mode without gradients, and leaves no trace of it.
+
+    Modes, buffers and torch's generators are afterwards what they were.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    device = _device_of(module)
+    try:
+        for part, _ in modes:  # not .eval(), which a module may override
+            part.training = False
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+def kind_of(value: Any) -> str:
+    """Returns what a function has returned, for a message: a tensor's shape, or the type of anything else."""
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    own = next(module.parameters(), next(module.buffers(), None))
+    return torch.empty(0).device if own is None else own.device
+
+
+@contextmanager
+def _named_errors(what: str) -> Iterator[None]:
+    """Turns an error of the user's code into a ContractError; missing memory is explained elsewhere."""
+    try:
+        yield
+    except (DingLiteError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except FOREIGN as error:
+        raise ContractError(f"{what} raised {error_text(error)}") from error
