@@ -24,6 +24,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import is_locked
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
+SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it, beside a log.txt of its own
 SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
 SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
@@ -95,11 +96,14 @@ class ListedRun(NamedTuple):
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one."""
+    """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one.
+
+    The folder of a sweep is no run: its trials are.
+    """
     found = []
     for path, folders, files in os.walk(folder):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
-        if not set(RUN_FILES).isdisjoint(files):
+        if SWEEP_FILE not in files and not set(RUN_FILES).isdisjoint(files):
             found.append(Path(path))
             folders.clear()
     return found

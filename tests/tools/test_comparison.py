@@ -153,7 +153,7 @@ def test_a_task_that_a_group_lacks_is_left_out_and_noted(tasks):
 def test_groups_without_a_common_task_are_an_error(two):
     seeds(two / "pendulum", 3, [1.0, 2.0, 3.0], env_id="Pendulum-v1", policy="ppg")
     with pytest.raises(
-        ConfigError, match=r"no environment in common: ppo: CartPole-v1; ppg: Pendulum-v1\. If"
+        ConfigError, match=r"no environment in common:\n  ppo: CartPole-v1\n  ppg: Pendulum-v1\nIf"
     ):
         compare([two / "ppo", two / "pendulum"])
 
@@ -198,7 +198,7 @@ def test_a_run_without_an_evaluation_at_the_common_end_is_noted(tmp_path):
 def test_nothing_to_compare_says_why(tmp_path):
     write_run(tmp_path / "run", every=0)
     with pytest.raises(
-        ConfigError, match=r"no run to compare\. Left out, since it has no evaluation: \S*run"
+        ConfigError, match=r"no run to compare\.\n  Left out, since it has no evaluation: \S*run"
     ):
         compare([tmp_path])
 

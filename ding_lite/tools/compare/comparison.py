@@ -231,7 +231,7 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     groups |= by_config
     groups = {label: tasks for label, tasks in groups.items() if tasks}
     if not groups:
-        raise ConfigError(" ".join(["there is no run to compare.", *reader.notes]))
+        raise ConfigError("\n  ".join(["there is no run to compare.", *reader.notes]))
     tasks = _common_tasks(groups, reader.notes)
     ends = {task: _end([run for of in groups.values() for run in of[task]], reader) for task in tasks}
     scores = tuple(
@@ -328,10 +328,11 @@ def _common_tasks(groups: Mapping[str, Mapping[str, Any]], notes: list[str]) -> 
     every = dict.fromkeys(task for tasks in groups.values() for task in tasks)
     common = tuple(task for task in every if all(task in tasks for tasks in groups.values()))
     if not common:
-        each = "; ".join(f"{label}: {', '.join(tasks)}" for label, tasks in groups.items())
+        each = [f"{label}: {', '.join(tasks)}" for label, tasks in groups.items()]
         raise ConfigError(
-            f"the groups have no environment in common: {each}. If runs of different configs belong "
-            "together, name their group: ding-lite compare 'mine=runs/a*' 'mine=runs/b*' 'other=runs/c*'"
+            "\n  ".join(["the groups have no environment in common:", *each])
+            + "\nIf runs of different configs belong together, name their group: ding-lite compare "
+            "'mine=runs/a*' 'mine=runs/b*' 'other=runs/c*'"
         )
     for task in every:
         if task not in common:
