@@ -119,9 +119,10 @@ def _report(comparison: Comparison) -> list[str]:
         for task in comparison.tasks:
             lines += ["", *_table(comparison.summaries_of(task), f"Return, {task}")]
     if comparison.differences:
+        differences, folded = comparison.folded_differences()
         rows = [["what differs", *comparison.labels]]
-        rows += [[key, *values] for key, values in comparison.differences.items()]
-        lines += ["", *aligned(rows)]
+        rows += [[key, *values] for key, values in differences.items()]
+        lines += ["", *aligned(rows), *(f"{line} (a .html page and --json list them)" for line in folded)]
     if comparison.notes:
         lines += ["", *comparison.notes]
     return lines

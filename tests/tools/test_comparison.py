@@ -107,6 +107,21 @@ def test_what_differs_is_every_key_with_its_values(two):
     assert list(differences)[-1] == "policy.learn.aux_freq"
 
 
+def test_many_keys_that_a_group_lacks_are_one_line(tmp_path):
+    for policy, keys in (("ppo", "ab"), ("ppg", "cdefg"), ("mine", "c")):
+        learn = {"rate": len(keys), **dict.fromkeys(keys, 1)}
+        write_run(tmp_path / policy, policy=policy, learn=learn)
+    comparison = compare([tmp_path / name for name in ("ppo", "ppg", "mine")])
+    rows, lines = comparison.folded_differences()
+    assert lines == ["4 keys that only ppg has"]
+    assert list(rows) == ["policy.type", "policy.learn.rate", *(f"policy.learn.{key}" for key in "abc")]
+    assert len(comparison.differences) == 9  # in the page and in the JSON data
+    alike = [f"{name}={tmp_path / 'ppg'}" for name in ("one", "two")]
+    with_both, lines = compare([*alike, tmp_path / "mine"]).folded_differences()
+    assert lines == ["4 keys that only one; two have"]
+    assert "policy.learn.d" not in with_both
+
+
 # Tasks
 
 
@@ -185,7 +200,22 @@ def test_runs_that_did_not_end_are_noted(tmp_path):
     assert re.search(r"killed \(ppo\) is killed: its evaluation at 2,000 env steps counts", notes)
     assert re.search(r"Left out, since it has no evaluation: \S*blank \(finished\)", notes)
     assert re.search(r"Left out, since it cannot be read: cannot read the config in \S*torn", notes)
-    assert "solved" not in notes
+    assert "solved (ppo) is" not in notes
+
+
+def test_runs_that_ended_at_the_stop_value_are_noted(tmp_path):
+    seeds(tmp_path / "a", 3, [1.0, 2.0, 3.0])
+    assert "stop_value" not in "".join(compare([tmp_path]).notes)
+    for seed in (3, 4):
+        write_run(tmp_path / "a" / f"{seed}", seed=seed, returns=[9.0] * 2, status="solved")
+    (note,) = [note for note in compare([tmp_path]).notes if "stop_value" in note]
+    assert note == (
+        "2 of 5 runs of CartPole-v1 ended early, at env.stop_value (status solved); the runs end at 2,000 to "
+        "4,000 env steps. Such scores say little: train with env.stop_value=None for a comparison."
+    )
+    # Runs that are solved at the same step can be compared.
+    same = [write_run(tmp_path / f"b{seed}", seed=seed, status="solved") for seed in range(3)]
+    assert "stop_value" not in "".join(compare(same).notes)
 
 
 def test_a_run_without_an_evaluation_at_the_common_end_is_noted(tmp_path):
