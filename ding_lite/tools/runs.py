@@ -31,6 +31,7 @@ HEADLINE_KEYS = ("policy.type", "env.env_id")
 # They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
 # checkpoints nor logs change what is learned. Schedules have a length of their own, schedule_env_step.
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
+LONG_NUMBER = 8  # characters
 LOG_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  ")
 
 
@@ -411,8 +412,16 @@ def _descriptions(settings: Sequence[dict[str, Any]], keys: Sequence[str]) -> li
 
 
 def describe(settings: dict[str, Any], keys: Sequence[str]) -> list[str]:
-    """Returns the values of the keys as texts, such as ["ppo", "clip_ratio=0.1"]."""
+    """Returns the values of the keys as texts, such as ["ppo", "clip_ratio=0.1"].
+
+    Numbers with many digits, such as those of a sweep, are rounded to four.
+    """
     return [
-        ("" if key in HEADLINE_KEYS else f"{key.rpartition('.')[2]}=") + str(settings.get(key, "not set"))
+        ("" if key in HEADLINE_KEYS else f"{key.rpartition('.')[2]}=") + _short(settings.get(key, "not set"))
         for key in keys
     ]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return f"{value:.4g}" if isinstance(value, float) and len(text) > LONG_NUMBER else text

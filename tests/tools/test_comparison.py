@@ -15,7 +15,7 @@ from written_runs import write_run
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.compare import compare, draw_comparison, number, page_of
-from ding_lite.tools.compare.figure import learning_curves, profile
+from ding_lite.tools.compare.figure import MARKERS, learning_curves, profile, row_label
 
 A, B = "a" * 40, "b" * 40
 
@@ -294,6 +294,48 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
     assert all([summary.iqm] in scores for summary in comparison.summaries())
     figure.draw_without_rendering()
     assert [text.get_text() for text in figure.axes[4].get_yticklabels()] == ["", "ppg"]
+
+
+def test_rows_have_the_names_of_long_groups_and_the_legend_their_marks(tmp_path):
+    for rate in range(1, 7):
+        seeds(tmp_path / f"{rate}", 3, [1.0, 2.0, 3.0 + rate], learn={"learning_rate": rate / 1000})
+    figure = draw_comparison(compare([tmp_path]))
+    figure.draw_without_rendering()
+    names = [f"learning_rate={rate / 1000}" for rate in range(1, 7)]
+    _, scores, _, improvement = figure.axes
+    assert [text.get_text() for text in scores.get_yticklabels()] == names
+    assert [text.get_text() for text in improvement.get_yticklabels()] == ["", *names[1:]]
+    assert [line.get_marker() for line in figure.legends[0].get_lines()] == list(MARKERS[:6])
+    alone = draw_comparison(compare([tmp_path]), panels=["evaluation"])
+    assert [line.get_marker() for line in alone.legends[0].get_lines()] == [""] * 6  # lines without marks
+
+
+@pytest.mark.parametrize(
+    ("label", "lines", "text"),
+    [
+        ("ppo", 2, "ppo"),
+        ("learning_rate=0.0001", 1, "learning_rate=0.0001"),
+        ("learning_rate=0.001, batch_size=128", 2, "learning_rate=0.001,\nbatch_size=128"),
+        ("learning_rate=0.008096117930775642", 2, "learning_rate=\n0.008096117930775642"),
+        ("learning_rate=0.008096117930775642", 1, "learning_r...0930775642"),
+    ],
+)
+def test_long_labels_of_rows_are_wrapped_or_shortened(label, lines, text):
+    assert row_label(label, lines) == text
+
+
+def test_panels_of_the_figure_are_chosen_by_name(tasks):
+    comparison = compare([tasks / "ppo", tasks / "ppg", tasks / "pendulum"])
+    figure = draw_comparison(comparison, panels=["improvement", "evaluation"], width=3.3)
+    assert [axes.get_title(loc="left").split(",")[0] for axes in figure.axes] == [
+        "Evaluation return", "Evaluation return", "Probability of improvement",
+    ]  # fmt: skip
+    assert figure.get_figwidth() == 3.3
+    assert figure.axes[0].get_subplotspec().get_gridspec().ncols == 1
+    with pytest.raises(ConfigError, match="no panel 'curves'; the panels are: evaluation, scores, profile, "):
+        draw_comparison(comparison, panels=["curves"])
+    with pytest.raises(ConfigError, match="the panel improvement needs two groups, got 1"):
+        draw_comparison(compare([tasks / "ppo"]), panels=["improvement"])
 
 
 def test_a_figure_of_one_group_compares_nothing(two):

@@ -238,6 +238,15 @@ def test_labels_fall_back_on_the_first_keys_that_differ(tmp_path):
     assert label(tmp_path / "two", *runs) == expected
 
 
+def test_numbers_with_many_digits_are_rounded_in_labels(tmp_path):
+    runs = [{"learn": {"rate": rate}} for rate in (0.008096117930775642, 0.00012031042514203794, 475.0)]
+    assert label(tmp_path / "far", *runs) == [
+        f"rate={text}, seed 0" for text in ("0.008096", "0.0001203", "475.0")
+    ]
+    near = [{"learn": {"rate": rate}} for rate in (0.0080961179, 0.0080961178)]
+    assert label(tmp_path / "near", *near) == [f"rate=0.008096, run{n}, seed 0" for n in (0, 1)]
+
+
 def test_a_seed_that_comes_twice_is_no_second_sample(tmp_path):
     runs = [read_run(write_run(tmp_path / when / "s1", seed=1)) for when in ("before", "after")]
     groups = group_runs(runs)
