@@ -87,6 +87,7 @@ def seeds_report(trainings: Sequence[Training]) -> dict[str, Any]:
                 "seed": training.seed,
                 "status": training.status,
                 "score": training.score,
+                "last_evaluation": training.last_evaluation,
                 "env_step": training.env_step,
                 "wall_time_s": training.result.get("wall_time_s"),
                 "folder": str(training.folder),
@@ -99,7 +100,10 @@ def seeds_report(trainings: Sequence[Training]) -> dict[str, Any]:
 
 
 def seeds_table(trainings: Sequence[Training]) -> str:
-    """Returns a table with a line for each seed, and the mean below."""
+    """Returns a table with a line for each seed, and the mean below.
+
+    The last evaluation of a seed that has not ended in order stands in brackets, since it is no score.
+    """
     rows = [["seed", "status", "score", "env steps", "seconds", "folder"]]
     for training in trainings:
         seconds = training.result.get("wall_time_s")
@@ -107,7 +111,7 @@ def seeds_table(trainings: Sequence[Training]) -> str:
             [
                 str(training.seed),
                 training.status,
-                number(training.score),
+                _score(training),
                 f"{training.env_step:,}",
                 number(seconds),
                 str(training.folder),
@@ -115,7 +119,14 @@ def seeds_table(trainings: Sequence[Training]) -> str:
         )
     table = aligned(rows, right=range(1, len(rows[0]) - 1))
     summary = summary_of(training.score for training in trainings)
-    return "\n".join([*table, *summary_lines(summary, len(trainings))])
+    has_brackets = any(row[2].startswith("(") for row in rows)
+    note = ["(in brackets: the last evaluation of a seed that has not ended; no part of a mean)"]
+    return "\n".join([*table, *(note if has_brackets else []), *summary_lines(summary, len(trainings))])
+
+
+def _score(training: Training) -> str:
+    last = training.last_evaluation
+    return number(training.score) if training.score is not None or last is None else f"({number(last)})"
 
 
 def summary_lines(summary: Summary, of: int) -> list[str]:

@@ -191,6 +191,11 @@ class Sweep:
     def run(self, crew: Crew, trials: int) -> None:
         """Searches until there are ``trials`` trials in all, or the crew is stopped; open trials first."""
         self._crew = crew
+        states = [STATES[trial.state] for trial in self.trials()]
+        if states:
+            is_open = states.count("open")
+            more = f", {is_open} open" if is_open else ""
+            self._say(f"{len(states) - is_open} of {max(trials, len(states))} trials are done{more}")
         crew.train(self._runs(trials), self._on_evaluation, self._on_end)
 
     def _runs(self, trials: int) -> Iterator[Training]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from worlds import digest, small_config
 
 from ding_lite.cli import main
 from ding_lite.cli.program import parse
+from ding_lite.cli.train import _commands_to_continue
 from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.tools.several import Training
 
 TESTS = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "ding_lite")
@@ -119,6 +122,40 @@ def test_misuse_is_refused_before_a_run_starts(words, fault, tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
 
+CONTINUED = "ding-lite train -c c.json --max-env-step 900 a.b=1"
+
+
+@pytest.mark.parametrize(
+    ("words", "statuses", "commands"),
+    [
+        (["-s", "0", "1"], ["finished", "failed"], []),
+        (["-s", "0", "1"], ["interrupted", "finished"], [f"{CONTINUED} -s 0 1 --resume 'my runs/c'"]),
+        (
+            ["-s", "0", "1", "--jobs", "1", "--ray", "auto", "--override", "--resume"],
+            ["finished", "not started"],
+            [f"{CONTINUED} -s 0 1 --override --jobs 1 --ray auto --resume 'my runs/c'"],
+        ),
+        (  # a resumed run refuses --init-from; a seed alone has its own folder, and no --jobs
+            ["-s", "0", "1", "2", "--jobs", "1", "--init-from", "x"],
+            ["interrupted", "not started", "not started"],
+            [
+                f"{CONTINUED} -s 0 --resume 'my runs/c_s0'",
+                f"{CONTINUED} -s 1 2 --init-from x --jobs 1 --exp-name 'my runs/c'",
+            ],
+        ),
+    ],
+)
+def test_the_command_that_continues_seeds_is_one_that_is_accepted(words, statuses, commands):
+    args = parse(["train", "-c", "c.json", "a.b=1", "--max-env-step", "900", *words])
+    trainings = [
+        Training(f"seed {seed}", seed, Path(f"my runs/c_s{seed}"), [], 900, status=status)
+        for seed, status in zip(args.seeds, statuses, strict=True)
+    ]
+    assert _commands_to_continue(args, Path("my runs/c"), trainings) == commands
+    for command in commands:
+        parse(shlex.split(command)[1:])
+
+
 def test_missing_ray_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
@@ -192,7 +229,9 @@ def test_ctrl_c_saves_all_seeds_and_resuming_ends_where_they_would_have(tmp_path
         assert (result["status"], result["error"]) == ("interrupted", "SIGINT")
         state = load_checkpoint(tmp_path / f"run_s{seed}" / "ckpt" / "last")[0]
         assert state["progress"]["env_step"] == result["env_step"] < 5120
-    assert run(*words, "--resume", cwd=tmp_path)[0] == 0
+    command = shlex.split(output.splitlines()[-1].partition("try: ")[2])
+    assert command[-2:] == ["--resume", "run"]
+    assert run(*command[1:], cwd=tmp_path)[0] == 0
     slow(tmp_path, 0.0)  # not the numbers, only the pace
     assert run("train", "-q", "-c", "c.json", "-s", 1, "--exp-name", "straight", cwd=tmp_path)[0] == 0
     resumed, straight = state_of(tmp_path / "run_s1"), state_of(tmp_path / "straight")

@@ -149,8 +149,25 @@ def test_table_and_json_of_seeds():
     assert [run["score"] for run in report["runs"]] == [475.25, None, 500.0]
     assert report["runs"][1] | {"folder": 0} == {
         **{"seed": 1, "status": "failed", "score": None, "env_step": 0, "wall_time_s": None, "folder": 0},
-        **{"exit_code": 5, "error": "broken"},
+        **{"exit_code": 5, "error": "broken", "last_evaluation": None},
     }
+
+
+def test_last_evaluation_of_a_run_that_has_not_ended_stands_in_brackets():
+    stopped = training(1, status="interrupted", code=130, evaluations=[(10, 5.0), (20, 162.25)], env_step=30)
+    text = seeds_table([ended(475.25), stopped, training(2)])
+    assert text == (
+        "seed       status    score  env steps  seconds  folder\n"
+        "0        finished    475.2      1,536      2.5  runs/x_s0\n"
+        "1     interrupted  (162.2)         30        -  runs/x_s1\n"
+        "2     not started        -          0        -  runs/x_s2\n"
+        "(in brackets: the last evaluation of a seed that has not ended; no part of a mean)\n"
+        "mean 475.2 over 1 of 3 seeds"
+    )
+    assert [run["last_evaluation"] for run in seeds_report([ended(475.25), stopped])["runs"]] == [
+        475.25,
+        162.25,
+    ]
 
 
 def test_score_of_a_run_that_has_not_ended_in_order_does_not_count():
