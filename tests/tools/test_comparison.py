@@ -317,7 +317,7 @@ def test_rows_have_the_names_of_long_groups_and_the_legend_their_marks(tmp_path)
         ("learning_rate=0.0001", 1, "learning_rate=0.0001"),
         ("learning_rate=0.001, batch_size=128", 2, "learning_rate=0.001,\nbatch_size=128"),
         ("learning_rate=0.008096117930775642", 2, "learning_rate=\n0.008096117930775642"),
-        ("learning_rate=0.008096117930775642", 1, "learning_r...0930775642"),
+        ("learning_rate=0.008096117930775642", 1, "learning_r...7930775642"),
     ],
 )
 def test_long_labels_of_rows_are_wrapped_or_shortened(label, lines, text):
