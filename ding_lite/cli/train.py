@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +27,6 @@ from ding_lite.errors import ConfigError
 if TYPE_CHECKING:
     from ding_lite.run.display import Display
     from ding_lite.run.pipeline import SerialPipeline
-    from ding_lite.tools.several import Training
 
 SUMMARY = "train a policy, or resume a run"
 DESCRIPTION = """\
@@ -228,34 +225,8 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     if args.json:
         print(json.dumps(seeds_report(trainings)))
     elif not args.quiet:
-        commands = [f"try: {command}" for command in _commands_to_continue(args, prefix, trainings)]
-        Lines(sys.stdout).say("\n".join([seeds_table(trainings), *commands]))  # a closed pipe is no error
+        Lines(sys.stdout).say(seeds_table(trainings))  # a closed pipe is no error
     return int(args.signals.exit_code) or exit_code_of(crew.failures)
-
-
-def _commands_to_continue(args: argparse.Namespace, prefix: Path, trainings: Sequence[Training]) -> list[str]:
-    """Returns the commands that continue seeds which a signal has ended; none if there is no such seed.
-
-    With ``--init-from``, which a resumed run refuses, the seeds that have not started need one of their own.
-    """
-    if not {"interrupted", "not started"}.intersection(training.status for training in trainings):
-        return []
-    new = [training for training in trainings if args.init_from and training.status == "not started"]
-    begun = [training for training in trainings if training not in new]
-    commands = []
-    for group, options, name in (
-        (begun, ["--override"] if args.override else [], "--resume"),
-        (new, ["--init-from", args.init_from], "--exp-name"),
-    ):
-        if group:
-            alone = len(group) == 1
-            if not alone:
-                options += ["--jobs", str(args.jobs)] if args.jobs else []
-                options += ["--ray", *filter(None, [args.ray])] if args.ray is not None else []
-            seeds = ["-s", *(str(training.seed) for training in group)]
-            folder = [name, str(group[0].folder if alone else prefix)]
-            commands.append(shlex.join(["ding-lite", "train", *run_options(args), *seeds, *options, *folder]))
-    return commands
 
 
 def _has_final_result(folder: Path) -> bool:

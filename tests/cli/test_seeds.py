@@ -17,9 +17,7 @@ from worlds import digest, small_config
 
 from ding_lite.cli import main
 from ding_lite.cli.program import parse
-from ding_lite.cli.train import _commands_to_continue
 from ding_lite.run.checkpoint import load_checkpoint
-from ding_lite.tools.several import Training
 
 TESTS = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "ding_lite")
@@ -120,40 +118,6 @@ def test_misuse_is_refused_before_a_run_starts(words, fault, tmp_path, monkeypat
     assert main(["train", "-c", "c.json", *words]) in (2, 3)
     assert fault in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
-
-
-CONTINUED = "ding-lite train -c c.json --max-env-step 900 a.b=1"
-
-
-@pytest.mark.parametrize(
-    ("words", "statuses", "commands"),
-    [
-        (["-s", "0", "1"], ["finished", "failed"], []),
-        (["-s", "0", "1"], ["interrupted", "finished"], [f"{CONTINUED} -s 0 1 --resume 'my runs/c'"]),
-        (
-            ["-s", "0", "1", "--jobs", "1", "--ray", "auto", "--override", "--resume"],
-            ["finished", "not started"],
-            [f"{CONTINUED} -s 0 1 --override --jobs 1 --ray auto --resume 'my runs/c'"],
-        ),
-        (  # a resumed run refuses --init-from; a seed alone has its own folder, and no --jobs
-            ["-s", "0", "1", "2", "--jobs", "1", "--init-from", "x"],
-            ["interrupted", "not started", "not started"],
-            [
-                f"{CONTINUED} -s 0 --resume 'my runs/c_s0'",
-                f"{CONTINUED} -s 1 2 --init-from x --jobs 1 --exp-name 'my runs/c'",
-            ],
-        ),
-    ],
-)
-def test_the_command_that_continues_seeds_is_one_that_is_accepted(words, statuses, commands):
-    args = parse(["train", "-c", "c.json", "a.b=1", "--max-env-step", "900", *words])
-    trainings = [
-        Training(f"seed {seed}", seed, Path(f"my runs/c_s{seed}"), [], 900, status=status)
-        for seed, status in zip(args.seeds, statuses, strict=True)
-    ]
-    assert _commands_to_continue(args, Path("my runs/c"), trainings) == commands
-    for command in commands:
-        parse(shlex.split(command)[1:])
 
 
 def test_missing_ray_is_named(tmp_path, monkeypatch, capsys):
