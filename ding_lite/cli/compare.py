@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ding_lite.cli.common import add_json
+from ding_lite.cli.pictures import add_picture_options, panels_of
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ examples:
   ding-lite compare runs/cartpole_ppo* runs/cartpole_ppg*       a table
   ding-lite compare runs -o comparison.html                     all runs in a folder, and a page
   ding-lite compare runs/ppo* runs/ppg* -o a.png -o a.html      a figure and a page
+  ding-lite compare runs -o a.pdf --panels scores --width 3.3   one plot, as wide as a column
   ding-lite compare 'before=old/run_*' 'after=new/run_*'        groups by name
   ding-lite compare runs --reference CartPole-v1=20:500 --reference Pendulum-v1=-1300:-150
                                                                 several tasks, with fixed scales
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "highest evaluation of the runs, if there are several environments)",
     )
     parser.add_argument("--title", metavar="TEXT", help="title (default: what the runs have in common)")
+    add_picture_options(parser, "evaluation, scores, profile, improvement")
     add_json(parser)
 
 
@@ -78,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(output, SUFFIXES)
     comparison = compare(args.groups, dict(map(_reference, args.reference)))
     for output in outputs:
-        _write(comparison, output, args.title)
+        _write(comparison, output, args)
     if args.json:
         print(json.dumps(comparison.as_json()))
     else:
@@ -97,15 +100,16 @@ def _reference(text: str) -> tuple[str, tuple[float, float]]:
     raise ConfigError(f"--reference: expected ENV=LOW:HIGH, such as CartPole-v1=20:500, got {text}")
 
 
-def _write(comparison: Comparison, output: Path, title: str | None) -> None:
+def _write(comparison: Comparison, output: Path, args: argparse.Namespace) -> None:
     from ding_lite.tools.compare import draw_comparison, page_of
     from ding_lite.tools.plot import save
 
     if output.suffix.lower() != ".html":
-        save(draw_comparison(comparison, title), output)
+        figure = draw_comparison(comparison, args.title, panels_of(args), args.width)
+        save(figure, output, tight=args.width is None)
         return
     try:
-        output.write_text(page_of(comparison, title), encoding="utf-8")
+        output.write_text(page_of(comparison, args.title), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
 
@@ -119,9 +123,10 @@ def _report(comparison: Comparison) -> list[str]:
         for task in comparison.tasks:
             lines += ["", *_table(comparison.summaries_of(task), f"Return, {task}")]
     if comparison.differences:
+        differences, folded = comparison.folded_differences()
         rows = [["what differs", *comparison.labels]]
-        rows += [[key, *values] for key, values in comparison.differences.items()]
-        lines += ["", *aligned(rows)]
+        rows += [[key, *values] for key, values in differences.items()]
+        lines += ["", *aligned(rows), *(f"{line} (a .html page and --json list them)" for line in folded)]
     if comparison.notes:
         lines += ["", *comparison.notes]
     return lines

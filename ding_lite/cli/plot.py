@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ding_lite.cli.pictures import add_picture_options, panels_of
+
 SUMMARY = "draw learning curves of runs"
 DESCRIPTION = """\
 Draws the learning curves of runs: return and episode length, in training and evaluation.
@@ -18,6 +20,8 @@ examples:
   ding-lite plot runs/cartpole_ppo                     one run, to curves.png
   ding-lite plot runs/cartpole_ppo* -o cartpole.pdf    all seeds of a config, as one curve
   ding-lite plot runs/ppo_* runs/ppg_* --title "PPO against PPG"
+  ding-lite plot runs/ppo_* --panels evaluation --width 3.3 -o column.pdf
+                                                       one plot, as wide as a column of a paper
 """
 
 
@@ -39,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the figure (default: what the runs have in common)"
     )
+    add_picture_options(parser, "training, training-length, evaluation, evaluation-length")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,5 +51,6 @@ def run(args: argparse.Namespace) -> int:
     from ding_lite.tools.plot import plot_runs
 
     statistic = "iqm" if args.iqm else "mean"
-    print(plot_runs(args.runs, Path(args.output), statistic=statistic, title=args.title))
+    look = {"title": args.title, "panels": panels_of(args), "width": args.width}
+    print(plot_runs(args.runs, Path(args.output), statistic=statistic, **look))
     return 0

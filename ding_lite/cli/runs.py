@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +23,17 @@ status   solved, finished, interrupted, failed: how the run ended
          unreadable: a file is damaged; the reason is below the table
 score    mean return of the last evaluation, and the standard deviation over its episodes
 differs  the keys of the config that distinguish the run from others of its policy and
-         environment, seeds and limits aside
+         environment, seeds and limits aside; in a terminal, as far as its width allows
 """
 EXAMPLES = """\
 examples:
   ding-lite runs                        the runs in runs/
   ding-lite runs sweeps --sort score    those in another folder, the best first
+  ding-lite runs --all                  with all that differs
   ding-lite runs --json                 for programs
 """
 ORDERS = ("started", "score", "steps", "name")
+NARROWEST = 20  # characters of the column "differs" in a narrow terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sort", choices=ORDERS, default="started", help="the order (default: started, the newest first)"
     )
+    parser.add_argument("--all", action="store_true", help="show all that differs, wider than the terminal")
     add_json(parser)
 
 
@@ -54,11 +58,14 @@ def run(args: argparse.Namespace) -> int:
     elif not runs:
         print(f"no runs in {args.folder}")
     else:
-        print("\n".join(_table(runs, Path(args.folder))))
+        # Not in a file or a pipe, whose width is 0.
+        width = 0 if args.all else shutil.get_terminal_size((0, 0)).columns
+        print("\n".join(_table(runs, Path(args.folder), width)))
     return 0
 
 
-def _table(runs: list[ListedRun], folder: Path) -> list[str]:
+def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
+    """Returns the lines of the table, at most as wide as the terminal if it has a ``width``."""
     from ding_lite.tools.table import aligned
 
     rows = [["run", "status", "score", "best", "env steps", "started", "policy", "env", "seed", "differs"]]
@@ -83,4 +90,9 @@ def _table(runs: list[ListedRun], folder: Path) -> list[str]:
         )
         if run.error:
             errors.append(f"{name}: {run.error}")
-    return [*aligned(rows, right=(2, 3, 4)), *([""] if errors else []), *errors]
+    table = aligned(rows, right=(2, 3, 4))
+    room = max(width, table[0].index("differs") + NARROWEST)
+    if width and any(len(line) > room for line in table):
+        table = [line if len(line) <= room else f"{line[: room - 3]}..." for line in table]
+        table += ["", f"the column differs is cut to {room} characters a line: --all shows all of it"]
+    return [*table, *([""] if errors else []), *errors]

@@ -54,7 +54,7 @@ examples:
   ding-lite sweep -c cartpole_ppo --search "policy.learn.learning_rate=log(1e-5,1e-2)" --trials 20
   ding-lite sweep -c my.py -s 0 1 2 --jobs 6          three seeds a trial, six runs at a time
   ding-lite sweep -c my.py --resume                   continue
-  ding-lite train -c runs/my_sweep/best.py            train the best config
+  ding-lite train -c runs/my_sweep/best.py -s 3 4 5   train the best config with other seeds
 """
 PRELOAD = ("ding_lite.tools.sweep_report",)  # reports a missing package before the search
 DEFAULT_TRIALS = 20
@@ -185,4 +185,4 @@ def _report(args: argparse.Namespace, sweep: Sweep, imports: list[str]) -> None:
         print(sweep_table(sweep))
         if best is not None:
             print(f"history and importance: {picture}")
-            print(f"best config: {best}   try: {best_command(sweep, imports)}")
+            print(f"best config: {best}, to train with unused seeds   try: {best_command(sweep, imports)}")

@@ -8,6 +8,7 @@ global state, so plotting works without a display and in any thread.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +40,11 @@ STYLES: list[dict[str, Any]] = [
     {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i % len(DASHES)]}
     for i in range(len(COLORS) * len(DASHES))
 ]
+PANEL_WIDTH, NARROWEST = 3.7, 2.7  # inches of a plot with its labels: by default, and at least
+PANEL_HEIGHT = 2.4
+TEXTS_HEIGHT = 0.9  # inches of the texts above and below the plots; more lines of the legend need more
+CHARACTERS = 14  # of a title, in an inch
+TICK_STEPS = (1, 2, 5, 10)  # not 2.5: 5k, 10k, 15k, and not 7.5k, 12.5k
 X_LABELS = {"env_step": "Env steps", "iteration": "Iterations", "train_iter": "Optimiser steps"}
 
 
@@ -49,20 +55,53 @@ class Panel(NamedTuple):
         column: of metrics.csv, to draw.
         title: of the plot.
         spread: column with the standard deviation over episodes; "" if there is none.
+        extremes: columns with the lowest and the highest value of an episode, which the band stays between.
+        name: by which it is chosen.
+        y_label: of its vertical axis.
     """
 
     column: str
     title: str
     spread: str = ""
+    extremes: tuple[str, ...] = ()
+    name: str = ""
+    y_label: str = ""
+
+    @property
+    def columns(self) -> set[str]:
+        """Returns the columns of metrics.csv that are drawn."""
+        return {self.column, *self.extremes, *filter(None, [self.spread])}
 
 
 PANELS = (
-    Panel("collect/episode_return", f"Training return (last {RECENT_EPISODES} episodes)"),
-    Panel("collect/episode_length_max", f"Training episode length (max of {RECENT_EPISODES})"),
-    Panel("eval/episode_return_mean", "Evaluation return", "eval/episode_return_std"),
-    Panel("eval/episode_length_max", "Evaluation episode length (max)"),
+    Panel(
+        "collect/episode_return",
+        f"Training return (last {RECENT_EPISODES} episodes)",
+        name="training",
+        y_label="Return",
+    ),
+    Panel(
+        "collect/episode_length_max",
+        f"Training episode length (max of {RECENT_EPISODES})",
+        name="training-length",
+        y_label="Steps",
+    ),
+    Panel(
+        "eval/episode_return_mean",
+        "Evaluation return",
+        "eval/episode_return_std",
+        ("eval/episode_return_min", "eval/episode_return_max"),
+        name="evaluation",
+        y_label="Return",
+    ),
+    Panel(
+        "eval/episode_length_max",
+        "Evaluation episode length (max)",
+        name="evaluation-length",
+        y_label="Steps",
+    ),
 )
-COLUMNS = {panel.column for panel in PANELS} | {panel.spread for panel in PANELS if panel.spread}
+COLUMNS = {column for panel in PANELS for column in panel.columns}
 
 
 class Curve(NamedTuple):
@@ -92,7 +131,7 @@ def curve(runs: Sequence[Run], panel: Panel, statistic: str = "mean") -> Curve |
     """Returns the curve of a group of runs in a panel, or None if they have no data.
 
     One seed: its values, with a band of one standard deviation over episodes if the panel has a column for
-    it. Several seeds: see :func:`seeds_curve`.
+    it; no further than the episodes reach. Several seeds: see :func:`seeds_curve`.
     """
     all_series = [points_of(run, panel.column, panel.spread) for run in runs]
     series = [points for points in all_series if len(points[0])]
@@ -102,8 +141,17 @@ def curve(runs: Sequence[Run], panel: Panel, statistic: str = "mean") -> Curve |
         x, y, spread = series[0]
         # Only if the group has one run; otherwise the band would look like an interval over seeds.
         banded = len(runs) == 1 and np.isfinite(spread).any()
-        return Curve(x, y, np.stack([y - spread, y + spread]) if banded else None)
+        return Curve(x, y, _band(runs[0], panel, y, spread) if banded else None)
     return seeds_curve([(x, y) for x, y, _ in series], statistic)
+
+
+def _band(run: Run, panel: Panel, y: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Returns (2, P): one standard deviation around the mean, between the extremes that are known."""
+    band = np.stack([y - spread, y + spread])
+    if panel.extremes:
+        low, high = (points_of(run, panel.column, column)[2] for column in panel.extremes)
+        band = np.fmin(np.fmax(band, low), high)
+    return band
 
 
 def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]], statistic: str = "mean") -> Curve:
@@ -146,6 +194,8 @@ def plot_runs(
     x: str = "env_step",
     statistic: str = "mean",
     title: str | None = None,
+    panels: Sequence[str] = (),
+    width: float | None = None,
 ) -> Path:
     """Draws the learning curves of runs to a file.
 
@@ -156,6 +206,8 @@ def plot_runs(
         x: column of metrics.csv for the horizontal axis.
         statistic: of the seeds: "mean" or "iqm", the interquartile mean.
         title: of the figure; None: the policy and environment that all runs have in common.
+        panels: names of the panels of ``PANELS`` to draw; empty: all that have data.
+        width: of the picture in inches; None: as the panels need it.
 
     Returns:
         ``output``.
@@ -166,6 +218,8 @@ def plot_runs(
     """
     output = Path(output)
     check_output(output, SUFFIXES)
+    check_panels(panels, [panel.name for panel in PANELS])
+    check_width(width)
     unique = {run.resolve(): run for folder in folders for run in runs_of(folder)}
     if not unique:
         raise ConfigError("plotting needs at least one run folder")
@@ -174,8 +228,22 @@ def plot_runs(
         if all(curve([run], panel) is None for panel in PANELS):
             metrics = run.folder / "metrics.csv"
             raise ConfigError(f"{metrics} has nothing to draw: no row has {x} and a return or episode length")
-    save(draw(group_runs(runs), x=x, statistic=statistic, title=title), output)
+    figure = draw(group_runs(runs), x=x, statistic=statistic, title=title, panels=panels, width=width)
+    save(figure, output, tight=width is None)
     return output
+
+
+def check_panels(names: Sequence[str], known: Sequence[str]) -> None:
+    """Raises ConfigError if one of the names is not that of a panel."""
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no panel {name!r}; the panels are: {', '.join(known)}")
+
+
+def check_width(width: float | None) -> None:
+    """Raises ConfigError if a picture cannot be so wide, in inches."""
+    if width is not None and not 2 <= width <= 50:
+        raise ConfigError(f"width of the picture: expected 2 to 50 inches, got {width:g}")
 
 
 def check_output(output: Path, suffixes: Sequence[str]) -> None:
@@ -186,14 +254,19 @@ def check_output(output: Path, suffixes: Sequence[str]) -> None:
         raise ConfigError(f"cannot write {output}: there is no folder {output.parent}")
 
 
-def save(figure: Figure, output: Path) -> None:
+def save(figure: Figure, output: Path, *, tight: bool = True) -> None:
     """Writes a figure to a file.
+
+    Args:
+        figure: to write.
+        output: the file.
+        tight: fit the picture to its content; without it, the picture is as wide as the figure.
 
     Raises:
         ConfigError: if it cannot be written.
     """
     try:
-        figure.savefig(output, dpi=200, bbox_inches="tight", pad_inches=0.08)
+        figure.savefig(output, dpi=200, bbox_inches="tight" if tight else None, pad_inches=0.08)
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
 
@@ -214,15 +287,41 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def grid_of(count: int, most: int, width: float | None = None) -> tuple[Figure, int, int]:
+    """Returns an empty figure for so many plots, and how many rows and columns they stand in.
+
+    Args:
+        count: number of plots.
+        most: number of columns.
+        width: of the figure in inches; None: as wide as its columns.
+    """
+    cols = min(count, most if width is None else max(1, min(most, int(width / NARROWEST))))
+    rows = -(-count // cols)
+    inches = 0.6 + PANEL_WIDTH * cols if width is None else width
+    height = PANEL_HEIGHT * min(1.0, inches / cols / PANEL_WIDTH)
+    return new_figure(inches, TEXTS_HEIGHT + height * rows), rows, cols
+
+
 def draw(
-    groups: Sequence[Group], *, x: str = "env_step", statistic: str = "mean", title: str | None = None
+    groups: Sequence[Group],
+    *,
+    x: str = "env_step",
+    statistic: str = "mean",
+    title: str | None = None,
+    panels: Sequence[str] = (),
+    width: float | None = None,
 ) -> Figure:
-    """Returns the figure, with one plot for each of ``PANELS`` that has data."""
-    all_curves = {panel: [curve(group.runs, panel, statistic) for group in groups] for panel in PANELS}
+    """Returns the figure, with one plot for each of ``PANELS`` that has data; see :func:`plot_runs`.
+
+    Raises:
+        ConfigError: if none of them has data, or matplotlib is not installed.
+    """
+    chosen = [panel for panel in PANELS if not panels or panel.name in panels]
+    all_curves = {panel: [curve(group.runs, panel, statistic) for group in groups] for panel in chosen}
     drawn = {panel: row for panel, row in all_curves.items() if any(row)}
-    rows = (len(drawn) + 1) // 2
-    cols = min(len(drawn), 2)
-    figure = new_figure(0.6 + 3.7 * cols, 0.9 + 2.4 * rows)
+    if not drawn:
+        raise ConfigError(f"no run has data for the panels {', '.join(panel.name for panel in chosen)}")
+    figure, rows, cols = grid_of(len(drawn), 2, width)
     for place, (panel, row) in enumerate(drawn.items()):
         shared_axes = figure.axes[0] if place else None
         axes = figure.add_subplot(rows, cols, place + 1, sharex=shared_axes, axisbelow=True)
@@ -230,7 +329,8 @@ def draw(
             if data is not None:
                 draw_curve(axes, data, STYLES[index % len(STYLES)])
         # The plots share the horizontal axis; the lowest one of each column has its label.
-        format_axes(axes, panel.title, X_LABELS.get(x, x) if place + cols >= len(drawn) else "")
+        x_label = X_LABELS.get(x, x) if place + cols >= len(drawn) else ""
+        format_axes(axes, panel.title, x_label, panel.y_label)
         if "length" in panel.column:
             axes.set_ylim(bottom=0)
     notes = curve_notes([data for row in drawn.values() for data in row if data is not None], statistic)
@@ -260,16 +360,37 @@ def draw_curve(axes: Axes, data: Curve, style: dict[str, Any]) -> None:
             axes.fill_between(data.x, *data.band, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def format_axes(axes: Axes, title: str, x_label: str, y_label: str = "") -> None:
-    """Sets the title and the labels, short numbers at the ticks, and a light grid."""
-    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
-    axes.set_xlabel(x_label, fontsize=9, parse_math=False)
+def format_axes(axes: Axes, title: str, x_label: str, y_label: str = "", beside: float = 0.7) -> None:
+    """Sets the title and the labels, short round numbers at the ticks, and a light grid.
+
+    Args:
+        axes: of a plot of a grid.
+        title: of the plot; it is broken into lines as wide as the plot, as is the label below it.
+        x_label: of the horizontal axis.
+        y_label: of the vertical axis.
+        beside: inches that the labels of the vertical axis need.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(_wrapped(axes, title, beside), fontsize=10, loc="left", parse_math=False)
+    axes.set_xlabel(_wrapped(axes, x_label, beside), fontsize=9, parse_math=False)
     axes.set_ylabel(y_label, fontsize=9, parse_math=False)
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator("auto", steps=TICK_STEPS))
         axis.set_major_formatter(lambda value, _: format_count(value))
     axes.tick_params(labelsize=8, length=3)
     axes.grid(color="0.9", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _wrapped(axes: Axes, text: str, beside: float) -> str:
+    """Returns a text in lines that are no wider than a plot without the labels of its vertical axis."""
+    figure, spec = axes.get_figure(root=True), axes.get_subplotspec()
+    assert figure is not None
+    assert spec is not None
+    inches = figure.get_figwidth() / spec.get_gridspec().ncols - beside
+    joined = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number stays with its unit
+    return textwrap.fill(joined, max(10, int(CHARACTERS * inches))).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def format_count(value: float) -> str:
@@ -284,7 +405,8 @@ def curve_notes(curves: Sequence[Curve], statistic: str) -> list[str]:
     bands = {data.n > 1 for data in curves if data.band is not None}
     notes = {
         f"Band: 95 % bootstrap interval of the {name} over seeds.": True in bands,
-        "Evaluation band of one seed: one standard deviation over episodes.": False in bands,
+        "Evaluation band of one seed: one standard deviation over episodes, within their range.": False
+        in bands,
         "Thick: mean; thin: the two seeds.": any(data.seeds and data.x.size for data in curves),
         "No mean where seeds share no step.": any(not data.x.size for data in curves),
         f"A curve of several seeds ({name}) ends where the first of its seeds ends.": any(
@@ -294,16 +416,42 @@ def curve_notes(curves: Sequence[Curve], statistic: str) -> list[str]:
     return [note for note, applies in notes.items() if applies]
 
 
-def add_texts(figure: Figure, labels: Sequence[str], notes: Sequence[str], title: str) -> None:
-    """Adds the title and the legend above the plots, and the notes below them."""
+def add_texts(
+    figure: Figure, labels: Sequence[str], notes: Sequence[str], title: str, markers: Sequence[str] = ()
+) -> None:
+    """Adds the title and the legend above the plots, and the notes below them.
+
+    Args:
+        figure: to add them to.
+        labels: of the legend, in the order of ``STYLES``.
+        notes: sentences.
+        title: of the figure.
+        markers: of the labels, beside the styles of their lines; empty: none.
+    """
     from matplotlib.lines import Line2D
 
+    width = figure.get_figwidth()
+    notes = [textwrap.fill(note, int(20 * width)) for note in notes]  # so many characters fit in an inch
     figure.supxlabel("\n".join(notes), fontsize=7, color="0.35", parse_math=False)
-    handles = [Line2D([], [], **STYLES[index % len(STYLES)], linewidth=1.5) for index in range(len(labels))]
+    handles = [
+        Line2D(
+            [],
+            [],
+            **STYLES[index % len(STYLES)],
+            linewidth=1.5,
+            marker=markers[index % len(markers)] if markers else "",
+            markersize=5,
+        )
+        for index in range(len(labels))
+    ]
+    labels = [textwrap.fill(label, int(15 * width)) for label in labels]
+    title = textwrap.fill(title, int(11 * width))
     longest = max(map(len, labels), default=0)
-    cols = max(1, min(len(labels), 4 if longest <= 20 else 3 if longest <= 40 else 1))
+    cols = max(1, min(len(labels), 4, int(width / (0.6 + 0.07 * longest))))
     if not (labels or title):
         return
+    lines = sum(label.count("\n") + 1 for label in labels) // cols + title.count("\n")
+    figure.set_figheight(figure.get_figheight() + 0.18 * max(0, lines - 2))
     legend = figure.legend(
         handles,
         ["-"] * len(labels),

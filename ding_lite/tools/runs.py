@@ -24,12 +24,14 @@ from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import is_locked
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
+SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it, beside a log.txt of its own
 SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
 SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
 # They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
 # checkpoints nor logs change what is learned. Schedules have a length of their own, schedule_env_step.
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
+LONG_NUMBER = 8  # characters
 LOG_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  ")
 
 
@@ -95,11 +97,14 @@ class ListedRun(NamedTuple):
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one."""
+    """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one.
+
+    The folder of a sweep is no run: its trials are.
+    """
     found = []
     for path, folders, files in os.walk(folder):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
-        if not set(RUN_FILES).isdisjoint(files):
+        if SWEEP_FILE not in files and not set(RUN_FILES).isdisjoint(files):
             found.append(Path(path))
             folders.clear()
     return found
@@ -407,8 +412,16 @@ def _descriptions(settings: Sequence[dict[str, Any]], keys: Sequence[str]) -> li
 
 
 def describe(settings: dict[str, Any], keys: Sequence[str]) -> list[str]:
-    """Returns the values of the keys as texts, such as ["ppo", "clip_ratio=0.1"]."""
+    """Returns the values of the keys as texts, such as ["ppo", "clip_ratio=0.1"].
+
+    Numbers with many digits, such as those of a sweep, are rounded to four.
+    """
     return [
-        ("" if key in HEADLINE_KEYS else f"{key.rpartition('.')[2]}=") + str(settings.get(key, "not set"))
+        ("" if key in HEADLINE_KEYS else f"{key.rpartition('.')[2]}=") + _short(settings.get(key, "not set"))
         for key in keys
     ]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return f"{value:.4g}" if isinstance(value, float) and len(text) > LONG_NUMBER else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,6 +88,7 @@ def seeds_report(trainings: Sequence[Training]) -> dict[str, Any]:
                 "seed": training.seed,
                 "status": training.status,
                 "score": training.score,
+                "last_evaluation": training.last_evaluation,
                 "env_step": training.env_step,
                 "wall_time_s": training.result.get("wall_time_s"),
                 "folder": str(training.folder),
@@ -99,7 +101,10 @@ def seeds_report(trainings: Sequence[Training]) -> dict[str, Any]:
 
 
 def seeds_table(trainings: Sequence[Training]) -> str:
-    """Returns a table with a line for each seed, and the mean below."""
+    """Returns a table with a line for each seed, the mean below, and the commands that continue the seeds.
+
+    The last evaluation of a seed that has not ended in order stands in brackets, since it is no score.
+    """
     rows = [["seed", "status", "score", "env steps", "seconds", "folder"]]
     for training in trainings:
         seconds = training.result.get("wall_time_s")
@@ -107,7 +112,7 @@ def seeds_table(trainings: Sequence[Training]) -> str:
             [
                 str(training.seed),
                 training.status,
-                number(training.score),
+                _score(training),
                 f"{training.env_step:,}",
                 number(seconds),
                 str(training.folder),
@@ -115,7 +120,44 @@ def seeds_table(trainings: Sequence[Training]) -> str:
         )
     table = aligned(rows, right=range(1, len(rows[0]) - 1))
     summary = summary_of(training.score for training in trainings)
-    return "\n".join([*table, *summary_lines(summary, len(trainings))])
+    has_brackets = any(row[2].startswith("(") for row in rows)
+    note = ["(in brackets: the last evaluation of a seed that has not ended; no part of a mean)"]
+    commands = [f"try: {command}" for command in commands_to_continue(trainings)]
+    means = summary_lines(summary, len(trainings))
+    return "\n".join([*table, *(note if has_brackets else []), *means, *commands])
+
+
+def commands_to_continue(trainings: Sequence[Training]) -> list[str]:
+    """Returns the commands that continue the seeds of :func:`seed_trainings` which a signal has ended.
+
+    There is none if there is no such seed. A resumed run refuses ``--init-from``: with it, the seeds that
+    have not started need a command of their own.
+    """
+    if not {"interrupted", "not started"}.intersection(training.status for training in trainings):
+        return []
+    has_weights = "--init-from" in trainings[0].arguments
+    new = [training for training in trainings if has_weights and training.status == "not started"]
+    begun = [training for training in trainings if training not in new]
+    commands = [_command(begun, "--resume")] if begun else []
+    return [*commands, _command(new, "--exp-name")] if new else commands
+
+
+def _command(trainings: Sequence[Training], option: str) -> str:
+    """Returns the command that trains the seeds in their folders; ``option`` names these."""
+    first = trainings[0]
+    words = [word for word in first.arguments[:-4] if word != "--quiet"]  # without seed and folder
+    if option == "--resume" and "--init-from" in words:
+        place = words.index("--init-from")
+        del words[place : place + 2]
+    # A seed alone is given its own folder, several the beginning of their folders.
+    name = first.folder.name.removesuffix(f"_s{first.seed}") if len(trainings) > 1 else first.folder.name
+    seeds = ["-s", *(str(training.seed) for training in trainings)]
+    return shlex.join(["ding-lite", *words, *seeds, option, str(first.folder.with_name(name))])
+
+
+def _score(training: Training) -> str:
+    last = training.last_evaluation
+    return number(training.score) if training.score is not None or last is None else f"({number(last)})"
 
 
 def summary_lines(summary: Summary, of: int) -> list[str]:

@@ -63,6 +63,11 @@ class Training:
         return self.result.get("eval_value") if self.is_complete else None
 
     @property
+    def last_evaluation(self) -> float | None:
+        """Returns the mean return of its last evaluation so far; None before one."""
+        return self.evaluations[-1][1] if self.evaluations else self.score
+
+    @property
     def is_complete(self) -> bool:
         """Returns whether it has reached its limit or solved the task."""
         return self.status in ("solved", "finished")

@@ -26,6 +26,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import open_locked, replacing
 from ding_lite.run.checkpoint import checkpoints_of
+from ding_lite.tools.runs import SWEEP_FILE
 from ding_lite.tools.search import SearchSpace, Values
 from ding_lite.tools.several import Crew, Training
 
@@ -129,7 +130,7 @@ class Sweep:
     # ------------------------------------------------------------------ the folder
 
     def _open_folder(self, resume: bool) -> TextIO:
-        file = self.folder / "sweep.json"
+        file = self.folder / SWEEP_FILE
         searched = {
             "search": {key: str(values) for key, values in self.space.items()},
             "seeds": list(self.seeds),
@@ -138,7 +139,7 @@ class Sweep:
         if resume:
             if not file.is_file():
                 raise ConfigError(
-                    f"--resume: {self.folder} is not the folder of a sweep: it has no sweep.json"
+                    f"--resume: {self.folder} is not the folder of a sweep: it has no {SWEEP_FILE}"
                 )
             self._refuse_changes(json.loads(file.read_text()), searched)
             return self._claimed()
@@ -190,6 +191,11 @@ class Sweep:
     def run(self, crew: Crew, trials: int) -> None:
         """Searches until there are ``trials`` trials in all, or the crew is stopped; open trials first."""
         self._crew = crew
+        states = [STATES[trial.state] for trial in self.trials()]
+        if states:
+            is_open = states.count("open")
+            more = f", {is_open} open" if is_open else ""
+            self._say(f"{len(states) - is_open} of {max(trials, len(states))} trials are done{more}")
         crew.train(self._runs(trials), self._on_evaluation, self._on_end)
 
     def _runs(self, trials: int) -> Iterator[Training]:

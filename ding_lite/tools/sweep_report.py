@@ -12,6 +12,7 @@ from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import replacing
 from ding_lite.tools.seeds import number
+from ding_lite.tools.statistics import MIN_RUNS
 from ding_lite.tools.sweep import STATES, Sweep, assignments
 from ding_lite.tools.table import aligned
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = 10  # best trials in the table
+# PED-ANOVA compares the best tenth of the trials with all of them, and Optuna advises to have five in it.
+ENOUGH_TRIALS = 50
 MARKS = {
     TrialState.COMPLETE: ("o", "#0072B2", "complete"),
     TrialState.PRUNED: ("x", "0.6", "pruned, at its last evaluation"),
@@ -82,8 +85,19 @@ def sweep_table(sweep: Sweep) -> str:
     lines.append(f"{len(trials)} trials: {counts}")
     shares = importances(sweep)
     if shares:
-        lines.append("importance: " + ", ".join(f"{key} {100 * x:.0f} %" for key, x in shares.items()))
+        lines.append(
+            "importance: "
+            + ", ".join(f"{key} {100 * x:.0f} %" for key, x in shares.items())
+            + caution(len(complete))
+        )
     return "\n".join(lines)
+
+
+def caution(trials: int) -> str:
+    """Returns what to keep in mind about the importance of keys, if so many trials are too few; else ""."""
+    if trials >= ENOUGH_TRIALS:
+        return ""
+    return f" (a rough guess: from {trials} trials, of which it compares the best tenth with all)"
 
 
 def write_best(sweep: Sweep) -> Path | None:
@@ -123,13 +137,18 @@ def write_best(sweep: Sweep) -> Path | None:
 
 
 def best_command(sweep: Sweep, imports: list[str]) -> str:
-    """Returns the command that trains the best config with the seeds of the sweep.
+    """Returns the command that trains the best config with seeds that the sweep has not used.
+
+    They are as many as those of the sweep, and enough for an interval: the score of the best trial is a
+    lucky one in part.
 
     Args:
         sweep: that has a best config.
         imports: modules or files of the user that it needs.
     """
-    words = ["ding-lite", "train", "-c", str(sweep.folder / "best.py"), "-s", *map(str, sweep.seeds)]
+    first = max(sweep.seeds) + 1
+    seeds = range(first, first + max(len(sweep.seeds), MIN_RUNS))
+    words = ["ding-lite", "train", "-c", str(sweep.folder / "best.py"), "-s", *map(str, seeds)]
     return shlex.join(words + [word for name in imports for word in ("--import", name)])
 
 

@@ -106,6 +106,21 @@ def test_faults_of_runs_and_compare_are_named(warm, tmp_path):
     assert "cannot write a.html" in failure_of(warm, "compare", "runs", "-o", "a.html", cwd=tmp_path)
 
 
+def test_runs_cuts_what_differs_to_the_width_of_a_terminal(warm, tmp_path, monkeypatch):
+    for layers in ([64] * 30, [128] * 30):
+        write_run(tmp_path / "runs" / f"a{layers[0]}", learn={"layers": layers})
+    write_run(tmp_path / "runs" / "b", policy="ppg")
+    whole = output_of(warm, "runs", cwd=tmp_path)  # a pipe has no width
+    monkeypatch.setenv("COLUMNS", "130")
+    assert output_of(warm, "runs", "--all", cwd=tmp_path) == whole
+    *table, blank, note = output_of(warm, "runs", cwd=tmp_path).splitlines()
+    assert (blank, note) == ("", "the column differs is cut to 130 characters a line: --all shows all of it")
+    for line, full in zip(table, whole.splitlines(), strict=True):
+        assert line == (full if len(full) <= 130 else f"{full[:127]}...")
+    assert sum(line.endswith("...") for line in table) == 2
+    assert table[0].endswith("differs")
+
+
 def test_broken_runs_are_listed_with_the_reason(warm, tmp_path):
     (write_run(tmp_path / "runs" / "torn") / "config.json").write_text("{")
     write_run(tmp_path / "runs" / "killed", status=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -192,7 +193,9 @@ def test_ctrl_c_saves_all_seeds_and_resuming_ends_where_they_would_have(tmp_path
         assert (result["status"], result["error"]) == ("interrupted", "SIGINT")
         state = load_checkpoint(tmp_path / f"run_s{seed}" / "ckpt" / "last")[0]
         assert state["progress"]["env_step"] == result["env_step"] < 5120
-    assert run(*words, "--resume", cwd=tmp_path)[0] == 0
+    command = shlex.split(output.splitlines()[-1].partition("try: ")[2])
+    assert command[-2:] == ["--resume", "run"]
+    assert run(*command[1:], cwd=tmp_path)[0] == 0
     slow(tmp_path, 0.0)  # not the numbers, only the pace
     assert run("train", "-q", "-c", "c.json", "-s", 1, "--exp-name", "straight", cwd=tmp_path)[0] == 0
     resumed, straight = state_of(tmp_path / "run_s1"), state_of(tmp_path / "straight")

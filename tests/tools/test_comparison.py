@@ -15,7 +15,7 @@ from written_runs import write_run
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.compare import compare, draw_comparison, number, page_of
-from ding_lite.tools.compare.figure import learning_curves, profile
+from ding_lite.tools.compare.figure import MARKERS, learning_curves, profile, row_label
 
 A, B = "a" * 40, "b" * 40
 
@@ -107,6 +107,21 @@ def test_what_differs_is_every_key_with_its_values(two):
     assert list(differences)[-1] == "policy.learn.aux_freq"
 
 
+def test_many_keys_that_a_group_lacks_are_one_line(tmp_path):
+    for policy, keys in (("ppo", "ab"), ("ppg", "cdefg"), ("mine", "c")):
+        learn = {"rate": len(keys), **dict.fromkeys(keys, 1)}
+        write_run(tmp_path / policy, policy=policy, learn=learn)
+    comparison = compare([tmp_path / name for name in ("ppo", "ppg", "mine")])
+    rows, lines = comparison.folded_differences()
+    assert lines == ["4 keys that only ppg has"]
+    assert list(rows) == ["policy.type", "policy.learn.rate", *(f"policy.learn.{key}" for key in "abc")]
+    assert len(comparison.differences) == 9  # in the page and in the JSON data
+    alike = [f"{name}={tmp_path / 'ppg'}" for name in ("one", "two")]
+    with_both, lines = compare([*alike, tmp_path / "mine"]).folded_differences()
+    assert lines == ["4 keys that only one; two have"]
+    assert "policy.learn.d" not in with_both
+
+
 # Tasks
 
 
@@ -153,7 +168,7 @@ def test_a_task_that_a_group_lacks_is_left_out_and_noted(tasks):
 def test_groups_without_a_common_task_are_an_error(two):
     seeds(two / "pendulum", 3, [1.0, 2.0, 3.0], env_id="Pendulum-v1", policy="ppg")
     with pytest.raises(
-        ConfigError, match=r"no environment in common: ppo: CartPole-v1; ppg: Pendulum-v1\. If"
+        ConfigError, match=r"no environment in common:\n  ppo: CartPole-v1\n  ppg: Pendulum-v1\nIf"
     ):
         compare([two / "ppo", two / "pendulum"])
 
@@ -185,7 +200,22 @@ def test_runs_that_did_not_end_are_noted(tmp_path):
     assert re.search(r"killed \(ppo\) is killed: its evaluation at 2,000 env steps counts", notes)
     assert re.search(r"Left out, since it has no evaluation: \S*blank \(finished\)", notes)
     assert re.search(r"Left out, since it cannot be read: cannot read the config in \S*torn", notes)
-    assert "solved" not in notes
+    assert "solved (ppo) is" not in notes
+
+
+def test_runs_that_ended_at_the_stop_value_are_noted(tmp_path):
+    seeds(tmp_path / "a", 3, [1.0, 2.0, 3.0])
+    assert "stop_value" not in "".join(compare([tmp_path]).notes)
+    for seed in (3, 4):
+        write_run(tmp_path / "a" / f"{seed}", seed=seed, returns=[9.0] * 2, status="solved")
+    (note,) = [note for note in compare([tmp_path]).notes if "stop_value" in note]
+    assert note == (
+        "2 of 5 runs of CartPole-v1 ended early, at env.stop_value (status solved); the runs end at 2,000 to "
+        "4,000 env steps. Such scores say little: train with env.stop_value=None for a comparison."
+    )
+    # Runs that are solved at the same step can be compared.
+    same = [write_run(tmp_path / f"b{seed}", seed=seed, status="solved") for seed in range(3)]
+    assert "stop_value" not in "".join(compare(same).notes)
 
 
 def test_a_run_without_an_evaluation_at_the_common_end_is_noted(tmp_path):
@@ -198,7 +228,7 @@ def test_a_run_without_an_evaluation_at_the_common_end_is_noted(tmp_path):
 def test_nothing_to_compare_says_why(tmp_path):
     write_run(tmp_path / "run", every=0)
     with pytest.raises(
-        ConfigError, match=r"no run to compare\. Left out, since it has no evaluation: \S*run"
+        ConfigError, match=r"no run to compare\.\n  Left out, since it has no evaluation: \S*run"
     ):
         compare([tmp_path])
 
@@ -264,6 +294,48 @@ def test_the_figure_has_labelled_axes_for_every_panel(tasks):
     assert all([summary.iqm] in scores for summary in comparison.summaries())
     figure.draw_without_rendering()
     assert [text.get_text() for text in figure.axes[4].get_yticklabels()] == ["", "ppg"]
+
+
+def test_rows_have_the_names_of_long_groups_and_the_legend_their_marks(tmp_path):
+    for rate in range(1, 7):
+        seeds(tmp_path / f"{rate}", 3, [1.0, 2.0, 3.0 + rate], learn={"learning_rate": rate / 1000})
+    figure = draw_comparison(compare([tmp_path]))
+    figure.draw_without_rendering()
+    names = [f"learning_rate={rate / 1000}" for rate in range(1, 7)]
+    _, scores, _, improvement = figure.axes
+    assert [text.get_text() for text in scores.get_yticklabels()] == names
+    assert [text.get_text() for text in improvement.get_yticklabels()] == ["", *names[1:]]
+    assert [line.get_marker() for line in figure.legends[0].get_lines()] == list(MARKERS[:6])
+    alone = draw_comparison(compare([tmp_path]), panels=["evaluation"])
+    assert [line.get_marker() for line in alone.legends[0].get_lines()] == [""] * 6  # lines without marks
+
+
+@pytest.mark.parametrize(
+    ("label", "lines", "text"),
+    [
+        ("ppo", 2, "ppo"),
+        ("learning_rate=0.0001", 1, "learning_rate=0.0001"),
+        ("learning_rate=0.001, batch_size=128", 2, "learning_rate=0.001,\nbatch_size=128"),
+        ("learning_rate=0.008096117930775642", 2, "learning_rate=\n0.008096117930775642"),
+        ("learning_rate=0.008096117930775642", 1, "learning_r...7930775642"),
+    ],
+)
+def test_long_labels_of_rows_are_wrapped_or_shortened(label, lines, text):
+    assert row_label(label, lines) == text
+
+
+def test_panels_of_the_figure_are_chosen_by_name(tasks):
+    comparison = compare([tasks / "ppo", tasks / "ppg", tasks / "pendulum"])
+    figure = draw_comparison(comparison, panels=["improvement", "evaluation"], width=3.3)
+    assert [axes.get_title(loc="left").split(",")[0] for axes in figure.axes] == [
+        "Evaluation return", "Evaluation return", "Probability of improvement",
+    ]  # fmt: skip
+    assert figure.get_figwidth() == 3.3
+    assert figure.axes[0].get_subplotspec().get_gridspec().ncols == 1
+    with pytest.raises(ConfigError, match="no panel 'curves'; the panels are: evaluation, scores, profile, "):
+        draw_comparison(comparison, panels=["curves"])
+    with pytest.raises(ConfigError, match="the panel improvement needs two groups, got 1"):
+        draw_comparison(compare([tasks / "ppo"]), panels=["improvement"])
 
 
 def test_a_figure_of_one_group_compares_nothing(two):

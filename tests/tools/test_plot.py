@@ -110,6 +110,18 @@ def test_one_seed_has_a_band_of_one_std_over_episodes(tmp_path):
         assert plain.band is None
 
 
+def test_the_band_of_one_seed_stays_between_the_lowest_and_the_highest_return(tmp_path):
+    folder = write_run(tmp_path / "run")
+    header, *rows = (folder / "metrics.csv").read_text().splitlines()
+    extremes = ["", "24,26", "", ","]  # of the evaluation at 2000 steps, 25 +- 2.5; unknown at 4000 steps
+    lines = [f"{row},{pair or ','}" for row, pair in zip(rows, extremes, strict=True)]
+    columns = f"{header},eval/episode_return_min,eval/episode_return_max"
+    (folder / "metrics.csv").write_text("\n".join([columns, *lines, ""]))
+    drawn = curve([read_run(folder)], EVAL_RETURN)
+    assert drawn is not None
+    np.testing.assert_array_equal(drawn.band, [[24, 42.5], [26, 47.5]])
+
+
 def test_a_single_evaluation_is_a_point_with_a_bar(tmp_path):
     figure = draw(group_runs([read_run(write_run(tmp_path / "run", every=4))]))
     point = figure.axes[2].containers[0]
@@ -181,6 +193,51 @@ def test_seeds_without_data_are_reported(tmp_path):
     figure = draw(group_runs([read_run(folder) for folder in folders]))
     assert "Evaluation return: 3 of 4 seeds" in figure.get_supxlabel()
     assert "Training" not in figure.get_supxlabel()
+
+
+# Panels, size, axes
+
+
+def test_every_axis_says_what_it_is_and_has_round_ticks(tmp_path):
+    run = read_run(write_run(tmp_path / "run", step=5060))
+    figure = draw(group_runs([run]))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["Return", "Steps", "Return", "Steps"]
+    figure.axes[0].set_xlim(0, 20_240)
+    figure.draw_without_rendering()
+    ticks = [text.get_text() for text in figure.axes[2].get_xticklabels()]
+    assert {"5k", "10k", "15k", "20k"} <= set(ticks)
+    assert not any("." in text for text in ticks)
+
+
+def test_panels_are_chosen_by_name(tmp_path):
+    run = read_run(write_run(tmp_path / "run"))
+    chosen = draw(group_runs([run]), panels=["evaluation", "training"])
+    assert titles(chosen) == [TRAIN_RETURN.title, EVAL_RETURN.title]
+    folder = write_run(tmp_path / "blind", every=0)
+    with pytest.raises(ConfigError, match="no run has data for the panels evaluation"):
+        draw(group_runs([read_run(folder)]), panels=["evaluation"])
+    with pytest.raises(ConfigError, match="no panel 'eval'; the panels are: training, training-length, ev"):
+        plot_runs([folder], tmp_path / "a.png", panels=["eval"])
+    with pytest.raises(ConfigError, match="expected 2 to 50 inches, got 0"):
+        plot_runs([folder], tmp_path / "a.png", width=0.0)
+
+
+@pytest.mark.parametrize(("width", "cols"), [(3.3, 1), (6.5, 2)])
+def test_a_picture_is_as_wide_as_asked(tmp_path, width, cols):
+    import matplotlib.image
+
+    folders = [write_run(tmp_path / f"{n}", learn={"a_rather_long_name": n}) for n in (1, 2)]
+    output = plot_runs(folders, tmp_path / "a.png", width=width, panels=["training", "evaluation"])
+    assert matplotlib.image.imread(output).shape[1] == round(200 * width)
+    groups = group_runs([read_run(folder) for folder in folders])
+    figure = draw(groups, width=width)
+    assert figure.axes[0].get_subplotspec().get_gridspec().ncols == cols
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        for text in (axes.title, axes._left_title, axes.xaxis.label):
+            assert text.get_window_extent().x1 <= figure.bbox.x1
+    legend = figure.legends[0].get_window_extent()
+    assert 0 <= legend.x0 < legend.x1 <= figure.bbox.x1
 
 
 # Groups and labels

@@ -35,6 +35,16 @@ def test_runs_are_found_at_any_depth_and_not_inside_of_runs(tmp_path):
     assert find_runs(tmp_path / "run_2") == [tmp_path / "run_2"]
 
 
+def test_a_sweep_is_its_trials(tmp_path):
+    sweep = tmp_path / "sweep"
+    trials = [write_run(sweep / f"trial_{number:03}_s0") for number in range(3)]
+    (sweep / "log.txt").write_text("2030-01-02 03:04:05  trial 0: learning_rate=0.001\n")
+    assert find_runs(tmp_path) == [sweep]  # negative control: it looks like a run
+    (sweep / "sweep.json").write_text("{}")
+    assert find_runs(tmp_path) == find_runs(sweep) == runs_of(sweep) == trials
+    assert [run.status for run in list_runs(sweep)] == ["finished"] * 3
+
+
 def test_an_argument_is_a_run_a_folder_of_runs_or_a_pattern(tmp_path):
     one, two, ten = (write_run(tmp_path / "runs" / f"a_{number}") for number in (1, 2, 10))
     write_run(tmp_path / "runs" / "b[1]")
@@ -226,6 +236,15 @@ def test_labels_fall_back_on_the_first_keys_that_differ(tmp_path):
     runs = [{"learn": {"rate": 1, "clip": 2}}, {"learn": {"rate": 3, "clip": 2}}, {"learn": {"rate": 1}}]
     expected = ["rate=1, clip=2, seed 0", "rate=3, clip=2, seed 0", "rate=1, clip=not set, seed 0"]
     assert label(tmp_path / "two", *runs) == expected
+
+
+def test_numbers_with_many_digits_are_rounded_in_labels(tmp_path):
+    runs = [{"learn": {"rate": rate}} for rate in (0.008096117930775642, 0.00012031042514203794, 475.0)]
+    assert label(tmp_path / "far", *runs) == [
+        f"rate={text}, seed 0" for text in ("0.008096", "0.0001203", "475.0")
+    ]
+    near = [{"learn": {"rate": rate}} for rate in (0.0080961179, 0.0080961178)]
+    assert label(tmp_path / "near", *near) == [f"rate=0.008096, run{n}, seed 0" for n in (0, 1)]
 
 
 def test_a_seed_that_comes_twice_is_no_second_sample(tmp_path):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 from worlds import small_config
 
 from ding_lite import compile_config
+from ding_lite.cli.program import parse
 from ding_lite.errors import ConfigError
 from ding_lite.run.folder import CsvFile
 from ding_lite.tools.jobs import Needs, Processes, error_message, needs_of
 from ding_lite.tools.seeds import (
+    commands_to_continue,
     exit_code_of,
     seed_trainings,
     seeds_report,
@@ -22,7 +26,7 @@ from ding_lite.tools.several import Rows, Training
 
 
 def training(seed=0, **known):
-    return Training(f"seed {seed}", seed, f"runs/x_s{seed}", [], 100, **known)
+    return Training(f"seed {seed}", seed, Path(f"runs/x_s{seed}"), [], 100, **known)
 
 
 def ended(score, status="finished", seed=0):
@@ -149,11 +153,60 @@ def test_table_and_json_of_seeds():
     assert [run["score"] for run in report["runs"]] == [475.25, None, 500.0]
     assert report["runs"][1] | {"folder": 0} == {
         **{"seed": 1, "status": "failed", "score": None, "env_step": 0, "wall_time_s": None, "folder": 0},
-        **{"exit_code": 5, "error": "broken"},
+        **{"exit_code": 5, "error": "broken", "last_evaluation": None},
     }
+
+
+def test_last_evaluation_of_a_run_that_has_not_ended_stands_in_brackets():
+    stopped = training(1, status="interrupted", code=130, evaluations=[(10, 5.0), (20, 162.25)], env_step=30)
+    text = seeds_table([ended(475.25), stopped, training(2)])
+    assert text == (
+        "seed       status    score  env steps  seconds  folder\n"
+        "0        finished    475.2      1,536      2.5  runs/x_s0\n"
+        "1     interrupted  (162.2)         30        -  runs/x_s1\n"
+        "2     not started        -          0        -  runs/x_s2\n"
+        "(in brackets: the last evaluation of a seed that has not ended; no part of a mean)\n"
+        "mean 475.2 over 1 of 3 seeds\n"
+        "try: ding-lite -s 0 1 2 --resume runs/x"
+    )
+    assert [run["last_evaluation"] for run in seeds_report([ended(475.25), stopped])["runs"]] == [
+        475.25,
+        162.25,
+    ]
 
 
 def test_score_of_a_run_that_has_not_ended_in_order_does_not_count():
     assert ended(3.0, "interrupted").score is None
     assert ended(3.0, "pruned").score is None
     assert ended(3.0).score == 3.0
+
+
+# ------------------------------------------------------------------ the commands that continue
+
+BEGIN = "ding-lite train -c c.json --max-env-step 900 a.b=1"
+
+
+@pytest.mark.parametrize(
+    ("options", "statuses", "commands"),
+    [
+        ([], ["finished", "failed"], []),
+        ([], ["interrupted", "finished"], [f"{BEGIN} -s 0 1 --resume 'my runs/c'"]),
+        (["--override"], ["finished", "not started"], [f"{BEGIN} --override -s 0 1 --resume 'my runs/c'"]),
+        (  # a seed alone has its own folder
+            ["--init-from", "x"],
+            ["interrupted", "not started", "not started"],
+            [
+                f"{BEGIN} -s 0 --resume 'my runs/c_s0'",
+                f"{BEGIN} --init-from x -s 1 2 --exp-name 'my runs/c'",
+            ],
+        ),
+    ],
+)
+def test_the_commands_continue_the_seeds_that_a_signal_has_ended(options, statuses, commands):
+    words = [*BEGIN.replace("train", "train --quiet").split()[1:], *options]
+    trainings = seed_trainings(range(len(statuses)), Path("my runs/c"), words, 900)
+    for training_of_seed, status in zip(trainings, statuses, strict=True):
+        training_of_seed.status = status
+    assert commands_to_continue(trainings) == commands
+    for command in commands:
+        parse(shlex.split(command)[1:])

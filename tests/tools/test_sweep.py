@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import processes
 import pytest
@@ -107,6 +109,32 @@ def test_value_of_a_run_at_a_step_is_its_last_one_due_by_then():
     assert [_value_at(run, step, 1000) for step in (0, 1000, 2000, 3000)] == [None, 1.0, 2.0, 2.0]
 
 
+class FakeSweep(NamedTuple):
+    """What the next command of a sweep is made from."""
+
+    folder: Path
+    seeds: tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "unused"), [((0,), "1 2 3"), ((0, 7), "8 9 10"), ((3, 1, 2, 0), "4 5 6 7")]
+)
+def test_the_best_config_is_trained_with_unused_seeds_that_are_enough_for_an_interval(seeds, unused):
+    pytest.importorskip("optuna")
+    from ding_lite.tools.sweep_report import best_command
+
+    command = best_command(FakeSweep(Path("runs/s"), seeds), ["my.py"])
+    assert command == f"ding-lite train -c runs/s/best.py -s {unused} --import my.py"
+
+
+def test_importance_from_a_few_trials_is_a_guess():
+    pytest.importorskip("optuna")
+    from ding_lite.tools.sweep_report import caution
+
+    assert caution(8) == " (a rough guess: from 8 trials, of which it compares the best tenth with all)"
+    assert caution(50) == ""
+
+
 # ------------------------------------------------------------------ sweeps
 
 
@@ -141,6 +169,8 @@ def test_sweep_finds_the_best_value_and_its_config_trains_to_the_same_score(tmp_
     )
     assert code == 0
     assert "4 trials: 4 complete" in output
+    assert output.startswith("3 of 4 trials are done\n")
+    assert "(a rough guess: from 4 trials" in output
     assert not any((tmp_path / "runs" / "c_sweep").glob("trial_004*"))
 
 
@@ -215,6 +245,7 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
     code, output, errors = run(*command, "--resume", cwd=tmp_path)
     assert (code, errors) == (0, "")
     assert "2 trials: 2 complete" in output
+    assert re.match(r"0 of 2 trials are done, [12] open\n", output)
     scores = [line.split()[1] for line in output.splitlines() if "length=" in line and "trial " not in line]
     assert len(scores) == 2
     log = (tmp_path / "s" / "trial_001_s0" / "log.txt").read_text()

@@ -7,6 +7,7 @@ mean return of its last evaluation. The statistics are those of :mod:`ding_lite.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)
 ENDED = ("solved", "finished")
 FAR_FROM_END = 0.05  # share of the steps by which an evaluation may miss the end without a note
 NOT_SET = "-"
+FEW_KEYS = 3  # more keys that the same groups lack are a line in place of rows
 COMMIT = re.compile(r"[0-9a-f]{40}\n")
 
 Range = tuple[float, float]
@@ -134,6 +136,24 @@ class Comparison:
         """Returns the lines of the table for one task, in returns."""
         returns = [[np.array([score.value for score in group[task]])] for group in self.scores]
         return _summaries(self.labels, returns)
+
+    def folded_differences(self) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+        """Returns the differences without the many keys that the same groups lack, and a line about those.
+
+        Such keys follow from the type of a policy or a model.
+        """
+        owners = {
+            key: tuple(label for label, value in zip(self.labels, values, strict=True) if value != NOT_SET)
+            for key, values in self.differences.items()
+        }
+        counts = Counter(having for having in owners.values() if len(having) < len(self.labels))
+        folded = {having: count for having, count in counts.items() if count > FEW_KEYS}
+        rows = {key: values for key, values in self.differences.items() if owners[key] not in folded}
+        lines = [
+            f"{count} keys that only {'; '.join(having)} {'has' if len(having) == 1 else 'have'}"
+            for having, count in folded.items()
+        ]
+        return rows, lines
 
     def as_json(self) -> dict[str, Any]:
         """Returns everything as JSON data."""
@@ -231,7 +251,7 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     groups |= by_config
     groups = {label: tasks for label, tasks in groups.items() if tasks}
     if not groups:
-        raise ConfigError(" ".join(["there is no run to compare.", *reader.notes]))
+        raise ConfigError("\n  ".join(["there is no run to compare.", *reader.notes]))
     tasks = _common_tasks(groups, reader.notes)
     ends = {task: _end([run for of in groups.values() for run in of[task]], reader) for task in tasks}
     scores = tuple(
@@ -328,10 +348,11 @@ def _common_tasks(groups: Mapping[str, Mapping[str, Any]], notes: list[str]) -> 
     every = dict.fromkeys(task for tasks in groups.values() for task in tasks)
     common = tuple(task for task in every if all(task in tasks for tasks in groups.values()))
     if not common:
-        each = "; ".join(f"{label}: {', '.join(tasks)}" for label, tasks in groups.items())
+        each = [f"{label}: {', '.join(tasks)}" for label, tasks in groups.items()]
         raise ConfigError(
-            f"the groups have no environment in common: {each}. If runs of different configs belong "
-            "together, name their group: ding-lite compare 'mine=runs/a*' 'mine=runs/b*' 'other=runs/c*'"
+            "\n  ".join(["the groups have no environment in common:", *each])
+            + "\nIf runs of different configs belong together, name their group: ding-lite compare "
+            "'mine=runs/a*' 'mine=runs/b*' 'other=runs/c*'"
         )
     for task in every:
         if task not in common:
@@ -392,6 +413,7 @@ def _notes(
                     f"{score.run.folder} ({label}) has no evaluation at {end:,} env steps, where the scores "
                     f"of {task} are taken: that at {score.env_step:,} counts."
                 )
+        notes += _solved_note(task, [score for _, score in every])
         if end is not None and any(last_step(score.run) > (1 + FAR_FROM_END) * end for _, score in every):
             notes.append(
                 f"Scores of {task} are taken at {end:,} env steps, where the shortest finished run ends."
@@ -408,6 +430,19 @@ def _notes(
     for task, (low, high) in ranges.items():
         notes.append(f"{task}: a return of {number(low)} counts as 0, one of {number(high)} as 1.")
     return notes
+
+
+def _solved_note(task: str, scores: Sequence[Score]) -> list[str]:
+    """Returns a sentence if runs of a task ended at its stop_value, at other steps than the others."""
+    solved = [score.run for score in scores if score.status == "solved"]
+    steps = sorted(last_step(score.run) for score in scores)
+    if not solved or steps[0] == steps[-1]:
+        return []
+    return [
+        f"{len(solved)} of {len(scores)} runs of {task} ended early, at env.stop_value (status solved); the "
+        f"runs end at {steps[0]:,} to {steps[-1]:,} env steps. Such scores say little: train with "
+        "env.stop_value=None for a comparison."
+    ]
 
 
 def _differences(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.compare.comparison import Comparison, Summary
 from ding_lite.tools.plot import (
@@ -14,10 +16,12 @@ from ding_lite.tools.plot import (
     X_LABELS,
     Curve,
     add_texts,
+    check_panels,
+    check_width,
     curve_notes,
     draw_curve,
     format_axes,
-    new_figure,
+    grid_of,
     seeds_curve,
 )
 from ding_lite.tools.runs import SCORE, points_of
@@ -29,9 +33,11 @@ if TYPE_CHECKING:
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LEVELS = 201  # points of a performance profile
 PROFILE_RESAMPLES = 2_000
-LONG_LABEL = 14  # characters; beside the rows of a plot, longer labels stand in the legend only
+LINE = 24  # characters of a line of a label beside the rows of a plot
+MANY_ROWS = 6  # labels of more rows than these have one line each, and small letters
 LONG_NAME = 32  # characters; longer names do not fit below a plot
 MAX_COLUMNS = 3
+PANELS = ("evaluation", "scores", "profile", "improvement")
 SCORES_TITLE = "Final score: interquartile mean, 95 % interval"
 
 
@@ -75,41 +81,61 @@ def profile(comparison: Comparison) -> Profile:
     )
 
 
-def draw_comparison(comparison: Comparison, title: str | None = None) -> Figure:
+def draw_comparison(
+    comparison: Comparison, title: str | None = None, panels: Sequence[str] = (), width: float | None = None
+) -> Figure:
     """Returns the figure: learning curves of each task, final scores, profiles, probabilities of improvement.
 
+    Args:
+        comparison: to draw.
+        title: of the figure; None: what all runs have in common.
+        panels: those of ``PANELS`` to draw; empty: all.
+        width: of the figure in inches; None: as the panels need it.
+
     Raises:
-        ConfigError: if matplotlib is not installed.
+        ConfigError: if there is no such panel or width, or matplotlib is not installed.
     """
-    count = len(comparison.tasks) + (2 if len(comparison.labels) == 1 else 3)
-    columns = 2 if count <= 4 else MAX_COLUMNS
-    rows = -(-count // columns)
-    figure = new_figure(0.6 + 3.7 * columns, 0.9 + 2.5 * rows)
-    panels = iter(range(1, count + 1))
+    check_panels(panels, PANELS)
+    check_width(width)
+    chosen = [panel for panel in PANELS if not panels or panel in panels]
+    if len(comparison.labels) == 1 and "improvement" in chosen:
+        chosen.remove("improvement")
+        if not chosen:
+            raise ConfigError("the panel improvement needs two groups, got 1: name another group")
+    tasks = comparison.tasks if "evaluation" in chosen else ()
+    count = len(tasks) + len(chosen) - ("evaluation" in chosen)
+    figure, rows, columns = grid_of(count, 2 if count <= 4 else MAX_COLUMNS, width)
+    places = iter(range(1, count + 1))
 
     def next_axes() -> Axes:
-        return figure.add_subplot(rows, columns, next(panels), axisbelow=True)
+        return figure.add_subplot(rows, columns, next(places), axisbelow=True)
 
-    all_curves: list[Curve] = []
-    for task in comparison.tasks:
-        axes = next_axes()
-        curves = learning_curves(comparison, task)
-        for style, curve in zip(_styles(comparison), curves, strict=True):
-            draw_curve(axes, curve, style)
-        heading = "Evaluation return" + (f", {task}" if len(comparison.tasks) > 1 else "")
-        format_axes(axes, heading, X_LABELS["env_step"], "Return")
-        axes.set_xlim(left=0)
-        all_curves += curves
+    curves = [curve for task in tasks for curve in _draw_learning(next_axes(), comparison, task)]
     summaries = comparison.summaries()
-    _draw_scores(next_axes(), comparison, summaries)
-    _draw_profile(next_axes(), comparison)
-    if len(summaries) > 1:
+    if "scores" in chosen:
+        _draw_scores(next_axes(), comparison, summaries)
+    if "profile" in chosen:
+        _draw_profile(next_axes(), comparison)
+    if "improvement" in chosen:
         _draw_improvement(next_axes(), comparison, summaries)
-    notes = curve_notes(all_curves, "iqm")
-    if any(summary.iqm_interval for summary in summaries):
+    notes = curve_notes(curves, "iqm")
+    if any(summary.iqm_interval for summary in summaries) and chosen != ["evaluation"]:
         notes.append("Bars and other bands: 95 % stratified bootstrap intervals. Small marks: single runs.")
-    add_texts(figure, [_legend(summary) for summary in summaries], notes, title or comparison.title)
+    labels = [_legend(summary) for summary in summaries]
+    has_rows = bool({"scores", "improvement"}.intersection(chosen))
+    add_texts(figure, labels, notes, title or comparison.title, MARKERS if has_rows else ())
     return figure
+
+
+def _draw_learning(axes: Axes, comparison: Comparison, task: str) -> list[Curve]:
+    """Draws the learning curves of a task, and returns them."""
+    curves = learning_curves(comparison, task)
+    for style, curve in zip(_styles(comparison), curves, strict=True):
+        draw_curve(axes, curve, style)
+    heading = "Evaluation return" + (f", {task}" if len(comparison.tasks) > 1 else "")
+    format_axes(axes, heading, X_LABELS["env_step"], "Return")
+    axes.set_xlim(left=0)
+    return curves
 
 
 def _legend(summary: Summary) -> str:
@@ -135,8 +161,7 @@ def _draw_scores(axes: Axes, comparison: Comparison, summaries: Sequence[Summary
             alpha=0.8,
             markersize=6,
         )
-    format_axes(axes, SCORES_TITLE, comparison.unit)
-    _format_rows(axes, [summary.label for summary in summaries])
+    _format_rows(axes, [summary.label for summary in summaries], SCORES_TITLE, comparison.unit)
 
 
 def _draw_profile(axes: Axes, comparison: Comparison) -> None:
@@ -159,8 +184,8 @@ def _draw_improvement(axes: Axes, comparison: Comparison, summaries: Sequence[Su
         _draw_bar(axes, place, summary.improvement or 0.0, summary.improvement_interval)
     axes.axvline(0.5, color="0.5", linewidth=0.8, linestyle=":")
     other = first.label if len(first.label) <= LONG_NAME else "the first group"
-    format_axes(axes, "Probability of improvement", f"P(higher score than {other})")
-    _format_rows(axes, ["", *(summary.label for summary in others)])
+    labels = ["", *(summary.label for summary in others)]
+    _format_rows(axes, labels, "Probability of improvement", f"P(higher score than {other})")
     axes.set(xlim=(-0.03, 1.03), ylim=(len(summaries) - 0.5, 0.5))
 
 
@@ -175,12 +200,30 @@ def _color(place: int) -> str:
     return str(STYLES[place % len(STYLES)]["color"])
 
 
-def _format_rows(axes: Axes, labels: Sequence[str]) -> None:
-    """Makes the vertical axis one row per group; long labels stand in the legend only."""
-    readable = max(map(len, labels)) <= LONG_LABEL
+def _format_rows(axes: Axes, labels: Sequence[str], title: str, x_label: str) -> None:
+    """Makes the vertical axis one row per group; the legend has the whole of a long label."""
+    many = len(labels) > MANY_ROWS
+    texts = [row_label(label, 1 if many else 2) for label in labels]
+    longest = max(len(line) for text in texts for line in text.split("\n"))
+    format_axes(axes, title, x_label, beside=0.3 + 0.055 * longest)
     axes.set_yticks(range(len(labels)))
-    axes.yaxis.set_major_formatter(lambda value, _: labels[int(value)] if readable else "")
+    axes.yaxis.set_major_formatter(lambda value, _: texts[int(value)])
+    axes.tick_params(axis="y", labelsize=6 if many else 7)
     for text in axes.get_yticklabels():
         text.set_parse_math(False)  # a name may contain $
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
+
+
+def row_label(label: str, lines: int) -> str:
+    """Returns a label in at most so many short lines; a longer one has dots in its middle."""
+    room = LINE * lines
+    if len(label) > room:
+        half = (room - 3) // 2
+        label = f"{label[:half]}...{label[-half:]}"
+    if lines == 1:
+        return label
+    # A word that is longer than a line may be broken behind an equals sign.
+    words = [word if len(word) <= LINE else word.replace("=", "= ") for word in label.split()]
+    wrapped = textwrap.wrap(" ".join(words), LINE, max_lines=lines, placeholder="...")
+    return "\n".join(wrapped).replace("= ", "=")
