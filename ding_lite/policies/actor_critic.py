@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,7 @@ from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
-from ding_lite.policies.base import Policy, check_declared
+from ding_lite.policies.base import Policy, check_declared, check_shapes
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
@@ -32,6 +33,8 @@ from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
 from ding_lite.trees import Tree, leading_size, map_space, map_tree, observation_to_tree, tree_leaves
+
+CHECKED_ROWS = 5  # observations that the shapes are checked with; few actions have as many dimensions
 
 
 class ActorCriticPolicy(Policy):
@@ -112,6 +115,27 @@ class ActorCriticPolicy(Policy):
         self.reference: Reference | None = None
         self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
+
+    def _check_model(self) -> None:
+        rows = CHECKED_ROWS
+
+        def repeated(leaf: Tensor) -> Tensor:
+            # Numbers near 0, since a space may go up to the largest float.
+            small = leaf.clamp(-1, 1) if leaf.is_floating_point() else leaf
+            return small.expand(rows, *leaf.shape[1:])
+
+        with torch.no_grad():
+            inputs = self.inputs(map_tree(repeated, self.sample_obs()))
+            dist = self.distribution(inputs, self.model.compute_actor(inputs))
+            check_shapes(dist, self.action_space, self.device, rows)
+            action = self._to_env(dist.mode())
+        shapes = map_space(lambda leaf, some: (np.shape(some), leaf.shape), self.action_space, action)
+        for found, of_one in tree_leaves(shapes):
+            if of_one is not None and found != (rows, *of_one):
+                raise ContractError(
+                    f"{type(self.model).__name__}.actor_head.to_env must return actions (N, *shape), here "
+                    f"{(rows, *of_one)} for {self.action_space}; got {found}"
+                )
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())

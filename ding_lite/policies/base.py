@@ -13,6 +13,7 @@ Everything is batched: forward takes (B, ...) and returns (B, ...), get_train_sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,11 +38,12 @@ from ding_lite.models.memory_layout import lay_out
 from ding_lite.policies.device import chosen_device
 from ding_lite.policies.memory import PolicyMemory
 from ding_lite.rl import ranks
-from ding_lite.rl.distributions import Distribution
+from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
 from ding_lite.rl.seeding import GeneratorState, integer_seed, torch_generator
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
+    children,
     from_tree,
     leading_size,
     map_space,
@@ -132,6 +134,7 @@ class Policy:
         self._init_shared()
         for field in self.fields:
             getattr(self, f"_init_{field}")()
+        self._check_model()
 
     @classmethod
     def default_model(cls) -> tuple[str, list[str]]:
@@ -185,6 +188,13 @@ class Policy:
 
     def _init_eval(self) -> None:
         """Prepares evaluating."""
+
+    def _check_model(self) -> None:
+        """Checks once, when the policy is built, that the model's outputs fit.
+
+        Raises:
+            ContractError: naming the class whose output does not fit.
+        """
 
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         raise NotImplementedError(f"{type(self).__name__} must define _forward_learn(data)")
@@ -431,6 +441,46 @@ def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of the shape {tuple(value.shape)}"
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
+def check_shapes(dist: Distribution, space: gym.Space, device: torch.device, n: int) -> None:
+    """Checks the shapes of what a distribution returns; a wrong one would broadcast in the losses.
+
+    Args:
+        dist: of N actions.
+        space: of one action.
+        device: of the distribution.
+        n: N.
+
+    Raises:
+        ContractError: naming the class, the method and both shapes.
+    """
+    branches = children(space)
+    if isinstance(dist, Joint) and branches is not None and dist.parts.keys() == branches.keys():
+        for name, part in dist.parts.items():
+            check_shapes(part, branches[name], device, n)
+        return
+    title = type(dist).__name__
+    action = dist.sample(torch_generator(0, "shapes", device=device))
+    width = [math.prod(space.shape)] if isinstance(space, gym.spaces.Box) else []
+    for method, drawn in {"sample": action, "mode": dist.mode()}.items():
+        for shape in (tuple(leaf.shape) for leaf in tree_leaves(drawn)):
+            expected = (n, *width) if isinstance(dist, BoxDistribution) else (n, *shape[1:])
+            if shape != expected:
+                raise ContractError(
+                    f"{title}.{method} must return actions (N, ...), here {expected} for {n} observations "
+                    f"and {space}; got {shape}"
+                )
+    for method, result in {
+        "log_prob": dist.log_prob(action),
+        "entropy": dist.entropy(),
+        "kl": dist.kl(dist),
+    }.items():
+        if np.shape(result) != (n,):
+            raise ContractError(
+                f"{title}.{method} must return a tensor (N,), here ({n},); got {tuple(np.shape(result))}. "
+                "Sum over the dimensions of an action: .sum(-1)"
+            )
 
 
 def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapping[str, Any]) -> None:
