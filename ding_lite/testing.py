@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,26 @@ from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there becaus
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ContractError
+from ding_lite.models.contract import check_distribution
 from ding_lite.models.encoders import Encoder
+from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.policies.failed_step import bad_gradients
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
+from ding_lite.rl.distributions import Distribution
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.load import as_tensors, policy_from_state
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.trees import Tree, map_tree, tree_leaves
 
 SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
-TOLERANCE = 0.05  # nats: accepted difference in these checks
+SHARP = 4.0  # KLs of these checks are, at least once, this multiple of the accepted difference
+PARAMETERS = 4  # models with other parameters in these checks
+STANDARD_ERRORS = 5.0  # accepted difference in these checks
+ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the quadrature of TanhNormal
 STEPS_OF_CHECK = 12  # of each environment; an episode of MatchEnv has 8
 STEPS = 12_000  # env steps of the learning check; too few for the run to compile its gradient steps
 
@@ -102,7 +109,8 @@ def check_policy(name: str | type, config: Mapping[str, Any] | None = None, *, l
 
     * the shapes of a rollout, and that actions are in the action space;
     * that the log-probabilities of a rollout can be recomputed, so that the first ratio is 1;
-    * entropy and KL divergence, by sampling;
+    * log-prob, entropy and KL divergence, by sampling from policies with other parameters;
+    * that a loss changes nothing in its minibatch;
     * that the loss has a gradient for every parameter; in PPG's policy phase, that the value loss has none
       for the parameters of the policy;
     * of a policy with memory, that values along sequences and their gradient are those of single steps, with
@@ -264,23 +272,83 @@ def _dist(policy: Policy, obs: Any) -> Any:
 
 
 def _check_distribution(policy: Policy, obs: Any) -> None:
-    """Compares the entropy with -E[log p] and KL(p || q) with E[log p - log q], by sampling from p."""
+    """Compares distributions of models with other parameters by sampling; new ones may be too plain.
+
+    Args:
+        policy: stays as it is.
+        obs: (1, ...)
+    """
+    generator = torch.Generator(policy.device).manual_seed(0)
+    dists = [_dist_of_samples(_with_other_parameters(policy, seed), obs) for seed in range(PARAMETERS)]
+    for dist in dists:
+        check_distribution(dist, policy.action_space, policy.device, SAMPLES)
+    sharpness = max(_compare_with_samples(p, q, generator) for p, q in pairwise(dists))
+    _expect(
+        sharpness > SHARP,
+        f"policies with other parameters act differently, got KLs of at most {sharpness:.2g} times the error "
+        f"of {SAMPLES} samples, expected {SHARP:g} times, or kl cannot be checked: let the actions "
+        "depend on the parameters, and choose a smaller sigma",
+    )
+
+
+def _with_other_parameters(policy: Policy, seed: int) -> Policy:
+    """Returns a copy of a policy in which noise has moved each layer's outputs by about 1."""
+    other, generator = copy.copy(policy), torch.Generator().manual_seed(seed)
+    other.model = copy.deepcopy(policy.model)
     with torch.no_grad():
-        repeated = obs.expand(SAMPLES, *obs.shape[1:])
-        p = _dist(policy, repeated)
-        q = _dist(policy, repeated * 0.5)  # another distribution
-        action = p.sample(torch.Generator(policy.device).manual_seed(0))
-        log_p = p.log_prob(action)
-        log_q = q.log_prob(action)
-        checks = {
-            "entropy": (p.entropy().mean(), -log_p.mean()),
-            "KL": (p.kl(q).mean(), (log_p - log_q).mean()),
-        }
-    for name, (exact, sampled) in checks.items():
+        for parameter in other.model.parameters():
+            inputs = parameter[0].numel() if parameter.dim() > 1 else 1
+            noise = torch.randn(parameter.shape, generator=generator) / inputs**0.5
+            parameter.add_(noise.to(parameter))
+    clamp_to_ranges(parameter_ranges(other.model))
+    return other
+
+
+@torch.no_grad()
+def _dist_of_samples(policy: Policy, obs: Any) -> Distribution:
+    """Returns the distribution for one observation (1, ...), once for each of ``SAMPLES`` actions."""
+
+    def repeated(tree: Any) -> Any:
+        return map_tree(lambda leaf: leaf.expand(SAMPLES, *leaf.shape[1:]), tree)
+
+    inputs, of_samples = (
+        policy.inputs(each) if isinstance(policy, ActorCriticPolicy) else each
+        for each in (obs, repeated(obs))
+    )
+    return policy.distribution(of_samples, repeated(policy.model.compute_actor(inputs)))
+
+
+@torch.no_grad()
+def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Generator) -> float:
+    """Compares the methods of two distributions with means over samples.
+
+        entropy = E_p[-log p],   KL(p || q) = E_p[log p - log q],   E_p[q / (p + q)] = E_q[p / (p + q)]
+
+    The last one holds only if log_prob is normalised, and if samples are drawn from it.
+
+    Args:
+        p, q: of one class, each of N equal rows.
+        generator: to draw samples.
+
+    Returns:
+        the KL, as a multiple of the error that is accepted for it.
+    """
+    name, actions = type(p).__name__, (p.sample(generator), q.sample(generator))
+    (log_p, other), (log_p_of_q, log_q_of_q) = ((p.log_prob(a), q.log_prob(a)) for a in actions)
+    kl = log_p - other
+    for what, exact, samples in (
+        ("log_prob: the mean of q / (p + q) under p", (log_p_of_q - log_q_of_q).sigmoid(), (-kl).sigmoid()),
+        ("entropy", p.entropy(), -log_p),
+        ("kl", p.kl(q), kl),
+    ):
+        error = exact.double() - samples.double()
+        got, expected = float(exact.double().mean()), float(samples.double().mean())
+        tolerance = STANDARD_ERRORS * float(error.std()) / len(error) ** 0.5 + ROUNDING * (1 + abs(expected))
         _expect(
-            abs(float(exact) - float(sampled)) <= TOLERANCE,
-            f"{name} is that of {SAMPLES} samples, {float(sampled):.4f}, got {float(exact):.4f}",
+            abs(got - expected) <= tolerance,
+            f"{name}.{what} is {expected:.4f} by {SAMPLES} samples, within {tolerance:.4f}; got {got:.4f}",
         )
+    return expected / tolerance
 
 
 def _check_gradients(policy: Policy, rollout: Rollout) -> None:
@@ -288,10 +356,7 @@ def _check_gradients(policy: Policy, rollout: Rollout) -> None:
         return
     batch = next(policy.minibatches(rollout))  # type: ignore[attr-defined]
     policy.model.zero_grad(set_to_none=True)
-    loss, metrics = policy.loss(batch)
-    _expect(loss.dim() == 0, f"loss returns a 0-d tensor, got the shape {tuple(loss.shape)}")
-    _expect_scalars(metrics, "loss")
-    loss.backward()
+    _loss_on(batch, policy.loss, "loss").backward()
     if isinstance(policy.model, PhasicActorCritic):  # only the auxiliary phase trains its auxiliary head
         _auxiliary_loss_on(policy, rollout).backward()
         _check_no_value_gradient(policy, batch)
@@ -310,18 +375,36 @@ def _auxiliary_loss_on(policy: Any, rollout: Rollout) -> torch.Tensor:
         return total
     phase.remember(rollout, 0)
     (index,) = phase._minibatches(phase.stored.size)
-    loss, metrics = policy.auxiliary_loss(phase.batch(index, phase.old_logits()))
+    loss = _loss_on(phase.batch(index, phase.old_logits()), policy.auxiliary_loss, "auxiliary_loss")
     phase.stored.clear()
-    _expect(loss.dim() == 0, f"auxiliary_loss returns a 0-d tensor, got the shape {tuple(loss.shape)}")
-    _expect_scalars(metrics, "auxiliary_loss")
     return loss
 
 
-def _expect_scalars(metrics: Any, name: str) -> None:
-    """Checks that the metrics of a loss are a dict of 0-d tensors."""
+def _loss_on(batch: Batch, function: Callable[[Batch], Any], name: str) -> torch.Tensor:
+    """Returns the loss () of a minibatch, after checking what the function returns and leaves behind."""
+    before = copy.deepcopy(batch.fields())
+    loss, metrics = function(batch)
+    changed = [field for field, value in batch.fields().items() if not _same(value, before[field])]
+    _expect(
+        not changed,
+        f"{name} changes nothing in its minibatch, got other values in batch.{', batch.'.join(changed)}: "
+        "it computes new tensors and does not write into those of the batch (x * 2, not x.mul_(2))",
+    )
+    _expect(loss.dim() == 0, f"{name} returns a 0-d tensor, got the shape {tuple(loss.shape)}")
     _expect(isinstance(metrics, dict), f"{name} returns (loss, metrics), got {type(metrics).__name__}")
     wrong = [k for k, v in metrics.items() if not (isinstance(v, torch.Tensor) and v.dim() == 0)]
     _expect(not wrong, f"{name} returns metrics that are 0-d tensors, got others for {', '.join(wrong)}")
+    return loss
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Returns whether two fields of a minibatch have the same numbers."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, tuple):  # such as Sequences
+        return all(map(_same, one, other))
+    leaves, others = (tree_leaves(tree) for tree in (one, other))
+    return leaves[0] is one or all(map(_same, leaves, others))
 
 
 def _check_no_value_gradient(policy: Any, batch: Batch) -> None:

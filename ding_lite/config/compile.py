@@ -27,6 +27,7 @@ from ding_lite.config.files import (
     read_config,
 )
 from ding_lite.config.registry import (
+    BOX_DISTRIBUTION_REGISTRY,
     ENCODER_REGISTRY,
     ENV_REGISTRY,
     HOOK_REGISTRY,
@@ -262,6 +263,7 @@ def classes_of_policy(policy: Mapping[str, Any]) -> Iterator[tuple[Registry, Any
     encoder = policy["model"].get("encoder")
     yield POLICY_REGISTRY, policy["type"]
     yield MODEL_REGISTRY, policy["model"]["type"]
+    yield BOX_DISTRIBUTION_REGISTRY, policy["model"].get("box_distribution")
     yield INTRINSIC_REGISTRY, policy.get("intrinsic", {}).get("type")
     for _, value in leaves(encoder) if isinstance(encoder, Mapping) else ():
         yield ENCODER_REGISTRY, value

@@ -79,6 +79,10 @@ class Registry:
 
         return decorate
 
+    def share(self, entries: dict[str, Any]) -> None:
+        """Makes ``entries`` the table of names: one that a module fills which cannot import this one."""
+        self._entries = entries
+
     def get(self, name: Any) -> Any:
         """Returns an entry.
 
@@ -285,6 +289,10 @@ POLICY_REGISTRY = Registry("policy", ("ding_lite.policies",), "ding_lite.policie
 MODEL_REGISTRY = Registry("model", ("ding_lite.models",), "ding_lite.models:ActorCritic")
 INTRINSIC_REGISTRY = Registry("intrinsic reward", ("ding_lite.models",), "ding_lite.models:IntrinsicReward")
 ENCODER_REGISTRY = Registry("encoder", modules=("ding_lite.models",))
+# Its entries are those of ``rl.distributions.register_box_distribution``.
+BOX_DISTRIBUTION_REGISTRY = Registry(
+    "Box distribution", ("ding_lite.models",), "ding_lite.rl.distributions:BoxDistribution", given=2
+)
 ENV_REGISTRY = Registry("environment", modules=("ding_lite.envs",))
 WRAPPER_REGISTRY = Registry("wrapper", modules=("ding_lite.envs",))
 TRACKER_REGISTRY = Registry("tracker", ("ding_lite.run.trackers",), "ding_lite.run.trackers:Tracker")

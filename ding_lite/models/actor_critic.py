@@ -141,8 +141,8 @@ class VAC(ActorCritic):
         actor_head_hidden_size_list=Key([], low=1),
         critic_head_hidden_size_list=Key([], low=1),  # as actor_head_hidden_size_list, of the value head
         # Distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled
-        # to them).
-        box_distribution=Key("normal", faults=box_distribution_faults),
+        # to them), a name that you registered, or "package.module:Class".
+        box_distribution=Key("normal", (str, object), faults=box_distribution_faults),
         # Source of the std of Box actions: a free parameter, the features, or fixed_sigma_value.
         sigma_type=Key("independent", choices=("independent", "conditioned", "fixed")),
         # std at the start with sigma_type="independent", in units of the raw action
@@ -183,7 +183,7 @@ class VAC(ActorCritic):
         activation: str | None = None,
         actor_head_hidden_size_list: Sequence[int] = (),
         critic_head_hidden_size_list: Sequence[int] = (),
-        box_distribution: str = "normal",
+        box_distribution: str | type = "normal",
         sigma_type: str = "independent",
         initial_sigma_value: float = 1.0,
         fixed_sigma_value: float = 0.3,

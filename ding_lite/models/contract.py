@@ -6,6 +6,7 @@ The checks change nothing: neither the module, nor a random generator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import FOREIGN, ContractError, DingLiteError, error_text
-from ding_lite.trees import example_observations, map_tree
+from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
+from ding_lite.rl.seeding import torch_generator
+from ding_lite.trees import Tree, children, example_observations, map_space, map_tree, tree_leaves
 
-SAMPLES = 2  # observations in a check: with 1, a missing batch dimension may be broadcast
+SAMPLES = 5  # observations in a check: with 1 a missing dimension is broadcast, 2 may be the size of actions
 
 
 def check_encoder(encoder: Any, space: gym.Space, where: str, dtype: torch.dtype) -> None:
@@ -67,16 +70,25 @@ def check_encoder(encoder: Any, space: gym.Space, where: str, dtype: torch.dtype
         )
 
 
-def check_outputs(model: Any, inputs: Any, distribution: Callable[[Any, Any], Any] | None = None) -> None:
+def check_outputs(
+    model: Any,
+    inputs: Any,
+    space: gym.Space,
+    distribution: Callable[[Any, Any], Any] | None = None,
+) -> Any:
     """Checks what ``compute_actor`` and ``compute_critic`` of a model return.
 
     Args:
         model: of a policy.
         inputs: of the model, for ``SAMPLES`` observations.
+        space: of actions.
         distribution: returns the action distribution of ``(inputs, logit)``; None: logits are not checked.
 
+    Returns:
+        the distribution, or None.
+
     Raises:
-        ContractError: if the values, or the log-probabilities of actions, are not (N,).
+        ContractError: if values are not (N,), or a method of the distribution returns another shape.
     """
     where = f"policy.model ({type(model).__module__}:{type(model).__qualname__})"
     with undisturbed(model):
@@ -90,16 +102,73 @@ def check_outputs(model: Any, inputs: Any, distribution: Callable[[Any, Any], An
                 f"(N,) = ({SAMPLES},); a layer with one output needs .squeeze(-1)"
             )
         if distribution is None:
-            return
+            return None
         shapes = map_tree(kind_of, logit)
         with _named_errors(f"{where}: the distribution of the logit {shapes} that compute_actor returned"):
             dist = distribution(inputs, logit)
             log_prob = dist.log_prob(dist.mode())
-        if log_prob.shape != (SAMPLES,):
+        if log_prob.shape != (SAMPLES,) and any(leaf.dim() != 2 for leaf in tree_leaves(logit)):
             raise ContractError(
                 f"{where}: compute_actor returned the logit {shapes} for {SAMPLES} observations, so that "
                 f"log-probabilities of actions are {kind_of(log_prob)}, expected (N,) = ({SAMPLES},); the "
                 "logit is what actor_head makes of features (N, F)"
+            )
+        check_distribution(dist, space, _device_of(model), SAMPLES)
+        return dist
+
+
+def check_distribution(dist: Distribution, space: gym.Space, device: torch.device, n: int) -> None:
+    """Checks the shapes of what a distribution returns; a wrong one would broadcast in the losses.
+
+    Args:
+        dist: of N actions.
+        space: of one action.
+        device: of the distribution.
+        n: N.
+
+    Raises:
+        ContractError: naming the class, the method and both shapes.
+    """
+    branches = children(space)
+    if isinstance(dist, Joint) and branches is not None and dist.parts.keys() == branches.keys():
+        for name, part in dist.parts.items():
+            check_distribution(part, branches[name], device, n)
+        return
+    title = type(dist).__name__
+    action = dist.sample(torch_generator(0, "shapes", device=device))
+    width = [math.prod(space.shape)] if isinstance(space, gym.spaces.Box) else []
+    for method, drawn in {"sample": action, "mode": dist.mode()}.items():
+        for shape in (tuple(leaf.shape) for leaf in tree_leaves(drawn)):
+            expected = (n, *width) if isinstance(dist, BoxDistribution) else (n, *shape[1:])
+            if shape != expected:
+                raise ContractError(
+                    f"{title}.{method} must return actions (N, ...), here {expected} for {n} observations "
+                    f"and {space}; got {shape}"
+                )
+    for method, result in {
+        "log_prob": dist.log_prob(action),
+        "entropy": dist.entropy(),
+        "kl": dist.kl(dist),
+    }.items():
+        if np.shape(result) != (n,):
+            raise ContractError(
+                f"{title}.{method} must return a tensor (N,), here ({n},); got {tuple(np.shape(result))}. "
+                "Sum over the dimensions of an action: .sum(-1)"
+            )
+
+
+def check_actions(actions: Tree, space: gym.Space, model: Any) -> None:
+    """Checks the shapes of actions (N, ...) that ``actor_head.to_env`` of a model has made.
+
+    Raises:
+        ContractError: if they are not those of ``space``.
+    """
+    shapes = map_space(lambda leaf, some: (np.shape(some), leaf.shape), space, actions)
+    for found, of_one in tree_leaves(shapes):
+        if of_one is not None and found != (SAMPLES, *of_one):
+            raise ContractError(
+                f"{type(model).__name__}.actor_head.to_env must return actions (N, *shape), here "
+                f"{(SAMPLES, *of_one)} for {space}; got {found}"
             )
 
 

@@ -43,6 +43,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ding_lite.config.registry import BOX_DISTRIBUTION_REGISTRY, name_of
 from ding_lite.config.schema import Key, check
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.models.encoders import mlp
@@ -52,6 +53,8 @@ from ding_lite.trees import children
 LOG_SIGMA_RANGE = (-20.0, 2.0)
 MIN_SIGMA = 1e-4  # of sigma_type="conditioned"
 SOFT_BOUND = 5.0
+
+BOX_DISTRIBUTION_REGISTRY.share(D.BOX_DISTRIBUTIONS)
 
 
 def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]]:
@@ -88,16 +91,21 @@ def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
         parameter.clamp_(low, high)
 
 
-def box_distribution_faults(name: str, path: str) -> list[str]:
+def box_distribution_faults(kind: Any, path: str) -> list[str]:
     """Returns the faults of ``model.box_distribution``: unless it is registered, a line with all names.
 
+    A class and an import path have none; :class:`BoxHead` checks them, because that imports the module.
+
     Args:
-        name: the value.
+        kind: the value.
         path: of the key in the config, such as "policy.model.box_distribution".
     """
+    if isinstance(kind, type) or (isinstance(kind, str) and ":" in kind):
+        return []
     section, _, key = path.rpartition(".")
     rule = Key("normal", choices=tuple(D.BOX_DISTRIBUTIONS))
-    return check({key: name}, {key: rule}, section)[1]
+    faults = check({key: kind}, {key: rule}, section)[1]
+    return [f'{fault}; a class of your own is "package.module:Name"' for fault in faults]
 
 
 class Head(nn.Module, ABC):
@@ -210,7 +218,7 @@ class MultiBinaryHead(Head):
 
 
 class BoxHead(Head):
-    """Any registered distribution over a Box (``rl.distributions.BOX_DISTRIBUTIONS``).
+    """Any distribution over a Box (``rl.distributions``), by default one of ``BOX_DISTRIBUTIONS``.
 
     A free log sigma is clamped to ``LOG_SIGMA_RANGE`` after each gradient step. A clamp in ``forward`` would
     have no gradient outside of the range, so a log sigma outside of it could not return.
@@ -218,7 +226,7 @@ class BoxHead(Head):
     Args:
         space: of floats, with low < high in each dimension.
         features: F.
-        box_distribution: a key of ``BOX_DISTRIBUTIONS``.
+        box_distribution: a key of ``BOX_DISTRIBUTIONS``, "package.module:Name", or a class.
         sigma_type: of distributions with a sigma. "independent" is a free parameter; "conditioned" is a
             softplus of the layer's output, 1 at output 0 and at least 1e-4; "fixed" is a constant.
         initial_sigma_value: sigma at the start with ``sigma_type="independent"``, in the units of the raw
@@ -232,6 +240,8 @@ class BoxHead(Head):
     Raises:
         ConfigError: if the space or the distribution is not supported, or the distribution needs finite
             bounds and the space has none.
+        RegistryError: if the class of the distribution cannot be imported.
+        ContractError: if the class is no ``BoxDistribution``, or lacks a method of it.
     """
 
     def __init__(
@@ -239,14 +249,14 @@ class BoxHead(Head):
         space: gym.spaces.Box,
         features: int,
         *,
-        box_distribution: str = "normal",
+        box_distribution: str | type = "normal",
         sigma_type: str = "independent",
         initial_sigma_value: float = 1.0,
         fixed_sigma_value: float = 0.3,
         bound_type: str | None = None,
     ) -> None:
         super().__init__()
-        self.kind = box_distribution
+        self.kind = name_of(box_distribution)
         self.sigma_type = sigma_type
         self.bound_type = bound_type
         self.shape = space.shape
@@ -254,7 +264,8 @@ class BoxHead(Head):
         faults = box_distribution_faults(box_distribution, "policy.model.box_distribution")
         if faults:
             raise ConfigError(faults[0])
-        self._distribution = D.BOX_DISTRIBUTIONS[box_distribution]
+        self._distribution = BOX_DISTRIBUTION_REGISTRY.get(box_distribution)
+        D.check_box_distribution(self._distribution)
         self._check(space)
         size = math.prod(space.shape)
         low, high = space.low.astype(np.float64), space.high.astype(np.float64)

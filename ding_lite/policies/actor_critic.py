@@ -23,7 +23,7 @@ from ding_lite.data.rollout import Rollout, flatten_rows
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
-from ding_lite.models.contract import SAMPLES, check_outputs
+from ding_lite.models.contract import SAMPLES, check_actions, check_outputs
 from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
@@ -128,7 +128,9 @@ class ActorCriticPolicy(Policy):
         except AttributeError:  # of a subclass that sets what its ``inputs`` need after ``super().__init__``
             return
         has_own = type(self).distribution is not Policy.distribution
-        check_outputs(self.model, inputs, None if has_own else self.distribution)
+        dist = check_outputs(self.model, inputs, self.action_space, None if has_own else self.distribution)
+        if dist is not None:
+            check_actions(self._to_env(dist.mode()), self.action_space, self.model)
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())

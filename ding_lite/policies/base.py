@@ -135,9 +135,6 @@ class Policy:
         for field in self.fields:
             getattr(self, f"_init_{field}")()
 
-    def _check_model(self) -> None:
-        """Checks what the model returns, before learning is prepared; for policies that know its contract."""
-
     @classmethod
     def default_model(cls) -> tuple[str, list[str]]:
         """Returns the name of the model for configs without one, and the modules to import for it."""
@@ -190,6 +187,13 @@ class Policy:
 
     def _init_eval(self) -> None:
         """Prepares evaluating."""
+
+    def _check_model(self) -> None:
+        """Checks what the model returns, before learning is prepared; for policies that know its contract.
+
+        Raises:
+            ContractError: naming the class whose output does not fit.
+        """
 
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         raise NotImplementedError(f"{type(self).__name__} must define _forward_learn(data)")

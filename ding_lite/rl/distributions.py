@@ -9,7 +9,8 @@ a Beta action lies in (0, 1). The heads in ``models.heads`` convert raw samples 
 
 **To add a distribution of Box actions**, subclass :class:`LocationScale`, if its parameters are ``mu`` and
 ``sigma``, or :class:`BoxDistribution`, and register it. ``model.box_distribution`` then takes its name.
-The class may be in any module that is imported before the config is compiled (``--import MODULE``)::
+The class may be in any module that is imported before the config is compiled (``--import MODULE``). Without
+registration it takes "package.module:Laplace"::
 
     @register_box_distribution("laplace")
     class Laplace(LocationScale):
@@ -31,6 +32,7 @@ The class may be in any module that is imported before the config is compiled (`
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -43,7 +45,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.polynomial.laguerre import laggauss
 from torch import Tensor
 
-from ding_lite.errors import RegistryError
+from ding_lite.errors import ContractError, RegistryError
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -212,9 +214,11 @@ def register_box_distribution(
 
     Raises:
         RegistryError: if another class has the name.
+        ContractError: as :func:`check_box_distribution`.
     """
 
     def decorate(cls: type[BoxDistribution]) -> type[BoxDistribution]:
+        check_box_distribution(cls)
         registered = BOX_DISTRIBUTIONS.setdefault(name, cls)
         if registered is not cls:
             raise RegistryError(
@@ -271,6 +275,38 @@ class BoxDistribution(Distribution):
             action: (N, *shape); low, high: (*shape) float64 -> (N, *shape)
         """
         return action
+
+
+def check_box_distribution(cls: Any) -> None:
+    """Checks that a class has the methods of a :class:`BoxDistribution`, with the arguments of the calls.
+
+    Raises:
+        ContractError: naming the methods that are missing, or that take other arguments.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, BoxDistribution)):
+        raise ContractError(
+            f"expected a Box distribution, a subclass of {__name__}.BoxDistribution or of its subclass "
+            f"LocationScale (parameters mu and sigma), got {cls!r}"
+        )
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    missing = sorted(cls.__abstractmethods__)
+    if not cls.has_sigma and cls.parameters is BoxDistribution.parameters:
+        missing.append("parameters")
+    if missing:
+        raise ContractError(
+            f"the Box distribution {name} lacks {', '.join(missing)}: define what the docstrings of "
+            f"{__name__}.BoxDistribution describe"
+        )
+    for method in ("sample", "mode", "log_prob", "entropy", "kl", "for_box", "parameters", "to_bounds"):
+        expected, found = (inspect.signature(getattr(owner, method)) for owner in (BoxDistribution, cls))
+        try:
+            found.bind(*expected.parameters)
+        except TypeError as error:
+            raise ContractError(
+                f"the Box distribution {name}: {method} takes ({', '.join(found.parameters)}), but is called "
+                f"with ({', '.join(expected.parameters)}). for_box is a classmethod, parameters and "
+                "to_bounds are staticmethods"
+            ) from error
 
 
 class LocationScale(BoxDistribution):

@@ -45,17 +45,17 @@ def of_encoder(kind, space=SPACE, **options):
 
 
 WRONG = [
-    (lambda x: x.unsqueeze(1), r"forward returned \(2, 1, 8\), expected \(2, out_features\) = \(2, 8\)"),
-    (lambda x: x[:, 0], r"forward returned \(2,\), expected \(2, out_features\) = \(2, 8\)"),
+    (lambda x: x.unsqueeze(1), r"forward returned \(5, 1, 8\), expected \(5, out_features\) = \(5, 8\)"),
+    (lambda x: x[:, 0], r"forward returned \(5,\), expected \(5, out_features\) = \(5, 8\)"),
     (lambda x: x[:1], r"forward returned \(1, 8\), expected"),
-    (lambda x: x[:, :4], r"forward returned \(2, 4\), expected"),
+    (lambda x: x[:, :4], r"forward returned \(5, 4\), expected"),
     (lambda x: x.double(), "forward returned torch.float64, expected torch.float32"),
     (lambda x: (x, x), "forward returned a tuple of 2, expected"),
     (lambda x: x.detach().numpy(), "forward returned a ndarray, expected"),
     (lambda x: x / 0, "forward returned numbers that are not finite"),
     (
         lambda x: x @ x,
-        r"forward of a leaf \(2, 3\), torch.float32, raised RuntimeError: .*\(at test_contract.py",
+        r"forward of a leaf \(5, 3\), torch.float32, raised RuntimeError: .*\(at test_contract.py",
     ),
 ]
 
@@ -141,11 +141,11 @@ def box(change):
 @pytest.mark.parametrize(
     ("method", "change", "fault"),
     [
-        ("compute_critic", lambda x: x.unsqueeze(-1), r"compute_critic returned \(2, 1\) for 2 obs"),
+        ("compute_critic", lambda x: x.unsqueeze(-1), r"compute_critic returned \(5, 1\) for 5 obs"),
         ("compute_critic", lambda x: x.mean(), r"compute_critic returned \(\) for"),
         ("compute_critic", lambda x: (x, x), "compute_critic returned a tuple of 2 for"),
         ("compute_critic", lambda x: x.no_such, "compute_critic raised AttributeError"),
-        ("compute_actor", lambda x: x.unsqueeze(1), r"compute_actor returned the logit \(2, 1, 3\) for"),
+        ("compute_actor", lambda x: x.unsqueeze(1), r"compute_actor returned the logit \(5, 1, 3\) for"),
         ("compute_actor", lambda x: x[:1], r"compute_actor returned the logit \(1, 3\) for"),
         ("compute_actor", lambda x: (x, x), "the logit a tuple of 2 that compute_actor returned raised"),
         ("compute_actor", lambda x: x.no_such, "compute_actor raised AttributeError"),
@@ -172,7 +172,7 @@ def policy_with(model, kind=PPOPolicy):
 
 def test_wrong_logit_of_a_box_is_named():
     wrong = wrong_model("compute_actor", box(lambda x: x.unsqueeze(1)))
-    with pytest.raises(ContractError, match=r"returned the logit {'mu': '\(2, 1, "):
+    with pytest.raises(ContractError, match=r"returned the logit {'mu': '\(5, 1, "):
         trainee("ppo", SeededBox, model={"type": wrong})
 
 

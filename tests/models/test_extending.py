@@ -3,7 +3,9 @@
 import copy
 import inspect
 import re
+import sys
 import textwrap
+from abc import abstractmethod
 
 import gymnasium as gym
 import numpy as np
@@ -12,16 +14,16 @@ import torch
 from small_worlds import SeededBox, SeededEnv
 from worlds import policy_for, trainee, vector_of
 
-from ding_lite import ConfigError
+from ding_lite import ConfigError, SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import ENCODER_REGISTRY, INTRINSIC_REGISTRY, MODEL_REGISTRY
 from ding_lite.config.schema import default_values, merged_config
 from ding_lite.data.collector import Collector
-from ding_lite.errors import RegistryError
+from ding_lite.errors import CheckpointError, ContractError, RegistryError
 from ding_lite.models import actor_critic, encoders, heads
 from ding_lite.models.heads import HEADS, make_head
 from ding_lite.rl import distributions
-from ding_lite.rl.distributions import BOX_DISTRIBUTIONS, Normal, register_box_distribution
+from ding_lite.rl.distributions import BOX_DISTRIBUTIONS, LocationScale, Normal, register_box_distribution
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +98,104 @@ def test_name_of_a_box_distribution_cannot_be_taken_twice():
         register_box_distribution("normal")(type("Other", (Normal,), {}))
     assert BOX_DISTRIBUTIONS["normal"] is Normal
     assert register_box_distribution("normal")(Normal) is Normal
+
+
+def changed(base, without=(), **members):
+    """Returns a subclass of a Box distribution in which methods are abstract again or are other ones."""
+    abstract = {name: abstractmethod(lambda *args: None) for name in without}
+    return type("Changed", (base,), {**abstract, **members})
+
+
+@pytest.mark.parametrize(
+    ("cls", "what"),
+    [
+        (changed(LocationScale), "Changed lacks entropy, kl, log_prob, sample: "),
+        (changed(Normal, without=["kl"]), "Changed lacks kl: "),
+        (changed(Normal, without=["for_box", "mode"]), "Changed lacks for_box, mode: "),
+        (changed(Normal, has_sigma=False), "Changed lacks parameters: "),
+        (type("Apart", (), {}), "a subclass of .*BoxDistribution.*got <class '.*Apart'>"),
+        (distributions.Categorical, "a subclass of .*BoxDistribution.*Categorical"),
+        (lambda logit: None, "a subclass of .*BoxDistribution.*lambda"),
+        (
+            changed(Normal, for_box=lambda self, logit, half_width: self),
+            r"for_box takes \(self, logit, half_width\), .*with \(logit, half_width\)\. .*a classmethod",
+        ),
+        (changed(Normal, sample=lambda self: self.mu), r"sample takes \(self\), .*with \(self, generator\)"),
+    ],
+)
+def test_class_that_is_no_whole_box_distribution_is_refused_where_it_is_named(cls, what):
+    with pytest.raises(ContractError, match=what):
+        register_box_distribution("changed")(cls)
+    assert "changed" not in BOX_DISTRIBUTIONS
+    if isinstance(cls, type):
+        with pytest.raises(ContractError, match=what):
+            make_head(gym.spaces.Box(-1, 1, (2,)), 3, box_distribution=cls)
+
+
+@pytest.mark.parametrize("cls", list(BOX_DISTRIBUTIONS.values()))
+def test_shipped_box_distributions_are_whole(cls):
+    distributions.check_box_distribution(cls)
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """The name of a module with a Box distribution that is not registered."""
+    text = "from ding_lite.rl.distributions import Normal\nclass Own(Normal): pass\n"
+    (tmp_path / "own_distribution.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_distribution"
+    sys.modules.pop("own_distribution", None)
+
+
+def test_box_distribution_is_an_import_path_or_a_class(own_module):
+    path = f"{own_module}:Own"
+    policy = assert_learns(SeededBox, model={"box_distribution": path})
+    obs = torch.zeros(1, *policy.obs_space.shape)
+    own = sys.modules[own_module].Own
+    assert type(policy.model.distribution(policy.model.compute_actor(obs))) is own
+    config = {"env": {"type": SeededBox}, "policy": {"model": {"box_distribution": own}}}
+    assert compile_config(config).as_json()["config"]["policy"]["model"]["box_distribution"] == path
+
+
+def test_import_path_of_a_box_distribution_that_leads_nowhere_is_named(own_module):
+    for path in ("no_such_module:Own", f"{own_module}:Other"):
+        with pytest.raises(RegistryError, match=f"Box distribution '{path}' cannot be imported"):
+            make_head(gym.spaces.Box(-1, 1, (2,)), 3, box_distribution=path)
+    for other in (3, None, "gauss"):
+        with pytest.raises(ConfigError, match=rf'normal, tanh_normal, beta.*{other}.*"package.module:Name"'):
+            make_head(gym.spaces.Box(-1, 1, (2,)), 3, box_distribution=other)
+
+
+def test_checkpoint_imports_the_module_of_a_box_distribution_only_if_it_is_trusted(own_module, tmp_path):
+    policy = dict(
+        model=dict(box_distribution=f"{own_module}:Own"), collect=dict(n_sample=16), learn=dict(batch_size=8)
+    )
+    env = dict(type=SeededBox, collector_env_num=2, evaluator_env_num=1, n_evaluator_episode=1)
+    pipeline = SerialPipeline(dict(env=env, policy=policy, max_env_step=16), folder=tmp_path / "run")
+    for _ in pipeline:
+        pass
+    del sys.modules[own_module]
+    with pytest.raises(CheckpointError, match=f"module '{own_module}'.*not imported"):
+        load_policy(tmp_path / "run", checkpoint="last")
+    with pytest.raises(CheckpointError, match=own_module):
+        SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])
+    assert own_module not in sys.modules
+    loaded = load_policy(tmp_path / "run", checkpoint="last", trust=[own_module])
+    assert loaded.model.actor_head.out.kind == f"{own_module}:Own"
+
+
+def test_checkpoint_with_a_box_distribution_that_is_not_registered_names_it(tmp_path):
+    run_example(distributions)
+    policy = dict(model=dict(box_distribution="laplace"), collect=dict(n_sample=16), learn=dict(batch_size=8))
+    env = dict(type=SeededBox, collector_env_num=2, evaluator_env_num=1, n_evaluator_episode=1)
+    pipeline = SerialPipeline(dict(env=env, policy=policy, max_env_step=16), folder=tmp_path / "run")
+    for _ in pipeline:
+        pass
+    del BOX_DISTRIBUTIONS["laplace"]
+    with pytest.raises(
+        CheckpointError, match="needs the Box distribution 'laplace', which is not registered"
+    ):
+        load_policy(tmp_path / "run", checkpoint="last")
 
 
 # ------------------------------------------------------------------ an encoder, a head, a model

@@ -1,0 +1,233 @@
+"""``check_policy`` passes what is shipped, and finds distributions and losses that are wrong."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from worlds import policy_for, vector_of
+
+from ding_lite import PPGPolicy, PPOPolicy, check_policy
+from ding_lite.data.collector import Collector
+from ding_lite.errors import ContractError
+from ding_lite.rl import distributions as D
+from ding_lite.rl.distributions import Normal
+from ding_lite.testing import ACTION_SPACES, MatchEnv, _check_distribution
+
+BOX = ACTION_SPACES["Box"]
+
+
+@pytest.fixture
+def only(monkeypatch):
+    """Returns a function that makes check_policy use one action space."""
+    return lambda space: monkeypatch.setattr("ding_lite.testing.ACTION_SPACES", {"it": space})
+
+
+# ------------------------------------------------------------------ what is shipped
+
+
+@pytest.mark.parametrize("sigma_type", ["independent", "conditioned", "fixed"])
+@pytest.mark.parametrize("kind", ["normal", "tanh_normal", "beta"])
+def test_every_distribution_of_a_box_passes(kind, sigma_type, only):
+    only(BOX)
+    check_policy("ppo", dict(model=dict(box_distribution=kind, sigma_type=sigma_type)), learns=False)
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 7.0])
+def test_sigmas_at_the_ends_of_the_range_pass(sigma, only):
+    only(BOX)
+    check_policy("ppo", dict(model=dict(initial_sigma_value=sigma)), learns=False)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Discrete(3, start=-2),
+        gym.spaces.MultiDiscrete([2, 3]),
+        gym.spaces.MultiBinary(3),
+        gym.spaces.Tuple([gym.spaces.Discrete(2), gym.spaces.Dict(a=BOX, b=gym.spaces.MultiBinary(2))]),
+    ],
+)
+def test_every_kind_of_action_passes(space, only):
+    only(space)
+    check_policy("ppo", learns=False)
+
+
+class Masked(MatchEnv):
+    """A MatchEnv of which some actions are illegal."""
+
+    def __init__(self, space, mask):
+        super().__init__(space)
+        self.legal = np.array(mask, np.int8)
+        self.observation_space = gym.spaces.Dict(
+            what=self.observation_space, action_mask=gym.spaces.MultiBinary(len(mask))
+        )
+
+    def _next_target(self):
+        return {"what": super()._next_target(), "action_mask": self.legal}
+
+
+@pytest.mark.parametrize(
+    ("space", "mask"),
+    [
+        (gym.spaces.Discrete(4), [1, 0, 1, 1]),
+        (gym.spaces.MultiDiscrete([3, 3]), [1, 1, 0, 0, 1, 1]),
+        (gym.spaces.MultiBinary(3), [1, 0, 1]),
+    ],
+)
+def test_masked_distributions_pass(space, mask):
+    envs = vector_of(lambda index: Masked(space, mask), 2)
+    policy = policy_for(envs)
+    rollout = Collector(envs, policy.collect_mode, 8).collect()
+    _check_distribution(policy, rollout.obs[0, :1])
+
+
+# ------------------------------------------------------------------ distributions that are wrong
+
+
+class NoLogSigma(Normal):
+    def log_prob(self, action):
+        return super().log_prob(action) + self.sigma.log().sum(-1)
+
+
+class OtherSign(Normal):
+    def entropy(self):
+        return super().entropy() - 2 * self.sigma.log().sum(-1)
+
+
+class NoKl(Normal):
+    def kl(self, other):
+        return 0 * super().kl(other)
+
+
+class ThreeKls(Normal):
+    def kl(self, other):
+        return 3 * super().kl(other)
+
+
+class Reversed(Normal):
+    def kl(self, other):
+        return Normal.kl(other, self)
+
+
+class Consistent(NoLogSigma):
+    """Forgets log sigma wherever it belongs, so that only the normalisation is wrong."""
+
+    def entropy(self):
+        return super().entropy() - self.sigma.log().sum(-1)
+
+    def kl(self, other):
+        return super().kl(other) + (self.sigma / other.sigma).log().sum(-1)
+
+
+class TooWide(Normal):
+    """Its samples have twice its sigma."""
+
+    def sample(self, generator=None):
+        return self.mu.detach() + 2 * (super().sample(generator) - self.mu.detach())
+
+
+class AllWrong(NoLogSigma, OtherSign, NoKl):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (NoLogSigma, "NoLogSigma.log_prob"),
+        (OtherSign, "OtherSign.entropy"),
+        (NoKl, r"NoKl.kl is \d.*got 0.0000"),
+        (ThreeKls, "ThreeKls.kl"),
+        (Reversed, "Reversed.kl"),
+        (Consistent, "Consistent.log_prob"),
+        (TooWide, "TooWide.(log_prob|entropy)"),
+        (AllWrong, "AllWrong.log_prob"),
+    ],
+)
+def test_wrong_distribution_is_found(wrong, what, only):
+    only(BOX)
+    with pytest.raises(ContractError, match=f"on it actions: {what}"):
+        check_policy("ppo", dict(model=dict(box_distribution=wrong)), learns=False)
+
+
+def test_wrong_distribution_of_indices_is_found(only, monkeypatch):
+    only(gym.spaces.Discrete(3))
+    right = D.Categorical.kl
+    for factor in (0, 3):
+        monkeypatch.setattr(D.Categorical, "kl", lambda p, q, factor=factor: factor * right(p, q))
+        with pytest.raises(ContractError, match=r"Categorical.kl is \d"):
+            check_policy("ppo", learns=False)
+
+
+def test_the_check_says_when_it_cannot_tell(only):
+    only(BOX)
+    blind = dict(sigma_type="fixed", fixed_sigma_value=1e4)
+    with pytest.raises(ContractError, match=r"act differently, got KLs of at most .* smaller sigma"):
+        check_policy("ppo", dict(model=blind), learns=False)
+
+
+# ------------------------------------------------------------------ losses that write into their minibatch
+
+
+class WritesAdvantage(PPOPolicy):
+    def policy_loss(self, batch):
+        batch.advantage.mul_(2)
+        return super().policy_loss(batch)
+
+
+class WritesTargets(PPOPolicy):
+    def value_loss(self, batch):
+        batch.value_target.clamp_(-0.1, 0.1)
+        return super().value_loss(batch)
+
+
+class WritesObs(PPGPolicy):
+    def auxiliary_loss(self, batch):
+        result = super().auxiliary_loss(batch)
+        with torch.no_grad():
+            batch.obs.add_(1)
+        return result
+
+
+class WritesOldLogit(PPGPolicy):
+    def auxiliary_loss(self, batch):
+        batch.old_logit["mu"].add_(1)
+        return super().auxiliary_loss(batch)
+
+
+class Doubles(PPOPolicy):
+    def policy_loss(self, batch):
+        return super().policy_loss(batch.with_outputs(advantage=batch.advantage * 2))
+
+
+@pytest.mark.parametrize(
+    ("policy", "what"),
+    [
+        (WritesAdvantage, "loss changes nothing in its minibatch, got other values in batch.advantage:"),
+        (WritesTargets, "loss changes .* in batch.value_target:"),
+        (WritesObs, "auxiliary_loss changes .* in batch.obs:"),
+        (WritesOldLogit, "auxiliary_loss changes .* in batch.old_logit:"),
+    ],
+)
+def test_a_loss_that_writes_into_its_minibatch_is_found(policy, what, only):
+    only(BOX)
+    with pytest.raises(ContractError, match=what):
+        check_policy(policy, learns=False)
+
+
+def test_a_loss_of_new_tensors_passes(only):
+    only(BOX)
+    check_policy(Doubles, learns=False)
+
+
+def test_a_write_into_sequences_is_found(only):
+    only(BOX)
+
+    class WritesState(PPOPolicy):
+        def value_loss(self, batch):
+            batch.obs.obs.add_(1)
+            return super().value_loss(batch)
+
+    with pytest.raises(ContractError, match="in batch.obs:"):
+        check_policy(WritesState, dict(model=dict(rnn="gru", rnn_hidden_size=6)), learns=False)
