@@ -45,8 +45,8 @@ first steps:
 
 a task of your own:
   ding-lite new env my_env                           write an environment to start from, with a test
-  ding-lite check-env my_module:MyEnv                check that the environment works
-  ding-lite train --env my_module:MyEnv              train on it, without a config file
+  ding-lite check-env my_env:MyEnv                   check that the environment works
+  ding-lite train --env my_env:MyEnv                 train on it, without a config file
   ding-lite config -c cartpole_ppo                   show every key with its value and source
   ding-lite train -c my.py -s 3 policy.learn.learning_rate=1e-3
                                                      train from my.py with seed 3 and another value
