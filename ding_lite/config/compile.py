@@ -110,6 +110,7 @@ def compile_config(
     overrides: Mapping[str, Any] | None = None,
     *,
     origin: str = "config",
+    folder: Path | None = None,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
@@ -118,6 +119,7 @@ def compile_config(
             as ``{"main_config": ..., "create_config": ...}``.
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
+        folder: of the config file, for messages about modules beside it.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
@@ -141,7 +143,7 @@ def compile_config(
     key_faults = list(_key_faults(user))
     if key_faults:
         raise _error(origins, key_faults)
-    schema, faults = schema_of(user)
+    schema, faults = schema_of(user, folder)
     values, value_faults = check(user, schema)
     faults = faults_of_pair + faults + value_faults
     if not faults:
@@ -382,7 +384,9 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
         ConfigError: if the file does not exist or cannot be read, or if the config has a fault.
     """
     file = find_config(name)
-    return compile_config(read_config(file), parse_overrides(overrides), origin=str(file))
+    return compile_config(
+        read_config(file), parse_overrides(overrides), origin=str(file), folder=file.absolute().parent
+    )
 
 
 def save_config(config: Config, file: str | Path) -> None:
