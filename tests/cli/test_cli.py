@@ -590,6 +590,14 @@ def test_existing_folder_that_was_named_is_refused_and_left_alone(home, first):
     assert contents(home) == before
 
 
+def test_existing_folder_that_is_no_run_is_not_offered_to_be_continued(tmp_path):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "tiny.py").write_text(TINY)
+    done = run("train", "-c", "tiny.py", "--exp-name", "videos", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "videos exists and is no run; choose another --exp-name, such as runs/my_run\n" in done.stderr
+
+
 def test_finished_run_is_reported_to_be_finished(copied):
     before = contents(copied)
     done = done_well("train", "--exp-name", "copied", "--resume", cwd=copied.parent)
@@ -624,13 +632,13 @@ def test_resume_does_not_take_an_override_for_the_name_of_a_run(copied):
     assert done.returncode == 2
     assert "env.collector_env_num: 4 -> 5" in done.stderr
     assert "--override" in done.stderr
-    assert "neither a run nor a checkpoint" not in done.stderr
+    assert "there is no folder" not in done.stderr
 
 
 def test_resume_of_nothing_is_refused(tmp_path):
     done = run("train", "--resume", "nowhere", cwd=tmp_path)
     assert done.returncode == 5
-    assert "nowhere is neither a run nor a checkpoint" in done.stderr
+    assert "there is no folder nowhere; `ding-lite runs FOLDER` lists the runs in a folder" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
