@@ -15,6 +15,8 @@ from ding_lite.cli.common import (
     compile_file,
     env_section,
     overrides_of,
+    seed_number,
+    whole_number,
 )
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError, EnvError
@@ -51,13 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="ENV_ID | key.path=value",
         help="a gymnasium id, a registered name or package.module:Class; and keys of the section env, such "
         "as env.kwargs.size=8",
     )
     parser.add_argument("-c", "--config", metavar="FILE|NAME", help="check the environment of this config")
     parser.add_argument(
-        "--steps", type=int, default=1000, metavar="N", help="number of steps to play (default: 1000)"
+        "--steps",
+        type=whole_number,
+        default=1000,
+        metavar="N",
+        help="number of steps to play (default: 1000)",
     )
     parser.add_argument(
         "--seconds",
@@ -66,10 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="time for the checks; of a slow environment fewer steps are played (default: 30)",
     )
-    parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of start states and actions")
+    parser.add_argument(
+        "-s", "--seed", type=seed_number, metavar="SEED", help="seed of start states and actions"
+    )
     parser.add_argument(
         "--rollout",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="print N random steps as a tree of shapes, dtypes and ranges, and check nothing",
     )

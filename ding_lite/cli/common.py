@@ -27,6 +27,24 @@ KEY_OPTIONS = (
 )
 
 
+def whole_number(text: str) -> int:
+    """Returns the whole number that an option is given, in any form that a key accepts: 10000 or 1e4."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError, OverflowError):
+            number = kind(text)
+            if int(number) == number:
+                return int(number)
+    raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
+
+
+def seed_number(text: str) -> int:
+    """Returns the whole number that is given as a seed."""
+    try:
+        return whole_number(text)
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"a seed is a whole number, got {text!r}") from None
+
+
 def add_import(parser: argparse._ActionsContainer) -> None:
     """Adds ``--import``."""
     parser.add_argument(
@@ -73,6 +91,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="key.path=value",
         help="set a key of the config, such as policy.learn.batch_size=128; "
         "`ding-lite config -c NAME` shows all keys",
@@ -90,10 +109,20 @@ def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
         "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
     )
     parser.add_argument(
-        "-n", "--episodes", type=int, default=episodes, metavar="N", help=f"episodes (default: {episodes})"
+        "-n",
+        "--episodes",
+        type=whole_number,
+        default=episodes,
+        metavar="N",
+        help=f"episodes (default: {episodes})",
     )
     parser.add_argument(
-        "-s", "--seed", type=int, default=0, metavar="SEED", help="seed of the start states (default: 0)"
+        "-s",
+        "--seed",
+        type=seed_number,
+        default=0,
+        metavar="SEED",
+        help="seed of the start states (default: 0)",
     )
     parser.add_argument(
         "--stochastic", action="store_true", help="sample the actions; without it, take the most likely ones"
@@ -102,6 +131,7 @@ def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="env.key=value",
         help="play in another environment than the run's, such as env.kwargs.g=15",
     )
@@ -130,7 +160,7 @@ def add_seeds(parser: argparse._ActionsContainer) -> None:
         "-s",
         "--seed",
         dest="seeds",
-        type=int,
+        type=seed_number,
         nargs="+",
         action="extend",
         metavar="SEED",
@@ -143,7 +173,7 @@ def add_parallel(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("several runs at a time")
     group.add_argument(
         "--jobs",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="train N runs at a time (default: as many as there are cores for, by num_threads and "
         "env.manager.worker_num)",

@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.cli.common import add_json, add_trust, trusted_modules
+from ding_lite.cli.common import (
+    add_json,
+    add_trust,
+    seed_number,
+    trusted_modules,
+    whole_number,
+)
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
@@ -49,13 +55,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--observations",
-        type=int,
+        type=whole_number,
         default=512,
         metavar="N",
         help="number of observations on which the file is compared with the policy (default: 512)",
     )
     parser.add_argument(
-        "-s", "--seed", type=int, default=0, metavar="SEED", help="seed of these episodes (default: 0)"
+        "-s",
+        "--seed",
+        type=seed_number,
+        default=0,
+        metavar="SEED",
+        help="seed of these episodes (default: 0)",
     )
     add_json(parser)
     add_trust(parser)

@@ -40,7 +40,10 @@ def run(args: argparse.Namespace) -> int:
     test = next(file for file in files if file.name.startswith("test_"))
     module, *_ = (file for file in files if file != test)
     config = next((file for file in files if file.stem.endswith("_config")), module)
-    commands = [f"python -m pytest {_quoted(test)}", f"ding-lite train -c {_quoted(config)}"]
+    commands = [f"python -m pytest {_quoted(test)}"]
+    if args.kind == "env":
+        commands.append(f"ding-lite check-env -c {_quoted(config)}")
+    commands.append(f"ding-lite train -c {_quoted(config)}")
     print(
         "\n".join(["wrote:", *(f"  {file}" for file in files), "try:", *(f"  {line}" for line in commands)])
     )

@@ -12,7 +12,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ding_lite.cli.common import add_config_options, add_json, config_of, source_options
+from ding_lite.cli.common import (
+    add_config_options,
+    add_json,
+    config_of,
+    seed_number,
+    source_options,
+    whole_number,
+)
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
@@ -59,10 +66,10 @@ DEFAULT_MINUTES = 1.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite profile``."""
     add_config_options(parser)
-    parser.add_argument("-s", "--seed", type=int, metavar="SEED", help="seed of the run")
+    parser.add_argument("-s", "--seed", type=seed_number, metavar="SEED", help="seed of the run")
     parser.add_argument(
         "--iterations",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole auxiliary "
         "cycles)",

@@ -46,8 +46,8 @@ first steps:
 
 a task of your own:
   ding-lite new env my_env                           write an environment to start from, with a test
-  ding-lite check-env my_module:MyEnv                check that the environment works
-  ding-lite train --env my_module:MyEnv              train on it, without a config file
+  ding-lite check-env my_env:MyEnv                   check that the environment works
+  ding-lite train --env my_env:MyEnv                 train on it, without a config file
   ding-lite config -c cartpole_ppo                   show every key with its value and source
   ding-lite train -c my.py -s 3 policy.learn.learning_rate=1e-3
                                                      train from my.py with seed 3 and another value
@@ -129,11 +129,30 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     parser = build_parser()
     args, rest = parser.parse_known_args(_seeds_last(_detach_values(argv)))
-    if rest and ("overrides" not in args or any(token.startswith("-") for token in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options = [token for token in rest if token.startswith("-")]
+    if rest and (options or "overrides" not in args):
+        _refuse(parser, args.command, options, rest)
     if rest:
         args.overrides = [*args.overrides, *rest]
     return args
+
+
+def _refuse(
+    parser: argparse.ArgumentParser, name: str | None, options: list[str], rest: list[str]
+) -> NoReturn:
+    """Ends the program with a message about arguments that the command does not have."""
+    command = _parser_of(parser, name)
+    if name is None or not options:
+        command.error(f"unrecognized arguments: {' '.join(rest)}")
+    from ding_lite.cli.unknown_options import unknown_option
+
+    command.error("\n  ".join(unknown_option(name, command, option) for option in options))
+
+
+def _parser_of(parser: argparse.ArgumentParser, command: str | None) -> argparse.ArgumentParser:
+    """Returns the parser of a command, or without one that of the program."""
+    commands = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return next(action.choices[command] for action in commands) if command else parser
 
 
 def _detach_values(argv: Sequence[str]) -> list[str]:
@@ -150,10 +169,11 @@ def _seeds_last(argv: Sequence[str]) -> list[str]:
     others: list[str] = []
     seeds: list[str] = []
     part = others
-    for token in argv:
+    for token, before in zip(argv, ["", *argv], strict=False):
+        is_first = before in ("-s", "--seed") and "=" not in token and not token.startswith("-")
         if token in ("-s", "--seed"):
             part = seeds
-        elif not re.fullmatch(r"-?\d+", token):
+        elif not (is_first or re.fullmatch(r"-?\d+", token)):
             part = others
         part.append(token)
     return others + seeds

@@ -21,6 +21,7 @@ from ding_lite.cli.common import (
     open_place,
     run_options,
     seeds_of,
+    whole_number,
 )
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sweep.add_argument(
         "--trials",
-        type=int,
+        type=whole_number,
         metavar="N",
         help=f"number of trials, with those before --resume (default: {DEFAULT_TRIALS})",
     )
@@ -81,8 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--exp-name", metavar="DIR", help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)"
     )
-    sweep.add_argument("--max-env-step", type=int, metavar="N", help="steps of the environments of each run")
-    sweep.add_argument("--max-train-iter", type=int, metavar="N", help="optimiser steps of each run")
+    sweep.add_argument(
+        "--max-env-step", type=whole_number, metavar="N", help="steps of the environments of each run"
+    )
+    sweep.add_argument("--max-train-iter", type=whole_number, metavar="N", help="optimiser steps of each run")
     sweep.add_argument("--resume", action="store_true", help="continue the sweep in its folder")
     sweep.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     add_parallel(parser)

@@ -20,6 +20,7 @@ from ding_lite.cli.common import (
     overrides_of,
     run_options,
     seeds_of,
+    whole_number,
 )
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
@@ -68,8 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the run's folder, as a path; a new run needs a folder that does not exist. With several seeds, "
         "the beginning of their folders: DIR_s0, DIR_s1, ...",
     )
-    run.add_argument("--max-env-step", type=int, metavar="N", help="stop after N steps of the environments")
-    run.add_argument("--max-train-iter", type=int, metavar="N", help="stop after N optimiser steps")
+    run.add_argument(
+        "--max-env-step", type=whole_number, metavar="N", help="stop after N steps of the environments"
+    )
+    run.add_argument("--max-train-iter", type=whole_number, metavar="N", help="stop after N optimiser steps")
     run.add_argument(
         "-q", "--quiet", action="store_true", help="print nothing; log.txt in the run's folder has everything"
     )

@@ -120,6 +120,7 @@ def compile_config(
     overrides: Mapping[str, Any] | None = None,
     *,
     origin: str = "config",
+    folder: Path | None = None,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
@@ -128,6 +129,7 @@ def compile_config(
             as ``{"main_config": ..., "create_config": ...}``.
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
+        folder: of the config file, for messages about modules beside it.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
@@ -151,7 +153,7 @@ def compile_config(
     key_faults = list(_key_faults(user))
     if key_faults:
         raise _error(origins, key_faults)
-    schema, faults = schema_of(user)
+    schema, faults = schema_of(user, folder)
     values, value_faults = check(user, schema)
     faults = faults_of_pair + faults + value_faults
     if not faults:
@@ -413,7 +415,9 @@ def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
 def compile_file(name: str | Path, overrides: Mapping[str, Any]) -> Config:
     """Reads and compiles as :func:`load_config`, with overrides as ``{"key.path": value}``."""
     file = find_config(name)
-    return replace(compile_config(read_config(file), overrides, origin=str(file)), file=file)
+    folder = file.absolute().parent
+    config = compile_config(read_config(file), overrides, origin=str(file), folder=folder)
+    return replace(config, file=file)
 
 
 def save_config(config: Config, file: str | Path) -> None:

@@ -140,6 +140,26 @@ def _config_of(names: Mapping[str, Any]) -> Any:
     return pair if "config" not in names and len(pair) == 2 else names.get("config")
 
 
+def file_that_registers(name: str, folder: Path) -> Path | None:
+    """Returns the Python file in a folder that has ``register("name")``; the files are read, not executed."""
+    return next((file for file in sorted(folder.glob("*.py")) if name in _registered_names(file)), None)
+
+
+def _registered_names(file: Path) -> set[str]:
+    """Returns the names in the calls ``register("name")`` of a Python file; empty if it cannot be read."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return set()
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    names = [
+        node.args[0]
+        for node in calls
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "register"
+    ]
+    return {name.value for name in names if isinstance(name, ast.Constant) and isinstance(name.value, str)}
+
+
 def read_sweep(file: Path) -> dict[str, Any]:
     """Executes a Python file and returns its dict named ``sweep``; empty if it has none, or is a JSON file.
 

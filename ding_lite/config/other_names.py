@@ -175,6 +175,12 @@ NOTES = {
     "lstm_kwargs": ": with rnn_hidden_size and rnn_layers beside it",
 }
 
+# Algorithms that other libraries have, and this one has not.
+OTHER_ALGORITHMS = """
+    a2c a3c acer acktr appo ars bc bcq c51 cql cqn ddpg dqn dreamer dreamerv3 espo gail grpo her impala iqn
+    mappo marwil muzero ngu qmix qr_dqn qrdqn r2d2 r2d3 rainbow redq reinforce sac sql sqn td3 tqc trpo vpg
+"""
+
 _NO_GSDE = (
     "there is no state-dependent exploration; policy.model.sigma_type decides how far Box actions are spread"
 )

@@ -12,11 +12,13 @@ import dataclasses
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ding_lite.config.other_names import ADVICE, NOTES, SYNONYMS
+
+MAX_NAMES = 8  # names of keys in one message
 
 
 @dataclass(frozen=True)
@@ -211,17 +213,13 @@ def without_numpy(value: Any) -> Any:
 
 def _unknown(name: str, value: Any, path: str, schema: Schema, root: Schema) -> str:
     """Returns the message for an unknown key, with the key that was probably meant."""
-    return f"{f'{path}: ' if path else ''}unknown key {name!r}; {_meant(name, value, schema, root)}"
+    return f"{f'{path}: ' if path else ''}unknown key {name!r}; {_meant(name, value, path, schema, root)}"
 
 
-def _meant(name: str, value: Any, schema: Schema, root: Schema) -> str:
-    all_paths = [leaf for leaf, _ in leaves(root)]
-    translated = SYNONYMS.get(name, name)
-    same_name = [leaf for leaf in all_paths if f".{leaf}".endswith(f".{translated}")]
-    if not same_name and name in SYNONYMS:  # PPG has the key once for each network
-        same_name = [leaf for leaf in all_paths if leaf.endswith(f"_{translated}")]
+def _meant(name: str, value: Any, path: str, schema: Schema, root: Schema) -> str:
+    same_name = paths_named(name, root)
     if same_name:
-        key = translated.rpartition(".")[2]
+        key = SYNONYMS.get(name, name).rpartition(".")[2]
         return f"{key!r} exists at {' and '.join(same_name[:3])}{NOTES.get(name, '')}"
     if name in ADVICE:
         return ADVICE[name]
@@ -231,11 +229,37 @@ def _meant(name: str, value: Any, schema: Schema, root: Schema) -> str:
     close_here = difflib.get_close_matches(name, [str(key) for key in schema], n=1, cutoff=0.75)
     if close_here:
         return f"did you mean {close_here[0]!r}?"
-    path_of = {leaf.split(".")[-1]: leaf for leaf in all_paths}
-    close_elsewhere = difflib.get_close_matches(name, path_of, n=1, cutoff=0.7)
+    path_of = {leaf.split(".")[-1]: leaf for leaf, _ in leaves(root)}
+    words = {word: paths[0] for word in SYNONYMS if (paths := paths_named(word, root))}
+    close_elsewhere = difflib.get_close_matches(name, {**words, **path_of}, n=1, cutoff=0.7)
     if close_elsewhere:
-        return f"did you mean {path_of[close_elsewhere[0]]!r}?"
-    return f"known here: {', '.join(sorted(map(str, schema))) or 'no keys'}"
+        (close,) = close_elsewhere
+        return (
+            f"did you mean {path_of[close]!r}?"
+            if close in path_of
+            else (f"did you mean {close!r}? It is {words[close]} here{NOTES.get(close, '')}")
+        )
+    return f"known here: {_listed(sorted(map(str, schema)), path)}"
+
+
+def paths_named(name: str, schema: Schema) -> list[str]:
+    """Returns the paths of the keys that have a name, or that a word of another library means."""
+    all_paths = [leaf for leaf, _ in leaves(schema)]
+    translated = SYNONYMS.get(name, name)
+    same_name = [leaf for leaf in all_paths if f".{leaf}".endswith(f".{translated}")]
+    if not same_name and name in SYNONYMS:  # PPG has the key once for each network
+        same_name = [leaf for leaf in all_paths if leaf.endswith(f"_{translated}")]
+    return same_name
+
+
+def _listed(names: Sequence[str], path: str) -> str:
+    """Returns the names of the keys at ``path`` as a list; of many, the first and where the others are."""
+    if not names:
+        return "no keys"
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names)
+    shown = ", ".join(names[:MAX_NAMES])
+    return f"{shown}, and {len(names) - MAX_NAMES} more (`ding-lite config -c FILE --explain {path}` has all)"
 
 
 def _sections(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
@@ -252,7 +276,7 @@ def _keys_that_take(value: Any, path: str, section: Schema) -> str:
     rules = {name: rule for name, rule in section.items() if isinstance(rule, Key) and not rule.fixed_because}
     fitting = [name for name, rule in rules.items() if not _check_value(value, rule)[1]]
     if not fitting or isinstance(value, Mapping):
-        return f"{path} is a section, with the keys {', '.join(map(str, section))}"
+        return f"{path} is a section, with the keys {_listed(list(map(str, section)), path)}"
     return f"write {' or '.join(f'{path}.{name}={value!r}' for name in fitting[:3])}"
 
 

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ding_lite.config.files import file_that_registers
+from ding_lite.config.other_names import OTHER_ALGORITHMS
 from ding_lite.config.registry import (
     ENV_REGISTRY,
     HOOK_REGISTRY,
@@ -71,50 +73,70 @@ RUN_CONFIG: dict[str, Any] = dict(
 )
 
 
-def schema_of(user: Mapping[str, Any]) -> tuple[Schema, list[str]]:
+def schema_of(user: Mapping[str, Any], folder: Path | None = None) -> tuple[Schema, list[str]]:
     """Returns the schema of a whole config, and the faults of its keys ``type``.
 
-    Where a ``type`` is wrong and no registered name is close to it, its section accepts any keys, so that
-    the other sections can still be checked.
+    Where a ``type`` is wrong, its section accepts unknown keys, since the class that is meant may have them.
+    The others are checked as those of the closest name, or not at all if no registered name is close.
+
+    Args:
+        user: the config.
+        folder: of the config file. A module in it that registers a missing name is named in the fault.
     """
     schema = as_schema(RUN_CONFIG)
     env = _mapping(user.get("env"))
-    policy = _mapping(user.get("policy"))
     schema["env"] = as_schema(ENV_REGISTRY.section)
     if env.get("wrappers"):
         _import_quietly(modules_of([env.get("type"), env.get("env_id")]))
+    schema["policy"], faults = _policy_schema(_mapping(user.get("policy")), folder)
+    return schema, faults
+
+
+def _policy_schema(policy: Mapping[str, Any], folder: Path | None) -> tuple[Schema | Key, list[str]]:
+    """Returns the schema of the section ``policy``, and the faults of the keys ``type`` in it."""
     kind = policy.get("type", "ppo")
-    policy_class, faults = _chosen(POLICY_REGISTRY, kind, "policy.type")
+    policy_class, faults = _chosen(POLICY_REGISTRY, kind, "policy.type", folder)
     if policy_class is None:
-        schema["policy"] = Key({}, (dict,))
-        return schema, faults
-    schema["policy"] = _keys(policy_class, kind)
-    policy_keys_of_model = schema["policy"].get("model", {})
-    kind = _mapping(policy.get("model")).get("type", _default_model(policy_class))
-    model_class, model_faults = _chosen(MODEL_REGISTRY, kind, "policy.model.type")
-    schema["policy"]["model"] = (
-        Key({}, (dict,))
-        if model_class is None
-        else {**policy_keys_of_model, **_keys(model_class, kind), "type": Key(kind, (str, object))}
-    )
+        return Key({}, (dict,)), faults
+    schema = _keys(policy_class, kind)
+    model = _mapping(policy.get("model"))
+    kind = model.get("type", _default_model(policy_class))
+    model_class, model_faults = _chosen(MODEL_REGISTRY, kind, "policy.model.type", folder)
+    if model_class is None:
+        schema["model"] = Key({}, (dict,))
+    else:
+        keys = {**schema.get("model", {}), **_keys(model_class, kind), "type": Key(kind, (str, object))}
+        schema["model"] = _opened(keys, model) if model_faults else keys
     intrinsic = _mapping(policy.get("intrinsic"))
-    kind = intrinsic.get("type", _default_of(schema["policy"], "intrinsic", "type"))
-    if kind is None:
-        if intrinsic:  # no class declares these keys; with type=None they have no effect
-            schema["policy"]["intrinsic"] = Key({}, (dict,))
-        if intrinsic and "type" not in intrinsic:
-            keys = ", ".join(map(repr, intrinsic))
-            faults.append(
-                f"policy.intrinsic: {keys} without 'type'; set policy.intrinsic.type too, such as to 'rnd'"
-            )
-        return schema, faults + model_faults
-    reward_class, reward_faults = _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type")
-    schema["policy"]["intrinsic"] = (
-        Key({}, (dict,))
-        if reward_class is None
-        else {**_keys(reward_class, kind), "type": Key(kind, (str, object), optional=True)}
+    kind = intrinsic.get("type", _default_of(schema, "intrinsic", "type"))
+    reward_class, reward_faults = (
+        (None, _missing_type(intrinsic))
+        if kind is None
+        else _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type", folder)
     )
-    return schema, faults + model_faults + reward_faults
+    if reward_class is not None:
+        keys = {**_keys(reward_class, kind), "type": Key(kind, (str, object), optional=True)}
+        schema["intrinsic"] = _opened(keys, intrinsic) if reward_faults else keys
+    elif kind is not None or intrinsic:  # no class declares these keys; with type=None they have no effect
+        schema["intrinsic"] = Key({}, (dict,))
+    return _opened(schema, policy) if faults else schema, faults + model_faults + reward_faults
+
+
+def _missing_type(intrinsic: Mapping[str, Any]) -> list[str]:
+    """Returns the fault of a section ``policy.intrinsic`` that has keys and no ``type``, as a list."""
+    if not intrinsic or "type" in intrinsic:
+        return []
+    keys = ", ".join(map(repr, intrinsic))
+    return [f"policy.intrinsic: {keys} without 'type'; set policy.intrinsic.type too, such as to 'rnd'"]
+
+
+def _opened(schema: Schema, user: Mapping[str, Any]) -> Schema:
+    """Returns a schema that also accepts those keys of ``user`` that it lacks, with any value."""
+    unknown: Schema = {name: Key(None) for name in user if name not in schema}
+    return unknown | {
+        name: _opened(rule, _mapping(user.get(name))) if isinstance(rule, dict) else rule
+        for name, rule in schema.items()
+    }
 
 
 def _default_of(schema: Schema, *path: str) -> Any:
@@ -155,17 +177,36 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _chosen(registry: Registry, kind: Any, path: str) -> tuple[Any, list[str]]:
+def _chosen(registry: Registry, kind: Any, path: str, folder: Path | None) -> tuple[Any, list[str]]:
     """Returns ``(class, faults)`` of the value ``kind`` of a key ``type``.
 
     If the name is unknown, the class is that of the closest name, or None if no name is close.
     """
     try:
-        cls = registry.get_class(kind)
+        return registry.get_class(kind), []
     except RegistryError as error:
         closest = registry.closest(kind)
-        return None if closest is None else registry.get(closest), [f"{path}: {error}"]
-    return cls, []
+        fault = f"{path}: {_with_advice(registry, kind, folder, str(error))}"
+        return None if closest is None else registry.get(closest), [fault]
+
+
+def _with_advice(registry: Registry, kind: Any, folder: Path | None, message: str) -> str:
+    """Returns the message about a name that a registry lacks, with what to write if that is known."""
+    if not isinstance(kind, str) or ":" in kind or kind in registry:
+        return message
+    file = None if folder is None else file_that_registers(kind, folder)
+    if file is not None:
+        module = file.stem if folder == Path.cwd() else file
+        return (
+            f"there is no {registry.noun} named {kind!r} yet. {file.name} beside the config registers "
+            f"{kind!r}: add --import {module}"
+        )
+    if registry is POLICY_REGISTRY and kind.lower() in OTHER_ALGORITHMS.split():
+        return f"{message} ding_lite has PPO and PPG only."
+    in_lower_case = registry.closest(kind.lower())
+    if in_lower_case and not registry.closest(kind):
+        return f"{message} Did you mean {in_lower_case!r}?"
+    return message
 
 
 def _keys(cls: type, kind: Any) -> Schema:

@@ -13,12 +13,13 @@ from ding_lite.config.schema import Key
 from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
+from ding_lite.envs.misnamed import meant_class, meant_id
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset, without_advice
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.envs.wrappers import find_wrapper, wrap
-from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, RegistryError, error_text
 
 if TYPE_CHECKING:
     from ding_lite.envs.workers.launcher import Launcher
@@ -113,6 +114,22 @@ def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -
         return with_correct_reset(gym.make(env_id, disable_env_checker=True, **kwargs))
 
 
+def _factory_of(kind: Any) -> Callable[..., Any]:
+    """Returns what makes an environment of a config's ``env.type``.
+
+    Raises:
+        RegistryError: if there is none; the message says what to write, if that is known.
+    """
+    try:
+        factory: Callable[..., Any] = ENV_REGISTRY.get(kind)
+    except RegistryError as error:
+        advice = meant_class(kind) if isinstance(kind, str) and ":" in kind else ""
+        if not advice:
+            raise
+        raise RegistryError(f"environment {kind!r} cannot be imported: {advice}") from error
+    return factory
+
+
 def make_env(
     env_cfg: Mapping[str, Any], *, evaluate: bool = False, index: int = 0, **overrides: Any
 ) -> gym.Env:
@@ -131,7 +148,7 @@ def make_env(
     kwargs = {**env_cfg["kwargs"], **overrides}
     name = env_name(env_cfg)
     try:
-        factory = ENV_REGISTRY.get(kind)
+        factory = _factory_of(kind)
         if kind == "gymnasium":
             kwargs["env_id"] = env_cfg["env_id"]
         env = factory(**kwargs)
@@ -147,6 +164,8 @@ def make_env(
         raise
     except FOREIGN as error:
         message = _message(error)
+        if kind == "gymnasium" and isinstance(error, gym.error.Error):
+            message += meant_id(env_cfg["env_id"])
         if "render_mode" in overrides:
             message += _picture_advice(env_cfg, message)
         raise EnvError(f"env {name!r} cannot be made: {message}") from error
@@ -269,7 +288,7 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: value for name, value in env_cfg.items() if name != "manager"}
     kind = plain["type"]
     if kind != "gymnasium":
-        plain["type"] = ENV_REGISTRY.get(kind)
+        plain["type"] = _factory_of(kind)
     else:
         try:
             register_ids(plain["env_id"])
@@ -298,7 +317,7 @@ def _make_native(
                     **env_cfg["kwargs"],
                 )
         else:
-            env = ENV_REGISTRY.get(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
+            env = _factory_of(env_cfg["type"])(num_envs=num_envs, **env_cfg["kwargs"])
     except DingLiteError:
         raise
     except FOREIGN as error:

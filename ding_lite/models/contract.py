@@ -106,8 +106,10 @@ def check_outputs(
         shapes = map_tree(kind_of, logit)
         with _named_errors(f"{where}: the distribution of the logit {shapes} that compute_actor returned"):
             dist = distribution(inputs, logit)
-            log_prob = dist.log_prob(dist.mode())
-        if log_prob.shape != (SAMPLES,) and any(leaf.dim() != 2 for leaf in tree_leaves(logit)):
+            # A head of the user's may have logits of another shape, if its log-probs are (N,).
+            is_usual = all(leaf.dim() == 2 and len(leaf) == SAMPLES for leaf in tree_leaves(logit))
+            log_prob = None if is_usual else dist.log_prob(dist.mode())
+        if log_prob is not None and log_prob.shape != (SAMPLES,):
             raise ContractError(
                 f"{where}: compute_actor returned the logit {shapes} for {SAMPLES} observations, so that "
                 f"log-probabilities of actions are {kind_of(log_prob)}, expected (N,) = ({SAMPLES},); the "

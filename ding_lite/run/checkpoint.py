@@ -27,6 +27,7 @@ import numpy as np
 
 from ding_lite.errors import CheckpointError
 from ding_lite.run.atomic_files import read_bounded, replace_folder, sync_folder, write_synced
+from ding_lite.run.misnamed import what_is_there
 from ding_lite.run.progress import Progress
 
 FORMAT_VERSION = 1
@@ -164,7 +165,8 @@ def find_checkpoint(path: Path, name: str) -> Path:
             "(in env steps) saves earlier"
         )
     raise CheckpointError(
-        f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or {path / MANIFEST}"
+        what_is_there(path)
+        or f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or {path / MANIFEST}"
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any, TextIO
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.atomic_files import open_locked, replacing
+from ding_lite.run.misnamed import is_run
 
 OWNER_MARK = "  process "  # precedes the process that writes a log, in the lines of the log
 
@@ -53,6 +54,10 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
             folder.mkdir(parents=True)
             break
         except FileExistsError as error:
+            if exact and not is_run(folder):
+                raise ConfigError(
+                    f"{folder} exists and is no run; choose another --exp-name, such as runs/my_run"
+                ) from error
             if exact:
                 raise ConfigError(
                     f"run folder {folder} exists; choose another --exp-name, continue the run with --resume, "

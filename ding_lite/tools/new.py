@@ -47,7 +47,7 @@ def write_new(kind: str, name: str, folder: str | Path = ".") -> list[Path]:
     files = {}
     for template in sorted(_templates(kind)):
         text = template.read_text(encoding="utf-8")
-        _refuse_taken_class(cls, text)
+        _refuse_taken_class(cls, _renamed(text, kind, "", ""))
         file = Path(folder) / _renamed(template.name, kind, module, cls)
         files[file] = _renamed(text, kind, module, cls)
     _refuse_taken(kind, module, Path(folder), list(files))
@@ -90,7 +90,7 @@ def _renamed(text: str, kind: str, module: str, cls: str) -> str:
 
 
 def _refuse_taken_class(cls: str, text: str) -> None:
-    """Raises ConfigError if a template uses the name of the class for something else."""
+    """Raises ConfigError if ``text``, a template without the part's own name, uses that of the class."""
     if cls in dir(builtins) or re.search(rf"(?<![.\w]){cls}\b", text):
         raise ConfigError(
             f"the class would be named {cls}, and the file needs that name for something else; choose "

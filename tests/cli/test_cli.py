@@ -183,6 +183,88 @@ def test_unknown_command_is_refused_with_the_known_ones(home):
     assert "did you mean" not in run("fly", cwd=home).stderr
 
 
+def refusal(arguments, capsys):
+    """Returns the last paragraph that a command prints when argparse refuses its arguments."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    usage, _, message = capsys.readouterr().err.partition(f"ding-lite {arguments[0]}: error: ")
+    assert usage.startswith(f"usage: ding-lite {arguments[0]} ")
+    return message.rstrip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train -c x --max-env-steps 3000", "--max-env-steps of train; did you mean --max-env-step?"),
+        ("train -c x --sed 3", "--sed of train; did you mean --seed?"),
+        ("train -c x --seeds=3", "--seeds of train; did you mean --seed?"),
+        ("train -c x --expname d", "--expname of train; did you mean --exp-name?"),
+        ("train -c x --exp_name d", "--exp_name of train; did you mean --exp-name?"),
+        ("sweep -c x --exp_name d", "--exp_name of sweep; did you mean --exp-name?"),
+        ("eval runs/x --n-episodes 3", "--n-episodes of eval; did you mean --episodes?"),
+        ("train --learning-rate 1e-3", "--learning-rate of train; write policy.learn.learning_rate=..."),
+        ("train --total-timesteps 9", "--total-timesteps of train; write --max-env-step or max_env_step=..."),
+        (
+            "config --total-timesteps 9",
+            "--total-timesteps of config; write max_env_step=...",
+        ),
+        ("train --n-steps 9", "--n-steps of train; write policy.collect.n_sample=...: steps x environments"),
+        ("train --n-aux-epochs 9", "--n-aux-epochs of train; write policy.learn.aux_train_epoch=..."),
+        ("train --target_kl 1", "--target_kl of train; write policy.learn.target_kl=..."),
+        ("train --optimizer sgd", "--optimizer of train; the optimiser is Adam; policy.learn.learning_rate"),
+        (
+            "plot runs/x --learning-rate 1",
+            "--learning-rate of plot; `ding-lite plot --help` shows its options",
+        ),
+        ("train --qq", "--qq of train; `ding-lite train --help` shows its options"),
+    ],
+)
+def test_option_that_a_command_has_not_is_answered_with_what_was_meant(arguments, message, capsys):
+    assert refusal(arguments.split(), capsys).startswith(f"unknown option {message}")
+
+
+def test_every_unknown_option_is_reported(capsys):
+    message = refusal(["train", "--sed", "3", "--expname", "d"], capsys)
+    assert [line.strip().split(" of ")[0] for line in message.splitlines()] == [
+        "unknown option --sed",
+        "unknown option --expname",
+    ]
+
+
+def test_argument_too_many_is_refused_by_its_command(capsys):
+    assert refusal(["list", "policies", "foo"], capsys) == "unrecognized arguments: foo"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("train -s abc", "argument -s/--seed: a seed is a whole number, got 'abc'"),
+        ("train -c x.py -s 1.5 seed=3", "argument -s/--seed: a seed is a whole number, got '1.5'"),
+        ("eval -s abc runs/x", "argument -s/--seed: a seed is a whole number, got 'abc'"),
+        ("train --max-env-step 1.5", "argument --max-env-step: expected a whole number, got '1.5'"),
+        ("train --max-env-step inf", "argument --max-env-step: expected a whole number, got 'inf'"),
+        ("eval runs/x -n nan", "argument -n/--episodes: expected a whole number, got 'nan'"),
+        ("eval", "the following arguments are required: RUN|CKPT"),
+        ("play", "the following arguments are required: RUN|CKPT"),
+    ],
+)
+def test_wrong_or_missing_value_of_an_option_is_said_plainly(arguments, message, capsys):
+    assert refusal(arguments.split(), capsys) == message
+
+
+@pytest.mark.parametrize("text", ["10000", "10_000", "1e4", "1E4", "10000.0"])
+def test_whole_number_may_be_written_as_in_a_config(text):
+    args = parse(["train", "-c", "x", "--max-env-step", text])
+    assert (args.max_env_step, type(args.max_env_step)) == (10_000, int)
+
+
+def test_seeds_do_not_take_what_stands_behind_them():
+    args = parse(["train", "-s", "0", "1", "seed=3", "a.b=3"])
+    assert (args.seeds, args.overrides) == ([0, 1], ["seed=3", "a.b=3"])
+    assert parse(["train", "-s", "1e1", "2", "a.b=3"]).seeds == [10, 2]
+
+
 def test_console_script_is_the_same_program(home):
     script = shutil.which("ding-lite", path=str(Path(sys.executable).parent))
     assert script is not None
@@ -508,6 +590,14 @@ def test_existing_folder_that_was_named_is_refused_and_left_alone(home, first):
     assert contents(home) == before
 
 
+def test_existing_folder_that_is_no_run_is_not_offered_to_be_continued(tmp_path):
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "tiny.py").write_text(TINY)
+    done = run("train", "-c", "tiny.py", "--exp-name", "videos", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "videos exists and is no run; choose another --exp-name, such as runs/my_run\n" in done.stderr
+
+
 def test_finished_run_is_reported_to_be_finished(copied):
     before = contents(copied)
     done = done_well("train", "--exp-name", "copied", "--resume", cwd=copied.parent)
@@ -542,13 +632,13 @@ def test_resume_does_not_take_an_override_for_the_name_of_a_run(copied):
     assert done.returncode == 2
     assert "env.collector_env_num: 4 -> 5" in done.stderr
     assert "--override" in done.stderr
-    assert "neither a run nor a checkpoint" not in done.stderr
+    assert "there is no folder" not in done.stderr
 
 
 def test_resume_of_nothing_is_refused(tmp_path):
     done = run("train", "--resume", "nowhere", cwd=tmp_path)
     assert done.returncode == 5
-    assert "nowhere is neither a run nor a checkpoint" in done.stderr
+    assert "there is no folder nowhere; `ding-lite runs FOLDER` lists the runs in a folder" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

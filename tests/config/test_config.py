@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -457,6 +458,64 @@ def test_faults_beside_an_unknown_type_are_reported_with_it(kind, sections):
     meant = kind == "ppoo"  # its keys are known, then
     assert ("policy.learn.batch_size: expected a number at least 1" in message) == meant
     assert ("policy.model.type: there is no model named 'vacc'" in message) == (meant and bool(sections))
+
+
+def test_keys_of_an_unknown_policy_are_not_called_unknown():
+    message = message_of(user(type="pppo", learn={"spo_eps": 1}, other_section={"a": 1}, model={"width": 3}))
+    assert message.startswith("config has 1 fault:\n  policy.type: there is no policy named 'pppo'.")
+    assert "unknown key" not in message
+
+
+def test_keys_of_an_unknown_model_are_not_called_unknown_and_those_beside_it_are():
+    message = message_of(user(model={"type": "vacc", "width": 3}, learn={"spo_eps": 1}))
+    assert "'width'" not in message
+    assert "policy.learn: unknown key 'spo_eps'" in message
+
+
+def test_policy_in_capitals_is_the_one_in_small_letters():
+    assert message_of(user(type="PPO")).endswith("Did you mean 'ppo'?")
+
+
+@pytest.mark.parametrize("name", ["sac", "SAC", "dqn"])
+def test_algorithm_of_another_library_is_said_not_to_be_here(name):
+    assert message_of(user(type=name)).endswith("ding_lite has PPO and PPG only.")
+
+
+REGISTERS_SPO = (
+    'raise SystemExit("this module is imported")\n@POLICY_REGISTRY.register("spo")\nclass Spo: ...\n'
+)
+
+
+def test_module_beside_the_config_that_registers_its_policy_is_named_and_not_imported(tmp_path, monkeypatch):
+    (tmp_path / "a_broken.py").write_text("def (")
+    (tmp_path / "my_losses.py").write_text(REGISTERS_SPO)
+    file = tmp_path / "mine.py"
+    file.write_text('config = dict(policy=dict(type="spo", learn=dict(spo_eps=0.2)))\n')
+    for folder, module in ((tmp_path, "my_losses"), (tmp_path.parent, tmp_path / "my_losses.py")):
+        monkeypatch.chdir(folder)
+        with pytest.raises(ConfigError) as caught:
+            load_config(file)
+        advice = f"my_losses.py beside the config registers 'spo': add --import {module}"
+        assert str(caught.value).endswith(advice)
+        assert "1 fault" in str(caught.value)
+
+
+def test_list_of_known_keys_is_short_and_says_where_all_are():
+    message = message_of(user(model={"zzzz": 1}))
+    assert re.search(r"known here: (\w+, ){8}and \d\d more \(`", message)
+    assert "`ding-lite config -c FILE --explain policy.model` has all" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("policy.gama", "did you mean 'gamma'? It is policy.collect.discount_factor here"),
+        ("policy.learn.nepochs", "did you mean 'n_epochs'? It is policy.learn.epoch_per_collect here"),
+        ("n_stepss", "did you mean 'n_steps'? It is policy.collect.n_sample here: steps x environments"),
+    ],
+)
+def test_misspelt_word_of_another_library_is_answered(path, hint):
+    assert hint in override_fault(path, 1)
 
 
 def test_faults_beside_an_unknown_model_are_reported_with_it():

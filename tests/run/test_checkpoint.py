@@ -353,7 +353,7 @@ def test_run_and_checkpoint_are_both_found(folder, tmp_path):
 
 def test_folder_of_nothing_says_what_was_expected(tmp_path):
     with pytest.raises(CheckpointError, match=r"neither a run nor a checkpoint.*ckpt/best"):
-        find_checkpoint(tmp_path / "nothing", "best")
+        find_checkpoint(tmp_path, "best")
 
 
 def test_snapshot_that_does_not_exist_is_never_replaced_by_another(folder, tmp_path):

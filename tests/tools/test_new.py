@@ -1,12 +1,13 @@
 """``ding-lite new`` writes files that work as they are, under names that Python can import."""
 
+import shlex
 import subprocess
 from pathlib import Path
 
 import processes
 import pytest
 
-from ding_lite.cli import main
+from ding_lite.cli import main, program
 from ding_lite.cli import new as command
 from ding_lite.errors import ConfigError
 from ding_lite.tools.new import KINDS, names_of, write_new
@@ -80,6 +81,38 @@ def test_no_placeholder_is_left(tmp_path, kind):
         assert f"My{kind.capitalize()}" not in text
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_name_of_the_template_is_free(tmp_path, kind):
+    """The help uses these names in its examples."""
+    files = write_new(kind, f"my_{kind}", tmp_path)
+    assert {file.name: file.read_text() for file in files} == {
+        file.name: file.read_text() for file in (TEMPLATES / kind).glob("*.py")
+    }
+
+
+@pytest.mark.parametrize("help_text", [program.EXAMPLES, command.EXAMPLES], ids=["ding-lite", "new"])
+def test_examples_of_the_help_write_their_files(tmp_path, monkeypatch, help_text):
+    monkeypatch.chdir(tmp_path)
+    lines = [line.strip().split("  ")[0] for line in help_text.splitlines()]
+    examples = [shlex.split(line)[1:] for line in lines if line.startswith("ding-lite new ")]
+    assert examples
+    for arguments in examples:
+        assert main(arguments) == 0
+        (module,) = tmp_path.rglob(f"{arguments[2].replace('-', '_')}.py")
+        assert module.with_name(f"test_{module.name}").is_file()
+
+
+@pytest.mark.slow
+def test_examples_of_the_help_with_an_environment_of_ones_own_run(tmp_path):
+    lines = [line.strip().split("  ")[0] for line in program.EXAMPLES.splitlines()]
+    examples = [shlex.split(line) for line in lines if "my_env" in line]
+    assert [arguments[1] for arguments in examples] == ["new", "check-env", "train"]
+    for _, *arguments in examples:
+        short = ["max_env_step=512"] if arguments[0] == "train" else []
+        done = subprocess.run([processes.ding_lite(), *arguments, *short], cwd=tmp_path, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_printed_commands_run_as_printed(tmp_path, kind):
@@ -91,11 +124,12 @@ def test_printed_commands_run_as_printed(tmp_path, kind):
         text=True,
     )
     assert (new.returncode, new.stderr) == (0, "")
-    test, train = (line.strip() for line in new.stdout.split("try:\n")[1].splitlines())
+    test, *checks, train = (line.strip() for line in new.stdout.split("try:\n")[1].splitlines())
     assert test.startswith("python -m pytest ")
+    assert [line.partition(" -c ")[0] for line in checks] == ["ding-lite check-env"] * (kind == "env")
     assert train.startswith("ding-lite train -c ")
     binaries = {"PATH": f"{processes.warm().folder}:/usr/bin:/bin"}
-    for line in (test, f"{train} max_env_step=512"):
+    for line in (test, *checks, f"{train} max_env_step=512"):
         done = subprocess.run(
             ["sh", "-c", line], cwd=tmp_path, env=binaries, capture_output=True, text=True, timeout=600
         )
