@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,7 @@ from ding_lite.cli.common import (
 
 if TYPE_CHECKING:
     from ding_lite.data.evaluation import Evaluation
+    from ding_lite.envs.transition import Episode
 
 SUMMARY = "play episodes with a trained policy"
 DESCRIPTION = """\
@@ -29,18 +33,25 @@ EXAMPLES = """\
 examples:
   ding-lite eval runs/cartpole_ppo                     16 episodes with the best checkpoint
   ding-lite eval runs/cartpole_ppo/ckpt/last -n 100    100 episodes with the last checkpoint
-  ding-lite eval runs/cartpole_ppo --video videos      record the episodes as videos/*.mp4
+  ding-lite eval runs/cartpole_ppo --video videos      record 3 episodes as videos/*.mp4
   ding-lite eval runs/cartpole_ppo --episodes-csv e.csv  one row per episode
   ding-lite eval runs/pendulum_ppo env.kwargs.g=15     in an environment with other arguments
   ding-lite eval runs/my_run --import my_policies      a run whose policy is in my_policies.py
 """
+EPISODES, FILMED = 16, 3  # episodes by default; with --video, since drawing and encoding them takes long
+SUCCESS = "is_success"  # the key of info
 PRELOAD = ("ding_lite.tools.evaluate",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite eval``."""
-    add_player_options(parser, episodes=16)
-    parser.add_argument("--video", metavar="DIR", help="record the episodes as mp4 files in this folder")
+    add_player_options(parser, episodes=EPISODES)
+    parser.set_defaults(episodes=None)
+    parser.add_argument(
+        "--video",
+        metavar="DIR",
+        help=f"record the episodes as DIR/episode_*.mp4; without -n, these are {FILMED} episodes",
+    )
     parser.add_argument(
         "--episodes-csv",
         metavar="FILE",
@@ -53,18 +64,30 @@ def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints the result."""
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
+    if args.episodes is None:
+        args.episodes = FILMED if args.video else EPISODES
     check_player_options(args)
-    checkpoint, evaluation = evaluate_checkpoint(
-        Path(args.run),
-        episodes=args.episodes,
-        seed=args.seed,
-        stochastic=args.stochastic,
-        video=Path(args.video) if args.video else None,
-        episodes_csv=Path(args.episodes_csv) if args.episodes_csv else None,
-        changes=overrides_of(args, args.overrides),
-        trust=trusted_modules(args),
-    )
-    report = {
+    played: list[Episode] = []
+    videos: list[Path] = []
+    with _progress(args.episodes, shown=sys.stdout.isatty() and not args.json) as show:
+
+        def ended(episode: Episode) -> None:
+            played.append(episode)
+            show(len(played))
+
+        checkpoint, evaluation = evaluate_checkpoint(
+            Path(args.run),
+            episodes=args.episodes,
+            seed=args.seed,
+            stochastic=args.stochastic,
+            video=Path(args.video) if args.video else None,
+            episodes_csv=Path(args.episodes_csv) if args.episodes_csv else None,
+            changes=overrides_of(args, args.overrides),
+            trust=trusted_modules(args),
+            on_episode=ended,
+            on_video=videos.append,
+        )
+    report: dict[str, Any] = {
         "episodes": len(evaluation.returns),
         "mean": evaluation.mean,
         "std": evaluation.std,
@@ -73,8 +96,26 @@ def run(args: argparse.Namespace) -> int:
         "checkpoint": str(checkpoint),
         "seed": args.seed,
     }
+    if any(SUCCESS in episode.info for episode in played):
+        report["success"] = sum(episode.info.get(SUCCESS, 0.0) for episode in played) / len(played)
+    if args.video:
+        report["videos"] = [str(file) for file in videos]
     print(json.dumps(report) if args.json else _table(report, evaluation))
+    if args.video and not args.json:
+        print(f"videos: {args.video} ({len(videos)} {'file' if len(videos) == 1 else 'files'})")
     return 0
+
+
+@contextlib.contextmanager
+def _progress(episodes: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Yields a function of the number of episodes so far, which shows it on the terminal if ``shown``."""
+    if not shown:
+        yield lambda number: None
+        return
+    from rich.console import Console
+
+    with Console().status(f"0 of {episodes} episodes") as status:
+        yield lambda number: status.update(f"{number} of {episodes} episodes")
 
 
 def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
@@ -86,9 +127,11 @@ def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     lines = [
         f"checkpoint  {report['checkpoint']}",
         f"episodes    {report['episodes']} (seed {report['seed']})",
-        f"return      {evaluation.mean:.2f} ± {evaluation.std:.2f}   {spread}",
+        f"return      {evaluation.mean:.2f} ± {evaluation.std:.2f} (std)   {spread}",
         f"length      {np.mean(evaluation.lengths):.1f}   max {max(evaluation.lengths)}",
     ]
+    if "success" in report:
+        lines.append(f"success     {report['success']:.1%} of the episodes ({SUCCESS})")
     if evaluation.cut_short:
         lines.append(f"            {evaluation.cut_short} episodes were cut at env.max_eval_steps")
     return "\n".join(lines)

@@ -60,5 +60,5 @@ def run(args: argparse.Namespace) -> int:
             f"return {episode.episode_return:>10.2f}   length {episode.length}", flush=True
         ),
     )
-    print(f"{evaluation.mean:.2f} ± {evaluation.std:.2f} over {args.episodes} episodes of {checkpoint}")
+    print(f"{evaluation.mean:.2f} ± {evaluation.std:.2f} (std) over {args.episodes} episodes of {checkpoint}")
     return 0

@@ -43,7 +43,7 @@ from ding_lite.config.registry import (
     name_of,
 )
 from ding_lite.config.schema import as_schema, check, default_values, leaves, without_numpy
-from ding_lite.config.sections import RUN_CONFIG, cross_checks, schema_of
+from ding_lite.config.sections import RUN_CONFIG, below_runs, cross_checks, schema_of
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, error_text
 
 # Sources of values, besides "default" and the name of a config file.
@@ -160,7 +160,8 @@ def compile_config(
         values = _merge(default_values(schema), values)
         faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
     if faults:
-        raise _error(origins, faults)
+        warnings = [note for note in notes if note.startswith("warning: ")]
+        raise _error(origins, faults, warnings)
     for path, _ in leaves(values):
         user_source = next(
             (s for p, s in user_sources.items() if path == p or path.startswith(f"{p}.")), None
@@ -204,9 +205,9 @@ def _expand_short_forms(user: dict[str, Any]) -> None:
             logger["trackers"] = [*others, "tensorboard"] if wanted else others
 
 
-def _error(origin: str, faults: list[str]) -> ConfigError:
+def _error(origin: str, faults: list[str], warnings: Sequence[str] = ()) -> ConfigError:
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    return ConfigError("\n  ".join([f"{origin} has {count}:", *faults]))
+    return ConfigError("\n  ".join([f"{origin} has {count}:", *faults, *warnings]))
 
 
 def _key_faults(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
@@ -232,6 +233,7 @@ def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
     if learn.get("compile") == "auto":
         learn["compile"] = _planned_compile(values)
         source["policy.learn.compile"] = PLANNED_STEPS
+    values["exp_name"] = below_runs(values["exp_name"])
     if not values["exp_name"]:
         values["exp_name"] = file_name(f"{env_name(values['env'])}_{name_of(values['policy']['type'])}")
         source["exp_name"] = "env and policy"

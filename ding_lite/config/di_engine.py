@@ -7,7 +7,7 @@ of the pair ends in one of five ways:
 * it is converted, with a note where a number or a name changes;
 * it is left out with a note, because it belongs to DI-engine's own machinery (``MACHINERY``);
 * it is left out with a warning, because DI-engine 0.5.3 never reads it;
-* it is refused, with the reason.
+* it is refused, with the reason; so is a key that is nearly the name of one that is read.
 
 ``docs/di_engine.md`` has the tables for users.
 """
@@ -15,6 +15,7 @@ of the pair ends in one of five ways:
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib.metadata
 import math
 import sys
@@ -25,11 +26,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn, TypeGuard
 
-from ding_lite.config.registry import ENV_REGISTRY
+from ding_lite.config.registry import ENV_REGISTRY, POLICY_REGISTRY
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 
 MAIN, CREATE = "main_config", "create_config"
+SLIP = 0.85  # similarity of two names from which on one is the other, misspelt
 NEVER = 1e10  # the stop_value of DI-engine's configs that have none
 
 
@@ -169,6 +171,7 @@ class _Conversion:
     def __init__(self, main: Mapping[str, Any], create: Mapping[str, Any]) -> None:
         keys = [*leaves(main), *leaves(create, CREATE)]
         self.left = {path: v for path, v in keys if not (isinstance(v, Mapping) and not v)}
+        self.read: set[str] = set()  # paths that were looked for
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
         self.faults: list[str] = []
@@ -181,12 +184,14 @@ class _Conversion:
         self._refuse_sections()
         self._environment()
         for path in (*SAME, *SAME_BY_POLICY.get(self.policy, SAME_BY_POLICY["ppo"])):
+            self.read.add(path)
             if path in self.left:
                 self.set(path, self.take(path))
         self._device()
         self._model()
         self._learning()
         self._buffers()
+        self._refuse_misspelt()
         self._leave_out()
         return Converted(self.config, tuple(self.notes), self.faults)
 
@@ -194,6 +199,7 @@ class _Conversion:
 
     def take(self, path: str, default: Any = None) -> Any:
         """Returns the value of a key of the pair, and marks it as converted."""
+        self.read.add(path)
         return self.left.pop(path, default)
 
     def section(self, path: str) -> dict[str, Any]:
@@ -430,6 +436,14 @@ class _Conversion:
                     f"{uses}, since update_per_collect={updates} uses each transition so often",
                 )
 
+    def _refuse_misspelt(self) -> None:
+        """Refuses keys that are nearly the name of one that is read."""
+        for path in [*self.left]:
+            near = next((known for known in sorted(self.read) if _differ_by_a_slip(path, known)), None)
+            if near is not None:
+                self.take(path)
+                self.refuse(path, f"no key of DI-engine's PPO or PPG; did you mean {near}?")
+
     def _leave_out(self) -> None:
         """Reports the keys that are left: those of DI-engine's machinery, and those it never reads."""
         buffers = [f"{buffer}.{name}" for buffer in BUFFERS.get(self.policy, ()) for name in BUFFER_MACHINERY]
@@ -438,7 +452,7 @@ class _Conversion:
         not_needed = [path for path in self.left if path not in unread and not path.startswith(IN_EVERY_FILE)]
         if not_needed:
             self.notes.append(f"not needed here, and left out: {', '.join(not_needed)}")
-        if unread:
+        if unread and (self.policy in POLICY_REGISTRY or ":" in self.policy):  # others are refused
             self.notes.append(f"warning: DI-engine itself never reads {', '.join(unread)}; left out")
 
     # ------------------------------------------------------------------ environments
@@ -500,6 +514,15 @@ class _Conversion:
                 "write env.wrappers=['previous_action', 'previous_reward'] in a config of ding_lite "
                 "(ding-lite config -c FILE -o NEW.py, without this key)",
             )
+
+
+def _differ_by_a_slip(path: str, other: str) -> bool:
+    """Returns whether two paths are equal but for one name, and these names are nearly equal."""
+    names, other_names = path.split("."), other.split(".")
+    if len(names) != len(other_names):
+        return False
+    pairs = [pair for pair in zip(names, other_names, strict=True) if pair[0] != pair[1]]
+    return len(pairs) == 1 and difflib.SequenceMatcher(None, *pairs[0]).ratio() > SLIP
 
 
 def _bins(c: _Conversion, bins: Any) -> None:

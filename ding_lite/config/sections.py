@@ -45,8 +45,17 @@ def run_name_faults(name: str, path: str) -> list[str]:
     return []
 
 
+def below_runs(name: str) -> str:
+    """Returns the name of a run's folder under ``runs/``: "my_run" also of "runs/my_run"."""
+    parts = Path(name).parts
+    while len(parts) > 1 and parts[0] == "runs":
+        name = str(Path(*(parts := parts[1:])))
+    return name
+
+
 RUN_CONFIG: dict[str, Any] = dict(
-    # Name of the run's folder under runs/; empty: derived from the environment and the policy.
+    # Name of the run's folder under runs/ ("runs/my_run" is the same as "my_run"); empty: derived from the
+    # environment and the policy.
     exp_name=Key("", faults=run_name_faults),
     seed=Key(0, low=0),  # the source of all random numbers of the run
     max_env_step=Key(1_000_000, low=1),  # steps to train for, counted over all environments

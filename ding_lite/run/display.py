@@ -149,10 +149,13 @@ def evaluation_line(progress: Progress) -> str:
     """Returns a line about the evaluation of the last iteration; there must have been one."""
     evaluation = progress.evaluation
     assert evaluation is not None, "called after an evaluation"
+    episodes, confirming = len(evaluation.returns), progress.confirming
     line = (
         f"{progress.env_step:>9,} steps  evaluation {evaluation.mean:.1f} ± {evaluation.std:.1f} "
-        f"over {len(evaluation.returns)} episodes"
+        f"over {episodes} episodes"
     )
+    if confirming:
+        line += f" ({episodes - confirming}, and {confirming} to confirm)"
     if evaluation.cut_short:
         line += f"  ({evaluation.cut_short} cut at env.max_eval_steps)"
     return line + ("  solved" if progress.solved else "")

@@ -4,8 +4,10 @@ Each rule looks at the means of the last iterations. The run reports a finding w
 the end. The thresholds are wide: a finding deserves attention, and no finding proves nothing.
 
 Rules look at progress, too. A run whose returns are at ``env.stop_value`` has no findings, and signs that are
-a fault only in a run that stands still are none while the returns improve. ``benchmarks/health.py`` counts
-the findings of finished runs.
+a fault only in a run that stands still are none while the returns improve. Where the returns have risen to
+their best and stay there, there is little left to learn: small steps, a value network without variance to
+explain, and the large normalised errors of equal returns are no faults. ``benchmarks/health.py`` counts the
+findings of finished runs.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 WINDOW = 10  # iterations that the rules average over
 IMPROVEMENT = 0.1  # of the range of all returns
+STEADY = 0.02  # of the range of all returns: returns this near to the best are equal to it
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class RecentMetrics:
         first: metrics of the first iteration of the run.
         run_fraction: share of max_env_step that is done.
         improving: whether the returns of episodes have become better in the last third of the run so far.
+        at_best: whether the returns of episodes have risen to their best, and stay there.
         policy: the section ``policy`` of the config.
         continuous: whether the action space contains a Box.
     """
@@ -52,6 +56,7 @@ class RecentMetrics:
     first: Mapping[str, float]
     run_fraction: float
     improving: bool
+    at_best: bool
     policy: Mapping[str, Any]
     continuous: bool
 
@@ -78,7 +83,7 @@ def _steps_too_large(recent: RecentMetrics) -> Finding | None:
 def _steps_too_small(recent: RecentMetrics) -> Finding | None:
     deterministic = not recent.continuous and recent["entropy_loss"] < 0.05  # so it cannot move any more
     hardly_moves = recent["approx_kl"] < 1e-6 and recent["cur_lr"] > 0 and recent.run_fraction < 0.9
-    if deterministic or recent.improving or not hardly_moves:
+    if deterministic or recent.improving or recent.at_best or not hardly_moves:
         return None
     return Finding(
         "the policy hardly moves",
@@ -94,7 +99,7 @@ def _value_worse_than_constant(recent: RecentMetrics) -> Finding | None:
     # improve, a network that learned the last ones lags behind: half, still below the error of a constant.
     scale = 1.0 if recent.policy["learn"].get("value_norm") else recent["value_mean"] ** 2
     small_error = recent["value_loss"] < (0.5 if recent.improving else 0.05) * scale
-    if small_error or not (explained < 0.0 and recent.run_fraction > 0.2):
+    if small_error or recent.at_best or not (explained < 0.0 and recent.run_fraction > 0.2):
         return None
     scaled = recent.policy["learn"].get("value_norm") or recent.policy["normalize"]["reward"]
     return Finding(
@@ -127,7 +132,7 @@ def _gradient_clipped_away(recent: RecentMetrics) -> Finding | None:
     large = (
         learn.get("grad_clip_type") == "clip_norm" and recent["grad_norm"] > times * learn["grad_clip_value"]
     )
-    if not large:
+    if recent.at_best or not large:
         return None
     return Finding(
         "nearly all of the gradient is clipped away",
@@ -199,6 +204,15 @@ def _is_improving(returns: Sequence[float]) -> bool:
     return gain > IMPROVEMENT * (max(known) - min(known))
 
 
+def _is_at_best(returns: Sequence[float]) -> bool:
+    """Returns whether the last returns are all the best ones so far, and the first one was far below them."""
+    known = [value for value in returns if not math.isnan(value)]
+    if len(known) < WINDOW:
+        return False
+    best, spread = max(known), max(known) - min(known)
+    return min(known[-WINDOW:]) >= best - STEADY * spread and known[0] < best - spread / 2
+
+
 class HealthCheck:
     """Applies the rules to the metrics of every iteration, and keeps the findings.
 
@@ -248,6 +262,7 @@ class HealthCheck:
             first=self._first,
             run_fraction=env_step / self.max_env_step,
             improving=_is_improving(self._returns),
+            at_best=_is_at_best(self._returns),
             policy=self.policy,
             continuous=self.continuous,
         )

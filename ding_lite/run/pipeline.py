@@ -31,6 +31,7 @@ from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, RankError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart
+from ding_lite.rl.schedules import schedule
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
@@ -57,6 +58,8 @@ from ding_lite.run.trackers.tracking import check_trackers
 from ding_lite.run.video import Camera
 from ding_lite.run.warm_start import warm_start
 from ding_lite.trees import has_box
+
+SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 
 
 class SerialPipeline:
@@ -132,7 +135,7 @@ class SerialPipeline:
         try:
             self._build(config, env_setting, model, display, own_process)
             name = self.cfg.exp_name if folder is None else str(folder)
-            messages = [*config.notes]
+            messages = [*config.notes, *unfinished_schedules(config)]
             messages += warm_start(self.policy, init_from) if init_from else []
             messages += self._warm_up()  # if the weights brought no statistics of observations
             with ExitStack() as undo:
@@ -243,7 +246,7 @@ class SerialPipeline:
         self.load_state_dict(point.state, new_episodes=point.new_episodes)
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
-        messages = ["resumed", *point.messages]
+        messages = [f"resumed at {self.progress.env_step:,} env steps", *point.messages]
         is_exact = point.is_exact
         if self._saved_by != self.ranks.size:
             is_exact = False
@@ -472,6 +475,8 @@ class SerialPipeline:
         progress = self.progress
         began = time.perf_counter()
         progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        asked = self.cfg.env.n_evaluator_episode
+        progress.confirming = asked if len(progress.evaluation.returns) > asked else 0
         progress.solved |= solved
         self.recorder.log(evaluation_line(progress))
         progress.metrics |= evaluation_metrics(progress.evaluation)
@@ -680,6 +685,28 @@ class SerialPipeline:
                     f"{others[0]} differ from those of rank 0. Something changes them beside the optimiser, "
                     "or a loss reaches other parameters on one rank"
                 )
+
+
+def unfinished_schedules(config: Config) -> list[str]:
+    """Returns a line for the user if the run ends before its schedules do, else none.
+
+    A limit of the call never changes a schedule: a run that is continued later has the same rates.
+    """
+    learn, end = config.values.policy.learn, config.values.max_env_step
+    total = learn.get("schedule_env_step") or 0
+    kinds = {name: learn.get(f"{name}_schedule", "constant") for name in SCHEDULED}
+    reached = [
+        f"{what} is then at {schedule(kinds[name], end / total, learn[f'{name}_final']):.3g} of its start"
+        for name, what in SCHEDULED.items()
+        if end < total and kinds[name] != "constant"
+    ]
+    if not reached:
+        return []
+    follows = config.source["policy.learn.schedule_env_step"] == "max_env_step"
+    return [
+        f"schedules end at {total:,} env steps, this run at {end:,}: {', '.join(reached)}; to anneal over "
+        f"this run: {'max_env_step' if follows else 'policy.learn.schedule_env_step'}={end}"
+    ]
 
 
 def _close_if_open(turns: weakref.ref[Generator[Progress, None, None]]) -> None:

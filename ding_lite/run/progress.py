@@ -20,6 +20,7 @@ class Progress:
         iteration: iterations so far. An iteration collects one rollout and learns from it.
         metrics: metrics of the last iteration, by their names in metrics.csv.
         evaluation: evaluation in the last iteration, or None if there was none.
+        confirming: episodes of that evaluation that were played to confirm that the task is solved.
         solved: whether an evaluation and its repetition reached ``env.stop_value``.
         past_solved: whether the run trains on after it is solved.
         turn_began: ``env_step`` before the last iteration.
@@ -30,6 +31,7 @@ class Progress:
     iteration: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     evaluation: Evaluation | None = None
+    confirming: int = 0
     solved: bool = False
     past_solved: bool = False
     turn_began: int = 0

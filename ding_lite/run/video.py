@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,27 +18,85 @@ from ding_lite.data.evaluator import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, missing_extra
+from ding_lite.envs.recorder import find_recorder
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
 from ding_lite.run.progress import Progress
 
+NEEDS_MOVIEPY = 'needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
 
-def recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, seed: int) -> InProcessVectorEnv:
+
+def recording_env(
+    env_cfg: Mapping[str, Any],
+    folder: Path,
+    episodes: int,
+    seed: int,
+    on_video: Callable[[Path], Any] | None = None,
+) -> InProcessVectorEnv:
     """Returns a vector of one environment that records its first episodes; it needs no screen.
 
     Args:
         env_cfg: the complete section ``env``.
-        folder: for one file per episode, ``rl-video-episode-<number>.mp4``.
+        folder: for one file per episode, ``episode_<number>_return_<return>.mp4``.
         episodes: to record.
         seed: of the start states.
+        on_video: called with each file that is written; the last one when the vector is closed.
 
     Raises:
         EnvError: if the environment cannot be made, or cannot be recorded.
     """
-    make = functools.partial(_recording_env, env_cfg, folder, episodes)
+    if not has_moviepy():
+        raise EnvError(f"a video {NEEDS_MOVIEPY}")
+    make = functools.partial(_recording_env, env_cfg, folder, episodes, on_video)
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
 
 
-def _recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, index: int) -> gym.Env:
+def has_moviepy() -> bool:
+    """Returns whether the package is installed that writes videos."""
+    return importlib.util.find_spec("moviepy") is not None
+
+
+class Recording(gym.wrappers.RecordVideo):
+    """Records episodes, and names each file by the number and the return of its episode."""
+
+    def __init__(
+        self, env: gym.Env, folder: Path, episodes: int, on_video: Callable[[Path], Any] | None
+    ) -> None:
+        with warnings.catch_warnings():  # files of the same names are replaced
+            warnings.filterwarnings("ignore", ".*Overwriting existing videos")
+            super().__init__(env, str(folder), episode_trigger=lambda number: number < episodes)
+        self._folder = folder
+        self._on_video = on_video
+        self._videos = 0
+        self._name = ""
+        self._return = 0.0
+
+    def start_recording(self, video_name: str) -> None:
+        super().start_recording(video_name)
+        self._name = video_name
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        self._return = find_recorder(self.env).episode_return  # a reset clears it
+        return result
+
+    def stop_recording(self) -> None:
+        super().stop_recording()
+        written = self._folder / f"{self._name}.mp4"
+        if written.exists():
+            named = self._folder / f"episode_{self._videos}_return_{round(self._return, 2):g}.mp4"
+            written.replace(named)
+            self._videos += 1
+            if self._on_video is not None:
+                self._on_video(named)
+
+
+def _recording_env(
+    env_cfg: Mapping[str, Any],
+    folder: Path,
+    episodes: int,
+    on_video: Callable[[Path], Any] | None,
+    index: int,
+) -> gym.Env:
     """Makes the environment.
 
     Args:
@@ -46,12 +105,7 @@ def _recording_env(env_cfg: Mapping[str, Any], folder: Path, episodes: int, inde
     env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
     env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
     try:
-        return gym.wrappers.RecordVideo(
-            env,
-            str(folder),
-            episode_trigger=lambda number: number < episodes,
-            disable_logger=True,
-        )
+        return Recording(env, folder, episodes, on_video)
     except FOREIGN as error:
         raise EnvError(f"no video can be recorded: {error_text(error)}.{missing_extra(error)}") from error
 
@@ -94,11 +148,8 @@ class Camera:
                 "logger.video_freq: environments from env_setting cannot be recorded: set the key to 0, or "
                 "describe the environment in the config"
             )
-        if importlib.util.find_spec("moviepy") is None:
-            raise ConfigError(
-                "logger.video_freq needs the package moviepy, which is not installed: "
-                'pip install "ding_lite[video]"'
-            )
+        if not has_moviepy():
+            raise ConfigError(f"logger.video_freq {NEEDS_MOVIEPY}")
 
     def is_due(self, progress: Progress) -> bool:
         """Returns whether the last iteration reached or passed a multiple of ``logger.video_freq``."""

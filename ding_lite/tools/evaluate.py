@@ -140,6 +140,8 @@ def evaluate_checkpoint(
     episodes_csv: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
+    on_episode: Callable[[Episode], Any] | None = None,
+    on_video: Callable[[Path], Any] | None = None,
 ) -> tuple[Path, Evaluation]:
     """Plays episodes with a trained policy, on the CPU, in the environments of its run or others like them.
 
@@ -152,6 +154,8 @@ def evaluate_checkpoint(
         episodes_csv: file for one row per episode.
         changes: of the environment, as for :func:`load_player`.
         trust: modules that the checkpoint's config may import.
+        on_episode: called with each episode that has ended.
+        on_video: called with each video that is written.
 
     Returns:
         the folder of the checkpoint, and the returns and lengths of the episodes.
@@ -163,16 +167,22 @@ def evaluate_checkpoint(
     """
     player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
     played: list[Episode] = []
+
+    def ended(episode: Episode) -> None:
+        played.append(episode)
+        if on_episode is not None:
+            on_episode(episode)
+
     with contextlib.nullcontext() if video is None else sdl_driver("dummy"):
         if video is None:
             num_envs = min(player.env_cfg["evaluator_env_num"], episodes)
             envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
         else:
-            envs = recording_env(player.env_cfg, video, episodes, seed)
+            envs = recording_env(player.env_cfg, video, episodes, seed, on_video)
         with contextlib.closing(envs):
             player.check(envs)
             evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
-            evaluation = evaluator.evaluate("command", on_episode=played.append)
+            evaluation = evaluator.evaluate("command", on_episode=ended)
     if episodes_csv is not None:
         _write_episodes(episodes_csv, seed, played, player.env_cfg["info_keys"])
     return player.checkpoint, evaluation

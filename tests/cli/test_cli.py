@@ -483,11 +483,59 @@ def test_eval_changes_nothing_in_the_run(greedy):
 @pytest.mark.slow
 def test_eval_records_videos_without_a_screen_and_tells_the_numbers(home, first):
     done = done_well("eval", "runs/tiny", "-n", "2", "--video", "video", cwd=home)
-    videos = sorted((home / "video").glob("*.mp4"))
+    again = json.loads(done_well("eval", "runs/tiny", "--video", "video", "--json", cwd=home).stdout)
+    videos = {f"video/{file.name}" for file in (home / "video").iterdir()}
     shutil.rmtree(home / "video")
-    assert len(videos) == 2
+    assert again["episodes"] == 3
+    names = [f"video/episode_{i}_return_{value:g}.mp4" for i, value in enumerate(again["returns"])]
+    assert again["videos"] == names
+    assert set(names) == videos  # the same start states: the first two are replaced
     assert re.search(r"^episodes +2 ", done.stdout, re.MULTILINE)
     assert "runs/tiny/ckpt/best" in done.stdout
+    assert done.stdout.endswith("\nvideos: video (2 files)\n")
+
+
+LUCKY = """
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+
+
+class Lucky(CartPoleEnv):
+    steps = 0
+
+    def reset(self, **kwargs):
+        self.steps = 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, info | {"is_success": self.steps % 2}
+
+
+gym.register("Lucky-v0", Lucky)
+"""
+
+
+def test_eval_tells_the_share_of_successes_that_the_environment_reports(home, first):
+    (home / "lucky.py").write_text(LUCKY)
+    command = ("eval", "runs/tiny", "-n", "8", "--import", "lucky.py", "env.env_id=Lucky-v0")
+    found = json.loads(done_well(*command, "--json", cwd=home).stdout)
+    share = sum(length % 2 for length in found["lengths"]) / 8
+    assert 0 < share < 1
+    assert found["success"] == share
+    output = done_well(*command, cwd=home).stdout
+    assert f"\nsuccess     {share:.1%} of the episodes (is_success)\n" in output
+    assert f"\nreturn      {found['mean']:.2f} ± {found['std']:.2f} (std)   min " in output
+
+
+def test_eval_shows_its_progress_in_a_terminal(home, first):
+    script = shutil.which("script")
+    if script is None or sys.platform != "linux":
+        pytest.skip("needs the script of Linux")
+    command = shlex.join([processes.ding_lite(), "eval", "runs/tiny", "-n", "3"])
+    done = subprocess.run([script, "-qec", command, "/dev/null"], cwd=home, capture_output=True, timeout=120)
+    assert b"of 3 episodes" in done.stdout
 
 
 # ------------------------------------------------------------------ plot, list, config

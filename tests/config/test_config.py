@@ -123,6 +123,16 @@ def test_key_of_another_model_is_refused():
     assert "policy.model: unknown key 'activation'" in message
 
 
+@pytest.mark.parametrize("written", ["runs/bar", "./runs/bar", "runs/runs/bar", "bar"])
+def test_exp_name_that_begins_with_the_folder_of_runs_names_a_folder_in_it(written):
+    config = compile_config(CARTPOLE, {"exp_name": written})
+    assert config.values.exp_name == "bar"
+    assert compile_config(config.as_json()).values == config.values
+    assert values_of(CARTPOLE, overrides={"exp_name": written.replace("bar", "bar/runs/x")}).exp_name == (
+        "bar/runs/x"
+    )
+
+
 def test_exp_name_is_made_of_env_and_policy_when_it_is_not_given():
     assert values_of(CARTPOLE).exp_name == "CartPole-v1_ppo"
     assert values_of({"env": {"env_id": "ALE/Pong-v5"}}).exp_name == "ALE_Pong-v5_ppo"

@@ -342,7 +342,6 @@ def test_key_that_no_model_has_is_a_fault_as_in_di_engine():
         ("ppg", "grad_clip_value"),
         ("ppg_offpolicy", "value_norm"),
         ("ppg_offpolicy", "beta_weight"),
-        ("ppo", "clip_ration"),
     ],
 )
 def test_keys_that_di_engine_never_reads_are_named_in_one_warning(kind, learn):
@@ -351,6 +350,32 @@ def test_keys_that_di_engine_never_reads_are_named_in_one_warning(kind, learn):
     assert warnings == [
         f"warning: DI-engine itself never reads policy.learn.{learn}, policy.load_path; left out"
     ]
+
+
+@pytest.mark.parametrize(
+    ("sections", "written", "meant"),
+    [
+        (dict(learn=dict(learning_rat=3)), "learn.learning_rat", "learn.learning_rate"),
+        (dict(learn=dict(clip_ration=0.1)), "learn.clip_ration", "learn.clip_ratio"),
+        (dict(lern=dict(batch_size=32)), "lern.batch_size", "learn.batch_size"),
+        (
+            dict(eval=dict(evaluator=dict(eval_frq=9))),  # not one of the keys of its machinery either
+            "eval.evaluator.eval_frq",
+            "eval.evaluator.eval_freq",
+        ),
+    ],
+)
+def test_misspelt_key_is_refused_and_the_other_warnings_are_still_told(sections, written, meant):
+    text = refusal(load_path="x", **sections)
+    assert text.splitlines()[1:] == [
+        f"  policy.{written}: no key of DI-engine's PPO or PPG; did you mean policy.{meant}?",
+        "  warning: DI-engine itself never reads policy.load_path; left out",
+    ]
+
+
+def test_key_of_another_policy_of_di_engine_is_not_a_misspelt_one():
+    config = compiled("ppo", learn=dict(actor_epoch_per_collect=3))  # nearly as near as a slip
+    assert "never reads policy.learn.actor_epoch_per_collect" in config.notes[-1]
 
 
 def test_machinery_of_di_engine_is_left_out_with_a_note():

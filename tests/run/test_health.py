@@ -100,6 +100,46 @@ def test_a_policy_may_stop_exploring_while_its_returns_improve(returns, stop_val
     assert findings_of(returns, entropy=0.6, stop_value=stop_value) == set()
 
 
+NOTHING_TO_LEARN = {
+    "learn/approx_kl": 1e-8,
+    "learn/cur_lr": 1e-3,
+    "learn/entropy_loss": 0.4,
+    "learn/explained_variance": -2.0,
+    "learn/value_loss": 1.0,
+    "learn/value_mean": 100.0,
+    "learn/grad_norm": 200.0,
+}
+STANDS_STILL = {
+    "the policy hardly moves",
+    "the value network predicts worse than a constant would",
+    "nearly all of the gradient is clipped away",
+}
+TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("returns", "found"),
+    [
+        (TO_THE_BEST, False),
+        (
+            [value - 8 * (i % 2) for i, value in enumerate(TO_THE_BEST)],
+            False,
+        ),  # sampled actions fail at times
+        ([*TO_THE_BEST, *[400.0] * 30], True),  # it has fallen
+        ([20.0 + (i % 7) for i in range(60)], True),  # it has never learned
+        ([5.0] * 60, True),  # the same, and every return is the best so far
+        ([*[500.0] * 10, *[300.0] * 20, *[500.0] * 30], True),  # it has learned nothing that it did not have
+    ],
+)
+def test_a_run_that_stays_at_its_best_returns_need_not_move(returns, found):
+    learn = {"value_norm": True, "grad_clip_type": "clip_norm", "grad_clip_value": 0.5}
+    check = HealthCheck({"learn": learn, "normalize": {"reward": False}}, 1000, continuous=False)
+    for i, value in enumerate(returns):
+        metrics = {"learn/entropy_loss": 0.69} if i < 40 else NOTHING_TO_LEARN
+        check.check({**metrics, "collect/episode_return": value}, 10 * i)
+    assert set(check.findings) == (STANDS_STILL if found else set())
+
+
 def test_dead_units_are_counted():
     import gymnasium as gym
     import torch

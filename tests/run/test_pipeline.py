@@ -584,6 +584,36 @@ def test_result_has_every_promised_key(make):
     )
 
 
+@pytest.mark.parametrize(
+    ("learn", "limit", "said"),
+    [
+        (
+            dict(lr_schedule="linear", entropy_schedule="cosine", entropy_final=0.5),
+            256,
+            "schedules end at 1,024 env steps, this run at 256: the learning rate is then at 0.75 of its "
+            "start, the entropy weight is then at 0.927 of its start; to anneal over this run: "
+            "max_env_step=256",
+        ),
+        (
+            dict(lr_schedule="linear", schedule_env_step=2048),
+            None,
+            "schedules end at 2,048 env steps, this run at 1,024: the learning rate is then at 0.5 of its "
+            "start; to anneal over this run: policy.learn.schedule_env_step=1024",
+        ),
+        (dict(lr_schedule="linear"), None, ""),
+        (dict(lr_schedule="linear"), 1024, ""),
+        (dict(lr_schedule="linear", schedule_env_step=512), None, ""),
+        ({}, 256, ""),
+    ],
+)
+def test_new_run_that_ends_before_its_schedules_says_so(make, learn, limit, said):
+    pipeline = make(counted(max_env_step=1024, policy={"learn": learn}), max_env_step=limit)
+    lines = [
+        line for line in (pipeline.folder / "log.txt").read_text().splitlines() if "schedules end" in line
+    ]
+    assert [line.partition("  ")[2] for line in lines] == ([said] if said else [])
+
+
 def test_a_solved_run_is_taken_further_by_a_higher_limit_and_its_log_says_so(make):
     pipeline = finished(
         make(small_config(LengthEnv, env={"stop_value": 1.0}, policy={"eval": {"eval_freq": 256}}))
@@ -601,4 +631,5 @@ def test_a_solved_run_is_taken_further_by_a_higher_limit_and_its_log_says_so(mak
     assert further.status == "solved"
     log = (pipeline.folder / "log.txt").read_text()
     assert log.count("evaluation") >= 3
-    assert "resumed" in log
+    assert log.count("over 4 episodes (2, and 2 to confirm)  solved") == log.count("steps  evaluation")
+    assert f"  resumed at {solved_at:,} env steps  folder {pipeline.folder}\n" in log

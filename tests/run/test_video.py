@@ -2,13 +2,15 @@
 
 import importlib.util
 import os
+import sys
 
 import pytest
 from worlds import MatchEnv, digest, small_config
 
-from ding_lite import SerialPipeline, Tracker
-from ding_lite.errors import ConfigError
+from ding_lite import SerialPipeline, Tracker, compile_config
+from ding_lite.errors import ConfigError, EnvError
 from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.run.video import recording_env
 
 needs_video = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra video")
 
@@ -52,6 +54,18 @@ def test_environment_that_renders_nothing_costs_one_warning(tmp_path):
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("no more videos are recorded") == 1
     assert not list((tmp_path / "run" / "videos").iterdir())
+
+
+def test_missing_package_is_named_with_one_line_to_install_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "moviepy", None)  # as if it were not installed
+    env_cfg = compile_config(small_config()).values.env
+    with pytest.raises(EnvError) as caught:
+        recording_env(env_cfg, tmp_path / "videos", 1, seed=0)
+    assert str(caught.value) == (
+        'a video needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
+    )
+    with pytest.raises(ConfigError, match="^logger.video_freq needs the package moviepy, which is not inst"):
+        SerialPipeline(small_config(logger={"video_freq": 100}), folder=tmp_path / "run")
 
 
 def test_environments_of_a_script_are_refused(tmp_path):

@@ -249,7 +249,7 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
     scores = [line.split()[1] for line in output.splitlines() if "length=" in line and "trial " not in line]
     assert len(scores) == 2
     log = (tmp_path / "s" / "trial_001_s0" / "log.txt").read_text()
-    assert "resumed  folder" in log  # from its checkpoint, and not anew
+    assert "resumed at " in log  # from its checkpoint, and not anew
     (line,) = [line for line in output.splitlines() if "try: " in line]
     words = shlex.split(line.partition("try: ")[2])
     assert words[:3] == ["ding-lite", "train", "-c"]
