@@ -30,11 +30,11 @@ TIME_METRICS = ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_
 
 def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     """Returns the first lines of a run: environments, policy, and the settings that were adapted."""
-    envs = collector.envs
+    envs, threads = collector.envs, torch.get_num_threads()
     lines = [
         f"env {env_name(cfg.env)}: {envs.backend}",
         f"policy {plain(cfg.policy.type)} on {policy.device}, {_size(policy.model):,} parameters, "
-        f"{torch.get_num_threads()} torch threads, seed {cfg.seed}",
+        f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
         *_parts(policy),
     ]
     if policy.ranks.size > 1:

@@ -161,7 +161,7 @@ def test_serial_pipeline_owns_the_process_only_when_asked(torch_threads, tmp_pat
     for options in ({}, {"own_process": True}):
         serial_pipeline({**SMALL_RUN, "num_threads": 3, "exp_name": f"own{len(options)}"}, **options)
         assert torch.get_num_threads() == torch_threads
-    assert f"{torch_threads} torch threads" in (tmp_path / "runs/own0/log.txt").read_text()
+    assert f"{torch_threads} torch thread" in (tmp_path / "runs/own0/log.txt").read_text()
     assert "3 torch threads" in (tmp_path / "runs/own1/log.txt").read_text()
     capsys.readouterr()
 
