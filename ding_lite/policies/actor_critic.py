@@ -123,12 +123,16 @@ class ActorCriticPolicy(Policy):
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
 
     def _check_model(self) -> None:
+        if self.device.type == "meta":  # a model without numbers
+            return
         try:
             inputs = self.inputs(example_observations(self.obs_space, SAMPLES))
         except AttributeError:  # of a subclass that sets what its ``inputs`` need after ``super().__init__``
             return
         has_own = type(self).distribution is not Policy.distribution
-        dist = check_outputs(self.model, inputs, self.action_space, None if has_own else self.distribution)
+        # Without masks, whose sizes are checked where they are received.
+        distribution = None if has_own else lambda inputs, logit: self.model.distribution(logit)
+        dist = check_outputs(self.model, inputs, self.action_space, distribution)
         if dist is not None:
             check_actions(self._to_env(dist.mode()), self.action_space, self.model)
 

@@ -110,6 +110,7 @@ def test_runs_cuts_what_differs_to_the_width_of_a_terminal(warm, tmp_path, monke
     for layers in ([64] * 30, [128] * 30):
         write_run(tmp_path / "runs" / f"a{layers[0]}", learn={"layers": layers})
     write_run(tmp_path / "runs" / "b", policy="ppg")
+    monkeypatch.setenv("COLUMNS", "0")  # that is, not set
     whole = output_of(warm, "runs", cwd=tmp_path)  # a pipe has no width
     monkeypatch.setenv("COLUMNS", "130")
     assert output_of(warm, "runs", "--all", cwd=tmp_path) == whole
