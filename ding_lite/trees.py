@@ -9,6 +9,7 @@ This module imports neither torch nor treetensor, so that worker processes start
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -240,6 +241,11 @@ def columns_to_values(columns: Tree, space: gym.Space) -> list[Any]:
 def path_text(path: Sequence[str]) -> str:
     """Returns a path as messages show it, such as ``"['pose']['arm']"``."""
     return "".join(f"[{name!r}]" for name in path)
+
+
+def box_size(space: gym.Space) -> int:
+    """Returns how many numbers the Boxes in ``space`` have; 0 if there is none."""
+    return sum(math.prod(leaf.shape) for _, leaf in space_leaves(space) if isinstance(leaf, gym.spaces.Box))
 
 
 def has_box(space: gym.Space) -> bool:

@@ -62,7 +62,7 @@ def test_run_with_the_defaults_has_no_findings(tmp_path):
 
 
 def test_policy_without_these_metrics_has_no_findings():
-    check = HealthCheck({"learn": {}, "normalize": {"reward": False}}, 100, continuous=False)
+    check = HealthCheck({"learn": {}, "normalize": {"reward": False}}, 100, numbers=0)
     for step in range(3 * WINDOW):
         assert check.check({"learn/mine": 1.0}, step) == []
     assert not check.findings
@@ -72,11 +72,11 @@ RISING = [10.0 * i for i in range(40)]
 STANDING = [10.0 * min(i, 12) for i in range(40)]
 
 
-def findings_of(returns, entropy=0.001, stop_value=None):
+def findings_of(returns, entropy=0.001, stop_value=None, numbers=0):
     """The findings of a run whose entropy collapses after its first iteration, by the returns of episodes."""
     learn = {"value_norm": False, "grad_clip_type": None}
     policy = {"learn": learn, "normalize": {"reward": False}}
-    check = HealthCheck(policy, 10_000, continuous=False, stop_value=stop_value)
+    check = HealthCheck(policy, 10_000, numbers=numbers, stop_value=stop_value)
     for i, value in enumerate(returns):
         metrics = {"learn/entropy_loss": entropy if i else 0.69, "collect/episode_return": value}
         check.check(metrics, 100 * (i + 1))
@@ -98,6 +98,13 @@ def test_a_policy_may_stop_exploring_while_its_returns_improve(returns, stop_val
     cause = "the policy has stopped exploring early"
     assert findings_of(returns, stop_value=stop_value) == ({cause} if found else set())
     assert findings_of(returns, entropy=0.6, stop_value=stop_value) == set()
+
+
+@pytest.mark.parametrize("numbers", [1, 6])
+def test_each_number_of_a_box_may_lose_four_nats(numbers):
+    """The entropy is the sum over the numbers; it starts at 0.69 here."""
+    assert findings_of(STANDING, entropy=0.69 - 3.9 * numbers, numbers=numbers) == set()
+    assert findings_of(STANDING, entropy=0.69 - 4.1 * numbers, numbers=numbers) != set()
 
 
 NOTHING_TO_LEARN = {
@@ -133,7 +140,7 @@ TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
 )
 def test_a_run_that_stays_at_its_best_returns_need_not_move(returns, found):
     learn = {"value_norm": True, "grad_clip_type": "clip_norm", "grad_clip_value": 0.5}
-    check = HealthCheck({"learn": learn, "normalize": {"reward": False}}, 1000, continuous=False)
+    check = HealthCheck({"learn": learn, "normalize": {"reward": False}}, 1000, numbers=0)
     for i, value in enumerate(returns):
         metrics = {"learn/entropy_loss": 0.69} if i < 40 else NOTHING_TO_LEARN
         check.check({**metrics, "collect/episode_return": value}, 10 * i)
