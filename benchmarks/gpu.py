@@ -220,10 +220,9 @@ def _steps_per_second(policy: PPOPolicy, batches: list[Any], out: Out) -> float:
     steps, began = 0, time.perf_counter()
     seconds = 0.0 if out.dry else 3.0
     while not steps or time.perf_counter() - began < seconds:
-        with policy.optimizer.phase():
+        with policy.optimizer.phase(policy.failure_of) as gradient_steps:  # its end waits for the device
             for batch in batches:
-                policy.optimizer.step(policy.loss, batch)
-        policy.optimizer.settle()  # waits for the device
+                gradient_steps.take(policy.loss, batch, remake=batch.remake)
         steps += len(batches)
     return steps / (time.perf_counter() - began)
 

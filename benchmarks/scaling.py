@@ -148,7 +148,7 @@ def costs() -> dict[str, Any]:
         collector = Collector(envs, policy.collect_mode, 16_384)
         rollout = collector.collect()
         times = []
-        with policy.optimizer.phase():
+        with policy.optimizer.phase(policy.failure_of):
             for batch in policy.minibatches(rollout):
                 began = time.perf_counter()
                 policy.optimizer.step(policy.loss, batch)
