@@ -41,12 +41,14 @@ def _warnings(cls: type) -> Iterator[str]:
         return
     inherited = {name for base in known for name in vars(base)}
     public = {name for base in library for name in vars(base) if not name.startswith("_")}
-    defined = {name for base in own for name in vars(base)}
     schema = merged_config(library[0])
+    defined: set[str] = set()  # in this class or in one derived from it
     for base in own:
+        defined |= vars(base).keys()
         where = f"{base.__module__}.{base.__qualname__}"
         for name in vars(base):
-            close = None if name in inherited or name.startswith("_") else near_name(name, public - defined)
+            is_new = not (name in inherited or name.startswith("_"))
+            close = near_name(name, public - defined) if is_new else None
             if close:
                 yield f"WARNING: {where} defines {name!r}, which overrides nothing; did you mean {close!r}?"
         config = vars(base).get("config")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -97,9 +97,13 @@ class Batch:
     value_weight: Tensor | None = None
     remake: Callable[[], Batch]
 
-    if TYPE_CHECKING:  # the other fields depend on the policy
-
-        def __getattr__(self, name: str) -> Any: ...
+    def __getattr__(self, name: str) -> Any:
+        fields = vars(self)
+        if "old_logit" in fields and "share" in fields:  # of the auxiliary phase
+            hint = "; a policy's auxiliary_fields names fields of the rollout that are kept for it"
+        else:
+            hint = f"; it has {', '.join(sorted(fields))}"
+        raise AttributeError(f"a minibatch has no {name!r}{hint}")
 
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.minibatches import Batch
+from ding_lite.errors import ContractError
 from ding_lite.fast.compiling import CompiledFunction
 from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.rl.ranks import Ranks
@@ -63,6 +64,11 @@ def autograd_gradient(
     total = torch.zeros((), device=parameters[0].device)
     for fields in parts:
         part, part_metrics = loss(Batch(**fields))
+        if not part.requires_grad:
+            raise ContractError(
+                f"{loss.__name__} has no gradient, so a step would learn nothing: its result is detached or "
+                "computed under torch.no_grad(), or no parameter of the model is in it"
+            )
         gradients = torch.autograd.grad(part, parameters, allow_unused=True)
         with torch.no_grad():
             values = [

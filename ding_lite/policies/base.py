@@ -425,14 +425,13 @@ def checked_loss(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[
             f"{type(policy).__name__}.{method} must return (loss, dict of metrics), got {_kind(returned)}"
         )
     loss, metrics = returned
-    wrong = [name for name, value in metrics.items() if not isinstance(value, Tensor) or value.dim()]
-    if not isinstance(loss, Tensor) or loss.dim() or wrong:
-        what = "loss" if not wrong else f"metric {wrong[0]!r}"
-        got = _kind(metrics[wrong[0]] if wrong else loss)
-        raise ContractError(
-            f"{type(policy).__name__}.{method} must return a 0-d tensor as its {what}, got {got}: take the "
-            "mean over the minibatch"
-        )
+    for what, value in {"loss": loss, **{f"metric {name!r}": x for name, x in metrics.items()}}.items():
+        if not isinstance(value, Tensor) or value.dim():
+            advice = "take the mean over the minibatch" if isinstance(value, Tensor) else "use torch.tensor"
+            raise ContractError(
+                f"{type(policy).__name__}.{method} must return a 0-d tensor as its {what}, got "
+                f"{_kind(value)}: {advice}"
+            )
     return loss, metrics
 
 

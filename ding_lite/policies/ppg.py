@@ -197,6 +197,11 @@ class PPGPolicy(PPOPolicy):
             )
         if self.cfg.learn.aux_train_epoch:
             self._check_auxiliary(model)
+        if isinstance(self.auxiliary_fields, str):
+            raise ContractError(
+                f"{type(self).__name__}.auxiliary_fields is the text {self.auxiliary_fields!r}, expected a "
+                f"tuple of names: ({self.auxiliary_fields!r},)"
+            )
         policy, value, auxiliary = map(
             self._reached_by, (model.compute_actor, model.compute_critic, model.compute_auxiliary)
         )
@@ -282,10 +287,11 @@ class PPGPolicy(PPOPolicy):
             iterations = self.cfg.learn.aux_freq
             samples = iterations * self.cfg.collect.n_sample
             about = "" if self.cfg.collect.n_episode is None else "about "
-            size = self._store_bytes() / 2**20
+            size = self._store_bytes()
+            taken = f"{size / 2**20:,.1f} MiB" if size >= 2**20 else f"{size / 2**10:,.1f} KiB"
             lines.append(
                 f"auxiliary phase: every {iterations} iterations; its memory of {about}{samples:,} samples "
-                f"takes {size:,.1f} MiB when full"
+                f"takes {taken} when full"
             )
         return lines
 

@@ -55,6 +55,14 @@ def test_a_helper_with_another_word_or_a_number_is_not_reported(name):
 def test_a_helper_beside_the_override_itself_is_not_reported():
     both = {"policy_loss": PPOPolicy.policy_loss, "policy_losses": lambda self: None}
     assert warnings_of(policy_with(**both)) == []
+    helper = policy_with(policy_losses=lambda self: None)
+    assert warnings_of(type("Overrides", (helper,), {"policy_loss": PPOPolicy.policy_loss})) == []
+
+
+def test_a_name_is_reported_if_only_a_base_of_the_class_has_the_override():
+    right = policy_with(policy_loss=PPOPolicy.policy_loss)
+    (line,) = warnings_of(type("Derived", (right,), {"polcy_loss": lambda self: None}))
+    assert "Derived defines 'polcy_loss'" in line
 
 
 @pytest.mark.parametrize(

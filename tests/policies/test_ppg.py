@@ -489,7 +489,9 @@ def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path
     pipeline = SerialPipeline(config, folder=tmp_path / "run")
     (line,) = [line for line in pipeline.policy.describe() if line.startswith("auxiliary phase")]
     assert line.startswith("auxiliary phase: every 2 iterations; its memory of 80 samples takes ")
-    assert line.endswith(f" {pipeline.policy._store_bytes() / 2**20:,.1f} MiB when full")
+    size = pipeline.policy._store_bytes()
+    assert size < 2**20
+    assert line.endswith(f" {size / 2**10:,.1f} KiB when full")
     assert line in (tmp_path / "run" / "log.txt").read_text()
     pipeline.step()
     memory = pipeline.policy.auxiliary.stored
@@ -824,7 +826,8 @@ def test_a_field_that_a_rollout_lacks_is_named():
         (torch.ones(3), "must return (loss, dict of metrics), got a tensor of the shape (3,)"),
         ((torch.ones(3), {}), "0-d tensor as its loss, got a tensor of the shape (3,)"),
         ((torch.ones(()), {"text": "big"}), "0-d tensor as its metric 'text', got a str"),
-        ((torch.ones(()), {"wide": torch.ones(2)}), "metric 'wide', got a tensor of the shape (2,)"),
+        ((torch.ones(()), {"wide": torch.ones(2)}), "metric 'wide', got a tensor of the shape (2,): take"),
+        ((torch.ones(()), {"number": 1.5}), "metric 'number', got a float: use torch.tensor"),
     ],
 )
 def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what):
@@ -836,6 +839,36 @@ def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what
     with pytest.raises(ContractError, match=re.escape(what)) as caught:
         policy.learn_mode.forward(collector.collect())
     assert "Wrong.auxiliary_loss" in str(caught.value)
+
+
+def test_names_of_fields_are_a_tuple():
+    class Text(PPGPolicy):
+        auxiliary_fields = "reward"
+
+    with pytest.raises(ContractError, match=r"Text.auxiliary_fields is the text 'reward'.*\('reward',\)"):
+        trainee("ppg", cls=Text)
+
+
+def test_a_field_that_an_auxiliary_loss_reads_and_does_not_name_is_explained():
+    class Unnamed(PPGPolicy):
+        def auxiliary_loss(self, batch):
+            return batch.reward.mean(), {}
+
+    policy, collector = trainee("ppg", cls=Unnamed, learn=dict(aux_freq=1))
+    with pytest.raises(AttributeError, match=r"no 'reward'; a policy's auxiliary_fields"):
+        policy.learn_mode.forward(collector.collect())
+
+
+@pytest.mark.parametrize("method", ["policy_loss", "auxiliary_loss"])
+def test_a_loss_without_gradient_is_refused(method):
+    def detached(self, batch):
+        loss, metrics = getattr(PPGPolicy, method)(self, batch)
+        return loss.detach(), metrics
+
+    learn = dict(aux_freq=1, critic_epoch_per_collect=2)
+    policy, collector = trainee("ppg", cls=type("Detached", (PPGPolicy,), {method: detached}), learn=learn)
+    with pytest.raises(ContractError, match="_loss has no gradient"):
+        policy.learn_mode.forward(collector.collect())
 
 
 def test_batch_size_is_told_of_every_buffer():
