@@ -92,6 +92,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def _refuse_folder(args: argparse.Namespace) -> None:
+    """Refuses a folder where an override is expected: the search space of a sweep is not in its folder."""
+    if args.resume and (folders := [token for token in args.overrides if Path(token).is_dir()]):
+        raise ConfigError(
+            f"--resume takes no folder, got {folders[0]}: type the command that began the sweep, with "
+            "--resume added (--exp-name names its folder, unless it is the default)"
+        )
+
+
 def run(args: argparse.Namespace) -> int:
     """Searches and prints the best trials; returns 0 if a trial has a score, or a signal's exit code."""
     from ding_lite.tools.board import board_for
@@ -99,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     from ding_lite.tools.several import Crew
     from ding_lite.tools.sweep import Sweep
 
+    _refuse_folder(args)
     config = _config(args, {})
     options = _options(args)
     trials, seeds = options["trials"], options["seeds"] or [config.values.seed]

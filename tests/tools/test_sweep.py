@@ -75,6 +75,7 @@ def result_of(folder):
         (None, ["--search", "num_threads=int(1,2)", "num_threads=1"], "num_threads is searched, and set"),
         (None, ["--search", "num_threads=int(1,2)", "--trials", "0"], "--trials: expected at least 1, got 0"),
         (None, ["--search", "num_threads=int(1,2)", "--resume"], "c_sweep is not the folder of a sweep"),
+        (None, ["--resume", "."], "--resume takes no folder, got .: type the command that began the sweep"),
     ],
 )
 def test_misuse_is_refused_before_anything_starts(sweep, words, fault, tmp_path, monkeypatch, capsys):
