@@ -43,9 +43,13 @@ def terminal_output(arguments: str, folder: str) -> str:
         chunks.append(chunk)
     if process.wait():
         raise RuntimeError(f"ding-lite {arguments} failed:\n{b''.join(chunks).decode()}")
-    lines = b"".join(chunks).decode().replace("\r\n", "\n").split("\n")
-    # Every frame of the live bar begins by erasing the line: only the last one of each line stays.
-    return "\n".join(line.split("\x1b[2K")[-1].lstrip("\r") for line in lines)
+    kept: list[str] = []
+    for line in b"".join(chunks).decode().replace("\r\n", "\n").split("\n"):
+        if "\x1b[1A" in line:  # the line above is erased
+            kept.pop()
+        # Every frame of the live bar begins by erasing the line: only the last one of each line stays.
+        kept.append(line.split("\x1b[2K")[-1].lstrip("\r"))
+    return "\n".join(kept)
 
 
 def make_terminal(folder: str) -> None:
