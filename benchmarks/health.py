@@ -14,15 +14,14 @@ from pathlib import Path
 
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.run.health import HealthCheck
-from ding_lite.trees import box_size
 
 
 def replayed(run: Path) -> tuple[HealthCheck, list[str]]:
     """Returns the health check after all iterations of a run, and when each finding appeared."""
     config = json.loads((run / "config.json").read_text())["config"]
     manifest = json.loads((run / "ckpt" / "last" / "config.json").read_text())
-    numbers = box_size(space_from_json(manifest["spaces"]["action"]))
-    check = HealthCheck(config["policy"], config["max_env_step"], numbers, config["env"]["stop_value"])
+    spaces = [space_from_json(manifest["spaces"][name]) for name in ("obs", "action")]
+    check = HealthCheck(config["policy"], config["max_env_step"], *spaces, config["env"]["stop_value"])
     moments = []
     with (run / "metrics.csv").open(newline="") as stream:
         for row in csv.DictReader(stream):

@@ -57,7 +57,6 @@ from ding_lite.run.shares import share_of
 from ding_lite.run.trackers.tracking import check_trackers
 from ding_lite.run.video import Camera
 from ding_lite.run.warm_start import warm_start
-from ding_lite.trees import box_size
 
 SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 
@@ -306,7 +305,7 @@ class SerialPipeline:
             self.hooks = Hooks(cfg.hooks)
             self.camera = Camera(cfg, own_envs=env_setting is None)
             self.health = HealthCheck(
-                cfg.policy, cfg.max_env_step, box_size(envs.action_space), cfg.env.stop_value
+                cfg.policy, cfg.max_env_step, envs.obs_space, envs.action_space, cfg.env.stop_value
             )
         self._own_cfg = own
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 from ding_lite import SerialPipeline
 from ding_lite.policies.diagnostics import dead_units
 from ding_lite.run.health import RULES, WINDOW, HealthCheck
 
+VECTOR, ACTION = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
 SICK = {
     "the policy moves too far in one iteration": dict(learn=dict(learning_rate=0.1)),
     "the policy hardly moves": dict(learn=dict(learning_rate=1e-9)),
@@ -62,7 +65,7 @@ def test_run_with_the_defaults_has_no_findings(tmp_path):
 
 
 def test_policy_without_these_metrics_has_no_findings():
-    check = HealthCheck({"learn": {}, "normalize": {"reward": False}}, 100, numbers=0)
+    check = HealthCheck({"learn": {}, "normalize": {"reward": False}}, 100, VECTOR, ACTION)
     for step in range(3 * WINDOW):
         assert check.check({"learn/mine": 1.0}, step) == []
     assert not check.findings
@@ -72,11 +75,11 @@ RISING = [10.0 * i for i in range(40)]
 STANDING = [10.0 * min(i, 12) for i in range(40)]
 
 
-def findings_of(returns, entropy=0.001, stop_value=None, numbers=0):
+def findings_of(returns, entropy=0.001, stop_value=None, action=ACTION):
     """The findings of a run whose entropy collapses after its first iteration, by the returns of episodes."""
     learn = {"value_norm": False, "grad_clip_type": None}
     policy = {"learn": learn, "normalize": {"reward": False}}
-    check = HealthCheck(policy, 10_000, numbers=numbers, stop_value=stop_value)
+    check = HealthCheck(policy, 10_000, VECTOR, action, stop_value)
     for i, value in enumerate(returns):
         metrics = {"learn/entropy_loss": entropy if i else 0.69, "collect/episode_return": value}
         check.check(metrics, 100 * (i + 1))
@@ -103,8 +106,21 @@ def test_a_policy_may_stop_exploring_while_its_returns_improve(returns, stop_val
 @pytest.mark.parametrize("numbers", [1, 6])
 def test_each_number_of_a_box_may_lose_four_nats(numbers):
     """The entropy is the sum over the numbers; it starts at 0.69 here."""
-    assert findings_of(STANDING, entropy=0.69 - 3.9 * numbers, numbers=numbers) == set()
-    assert findings_of(STANDING, entropy=0.69 - 4.1 * numbers, numbers=numbers) != set()
+    box = gym.spaces.Box(-1, 1, (numbers,))
+    assert findings_of(STANDING, entropy=0.69 - 3.9 * numbers, action=box) == set()
+    assert findings_of(STANDING, entropy=0.69 - 4.1 * numbers, action=box) != set()
+
+
+@pytest.mark.parametrize(
+    ("dead", "vector", "image"), [(0.5, False, False), (0.75, True, False), (0.95, True, True)]
+)
+def test_networks_of_images_may_have_more_dead_units(dead, vector, image):
+    policy = {"learn": {}, "normalize": {"reward": False}}
+    for space, found in ((VECTOR, vector), (gym.spaces.Box(0, 255, (84, 84, 4), np.uint8), image)):
+        check = HealthCheck(policy, 10_000, space, ACTION)
+        for step in range(WINDOW):
+            check.check({"learn/dead_units": dead}, step)
+        assert bool(check.findings) == found
 
 
 NOTHING_TO_LEARN = {
@@ -140,7 +156,7 @@ TO_THE_BEST = [min(20.0 + 20 * i, 500.0) for i in range(60)]
 )
 def test_a_run_that_stays_at_its_best_returns_need_not_move(returns, found):
     learn = {"value_norm": True, "grad_clip_type": "clip_norm", "grad_clip_value": 0.5}
-    check = HealthCheck({"learn": learn, "normalize": {"reward": False}}, 1000, numbers=0)
+    check = HealthCheck({"learn": learn, "normalize": {"reward": False}}, 1000, VECTOR, ACTION)
     for i, value in enumerate(returns):
         metrics = {"learn/entropy_loss": 0.69} if i < 40 else NOTHING_TO_LEARN
         check.check({**metrics, "collect/episode_return": value}, 10 * i)
