@@ -151,7 +151,7 @@ def _gradient_clipped_away(recent: RecentMetrics) -> Finding | None:
 
 def _dead_units(recent: RecentMetrics) -> Finding | None:
     dead = recent.newest("dead_units")
-    # ReLU networks of images that learn have more: 0.75 on Atari, where the images of the first episodes are
+    # ReLU networks of images have more early on: 0.75 on Atari, where the images of the first episodes are
     # much alike (breakout_ppo).
     if not dead > (0.9 if recent.has_images else 0.6):
         return None
