@@ -68,7 +68,7 @@ class Evaluator:
         results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
         round_number = 0
         while left.any():
-            for episode in self._play_round(mode, left.copy(), stream, round_number, on_step):
+            for episode in self._play_round(mode, left, stream, round_number, on_step):
                 results[episode.env].append(episode)
                 left[episode.env] -= 1
                 if on_episode is not None:
@@ -91,15 +91,15 @@ class Evaluator:
         alone, so it waits for the next round, which resets all environments.
         """
         envs = self.envs
-        done = share <= 0
-        played = np.zeros(envs.num_envs, np.int64)
+        left: list[int] = share.tolist()
         open_lengths = np.zeros(envs.num_envs, np.int64)
+        steps = 0
         mode.reset()
         initial = None if mode.initial_state is None else mode.initial_state(envs.num_envs)
         state = initial
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         self._check_spoiled()
-        while not done.all():
+        while any(left):
             if on_step is not None:
                 on_step(obs)
             output = mode.forward(obs) if state is None else mode.forward(obs, state)
@@ -109,23 +109,26 @@ class Evaluator:
             self._watch.look(transition, self._env_indices)
             self._check_spoiled()
             obs = transition.obs
-            # A row that is not valid begins a new episode: a lost episode is played again.
-            open_lengths = np.where(transition.valid, open_lengths + 1, 0)
+            steps += 1
+            open_lengths += 1
+            open_lengths *= transition.valid  # such a row begins a new episode: a lost one is played again
             for episode in transition.episodes:
                 open_lengths[episode.env] = 0
-                if not done[episode.env]:
-                    played[episode.env] += 1
+                if left[episode.env]:
+                    left[episode.env] -= 1
                     yield episode
-            done |= played >= share
-            for env in np.flatnonzero(~done & (open_lengths >= self.max_steps)):
-                done[env] = True
-                yield Episode(
-                    env=int(env),
-                    episode_return=float(envs.episode_returns[env]),
-                    length=int(envs.episode_lengths[env]),
-                    info={},
-                    cut=True,
-                )
+            if steps < self.max_steps:  # no episode can be as long
+                continue
+            for env in np.flatnonzero(open_lengths >= self.max_steps).tolist():
+                if left[env]:
+                    left[env] = 0
+                    yield Episode(
+                        env=env,
+                        episode_return=float(envs.episode_returns[env]),
+                        length=int(envs.episode_lengths[env]),
+                        info={},
+                        cut=True,
+                    )
 
     def _check_spoiled(self) -> None:
         """Raises NotFiniteError if too many episodes of this evaluation were lost."""

@@ -48,12 +48,13 @@ def tuned_process(num_threads: int) -> Iterator[None]:
     :func:`keep_freed_memory` stays in effect: glibc has no call that reads or undoes its options.
     """
     threads_before = torch.get_num_threads()
+    set_threads = torch.set_num_threads  # where no one calls close(), the end comes after torch has gone
     keep_freed_memory()
-    torch.set_num_threads(num_threads)
+    set_threads(num_threads)
     try:
         yield
     finally:
-        torch.set_num_threads(threads_before)
+        set_threads(threads_before)
 
 
 def keep_freed_memory() -> bool:

@@ -47,7 +47,10 @@ def freed_memory_is_kept(zeroed_pages):
 
 
 def run_python(code, *arguments, cwd=None, **environment):
-    """Runs ``code`` in a new process without OpenMP's variables and returns the JSON that it prints."""
+    """Runs ``code`` in a new process without OpenMP's variables and returns the JSON that it prints.
+
+    Python reports an error at the end of a process on stderr, and exits with 0.
+    """
     plain = {name: x for name, x in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
@@ -58,6 +61,7 @@ def run_python(code, *arguments, cwd=None, **environment):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -136,6 +140,17 @@ def test_close_restores_the_threads_once(torch_threads, tmp_path):
     torch.set_num_threads(4)
     pipeline.close()
     assert torch.get_num_threads() == 4
+
+
+def test_script_that_does_not_close_its_pipeline_ends_without_an_error(tmp_path):
+    code = """
+        import json, sys
+        from ding_lite import SerialPipeline
+
+        pipeline = SerialPipeline(json.loads(sys.argv[1]), folder="run", own_process=True)
+        print(pipeline.step().iteration)
+    """
+    assert run_python(code, json.dumps(SMALL_RUN), cwd=tmp_path) == 1
 
 
 @pytest.mark.parametrize("part", ["build_policy", "warm_start", "claim"])
