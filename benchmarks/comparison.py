@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from ding_lite.tools.statistics import Scores, aggregate_iqm, interval, probabil
 
 Seeds = dict[str, list[dict[str, Any]]]
 
+ELSEWHERE = "mean_elsewhere"  # of a seed's result: the mean return of the second evaluation
+WINDOW = 3  # evaluations
 WIDTH = 3.7  # of a panel, in inches
 COLUMNS = 3  # of panels in a picture of rows
 LINE: dict[str, Any] = {"color": "0.35", "linestyle": ":", "linewidth": 1.2}  # a published figure
@@ -34,37 +37,66 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
 
     The column "beats" has the probability that a seed of the arm is better than one of the baseline.
     """
-    lines = [
-        f"| group | arm | seeds | {comparison.unit}, interquartile mean | 95 % interval "
-        f"| beats {comparison.baseline} | each seed | s a run |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    groups = {name.split(".")[0] for name, seeds in seeds_of.items() if seeds}
+    measured = {name: seeds for name, seeds in seeds_of.items() if seeds}
+    has_elsewhere = any(ELSEWHERE in seed for seeds in measured.values() for seed in seeds)
+    columns = ["group", "arm", "seeds", f"{comparison.unit}, interquartile mean", "95 % interval"]
+    columns += [f"beats {comparison.baseline}", "each seed"]
+    columns += ["on unseen levels"] if has_elsewhere else []
+    columns += [f"env steps to the last return of {comparison.baseline}"] if comparison.race else []
+    columns += ["s a run"]
+    lines = [_cells(columns), "|" + "---|" * len(columns)]
+    groups = {name.split(".")[0] for name in measured}
     relative: dict[str, list[np.ndarray]] = {}
-    for name, seeds in seeds_of.items():
-        if not seeds:
-            continue
+    for name, seeds in measured.items():
         group, arm = name.split(".")
-        values = np.array([seed[comparison.measure] for seed in seeds])
-        each = ", ".join(f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in values)
-        took = np.mean([seed["wall_time_s"] for seed in seeds])
-        baseline = np.array([seed[comparison.measure] for seed in seeds_of[f"{group}.{comparison.baseline}"]])
+        of_baseline = seeds_of[f"{group}.{comparison.baseline}"]
+        values, baseline = (np.array([seed[comparison.measure] for seed in x]) for x in (seeds, of_baseline))
         beats = ""
         if baseline.size and arm != comparison.baseline:
             better, other = (values, baseline) if comparison.more_is_better else (baseline, values)
             beats = f"{probability_of_improvement([better], [other]):.2f}"
-        lines.append(
-            f"| {group} | {arm} | {len(seeds)} | {middle_and_interval([values], 1)} | {beats} | {each} "
-            f"| {took:.0f} |"
-        )
+        cells = [group, arm, str(len(seeds)), middle_and_interval([values], 1), beats, _each(values)]
+        if has_elsewhere:
+            cells.append(_each(np.array([seed[ELSEWHERE] for seed in seeds if ELSEWHERE in seed])))
+        if comparison.race:
+            cells.append(_steps_to_last_return(seeds, of_baseline))
+        lines.append(_cells([*cells, f"{np.mean([seed['wall_time_s'] for seed in seeds]):.0f}"]))
         if baseline.size and len(groups) > 1:
             relative.setdefault(arm, []).append(values / baseline.mean())
     for arm, ratios in relative.items():
-        lines.append(
-            f"| all, over the mean of {comparison.baseline} | {arm} | {sum(map(len, ratios))} "
-            f"| {middle_and_interval(ratios, 2)} | | | |"
-        )
+        over_all = f"all, over the mean of {comparison.baseline}"
+        cells = [over_all, arm, str(sum(map(len, ratios))), middle_and_interval(ratios, 2)]
+        lines.append(_cells(cells) + " |" * (len(columns) - 5))
     return lines
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _each(values: np.ndarray) -> str:
+    return ", ".join(f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in values)
+
+
+def _steps_to_last_return(seeds: list[dict[str, Any]], of_baseline: list[dict[str, Any]]) -> str:
+    """Returns the env steps after which the mean over ``seeds`` has the last return of the baseline.
+
+    Both are means over ``WINDOW`` evaluations in a row: one of a few episodes has a wide spread.
+    """
+    if not of_baseline:
+        return ""
+    _, returns = _mean_curve(of_baseline)
+    x, y = _mean_curve(seeds)
+    reached = np.flatnonzero(y >= returns[-1])
+    return f"{x[reached[0]]:,.0f}" if reached.size else "not reached"
+
+
+def _mean_curve(seeds: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns env steps and returns: means over the seeds and over ``WINDOW`` evaluations up to each."""
+    count = min(len(seed["curve"]) for seed in seeds)
+    x, y = np.mean([seed["curve"][:count] for seed in seeds], axis=0).T
+    window = min(WINDOW, count)
+    return x[window - 1 :], np.convolve(y, np.full(window, 1 / window), "valid")
 
 
 def middle_and_interval(scores: Scores, digits: int) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import report
-from comparison import comparison_lines, draw_curves, draw_rows, middle_and_interval
+from comparison import ELSEWHERE, comparison_lines, draw_curves, draw_rows, middle_and_interval
 from rows import COMPARISONS, FAST, GROUPS, ROWS, Row
 
 HERE = Path(__file__).parent
@@ -46,24 +46,22 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     subprocess.run(
         [*cli, "train", "-q", *(resume if (folder / "ckpt").is_dir() else start)], check=True, env=one_thread
     )
-    command = [
-        *cli,
-        "eval",
-        "-c",
-        row.config,
-        str(folder / "ckpt" / row.checkpoint),
-        "-n",
-        "100",
-        "-s",
-        str(1000 + seed),
-        "--json",
-    ]
-    process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
-    evaluation, result = json.loads(process.stdout), json.loads((folder / "result.json").read_text())
+
+    def play(overrides: tuple[str, ...] = ()) -> dict[str, Any]:
+        checkpoint = str(folder / "ckpt" / row.checkpoint)
+        how = ["-n", "100", "-s", str(1000 + seed), "--json", *overrides]
+        command = [*cli, "eval", "-c", row.config, checkpoint, *how]
+        process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
+        evaluation: dict[str, Any] = json.loads(process.stdout)
+        return evaluation
+
+    evaluation, result = play(), json.loads((folder / "result.json").read_text())
+    elsewhere = {ELSEWHERE: play(row.elsewhere)["mean"]} if row.elsewhere else {}
     return {
         "seed": seed,
         "mean": evaluation["mean"],
         "std": evaluation["std"],
+        **elsewhere,
         "best_eval": result["best_eval_value"],
         "env_step": result["env_step"],
         "wall_time_s": result["wall_time_s"],

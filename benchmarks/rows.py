@@ -20,7 +20,11 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A config with its overrides, and the bars for the mean and the worst of its seeds."""
+    """A config with its overrides, and the bars for the mean and the worst of its seeds.
+
+    Attributes:
+        elsewhere: keys of a second evaluation, such as in levels that training did not have.
+    """
 
     config: str
     published: Published | None = None
@@ -29,6 +33,7 @@ class Row:
     seeds: int = 5
     checkpoint: str = "last"
     overrides: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 FAST = ("policy.learn.compile=True",)  # equal to rounding, in half the time
@@ -124,6 +129,7 @@ class Comparison:
         baseline: the arm whose mean divides the others.
         curves: whether to draw the learning curves.
         more_is_better: whether a higher measure is a better one.
+        race: whether to tell after how many steps an arm has the baseline's last return.
     """
 
     arms: dict[str, Row]
@@ -132,6 +138,7 @@ class Comparison:
     baseline: str
     curves: bool = False
     more_is_better: bool = True
+    race: bool = False
 
 
 def _epochs(count: int) -> tuple[str, ...]:
@@ -224,6 +231,15 @@ MEMORY_ARMS = {
     },
 }
 
+# Procgen's easy games on 200 levels, and all levels (0) for the second evaluation (arXiv:1912.01588).
+PROCGEN_GAMES = {
+    game: f"{game.capitalize()}Easy-v0" for game in ("starpilot", "bigfish", "coinrun", "fruitbot")
+}
+PROCGEN_ARMS = {
+    "ppo": (*PPO, "policy.model.arch=shared"),
+    "ppg": (),
+}
+
 COMPARISONS = {
     "memory": Comparison(
         {
@@ -281,6 +297,23 @@ COMPARISONS = {
         )
         for millions in (1, 3)
     },
+    "procgen": Comparison(
+        {
+            f"{game}.{arm}": Row(
+                "procgen_starpilot_small_ppg",
+                seeds=3,
+                overrides=(f"env.env_id={env_id}", "env.kwargs.num_levels=200", *overrides),
+                elsewhere=("env.kwargs.num_levels=0",),
+            )
+            for game, env_id in PROCGEN_GAMES.items()
+            for arm, overrides in PROCGEN_ARMS.items()
+        },
+        measure="mean",
+        unit="return",
+        baseline="ppo",
+        curves=True,
+        race=True,
+    ),
     "reuse": Comparison(
         {
             f"cartpole.{arm}": Row(

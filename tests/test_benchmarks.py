@@ -31,7 +31,7 @@ import speed_rows  # noqa: E402
 import starting  # noqa: E402
 import throughput  # noqa: E402
 import timing  # noqa: E402
-from rows import Published, Row  # noqa: E402
+from rows import Comparison, Published, Row  # noqa: E402
 from speed_rows import CARTPOLE, COMPILED, SB3, SPEED_ROWS, SpeedRow  # noqa: E402
 from work import Done, System, Work, faults  # noqa: E402
 
@@ -259,6 +259,29 @@ def test_rows_are_drawn_if_they_have_two_seeds(tmp_path):
     assert not file.exists()
     assert comparison.draw_rows({"a": row, "b": row}, {"a": one, "b": two}, file)
     assert file.stat().st_size > 1000
+
+
+def raced(*returns, elsewhere=None):
+    """Returns a seed that was evaluated every 100 steps, and perhaps in other levels at the end."""
+    curve = [[100 * (k + 1), value] for k, value in enumerate(returns)]
+    seed = {"mean": returns[-1], "curve": curve, "wall_time_s": 10.0}
+    return seed if elsewhere is None else {**seed, comparison.ELSEWHERE: elsewhere}
+
+
+def test_comparison_tells_the_steps_to_the_last_return_of_its_baseline():
+    arms = {"game.ppo": Row("some_ppg"), "game.ppg": Row("some_ppg"), "game.slow": Row("some_ppg")}
+    race = Comparison(arms, measure="mean", unit="return", baseline="ppo", race=True)
+    seeds_of = {
+        # The means over both seeds: 0, 1, 2, 3, 4; the last return is (2 + 3 + 4) / 3.
+        "game.ppo": [raced(0, 0, 2, 2, 4, elsewhere=1.5), raced(0, 2, 2, 4, 4, elsewhere=2.5)],
+        "game.ppg": [raced(1, 2, 4, 3, 1)],  # (1 + 2 + 4) / 3 is less, (2 + 4 + 3) / 3 is as much
+        "game.slow": [raced(0, 0, 0, 0, 8)],
+    }
+    header, _, ppo, ppg, slow = comparison.comparison_lines(race, seeds_of)
+    assert header.endswith("| on unseen levels | env steps to the last return of ppo | s a run |")
+    assert ppo.endswith("| 4, 4 | 1.5, 2.5 | 500 | 10 |")
+    assert ppg.endswith("| 1 |  | 400 | 10 |")
+    assert slow.endswith("| 8 |  | not reached | 10 |")
 
 
 # ------------------------------------------------------------------ the rows as they are
