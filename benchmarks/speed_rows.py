@@ -16,6 +16,7 @@ from work import System, Work, faults
 SB3 = "Stable-Baselines3"
 RECURRENT_SB3 = "sb3-contrib, RecurrentPPO"
 COMPILED = "ding_lite, compiled"
+ALONE = "training alone"
 Stored = dict[str, list[dict[str, Any]]]
 
 
@@ -158,6 +159,15 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def _everything(work: Work, lengths: tuple[int, int], every: int) -> SpeedRow:
+    """Returns a row of training alone and of training as users run it."""
+    arms = {
+        ALONE: ("ours:train", {}),
+        f"evaluation and checkpoints every {every:,} steps": ("ours:train", {"every": every}),
+    }
+    return SpeedRow(f"everything_{work.name}", _systems(work, lengths, arms), base=ALONE)
+
+
 def _costs() -> dict[str, System]:
     """Returns collecting by ding_lite, over environments, rollout lengths and network widths."""
     works = {
@@ -187,10 +197,6 @@ SPEED_ROWS = {
                 (20_480, 163_840),
                 {
                     **OURS,
-                    "ding_lite, evaluation and checkpoints every 10,000 steps": (
-                        "ours:train",
-                        {"everything": True},
-                    ),
                     **PEERS,
                     "DI-engine": ("di_engine_ppo:train", {}),
                     "single file, CleanRL's manner": ("single_file_ppo:train", {}),
@@ -251,6 +257,9 @@ SPEED_ROWS = {
             base=SB3,
         ),
         SpeedRow("collect_costs", _costs()),
+        _everything(CARTPOLE, (20_480, 409_600), 10_000),
+        _everything(HALFCHEETAH, (20_480, 61_440), 10_000),
+        _everything(BREAKOUT, (51_200, 153_600), 50_000),
     )
 }
 

@@ -6,6 +6,7 @@
 
     cartpole, halfcheetah, breakout, procgen_ppg    long-run env steps per second of training
     collect, collect_costs                          collecting alone
+    everything_cartpole, _halfcheetah, _breakout    training with evaluations and checkpoints
     solve                                           from the command line until CartPole-v1 is solved
     start                                           importing, and the command line's first answer
 

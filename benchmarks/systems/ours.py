@@ -39,11 +39,9 @@ OWN: dict[str, dict[str, Any]] = {
 OWN["envpool_bigfish"] = {**OWN["procgen_ppg"], "model": {**OWN["procgen_ppg"]["model"], "arch": "dual"}}
 
 
-def train(
-    work: Work, steps: int, *, compiled: bool = False, everything: bool = False, dtype: str = "float32"
-) -> Done:
-    """Trains; with ``everything`` also evaluates and saves every 10,000 steps."""
-    config = _config(work, steps, compiled, everything)
+def train(work: Work, steps: int, *, compiled: bool = False, every: int = 0, dtype: str = "float32") -> Done:
+    """Trains; with ``every`` also evaluates and saves after each so many steps."""
+    config = _config(work, steps, compiled, every)
     if dtype != "float32":  # older versions do not have the key
         config["policy"]["model"] = {**config["policy"]["model"], "encoder_dtype": dtype}
     pipeline = _pipeline(config)
@@ -59,7 +57,7 @@ def train(
 
 def collect(work: Work, steps: int) -> Done:
     """Collects rollouts with their advantages, without learning."""
-    pipeline = _pipeline(_config(work, steps, compiled=False, everything=False))
+    pipeline = _pipeline(_config(work, steps))
     env_steps = 0
     while env_steps < steps:
         env_steps += int(pipeline.collector.collect().valid.sum())
@@ -85,14 +83,13 @@ def _model(work: Work) -> dict[str, Any]:
     return dict(rnn="lstm", rnn_hidden_size=work.lstm, encoder_hidden_size_list=[], **heads)
 
 
-def _config(work: Work, steps: int, compiled: bool, everything: bool) -> dict[str, Any]:
+def _config(work: Work, steps: int, compiled: bool = False, every: int = 0) -> dict[str, Any]:
     own = OWN.get(work.name, {"learn": {"value_norm": False}})
-    every = 10_000 if everything else 0
     env = dict(env_id=work.env_id, collector_env_num=work.envs, **own.get("env", {}))
     return dict(
         max_env_step=steps,
         num_threads=work.threads,
-        env=env if everything else {**env, **SHORT_EVALUATION},
+        env=env if every else {**env, **SHORT_EVALUATION},
         policy=dict(
             recompute_adv=False,
             model=own.get("model") or _model(work),
