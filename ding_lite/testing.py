@@ -25,7 +25,7 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
 from ding_lite.data.memories import begin_episodes
 from ding_lite.data.minibatches import Batch
-from ding_lite.data.rollout import Rollout, as_rollout
+from ding_lite.data.rollout import Rollout, as_field
 from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
 from ding_lite.envs.in_process import InProcessVectorEnv
@@ -172,7 +172,7 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     state, saved = load_checkpoint(Path(folder))
     policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust)
     fields = as_tensors(state["batch"])
-    inputs = {name: as_rollout(value) if isinstance(value, dict) else value for name, value in fields.items()}
+    inputs = {name: as_field(tree) for name, tree in fields.items()}
     batch = Batch(**inputs)
     if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
         batch = batch.with_outputs(obs=Sequences(**fields["obs"]))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_rollout, to_device
+from ding_lite.data.rollout import Rollout, as_rollout, places, to_device
 from ding_lite.data.segments import first_rows, padded, select_columns, side_by_side, with_rows
 from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.trees import in_one_order, leading_size, map_tree, to_dict
@@ -70,7 +70,7 @@ class ReplayBuffer:
         self._draws_left: int | None = None  # that each of those rows has left; None if unequal
 
     def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
-        """Adds the rollout (T, B) of this iteration; it is not copied while it is alone.
+        """Adds the rollout (T, B) of this iteration; a buffer that holds no other one does not copy it.
 
         Raises:
             ValueError: if the rollout exceeds the capacity or has another length, unless rollouts have whole
@@ -142,7 +142,7 @@ class ReplayBuffer:
         For a fresh rollout that is drawn whole they are computed once, so that a device is not waited for.
         """
         if self._rows is None:
-            self._rows = self.live().flatten().nonzero().squeeze(-1)
+            self._rows = places(self.live())
         return self._rows[:0] if self._draws_left == 0 else self._rows
 
     def use(self, rows: Tensor) -> None:
@@ -238,7 +238,7 @@ class AuxiliarySamples:
         kept, self.capacity = self.all(), capacity
         if kept:  # rollouts have become longer
             self._fields = map_tree(self._room_for, kept)
-            _write(self._fields, 0, kept)
+            self.write(0, kept)
 
     def _room_for(self, leaf: Tensor) -> Tensor:
         return torch.empty((self.capacity, *leaf.shape[1:]), dtype=leaf.dtype)
@@ -260,7 +260,8 @@ class AuxiliarySamples:
 
     def write(self, start: int, fields: Mapping[str, Any]) -> None:
         """Overwrites the samples from ``start`` on with ``fields`` (N, ...), some of the fields."""
-        _write({name: self._fields[name] for name in fields}, start, fields)
+        some = {name: self._fields[name] for name in fields}
+        map_tree(lambda to, leaf: to[start : start + len(leaf)].copy_(leaf), some, dict(fields))
 
     def all(self) -> Any:
         """Returns all samples, as views of the arrays."""
@@ -407,11 +408,3 @@ def host_memory() -> int | None:
     except (OSError, KeyError, ValueError):
         pass
     return free
-
-
-def _write(arrays: Any, start: int, values: Any) -> None:
-    if isinstance(arrays, dict):
-        for name, value in values.items():
-            _write(arrays[name], start, value)
-    else:
-        arrays[start : start + len(values)] = values

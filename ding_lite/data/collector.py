@@ -27,7 +27,7 @@ from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.transition import RECENT_EPISODES, Episode, Transition
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
-from ding_lite.errors import NotFiniteError
+from ding_lite.errors import EnvError, NotFiniteError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
 
@@ -102,6 +102,7 @@ class Collector:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
                 or a mask leaves no legal action. Nothing is learned from this rollout.
             NotFiniteError: if env.on_bad_value allows values that are not finite, and no valid row is left.
+            EnvError: if no row is valid for another reason.
         """
         envs = self.envs
         storage = self.storage
@@ -116,11 +117,8 @@ class Collector:
         if self._spoiled and envs.on_bad_value == DROP:
             self._drop_spoiled_episodes()
         self._truncate_lost_episodes(steps)
-        if self.bad_values and not storage.array("valid")[:steps].any():
-            raise NotFiniteError(
-                f"all {steps * envs.num_envs} steps of a rollout are lost to values that are not finite; "
-                f"env.on_bad_value={envs.on_bad_value!r} is meant for rare values, so correct the environment"
-            )
+        if not storage.array("valid")[:steps].any():
+            raise self._no_valid_row(steps)
         self._watch.look_at_bounds(map_tree(lambda leaf: leaf[:steps], storage.array("obs")))
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
@@ -131,6 +129,18 @@ class Collector:
             others["final"] = _final_fields(self._finals)
         self._in_rollout = False
         return mode.get_train_sample(storage.rollout(steps, **others))
+
+    def _no_valid_row(self, steps: int) -> EnvError:
+        rows = steps * self.envs.num_envs
+        if self.bad_values:
+            return NotFiniteError(
+                f"all {rows} steps of a rollout are lost to values that are not finite; env.on_bad_value="
+                f"{self.envs.on_bad_value!r} is meant for rare values, so correct the environment"
+            )
+        return EnvError(
+            f"none of the {rows} rows of a rollout is a step: all are resets or steps that were lost with a "
+            "worker; raise policy.collect.n_sample to two rows or more for each environment"
+        )
 
     def _begin_rollout(self) -> None:
         """Prepares environments, storage and records for a rollout."""

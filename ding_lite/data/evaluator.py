@@ -191,7 +191,7 @@ class Scores:
         return True
 
     def restore_best(self) -> None:
-        """Takes back the last :meth:`update_best`, because the checkpoint could not be saved."""
+        """Takes back the last :meth:`update_best`, because ``ckpt/best`` could not be saved."""
         self.best = self._best_before
 
     def state_dict(self) -> dict[str, Any]:

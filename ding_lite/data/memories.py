@@ -10,26 +10,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ding_lite.data.rollout import RolloutStorage, to_device
 from ding_lite.data.sequences import Grid
 from ding_lite.envs.transition import Transition
+from ding_lite.models.memory import chosen_memories
 from ding_lite.trees import Tree, map_tree
 
 
 def begin_episodes(state: Tree, first: np.ndarray, initial: Tree) -> Tree:
     """Returns memories (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
     return chosen_memories(torch.from_numpy(first), initial, state) if first.any() else state
-
-
-def chosen_memories(first: Tensor, initial: Tree, state: Tree) -> Tree:
-    """Returns the memories (G, ...) of ``initial`` where ``first`` (G,) is True, else of ``state``."""
-
-    def chosen(initial: Tensor, memory: Tensor) -> Tensor:
-        return torch.where(first.to(memory.device).view(-1, *[1] * (memory.dim() - 1)), initial, memory)
-
-    return map_tree(chosen, initial, state)
 
 
 def ends_of(transition: Transition) -> np.ndarray:

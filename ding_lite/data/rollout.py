@@ -8,7 +8,7 @@ last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
 A policy with memory adds (``data.memories``): ``memory`` (slots, B, ...), before the rows in which the
 rollout is cut into sequences; ``last_memory`` (B, ...), after the last row; ``final.memory`` (K, ...).
 
-This is the only module that touches treetensor: its import-time warnings are silenced here.
+This is the only module that imports treetensor: the warnings of that import are silenced here.
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ def as_rollout(fields: Mapping[str, Any]) -> Rollout:
     return ttorch.Tensor(create_storage(to_dict(fields)))
 
 
+def as_field(tree: Any) -> Any:
+    """Returns a dict of tensors as a treetensor, and a tensor as it is."""
+    return as_rollout(tree) if isinstance(tree, dict) else tree
+
+
 def view(number: Tensor) -> np.ndarray:
     """Returns an array on the memory of a CPU tensor."""
     array: np.ndarray = (number.detach() if number.requires_grad else number).numpy()
@@ -50,6 +55,11 @@ def view(number: Tensor) -> np.ndarray:
 def to_device(tree: Any, device: torch.device) -> Any:
     """Returns a tree of arrays or tensors as tensors on ``device``; on the CPU arrays are not copied."""
     return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
+
+
+def places(mask: Tensor) -> Tensor:
+    """Returns the places (N,) of True in the flattened ``mask`` (T, C), in ascending order."""
+    return mask.flatten().nonzero().squeeze(-1)
 
 
 def time_major_fields(rollout: Rollout) -> dict[str, Any]:
@@ -115,11 +125,7 @@ class RolloutStorage:
                 self._arrays[name] = self._allocate(value)
             array = self._arrays[name]
             self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
-        row = self._rows[name][t]
-        if type(row) is dict:
-            return _write(row, envs, value)
-        row[envs] = value if type(value) is np.ndarray else _as_array(value)
-        return row[envs]
+        return _write(self._rows[name][t], envs, value)
 
     def _allocate(self, value: Any) -> Any:
         if isinstance(value, Mapping):

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.minibatches import Batch, Scale, permutation, scales_over_ranks
-from ding_lite.data.rollout import Rollout, as_rollout
-from ding_lite.models.memory import Sequences
+from ding_lite.data.rollout import Rollout, as_field
+from ding_lite.models.memory import Sequences, chosen_memories
 from ding_lite.rl.losses import normalize_advantage
 from ding_lite.rl.ranks import ALONE, Ranks
 from ding_lite.trees import Tree, map_tree
@@ -69,7 +69,7 @@ class SequenceTable:
         self.columns, steps = valid.shape
         self.rows = valid.numel()
         t = torch.arange(steps, device=valid.device).expand_as(valid)
-        begins_episode = torch.zeros_like(valid)  # except at row 0, where the stored memory knows it
+        begins_episode = torch.zeros_like(valid)  # not set at row 0: the memory stored there is right already
         begins_episode[:, 1:] = done[:, :-1] | ~valid[:, :-1]
         episode_start = torch.where(begins_episode, t, -1).cummax(1).values
         is_start = valid & (begins_episode | (t % grid.length == 0))
@@ -149,13 +149,10 @@ class Packed(NamedTuple):
             stored: (G C, ...), memories.
             initial_state: of n episodes.
         """
-        begins = self.place < 0
-
-        def chosen(memory: Tensor, initial: Tensor) -> Tensor:
-            memory = memory[self.place.clamp(min=0)].to(initial.device)
-            return torch.where(begins.to(initial.device).view(-1, *[1] * (memory.dim() - 1)), initial, memory)
-
-        state = map_tree(chosen, stored, initial_state(len(self.place)))
+        initial = initial_state(len(self.place))
+        place = self.place.clamp(min=0)
+        memories = map_tree(lambda leaf, like: leaf[place].to(like.device), stored, initial)
+        state = chosen_memories(self.place < 0, initial, memories)
         return Sequences(map_tree(lambda leaf: leaf[self.all_rows], obs), state, self.sizes, self.burnt_in)
 
 
@@ -233,7 +230,7 @@ class SequenceSet:
         places = self._index[packed.rows]
         fields = {name: map_tree(lambda leaf: leaf[places], tree) for name, tree in self.samples.items()}
         batch = Batch(
-            **{name: as_rollout(x) if isinstance(x, dict) else x for name, x in fields.items()},
+            **{name: as_field(tree) for name, tree in fields.items()},
             obs=packed.inputs(self.obs, self.stored, self.initial_state),
         )
         if self.normalize_advantage:

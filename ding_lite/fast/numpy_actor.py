@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.fast.numpy_distributions import NumpyCategorical, NumpyNormal, mask_of
-from ding_lite.fast.numpy_mlp import BLOCK, NumpyMLP, find_mlp, products_have_one_thread
+from ding_lite.fast.numpy_mlp import BLOCK, NumpyMLP, find_mlp, max_weights, products_have_one_thread
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
 from ding_lite.trees import leaf_at
@@ -27,7 +27,7 @@ ACTOR_MAX_WEIGHTS = 2**14  # in a layer; above it torch acts as fast
 MAX_PRODUCTS = 2**18
 
 
-def find_actor(model: ActorCritic, max_weights: int = ACTOR_MAX_WEIGHTS) -> NumpyActor | None:
+def find_actor(model: ActorCritic) -> NumpyActor | None:
     """Returns the NumPy form of a model's policy network, or None if it has none.
 
     It has one if :func:`~ding_lite.fast.numpy_mlp.find_mlp` knows its layers, and the actions are Discrete
@@ -35,7 +35,6 @@ def find_actor(model: ActorCritic, max_weights: int = ACTOR_MAX_WEIGHTS) -> Nump
 
     Args:
         model: with an encoder and a head as ``vac`` and ``ppg`` have them.
-        max_weights: in one layer.
     """
     if not isinstance(model, VAC):
         return None
@@ -43,7 +42,7 @@ def find_actor(model: ActorCritic, max_weights: int = ACTOR_MAX_WEIGHTS) -> Nump
     if type(head) is not ActionHead or not _is_plain_head(head.out):
         return None
     mlp = find_mlp(model, model.actor_encoder, head, [head.hidden, head.out.layer])
-    return None if mlp is None or mlp.largest > max_weights else NumpyActor(mlp, head.out)
+    return None if mlp is None or mlp.largest > max_weights() else NumpyActor(mlp, head.out)
 
 
 def _is_plain_head(out: Any) -> bool:
@@ -61,6 +60,10 @@ class NumpyActor:
         self.head: NumpyNormal | NumpyCategorical = (
             NumpyNormal(out) if isinstance(out, BoxHead) else NumpyCategorical()
         )
+
+    def acts_faster(self) -> bool:
+        """Returns whether it can act in the place of torch, and faster; in gradients larger layers pay too."""
+        return self.mlp.largest <= ACTOR_MAX_WEIGHTS and not self.mlp.has_hooks()
 
     def vectors(self, obs: Any) -> np.ndarray | None:
         """Returns the leaf of ``obs`` that the encoder reads, or None if it is not an array of its shape."""

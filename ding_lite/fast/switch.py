@@ -29,7 +29,7 @@ from ding_lite.data.rollout import Rollout, view
 from ding_lite.fast.closed_form import ClosedForm, Options
 from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
-from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic, max_weights
+from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, map_tree
@@ -37,9 +37,13 @@ from ding_lite.trees import Tree, map_tree
 # NumPy replaces methods of these classes only.
 CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
 # The methods that each implementation replaces. Of the policy:
-INPUTS = ("inputs", "distribution", "on_device")  # acting: the model's input, and the meaning of its output
+# The model's input, and the meaning of its output.
+INPUTS = ("inputs", "scaled", "distribution", "on_device")
 LATE_LOG_PROBS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
-VALUES_WHILE_ACTING = ("_forward_collect", "_process_transition", "_get_train_sample", "credit", "values")
+VALUES_WHILE_ACTING = (
+    *("_forward_collect", "_process_transition", "_get_train_sample"),
+    *("credit", "values", "raw_values"),
+)
 GRADIENTS = (*INPUTS, "policy_loss", "value_loss")
 # Losses with a closed form, and the terms that each is the sum of.
 CLOSED_FORMS = {"loss": ("policy", "value"), "actor_loss": ("policy",), "critic_loss": ("value",)}
@@ -156,11 +160,10 @@ class NumpyActing:
 
     def sample(self, obs: Tree) -> dict[str, Any]:
         """Returns actions and their log-probs."""
-        vectors = self._vectors(obs)
-        if vectors is None:
-            return self.torch.sample(obs)
-        action, output = self.actor.draw(vectors, obs, self.policy.generator)
-        return {"action": action, "log_prob": self.actor.log_prob(output, obs, action.numpy())}
+        found = self.sample_outputs(obs)
+        if ACTING_OUTPUT in found:
+            found["log_prob"] = self.actor.log_prob(found.pop(ACTING_OUTPUT), obs, found["action"].numpy())
+        return found
 
     def sample_outputs(self, obs: Tree) -> dict[str, Any]:
         """Returns actions, and the outputs from which :meth:`add_log_probs` computes their log-probs."""
@@ -195,34 +198,29 @@ class Switch:
 
     def __init__(self, policy: ActorCriticLike) -> None:
         self.policy, self.use_numpy = policy, True
-        self._actor: NumpyActor | None = None
-        self._critic: NumpyMLP | None = None
-        self._examined: ActorCritic | None = None  # the model that _actor and _critic were found in
+        self._networks: tuple[NumpyActor | None, NumpyMLP | None] = None, None
+        self._examined: ActorCritic | None = None  # the model that _networks were found in
 
-    def _examine(self) -> None:
-        """Finds the NumPy forms of the networks, unless those from before are still current."""
+    def networks(self) -> tuple[NumpyActor | None, NumpyMLP | None]:
+        """Returns the NumPy forms of policy and value network, found again if the model has changed."""
         model = self.policy.model
-        if self._examined is model and _are_current(self._actor, self._critic):
-            return
-        self._actor = find_actor(model)
-        self._critic = find_critic(model)
-        self._examined = model
+        if self._examined is not model or not _are_current(*self._networks):
+            self._examined, self._networks = model, (find_actor(model), find_critic(model))
+        return self._networks
 
     def acting(self) -> NumpyActing | TorchActing:
         """Returns the implementation that acts."""
-        model = self.policy.model
-        if self.use_numpy and _model_is_ours(model, "policy"):
-            self._examine()
-            actor = self._actor
-            if actor is not None and not actor.mlp.has_hooks() and are_library_methods(self.policy, INPUTS):
+        if self.use_numpy and _model_is_ours(self.policy.model, "policy"):
+            actor, _ = self.networks()
+            if actor is not None and actor.acts_faster() and are_library_methods(self.policy, INPUTS):
                 return NumpyActing(self.policy, actor)
         return TorchActing(self.policy)
 
     def rollout_mode(self, mode: CollectMode) -> CollectMode:
         """Returns the policy's own ``mode``, specialised for one rollout."""
-        acting = self.acting()
         if not are_library_methods(self.policy, ("_forward_collect",)):
             return mode
+        acting = self.acting()
         if isinstance(acting, NumpyActing) and are_library_methods(self.policy, LATE_LOG_PROBS):
             add_log_probs = acting.add_log_probs
 
@@ -249,7 +247,7 @@ class Switch:
         a subclass has changed one of the outputs, and the joint method does not know of it.
         """
         model = self.policy.model
-        if not are_library_methods(self.policy, (*VALUES_WHILE_ACTING, "raw_values")):
+        if not are_library_methods(self.policy, VALUES_WHILE_ACTING):
             return False
         if isinstance(model, VAC) and model.critic_encoder is not None:
             return False
@@ -273,8 +271,8 @@ class Switch:
     def _numpy_critic(self) -> NumpyMLP | None:
         if not self.use_numpy or not _model_is_ours(self.policy.model, "value"):
             return None
-        self._examine()
-        return None if self._critic is None or self._critic.has_hooks() else self._critic
+        _, critic = self.networks()
+        return None if critic is None or critic.has_hooks() else critic
 
     def gradients(
         self, parameters: Sequence[Tensor], compiled_size: int | None, *, closed_form: bool
@@ -297,7 +295,6 @@ class PolicyGradients:
         self.torch = torch_gradients
         self.closed_form = closed_form
         self._form: ClosedForm | None = None
-        self._examined: ActorCritic | None = None  # the model that _form is for
 
     def of(self, loss: Loss) -> GradientFunction:
         """Returns the function that computes the gradient of ``loss`` of the policy as it is now."""
@@ -331,11 +328,9 @@ class PolicyGradients:
 
     def _current_form(self) -> ClosedForm:
         """Returns the closed form for the model as it is now."""
-        form, model = self._form, self.switch.policy.model
-        if form is not None and self._examined is model and _are_current(form.actor, form.critic):
-            return form
-        self._examined = model
-        self._form = ClosedForm(find_actor(model, max_weights()), find_critic(model), self.torch.parameters)
+        actor, critic = self.switch.networks()
+        if self._form is None or self._form.actor is not actor or self._form.critic is not critic:
+            self._form = ClosedForm(actor, critic, self.torch.parameters)
         return self._form
 
 
@@ -349,5 +344,10 @@ def _options(policy: Any) -> Options | None:
     assert clip_ratio is not None
     assert entropy_weight is not None
     return Options(
-        clip_ratio, entropy_weight, value_clip, learn.dual_clip, learn.value_weight, learn.value_loss
+        clip_ratio=clip_ratio,
+        entropy_weight=entropy_weight,
+        value_clip=value_clip,
+        dual_clip=learn.dual_clip,
+        value_weight=learn.value_weight,
+        value_loss=learn.value_loss,
     )

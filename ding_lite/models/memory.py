@@ -50,6 +50,15 @@ class Sequences(NamedTuple):
         return map_tree(lambda leaf: leaf[self.burnt_in], self.obs)
 
 
+def chosen_memories(first: Tensor, initial: Tree, state: Tree) -> Tree:
+    """Returns the memories (S, ...) of ``initial`` where ``first`` (S,) is True, else of ``state``."""
+
+    def chosen(initial: Tensor, memory: Tensor) -> Tensor:
+        return torch.where(first.to(memory.device).view(-1, *[1] * (memory.dim() - 1)), initial, memory)
+
+    return map_tree(chosen, initial, state)
+
+
 def single_steps(obs: Any, state: Tree) -> Sequences:
     """Returns observations (S, ...) as sequences of one step each, from the memory ``state`` (S, ...)."""
     return Sequences(obs, state, torch.tensor([leading_size(obs)]))

@@ -46,8 +46,8 @@ from ding_lite.trees import (
 class ActorCriticPolicy(Policy):
     """Acts by ``model.compute_actor``, and computes advantages from the values of ``model.compute_critic``.
 
-    A subclass may override :meth:`inputs` (what the model is given) and :meth:`distribution` (what its output
-    means), besides the modes.
+    A subclass may override :meth:`inputs` (what the model is given; with memory :meth:`scaled`) and
+    :meth:`distribution` (what its output means), besides the modes.
     """
 
     config: dict[str, Any] = dict(
@@ -309,6 +309,7 @@ class ActorCriticPolicy(Policy):
         """Returns the value after each row (T, B); after a cut row, that of its last observation."""
         following = torch.empty_like(value)
         following[:-1] = value[1:]
+        # A subclass without memory may override ``values`` without the argument ``state``.
         memory = {} if self.memory is None else {"state": rollout.last_memory}
         following[-1] = self.values(rollout.last_obs, lead=1, **memory)
         if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__
@@ -433,8 +434,8 @@ class ActorCriticPolicy(Policy):
         """
         self._prepared_rollouts += 1
         if self.reward_scale is not None:
-            done = (rollout.terminated | rollout.truncated).cpu().numpy()
-            self.reward_scale.update_from(rollout.reward.cpu().numpy(), done, rollout.valid.cpu().numpy())
+            done = rollout.terminated | rollout.truncated
+            self.reward_scale.update_from(*(x.cpu().numpy() for x in (rollout.reward, done, rollout.valid)))
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
         if self.reference is not None:
@@ -467,7 +468,9 @@ class ActorCriticPolicy(Policy):
 
 def concatenated(parts: Sequence[Any], shape: torch.Size) -> Any:
     """Returns trees of leaves (N, ...) concatenated, with ``shape`` in place of the first dim."""
-    if isinstance(parts[0], dict):
-        return {name: concatenated([part[name] for part in parts], shape) for name in parts[0]}
-    joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
-    return joined.view(*shape, *joined.shape[1:])
+
+    def joined(*leaves: Tensor) -> Tensor:
+        whole = torch.cat(leaves) if len(leaves) > 1 else leaves[0]
+        return whole.view(*shape, *whole.shape[1:])
+
+    return map_tree(joined, *parts)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
-from ding_lite.data.rollout import Rollout, as_rollout, flatten_rows
+from ding_lite.data.rollout import Rollout, as_rollout, flatten_rows, places
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
 from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Loss
@@ -67,7 +67,7 @@ class AuxiliaryPhase:
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
         """Stores the valid samples of this iteration's rollout (T, B) on the host, with raw observations."""
-        rows = rollout.valid.flatten().nonzero().squeeze(-1)
+        rows = places(rollout.valid)
         flat = flatten_rows(self._stored_fields(rollout), rows)
         whole = self.policy.cfg.collect.n_episode is not None  # later rollouts may be longer
         planned = self.learn.aux_freq * (len(rows) if whole else rollout.valid.numel())
@@ -98,7 +98,10 @@ class AuxiliaryPhase:
         return len(self.stored.starts) >= self.learn.aux_freq
 
     def run(self) -> dict[str, float]:
-        """Trains on the stored samples, drops them, and returns the means of the metrics and the changes."""
+        """Trains on the stored samples, drops them, and returns the metrics.
+
+        Among them are the KL and the explained variances before and after the phase.
+        """
         stored, learn = self.stored, self.learn
         old_logit = self.old_logits()
         measured = self._measured()

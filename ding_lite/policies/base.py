@@ -263,22 +263,26 @@ class Policy:
     def collect_mode(self) -> CollectMode:
         self._require("collect")
         return CollectMode(
-            self._forward_collect,
-            self._to_env,
-            self._process_transition,
-            self._complete_rollout,
-            self.state_dict,
-            self.load_state_dict,
-            self._rollout_mode,
-            *((None, None) if self.memory is None else (self.memory.initial_state, self.memory.grid)),
+            forward=self._forward_collect,
+            to_env=self._to_env,
+            process_transition=self._process_transition,
+            get_train_sample=self._complete_rollout,
+            state_dict=self.state_dict,
+            load_state_dict=self.load_state_dict,
+            specialize=self._rollout_mode,
+            initial_state=None if self.memory is None else self.memory.initial_state,
+            grid=None if self.memory is None else self.memory.grid,
         )
 
     @property
     def eval_mode(self) -> EvalMode:
         self._require("eval")
-        initial_state = None if self.memory is None else self.memory.initial_state
         return EvalMode(
-            self._forward_eval, self._to_env, self._reset_eval, self._evaluation_mode, initial_state
+            forward=self._forward_eval,
+            to_env=self._to_env,
+            reset=self._reset_eval,
+            specialize=self._evaluation_mode,
+            initial_state=None if self.memory is None else self.memory.initial_state,
         )
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:

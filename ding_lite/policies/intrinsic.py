@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import INTRINSIC_REGISTRY
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
-from ding_lite.data.rollout import Rollout
+from ding_lite.data.rollout import Rollout, places
 from ding_lite.errors import ContractError, NumericsError, error_text
-from ding_lite.fast.gradients import Loss, Metrics, TorchGradients
+from ding_lite.fast.gradients import Loss, Metrics
 from ding_lite.models.actor_critic import initialize, value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
@@ -38,7 +38,7 @@ from ding_lite.rl.ranks import Ranks
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
 from ding_lite.rl.running_stats import RewardScale
 from ding_lite.rl.seeding import GeneratorState, integer_seed
-from ding_lite.trees import Tree, map_tree, to_dict
+from ding_lite.trees import Tree, map_tree
 
 CHUNK = 2**11  # samples that a network is given in one call without a gradient
 METRICS = ("reward", "scale", "loss", "value_loss", "explained_variance", "grad_norm")
@@ -106,7 +106,7 @@ class Intrinsic:
         for module in self.networks.modules():
             if isinstance(module, ImageEncoder):
                 module.scale = 1.0  # obs_norm has scaled the pixels
-        self.scale = RewardScale(self.cfg.discount_factor, continuing=True, ranks=policy.ranks)
+        self.scale = RewardScale(self.cfg.discount_factor, ranks=policy.ranks)
         self.obs_norm = ObservationNorm(
             policy.obs_space, self.cfg.obs_clip, policy.device, images=True, ranks=policy.ranks
         )
@@ -116,10 +116,8 @@ class Intrinsic:
     def prepare_learning(self, bad_steps: BadSteps) -> None:
         """Makes the optimiser; ``bad_steps`` is the budget of the policy."""
         learn = self.policy.cfg.learn
-        parameters = [p for p in self.networks.parameters() if p.requires_grad]
         self.optimizer = Optimizer(
-            parameters,
-            gradients=TorchGradients(parameters),
+            self.networks.parameters(),
             learning_rate=self.cfg.learning_rate,
             eps=learn.adam_eps,
             grad_clip_type=learn.grad_clip_type,
@@ -146,8 +144,8 @@ class Intrinsic:
                 "policy.intrinsic.learning_rate"
             )
         rollout.intrinsic_reward = reward.view(steps.valid.shape).to(steps.valid.device)
-        done, valid = (rollout[name].cpu().numpy() for name in ("terminated", "valid"))
-        self.scale.update_from(rollout.intrinsic_reward.cpu().numpy(), done, valid)
+        found, valid = (x.cpu().numpy() for x in (rollout.intrinsic_reward, rollout.valid))
+        self.scale.update_from(found, None, valid)  # intrinsic returns continue over the ends of episodes
 
     def reward_of_steps(self, steps: Steps) -> Tensor:
         """Returns the rewards (N,), not scaled. Raises ContractError if they are not (N,)."""
@@ -295,14 +293,13 @@ class StepTable:
         self.intrinsic = intrinsic
         self.valid = rollout.valid
         self.columns = self.valid.shape[1]
-        self.rows = self.valid.flatten().nonzero().squeeze(-1)
+        self.rows = places(self.valid)
         columns = torch.arange(self.columns, device=self.valid.device)
         self._following = (following_rows(self.valid) * self.columns + columns).flatten()
-        last, obs = to_dict({"obs": rollout.last_obs})["obs"], to_dict({"obs": rollout.obs})["obs"]
-        self._obs = map_tree(lambda leaf, after: torch.cat([leaf, after[None]]).flatten(0, 1), obs, last)
-        self._action = map_tree(
-            lambda leaf: leaf.flatten(0, 1), to_dict({"action": rollout.action})["action"]
+        self._obs = map_tree(
+            lambda leaf, after: torch.cat([leaf, after[None]]).flatten(0, 1), rollout.obs, rollout.last_obs
         )
+        self._action = map_tree(lambda leaf: leaf.flatten(0, 1), rollout.action)
         self._done = (rollout.terminated | rollout.truncated).flatten()
 
     def all_rows(self) -> Tensor:

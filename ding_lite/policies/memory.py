@@ -170,7 +170,7 @@ class PolicyMemory:
 
         Args:
             rollout: cut into sequences by ``grid``.
-            stored: (G C, ...), the memories in the rows that the grid begins a sequence at.
+            stored: (G C, ...), the memories before the rows in which the grid begins a sequence.
         """
         table, obs = SequenceTable(rollout, grid), _flat(rollout.obs)
         all_sequences = torch.arange(len(table), device=table.counts.device)

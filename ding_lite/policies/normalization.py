@@ -18,7 +18,7 @@ from torch import Tensor
 from ding_lite.models.encoders import is_image
 from ding_lite.rl.ranks import ALONE, Ranks
 from ding_lite.rl.running_stats import RunningMeanStd
-from ding_lite.trees import MASK_KEY, space_leaves
+from ding_lite.trees import MASK_KEY, space_leaves, value_at
 
 CONSTANT = 1e-8  # variances up to this are rounding errors
 CHUNK = 2**23  # numbers that are converted to float64 in one call
@@ -97,13 +97,13 @@ class ObservationNorm:
         """
         cut: list[Tensor] = []
         for path in self.stats:
-            cut.append((self(_leaf(obs, path)[valid], path).abs() >= self.clip).float().flatten())
+            cut.append((self(value_at(obs, path)[valid], path).abs() >= self.clip).float().flatten())
         return torch.cat(cut).mean() if cut else torch.zeros((), device=self.device)
 
     def update(self, obs: Any, valid: Tensor) -> None:
         """Updates the statistics with the valid rows of observations (T, B, ...)."""
         for path, stats in self.stats.items():
-            leaf = _leaf(obs, path)
+            leaf = value_at(obs, path)
             samples = leaf[valid].cpu().numpy()
             size = max(1, CHUNK // max(1, samples[:1].size))
             new = RunningMeanStd(stats.mean.shape)
@@ -119,12 +119,6 @@ class ObservationNorm:
         for path, stats in self.stats.items():
             stats.load_state_dict(state["/".join(path)])
         self._refresh()
-
-
-def _leaf(obs: Any, path: tuple[str, ...]) -> Any:
-    for name in path:
-        obs = obs[name]
-    return obs
 
 
 def _is_numeric(leaf: gym.Space) -> bool:

@@ -1,7 +1,7 @@
-"""One gradient step: the mean over ranks, the guard against non-finite steps, and Adam.
+"""One gradient step: the guard against non-finite steps, and Adam.
 
 The loop over minibatches is the policy's, so that ``learn_mode`` works without a pipeline. ``fast.gradients``
-and ``fast.closed_form`` compute and clip the gradient.
+and ``fast.closed_form`` compute the gradient, take its mean over ranks and clip it.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Optimizer:
     """Adam with clipped gradients. A step that is not finite changes nothing.
 
     Args:
-        parameters: those that the loss reaches.
+        parameters: to be optimised; a step leaves alone those that its loss does not reach.
         learning_rate: of the first step; assign ``optimizer.learning_rate`` to change it.
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
         bad_steps: of the run. After a bad step beyond their budget, no step changes the parameters until
-            :meth:`settle` is called. The parameters are then those of the failed step.
+            :meth:`settle` is called. The parameters are then those that the failed step started from.
         gradients: computes gradients; autograd if None.
         ranges: ``(parameter, low, high)`` of parameters that are clamped after each step
             (``models.heads.parameter_ranges``).

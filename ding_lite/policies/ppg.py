@@ -314,7 +314,7 @@ class PPGPolicy(PPOPolicy):
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, on the model's fresh distribution."""
         dist = self.distribution(batch.obs, self.model.compute_actor(batch.obs))
-        return self._checked_policy_loss(batch.with_outputs(dist=dist))
+        return self._penalized_policy_loss(batch.with_outputs(dist=dist))
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).
@@ -326,7 +326,8 @@ class PPGPolicy(PPOPolicy):
         rollout.
 
         Shapes:
-            obs: (N, ...), normalised; old_logit: of pi_old; value_target: (N,), in units of the values
+            obs: (N, ...), normalised; old_logit: of pi_old; value_target: (N,), normalised under
+            value_norm
         """
         learn, model = self.cfg.learn, cast(PhasicActorCritic, self.model)
         logit, auxiliary, value = model.compute_auxiliary(batch.obs)

@@ -211,14 +211,14 @@ class PPOPolicy(ActorCriticPolicy):
 
     @classmethod
     def planned_compile(cls, values: Mapping[str, Any]) -> str | bool:
-        """Returns what ``learn.compile="auto"`` comes to, by how many steps a complete config plans."""
+        """Returns what ``learn.compile="auto"`` stands for, by the number of gradient steps planned."""
         policy = values["policy"]
         updates = cls._planned_updates(policy) * values["max_env_step"] / policy["collect"]["n_sample"]
         return WITHOUT_CLOSED_FORM if updates >= COMPILE_FROM else False
 
     @classmethod
     def _planned_updates(cls, policy: Mapping[str, Any]) -> float:
-        """Returns how many full minibatches an iteration learns from, more or less."""
+        """Returns approximately how many full minibatches an iteration learns from."""
         learn = policy["learn"]
         passes = learn["epoch_per_collect"] if policy["on_policy"] else learn["reuse"]
         steps = learn["update_per_collect"] or passes * policy["collect"]["n_sample"] / learn["batch_size"]
@@ -376,7 +376,7 @@ class PPOPolicy(ActorCriticPolicy):
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
 
-    def _checked_policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _penalized_policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, a subclass's too, with the penalty for leaving the reference policy."""
         loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
         if not self.cfg.learn.kl_beta:
@@ -409,7 +409,7 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = self._checked_policy_loss(batch)
+        policy_loss, policy_metrics = self._penalized_policy_loss(batch)
         value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss")
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
@@ -448,6 +448,12 @@ class PPOPolicy(ActorCriticPolicy):
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
         metrics |= self._policy_phase()
+        if self.cfg.learn.target_kl is not None and metrics["updates"] and "approx_kl" not in metrics:
+            raise ContractError(
+                f"policy.learn.target_kl: {type(self).__name__}.policy_loss returns no metric 'approx_kl' to "
+                "compare with it; return an estimate of KL(pi_old || pi), such as rl.losses.approx_kl"
+                "(log_ratio), or set target_kl=None"
+            )
         if self.kl_penalty is not None:
             metrics["kl_coefficient"] = float(self.kl_penalty.value)
             metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
@@ -464,7 +470,10 @@ class PPOPolicy(ActorCriticPolicy):
         return metrics
 
     def _describe(self, data: Rollout) -> dict[str, float]:
-        """Returns the metrics of a rollout, waiting for the device once; now and then dead units."""
+        """Returns the metrics of a rollout, waiting for the device once.
+
+        Every ``DEAD_UNITS_EVERY`` iterations ``dead_units`` is among them.
+        """
         metrics = describe_rollout(data)
         if self.obs_norm is not None:
             metrics["obs_clipped"] = self.obs_norm.clipped_share(data.obs, data.valid)
@@ -555,11 +564,8 @@ class PPOPolicy(ActorCriticPolicy):
             *(["reference_kl"] if self.cfg.learn.kl_beta else []),
             *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
             *([] if self.kl_penalty is None else ["kl_coefficient", "kl_of_iteration"]),
-            *(name for source in self._off_policy_sources() for name in source.metric_names()),
+            *(name for source in self.sources.values() for name in source.metric_names()),
         ]
-
-    def _off_policy_sources(self) -> list[ReplaySource]:
-        return [] if self.cfg.on_policy else list(self.sources.values())
 
     def _schedule(self, name: str) -> float:
         learn = self.cfg.learn

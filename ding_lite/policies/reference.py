@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from ding_lite.data.rollout import Rollout, as_rollout, to_device
+from ding_lite.data.rollout import Rollout, as_field, to_device
 from ding_lite.policies.memory import PolicyMemory
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, map_tree
@@ -51,7 +51,7 @@ class Reference:
         else:
             logit, self.state = policy.memory.follow(played, self.state)
         logit = map_tree(lambda leaf: leaf.to(rollout.valid.device), logit)
-        rollout.reference_logit = as_rollout(logit) if isinstance(logit, dict) else logit
+        rollout.reference_logit = as_field(logit)
 
     def state_dict(self) -> dict[str, Any]:
         return {"memory": self.state}

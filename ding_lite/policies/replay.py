@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ding_lite.data.buffer import Limits, ReplayBuffer
 from ding_lite.data.minibatches import Batch, TrainingSet, minibatch_sizes, scales_over_ranks
-from ding_lite.data.rollout import Rollout, flatten_rows, time_major_fields
+from ding_lite.data.rollout import Rollout, flatten_rows, places, time_major_fields
 from ding_lite.data.sequences import SequenceSet
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.diagnostics import OLDEST_SHOWN, describe_buffer
@@ -137,7 +137,7 @@ class ReplaySource:
         log_prob: Tensor = data.log_prob.clone()  # that of fresh rows is by the policy as it is now
         is_stale = data.valid & (buffer.age > 0)
         if not buffer.is_fresh and bool(is_stale.any()):
-            rows = is_stale.flatten().nonzero().squeeze(-1)
+            rows = places(is_stale)
             log_prob.view(-1)[rows] = policy.rollout_log_probs(data, rows)
         fields: dict[str, Any] = {"log_prob": log_prob}
         if self.cfg.learn.kl_penalty:
@@ -148,7 +148,7 @@ class ReplaySource:
     def kl_to_proximal(self) -> float:
         """Returns the mean of KL(pi_prox || pi) over the valid rows, by the newest policy."""
         policy, data = self.policy, self.buffer.data
-        rows = data.valid.flatten().nonzero().squeeze(-1)
+        rows = places(data.valid)
         fields = {
             "obs": data.obs,
             "old": self._proximal["old_logit"],
@@ -176,7 +176,7 @@ class ReplaySource:
 
     def training_set(self, data: Rollout) -> TrainingSet | SequenceSet:
         """Returns the valid rows of a rollout (T, C) with credit in the units of the losses."""
-        rows = data.valid.flatten().nonzero().squeeze(-1)
+        rows = places(data.valid)
         return self._training_set(data, self._samples(data, rows, {}), data, rows)
 
     @torch.no_grad()
@@ -188,12 +188,13 @@ class ReplaySource:
             rows: (N,), of the flattened (T, C).
             extra: more fields (T, C, ...); they replace fields of the same name.
         """
+        policy = self.policy
         fields = time_major_fields(data) | dict(extra)
-        if self.policy.obs_norm is not None:
-            fields["obs"] = self.policy.obs_norm(fields["obs"])
         samples = flatten_rows({name: x for name, x in fields.items() if name not in CREDIT}, rows)
-        if self.policy.memory is not None:  # sequences choose their observations from all rows
-            samples["obs"] = map_tree(lambda leaf: leaf.flatten(0, 1), fields["obs"])
+        if policy.memory is None:
+            samples["obs"] = policy.inputs(samples["obs"])
+        else:  # sequences choose their observations from all rows
+            samples["obs"] = policy.scaled(map_tree(lambda leaf: leaf.flatten(0, 1), fields["obs"]))
         return samples
 
     @torch.no_grad()
@@ -248,7 +249,9 @@ class ReplaySource:
         return weighted
 
     def metric_names(self) -> list[str]:
-        """Returns the names of :attr:`metrics`."""
+        """Returns the names of :attr:`metrics`; on fresh rollouts there are none."""
+        if self.cfg.on_policy:
+            return []
         names = ["samples", "age", "uses", "weight_mean", "weight_max", "missing_updates"]
         ages = range(min(self.buffer.limits.max_staleness, OLDEST_SHOWN) + 1)
         return [f"{self.prefix}_{name}" for name in (*names, *(f"outside_clip_age_{k}" for k in ages))]

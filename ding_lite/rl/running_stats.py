@@ -155,12 +155,10 @@ class RewardScale(RunningMeanStd):
     The statistics include rollout k before the advantages of rollout k are computed, as those of the PPG
     authors' ``RewardNormalizer`` do. Thus no gradient step sees an unscaled reward.
 
-    Each environment has its own running return. It continues over rollouts, and restarts at 0 where an
-    episode ends and at each row that is not valid, because an episode may have been lost before such a row.
+    Each environment has its own running return, which continues over rollouts.
 
     Args:
         gamma: discount per step.
-        continuing: whether the return continues over ends and over rows that are not valid.
         ranks: whose samples are merged at every update; each has the running returns of its environments.
 
     Attributes:
@@ -170,14 +168,19 @@ class RewardScale(RunningMeanStd):
         running_return: (B,); mean, var, std: ()
     """
 
-    def __init__(self, gamma: float, *, continuing: bool = False, ranks: Ranks = ALONE) -> None:
+    def __init__(self, gamma: float, *, ranks: Ranks = ALONE) -> None:
         super().__init__(ranks=ranks)
         self.gamma = gamma
-        self.continuing = continuing
         self.running_return: np.ndarray | None = None
 
-    def update_from(self, reward: np.ndarray, done: np.ndarray, valid: np.ndarray) -> None:
-        """Adds one rollout; rows that are not ``valid`` are between episodes and are ignored.
+    def update_from(self, reward: np.ndarray, done: np.ndarray | None, valid: np.ndarray) -> None:
+        """Adds the valid rows of one rollout.
+
+        Args:
+            reward: raw.
+            done: where episodes end. The return restarts at 0 there and at each row that is not valid,
+                because an episode may have been lost before such a row. None: it never restarts.
+            valid: rows that are steps.
 
         Shapes:
             reward: (T, B); done, valid: (T, B) bool
@@ -187,10 +190,10 @@ class RewardScale(RunningMeanStd):
             running = np.zeros(reward.shape[1:], np.float64)
         returns = np.empty(reward.shape, np.float64)
         for t in range(len(reward)):
-            otherwise = running if self.continuing else 0.0
-            running = np.where(valid[t], self.gamma * running + reward[t], otherwise)
+            kept = running if done is None else 0.0
+            running = np.where(valid[t], self.gamma * running + reward[t], kept)
             returns[t] = running
-            if not self.continuing:
+            if done is not None:
                 running = np.where(done[t], 0.0, running)
         self.running_return = running
         self.update(returns[valid])

@@ -236,6 +236,10 @@ class CheckpointKeeper:
         keep: number of snapshots to keep.
         freq: env steps between saves of ``last``; 0 saves at the end only.
         keep_freq: env steps between snapshots; 0 makes none.
+
+    Attributes:
+        best_is_saved: whether the save that :meth:`begin_due` began last has written ``best``, even if
+            another of its checkpoints failed.
     """
 
     def __init__(
@@ -249,6 +253,7 @@ class CheckpointKeeper:
         self._failures = 0  # saves in a row
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ding_lite checkpoint")
         self._saving: Future[None] | None = None  # the save that begin_due() began
+        self.best_is_saved = False
 
     def is_due(self, progress: Progress) -> bool:
         """Returns whether a checkpoint is due after the last iteration, whatever its evaluation."""
@@ -271,12 +276,14 @@ class CheckpointKeeper:
         if progress.crossed(self.keep_freq):
             names.append(f"iteration_{progress.iteration:08d}")
         self.wait()
+        self.best_is_saved = False
         self._saving = self._thread.submit(self._write, names, packed(state, self.config))
 
     def _write(self, names: Sequence[str], contents: Mapping[str, bytes]) -> None:
         """Writes checkpoints of one state, in this order, and removes the oldest snapshots."""
         for name in names:
             write_checkpoint(self.folder / name, contents)
+            self.best_is_saved |= name == "best"
         for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -384,6 +384,8 @@ class SerialPipeline:
                 self._stop_reason = self._stop_reason or f"rank {self.ranks.rank} left the loop"
                 self._agree_to_stop()
             self._conclude()
+            # A later loop over this pipeline counts on.
+            self._earlier_wall_time, self._started = self.wall_time, time.monotonic()
             raise
         except BaseException as error:
             self._fail(error)
@@ -460,7 +462,8 @@ class SerialPipeline:
             try:
                 self._evaluate()
             except EnvError:  # the iteration is whole without its evaluation
-                self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
+                if self.ranks.size == 1:  # other ranks wait for the episodes of this one
+                    self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
                 raise
         self.hooks.call("after_iter", self)
         # Before the save: every checkpoint has its row.
@@ -495,7 +498,7 @@ class SerialPipeline:
             self.ranks.from_first(lambda: self.checkpoints.begin_due(progress, is_best, state))
 
     def _report_save(self, finish: bool) -> None:
-        """Says it if the last save failed; the best score is then as before it.
+        """Says it if the last save failed; if it has not written ``best``, the best score is as before it.
 
         Args:
             finish: whether to wait for a save that is not finished.
@@ -503,13 +506,18 @@ class SerialPipeline:
         Raises:
             CheckpointError: if it was the last failure that is tolerated.
         """
+        keeper = self.checkpoints
         try:
-            warning = self.ranks.from_first(lambda: self.checkpoints.outcome(finish))
+            warning, best_is_saved = self.ranks.from_first(
+                lambda: (keeper.outcome(finish), keeper.best_is_saved)
+            )
         except DingLiteError:
-            self.scores.restore_best()
+            if not keeper.best_is_saved:
+                self.scores.restore_best()
             raise
         if warning is not None:
-            self.scores.restore_best()
+            if not best_is_saved:
+                self.scores.restore_best()
             self.say(warning)
 
     def _conclude(self) -> None:
@@ -566,7 +574,8 @@ class SerialPipeline:
         except CheckpointError as error:
             warning = str(error)
         if warning is not None:
-            self.scores.restore_best()
+            if not self.checkpoints.best_is_saved:
+                self.scores.restore_best()
             self.recorder.log(warning)
 
     def _write_result(self) -> None:

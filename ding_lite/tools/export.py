@@ -27,11 +27,12 @@ from torch.export import Dim, ExportedProgram
 
 from ding_lite.config.compile import plain
 from ding_lite.config.registry import env_name
-from ding_lite.data.memories import chosen_memories, ends_of
+from ding_lite.data.memories import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import ConfigError, ContractError, DingLiteError
 from ding_lite.models.encoders import Encoder
+from ding_lite.models.memory import chosen_memories
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing

@@ -26,7 +26,8 @@ FENCE = re.compile(r"^```(\w*)[^\n]*\n.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 IMAGE = re.compile(r'<img alt="([^"]*)" src="([^"]+\.svg)"\s*/?>')
-GENERATED = re.compile(r"<!-- generated: (\w+) -->")
+# With the lines up to the end mark, which are for readers of the file.
+GENERATED = re.compile(r"<!-- generated: (\w+) -->(?:\n(?:(?!<!--).*\n)*<!-- end -->)?")
 PROJECT = "project/"  # folder of the site for files outside of docs/
 
 

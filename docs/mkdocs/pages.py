@@ -1,6 +1,7 @@
 """What the site says from the code: keys, commands, names, configs, examples.
 
-A page has ``<!-- generated: FUNCTION -->`` where the Markdown of a function of this file belongs.
+A page has ``<!-- generated: FUNCTION -->`` where the Markdown of a function of this file belongs. It replaces
+the lines up to ``<!-- end -->``, which say where else a reader finds it.
 """
 
 from __future__ import annotations

@@ -325,11 +325,17 @@ def test_models_of_ones_own_are_not_taken_over(kind):
         (spaces.Discrete(5), DISCRETE, {}),
         (spaces.Box(0, 255, (10, 10, 3), np.uint8), DISCRETE, {}),
         (VECTOR, DISCRETE, dict(activation="gelu")),
-        (VECTOR, DISCRETE, dict(encoder_hidden_size_list=[256, 256])),
     ],
 )
 def test_other_spaces_and_networks_are_left_to_the_model(obs_space, action_space, options):
     assert find_actor(VAC(obs_space, action_space, **options)) is None
+
+
+@pytest.mark.parametrize(("width", "faster"), [(128, True), (256, False)])
+def test_large_layers_are_left_to_the_model(width, faster):
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
+    cfg.model.encoder_hidden_size_list = [width, width]
+    assert (PPOPolicy(cfg, VECTOR, DISCRETE).fast.acting().name == "NumPy") == faster
 
 
 def test_parametrized_layers_are_left_to_the_model():
@@ -342,7 +348,7 @@ def test_other_precision_is_left_to_the_model():
     assert find_actor(VAC(VECTOR, DISCRETE).double()) is None
 
 
-@pytest.mark.parametrize("method", ["inputs", "distribution", "on_device"])
+@pytest.mark.parametrize("method", ["inputs", "scaled", "distribution", "on_device"])
 def test_policies_that_change_what_the_model_sees_act_by_it(method):
     own = type("Mine", (PPOPolicy,), {method: lambda self, *args: getattr(PPOPolicy, method)(self, *args)})
     cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy

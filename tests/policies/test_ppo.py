@@ -13,9 +13,11 @@ from torch import nn
 from worlds import digest, trainee
 
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
+from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.errors import ContractError
 
 OBS_SIZE = 4
 
@@ -250,6 +252,37 @@ def test_target_kl_stops_the_policy_and_the_value_goes_on():
     assert all(torch.equal(after[k], shorter[k]) for k in after if k.startswith("actor"))
     assert not torch.equal(after["critic_head.0.weight"], shorter["critic_head.0.weight"])
     assert not torch.equal(before["actor_head.out.layer.weight"], after["actor_head.out.layer.weight"])
+
+
+def test_loss_without_approx_kl_is_refused_if_target_kl_needs_it():
+    class Silent(PPOPolicy):
+        def policy_loss(self, batch):
+            return super().policy_loss(batch)[0], {}
+
+    for kl in (None, 0.02):
+        policy, collector = trainee("ppo", cls=Silent, learn=dict(target_kl=kl))
+        rollout = collector.collect()
+        if kl is None:
+            policy.learn_mode.forward(rollout)
+        else:
+            with pytest.raises(ContractError, match=r"target_kl: Silent.policy_loss returns no .*approx_kl"):
+                policy.learn_mode.forward(rollout)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg", "ppo_offpolicy"])
+@pytest.mark.parametrize(("method", "rnn"), [("inputs", None), ("scaled", None), ("scaled", "gru")])
+def test_what_a_subclass_gives_its_model_is_the_same_in_acting_and_learning(kind, method, rnn):
+    library = POLICY_REGISTRY.get(kind)
+    own = type("Own", (library,), {method: lambda self, obs: 3 * getattr(library, method)(self, obs)})
+    policy, collector = trainee(kind, cls=own, model=dict(rnn=rnn), normalize=dict(obs=True))
+    policy.warm_up(collector.random_observations(64, 0))
+    rollout = collector.collect()
+    batch = next(policy.minibatches(rollout))
+    _, metrics = policy.loss(batch)
+    assert abs(metrics["approx_kl"].item()) < 1e-6, "the ratio of the first step is 1"
+    with torch.no_grad():
+        value = policy.raw_values(policy.model.compute_critic(batch.obs))
+    torch.testing.assert_close(value, policy.raw_values(batch.value), atol=1e-5, rtol=1e-5)
 
 
 def test_without_target_kl_every_epoch_trains_the_policy():

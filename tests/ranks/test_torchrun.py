@@ -168,6 +168,23 @@ def test_an_error_of_one_rank_is_told_by_the_others(tmp_path):
     )
 
 
+def test_an_environment_that_fails_in_the_evaluation_of_one_rank_ends_all_at_once(tmp_path):
+    (tmp_path / "fails.py").write_text(
+        "import os, ding_lite\n"
+        "pipeline = ding_lite.SerialPipeline('cartpole_ppo')\n"
+        "if os.environ['RANK'] == '1':\n"
+        "    pipeline.evaluator.envs.close()\n"
+        "for progress in pipeline:\n"
+        "    pass\n"
+    )
+    with torchrun(2, "fails.py", cwd=tmp_path.resolve()) as process:
+        assert process.wait(60) != 0
+    assert (
+        "RankError: rank 1 of 2 ended: EnvError: these environments have been closed"
+        in (tmp_path / "output").read_text()
+    )
+
+
 @pytest.mark.parametrize("name", [[], ["--exp-name", "runs/mine"]])
 def test_torchrun_starts_the_ranks_again_and_they_resume(name, tmp_path):
     cwd = tmp_path.resolve()

@@ -16,9 +16,10 @@ from ding_lite import SerialPipeline, compile_config, serial_pipeline, serial_pi
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Evaluator
-from ding_lite.errors import ConfigError, ContractError, EnvContractError, EnvError
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvContractError, EnvError
 from ding_lite.models import ActorCritic
 from ding_lite.policies import PPOPolicy
+from ding_lite.run import checkpoint
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.testing import MatchEnv
 
@@ -101,6 +102,45 @@ def test_pipeline_left_by_break_can_be_continued_in_place(make):
         break
     finished(pipeline)
     assert digest(pipeline.policy.state_dict()) == digest(straight.policy.state_dict())
+
+
+def test_best_score_is_that_of_the_best_checkpoint_though_another_save_failed(make, monkeypatch):
+    config = counted(policy={"eval": {"eval_freq": 256}}, checkpoint={"freq": 256})
+    write, returns = checkpoint.write_checkpoint, iter([1.0, 5.0, 3.0, 2.0, 2.0, 2.0])
+
+    def full_for_last(folder, contents):
+        if folder.name == "last" and pipeline.progress.iteration == 2:
+            raise CheckpointError("no room") from OSError()
+        write(folder, contents)
+
+    monkeypatch.setattr(checkpoint, "write_checkpoint", full_for_last)
+    pipeline = make(config)
+    monkeypatch.setattr(pipeline.evaluator, "evaluate", lambda *stream: Evaluation((next(returns),), (1,), 0))
+    finished(pipeline)
+    assert "training goes on" in (pipeline.folder / "log.txt").read_text()
+    state, _ = load_checkpoint(pipeline.folder / "ckpt" / "best")
+    assert state["progress"]["iteration"] == 2
+    assert result_of(pipeline)["best_eval_value"] == 5.0
+
+
+def test_seconds_of_an_earlier_loop_count(make):
+    pipeline = make()
+    for _ in pipeline:
+        pipeline._started -= 1000  # as if this iteration had taken so long
+        break
+    assert 1000 < result_of(pipeline)["wall_time_s"] < 1900
+    finished(pipeline)
+    assert 1000 < result_of(pipeline)["wall_time_s"] < 1900
+
+
+def test_rollout_without_a_step_is_an_error_that_says_what_to_change(make):
+    # With a row per environment, each second rollout of episodes of one step has resets only.
+    env = dict(
+        type=lambda: LengthEnv(1), collector_env_num=4, manager=dict(type="base", autoreset="next_step")
+    )
+    pipeline = make(small_config(env=env, policy=dict(collect=dict(n_sample=4), learn=dict(batch_size=4))))
+    with pytest.raises(EnvError, match=r"none of the 4 rows .*policy\.collect\.n_sample"):
+        finished(pipeline)
 
 
 @pytest.mark.slow

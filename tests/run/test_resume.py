@@ -1,6 +1,8 @@
 """Resuming: the checkpoint that a run continues from, changes of its config, and solved runs."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from small_worlds import LengthEnv, UnseededEnv
@@ -156,6 +158,19 @@ def test_checkpoint_outside_of_a_run_is_not_resumed(snapshots, tmp_path):
 
 
 # ---------------------------------------------------------------------- changes
+
+
+def test_guide_names_every_key_with_its_kind():
+    text = (Path(__file__).parents[2] / "docs" / "resuming.md").read_text()
+    rows = {
+        kind: re.search(rf"^\| {kind} \|.*\|(.*)\|$", text, re.MULTILINE)[1]
+        for kind in (FREE, WARNED, REFUSED)
+    }
+    named = {
+        name.removesuffix(".*"): kind for kind, row in rows.items() for name in re.findall(r"`([^`]+)`", row)
+    }
+    assert {name: kind_of(name) for name in named} == named
+    assert named.keys() >= EFFECTS.keys()
 
 
 BUFFER = ("replay_buffer_size", "max_use", "max_staleness")
