@@ -7,8 +7,8 @@ With ``burn_in`` a sequence that begins within an episode also has the rows befo
 has there, which bring the memory up to date and give no output. (R2D2, Kapturowski et al., ICLR 2019, section
 3: "stored state" and "burn-in".)
 
-Shapes: T rows, C columns of a rollout, G stored memories in each column, S sequences, M samples of them with
-burn-in, N samples without.
+Shapes: T rows, C columns of a rollout, K slots (stored memories of each column), S sequences, M samples of
+them with burn-in, N samples without.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Grid(NamedTuple):
     burn_in: int = 0
 
     def slot(self, t: int) -> int | None:
-        """Returns the slot 0 ... G - 1 in which the memory before row ``t`` is stored; None: in none."""
+        """Returns the slot 0 ... K - 1 in which the memory before row ``t`` is stored; None: in none."""
         if t == 0:
             return 0
         slot, rest = divmod(t + self.burn_in, self.length)
         return None if rest else slot
 
     def slots(self, steps: int) -> int:
-        """Returns G of a rollout of ``steps`` rows."""
+        """Returns K of a rollout of ``steps`` rows."""
         return (max(steps, 1) - 1 + self.burn_in) // self.length + 1
 
 
@@ -86,7 +86,7 @@ class SequenceTable:
         self._column = column
         self._first = first
         self._burnt = start - first
-        # Place of the stored memory in the flattened (G, C); -1: that of an episode's start.
+        # Place of the stored memory in the flattened (K, C); -1: that of an episode's start.
         self._place = torch.where(stored, slot * self.columns + column, -1)
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Packed(NamedTuple):
     Attributes:
         all_rows: (M,), places of the samples in the flattened (T, C).
         sizes: (L,), on the host.
-        place: (S,), places of the stored memories in the flattened (G, C); -1: that of an episode's start.
+        place: (S,), places of the stored memories in the flattened (K, C); -1: that of an episode's start.
         burnt_in: (N,), the samples without burn-in; None: all.
     """
 
@@ -146,7 +146,7 @@ class Packed(NamedTuple):
 
         Args:
             obs: (T C, ...), of the whole rollout.
-            stored: (G C, ...), memories.
+            stored: (K C, ...), memories.
             initial_state: of n episodes.
         """
         initial = initial_state(len(self.place))
@@ -163,7 +163,7 @@ class SequenceSet:
         samples: trees of leaves (N, ...) by name: the rows ``rows`` of a rollout.
         rows: (N,), places in the flattened (T, C), ascending.
         obs: (T C, ...), of the whole rollout.
-        stored: (G C, ...), the memories of the rollout.
+        stored: (K C, ...), the memories of the rollout.
         table: the sequences of the rollout.
         initial_state: of n episodes, of the model.
         normalize_advantage: whether each minibatch normalises its advantages.

@@ -62,7 +62,7 @@ class NumpyActor:
         )
 
     def acts_faster(self) -> bool:
-        """Returns whether it can act in the place of torch, and faster; in gradients larger layers pay too."""
+        """Returns whether it can act in the place of torch, and faster."""
         return self.mlp.largest <= ACTOR_MAX_WEIGHTS and not self.mlp.has_hooks()
 
     def vectors(self, obs: Any) -> np.ndarray | None:

@@ -3,7 +3,7 @@
 E_aux epochs of ``PPGPolicy.auxiliary_loss`` over all samples since the last phase. pi_old is the policy at
 the start of the phase, the targets R are those of collection (off-policy with V-trace: the latest).
 
-Shapes: M samples in the store, N in a minibatch.
+Shapes: M samples in the auxiliary memory, N in a minibatch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree, to_dict
 
-MEASURED = 4096  # samples of the store, at most, that the KL and the heads are measured on
+MEASURED = 4096  # samples of the auxiliary memory, at most, that the KL and the heads are measured on
 
 
 class AuxiliaryPhase:
@@ -183,7 +183,7 @@ class AuxiliaryPhase:
         place = index.to(policy.device)
         old = map_tree(lambda leaf: leaf[place], old_logit)
         found = policy.in_chunks(self._outputs, sample["obs"], 1, old)
-        return self._changes(found, policy.normalized_values(sample["value_target"]))
+        return self._measures(found, policy.normalized_values(sample["value_target"]))
 
     def _outputs(self, obs: Any, old: Any) -> dict[str, Tensor]:
         """Returns the KL (N,) from the distributions ``old``, the auxiliary values and the values."""
@@ -191,7 +191,7 @@ class AuxiliaryPhase:
         kl = self.policy.distribution(obs, old).kl(self.policy.distribution(obs, logit))
         return {"kl": kl, "auxiliary": auxiliary, "value": value}
 
-    def _changes(self, found: Mapping[str, Tensor], target: Tensor) -> Tensor:
+    def _measures(self, found: Mapping[str, Tensor], target: Tensor) -> Tensor:
         variances = [explained_variance(found[name], target) for name in ("auxiliary", "value")]
         return torch.stack([found["kl"].mean(), *variances])
 
@@ -287,4 +287,4 @@ class AuxiliarySequences(AuxiliaryPhase):
         ]
         found = [self._outputs(batch.obs, batch.old_logit) for batch in batches]
         joined = {name: torch.cat([outputs[name] for outputs in found]) for name in found[0]}
-        return self._changes(joined, torch.cat([batch.value_target for batch in batches]))
+        return self._measures(joined, torch.cat([batch.value_target for batch in batches]))

@@ -61,7 +61,7 @@ class WithIntrinsicReward(Protocol):
 
 
 class ValueNetwork(nn.Module):
-    """The value of intrinsic returns, by default encoders.
+    """A value network for intrinsic returns, with the default encoders.
 
     Shapes:
         obs (N, ...) -> (N,)
@@ -271,7 +271,7 @@ def _named_errors(cls: Any, method: str, call: Callable[[], Any]) -> Any:
     """Calls ``call`` and returns its result.
 
     Raises:
-        ContractError: in place of a TypeError. It names the class and the method, which is probably at fault.
+        ContractError: in place of a TypeError; it names the class and method that probably caused it.
     """
     try:
         return call()

@@ -170,7 +170,7 @@ class PolicyMemory:
 
         Args:
             rollout: cut into sequences by ``grid``.
-            stored: (G C, ...), the memories before the rows in which the grid begins a sequence.
+            stored: (K C, ...), the memories before the rows in which the grid begins a sequence.
         """
         table, obs = SequenceTable(rollout, grid), _flat(rollout.obs)
         all_sequences = torch.arange(len(table), device=table.counts.device)

@@ -260,7 +260,7 @@ class PPGPolicy(PPOPolicy):
         return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
     def _store_bytes(self) -> int:
-        """Returns the bytes of a full auxiliary store, including pi_old's distribution parameters."""
+        """Returns the bytes of a full auxiliary memory, including pi_old's distribution parameters."""
         obs = self.sample_obs()
         with torch.no_grad():
             logit = self.model.compute_actor(self.inputs(obs))

@@ -27,6 +27,7 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.near_names import near_name_warnings
 from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
+from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, DingLiteError, EnvError, RankError
 from ding_lite.policies.base import Policy
@@ -330,9 +331,9 @@ class SerialPipeline:
 
         Args:
             log: the open log of the folder, which reserves the folder for this run; None but on rank 0.
-            messages: how the run begins, first in a word or two.
+            messages: lines for the log; the first one is "new run" or "resumed at ...".
             resume_at: env step that a resumed run continues from.
-            repeats: whether it repeats what an interrupted session did after that.
+            repeats: whether a resumed run first repeats what an earlier session did after that step.
         """
         beginning, *others = messages
         lines = [
@@ -343,15 +344,15 @@ class SerialPipeline:
         ]
         self.recorder = Recorder(
             self.folder,
-            log,
-            self.config,
-            self.policy,
-            self.camera,
-            self.ranks,
-            self.display,
-            lines,
-            resume_at,
-            repeats,
+            log=log,
+            config=self.config,
+            policy=self.policy,
+            camera=self.camera,
+            ranks=self.ranks,
+            display=self.display,
+            lines=lines,
+            resume_at=resume_at,
+            repeats=repeats,
         )
         self.checkpoints = self.recorder.checkpoints
         self.recorder.connect(self.collector.envs, self.evaluator.envs)
@@ -430,23 +431,7 @@ class SerialPipeline:
         rollout = self.collector.collect()
         collect_seconds = time.perf_counter() - began
         learn_metrics = self.learner.train(rollout)
-
-        report = merged_report(
-            self.ranks.from_all(
-                Report(
-                    new_steps=int(rollout.valid.sum()),
-                    metrics={
-                        **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
-                        **{f"learn/{name}": value for name, value in learn_metrics.items()},
-                        "time/collect_s": collect_seconds,
-                        "time/learn_s": self.learner.seconds,
-                    },
-                    episodes=self.collector.episodes,
-                    lines=self.recorder.pending_lines[:],
-                )
-            )
-        )
-        self.recorder.pending_lines.clear()
+        report = self._report(rollout, learn_metrics, collect_seconds)
         progress.turn_began = progress.env_step
         progress.env_step += report.new_steps
         progress.train_iter = self.learner.train_iter
@@ -472,6 +457,22 @@ class SerialPipeline:
         self._save_due()
         self.display.show(progress, self.cfg.max_env_step)
         return progress
+
+    def _report(self, rollout: Rollout, learn_metrics: Mapping[str, float], collect_seconds: float) -> Report:
+        """Returns the steps, metrics, episodes and lines of this iteration, of all ranks together."""
+        own = Report(
+            new_steps=int(rollout.valid.sum()),
+            metrics={
+                **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
+                **{f"learn/{name}": value for name, value in learn_metrics.items()},
+                "time/collect_s": collect_seconds,
+                "time/learn_s": self.learner.seconds,
+            },
+            episodes=self.collector.episodes,
+            lines=self.recorder.pending_lines[:],
+        )
+        self.recorder.pending_lines.clear()
+        return merged_report(self.ranks.from_all(own))
 
     def _evaluate(self) -> None:
         progress = self.progress

@@ -76,8 +76,8 @@ EFFECTS = {
     "policy.learn.burn_in": REFUSED,
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two
     "policy.learn.critic_epoch_per_collect": REFUSED,
-    "policy.learn.aux_freq": REFUSED,  # the size of the sample memory
-    "policy.learn.aux_train_epoch": REFUSED,  # 0: no sample memory
+    "policy.learn.aux_freq": REFUSED,  # the size of the auxiliary memory
+    "policy.learn.aux_train_epoch": REFUSED,  # 0: no auxiliary memory
     "policy.normalize": WARNED,
     "policy.normalize.obs": REFUSED,
     "policy.normalize.reward": REFUSED,
