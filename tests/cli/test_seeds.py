@@ -98,6 +98,11 @@ def test_seeds_do_not_take_the_overrides_behind_them(words, seeds, overrides):
     assert (args.seeds, args.overrides) == (seeds, overrides)
 
 
+@pytest.mark.parametrize("option", ["--resume", "--ray"])
+def test_options_of_a_sweep_do_not_take_the_override_behind_them(option):
+    assert parse(["sweep", "-c", "x", option, "a.b=1"]).overrides == ["a.b=1"]
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
