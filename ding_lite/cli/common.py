@@ -183,7 +183,8 @@ def add_parallel(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="train on a Ray cluster; without an address, start Ray on this machine",
+        help="train on a Ray cluster; without an address: the cluster of RAY_ADDRESS or of this machine, "
+        "or else a new one",
     )
 
 

@@ -68,6 +68,7 @@ def build_envs(
         final_of_terminated=ignore_done,
         on_bad_value=env.on_bad_value,
         part=ranks.slice_of(len(collector_cfgs)),
+        info_keys=tuple(env.info_keys),
     )
     resources.callback(collector_envs.close)
     evaluator_envs = vector_env_of(
@@ -77,6 +78,7 @@ def build_envs(
         max_steps=env.max_eval_steps,
         on_bad_value=env.on_bad_value,
         part=slice(first, first + own.env.evaluator_env_num) if ranks.size > 1 else ALL,
+        info_keys=tuple(env.info_keys),
     )
     resources.callback(evaluator_envs.close)
     return collector_envs, evaluator_envs
