@@ -157,7 +157,7 @@ def _phase_table(report: dict[str, Any]) -> list[str]:
         f"{'iteration':<12} {report['iteration_ms']:>12.2f} {100:>6.1f}",
         "",
         f"{report['env_steps_per_second']:,.0f} env steps/s",
-        f"Most of the time, {report['largest_percent']:.0f} %, goes to: {largest}. To try:",
+        f"The largest share of the time, {report['largest_percent']:.0f} %: {largest}. To try:",
     ]
     key_width = max(len(key) for key in report["try"])
     for key, row in report["try"].items():
@@ -242,7 +242,7 @@ def _heading(config: Config, present: Profile) -> list[str]:
     steps = "compiled steps" if present.compiled else "no compiled steps"
     return [
         f"{config.values.exp_name} on {present.device}: {present.backend}, {threads}, {steps}",
-        f"Most of the time goes to: {group_title(present.largest()[0])}",
+        f"The largest share of the time: {group_title(present.largest()[0])}",
         "",
         f"{'setting':<{SETTING_WIDTH}} {'steps/s':>9} {'best so far':>11} {'gain':>7}",
     ]

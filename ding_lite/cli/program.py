@@ -158,7 +158,8 @@ def _parser_of(parser: argparse.ArgumentParser, command: str | None) -> argparse
 def _detach_values(argv: Sequence[str]) -> list[str]:
     """Returns the arguments such that ``--resume`` and ``--ray`` do not take an override as their value."""
     detached = list(argv)
-    optional = ("--ray",) if detached[:1] == ["sweep"] else ("--resume", "--ray")  # sweep's --resume is a flag
+    # The --resume of a sweep is a flag.
+    optional = ("--ray",) if detached[:1] == ["sweep"] else ("--resume", "--ray")
     for i, token in enumerate(argv[:-1]):
         if token in optional and "=" in argv[i + 1]:
             detached[i] = f"{token}="

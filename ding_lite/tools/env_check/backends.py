@@ -1,4 +1,4 @@
-"""Compares every backend and autoreset mode with a rollout by gymnasium's API, bit for bit.
+"""Compares backends, in each autoreset mode, with a rollout by gymnasium's API, bit for bit.
 
 The reference rollout calls ``reset`` and ``step`` of single environments. It uses nothing of the library
 except the rule of its seeds: game k of environment i begins with
