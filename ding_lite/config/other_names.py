@@ -244,6 +244,7 @@ ADVICE = {
     "max_frames_per_traj": "name a wrapper: env.wrappers=[dict(type='time_limit', max_episode_steps=N)]",
     "max_episode_steps": "name a wrapper: env.wrappers=[dict(type='time_limit', max_episode_steps=N)]",
     "samples_mc_entropy": "entropies are computed, not sampled",
-    "init_random_frames": "policy.normalize.obs_samples random steps come first where policy.normalize.obs",
+    "init_random_frames": "with policy.normalize.obs=True a run begins with policy.normalize.obs_samples "
+    "random steps",
     "rpo_alpha": "robust policy optimisation is not built; override distribution() in a policy of your own",
 }
