@@ -26,7 +26,7 @@ from ding_lite.errors import ConfigError
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
     from ding_lite.tools.profile import Profile
-    from ding_lite.tools.tune import Setting, Trial, Tuner
+    from ding_lite.tools.tune import Setting, SettingTrial, Tuner
 
 SUMMARY = "show where the time of training goes, and which keys to try"
 DESCRIPTION = """\
@@ -248,7 +248,7 @@ def _heading(config: Config, present: Profile) -> list[str]:
     ]
 
 
-def _trial_lines(trial: Trial) -> list[str]:
+def _trial_lines(trial: SettingTrial) -> list[str]:
     """Returns a line for each key of the setting, the last one with the result, and one about compiling."""
     if trial.gain is None:
         reason = f": {trial.reason}" if trial.reason else ""
@@ -269,7 +269,7 @@ def _trial_lines(trial: Trial) -> list[str]:
     return lines
 
 
-def _verdict(tuner: Tuner, trials: list[Trial], command: str) -> list[str]:
+def _verdict(tuner: Tuner, trials: list[SettingTrial], command: str) -> list[str]:
     lines = [""]
     verdicts = {trial.verdict for trial in trials}
     if "not tried" in verdicts:
@@ -283,7 +283,7 @@ def _verdict(tuner: Tuner, trials: list[Trial], command: str) -> list[str]:
     return lines
 
 
-def _trial_report(trial: Trial) -> dict[str, Any]:
+def _trial_report(trial: SettingTrial) -> dict[str, Any]:
     """Returns a trial as JSON data; JSON has no infinity, so ``pays_after`` is then None."""
     report = trial._asdict()
     if trial.compilation is not None:
