@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from ding_lite.config.compile import Config
     from ding_lite.tools.env_check import Finding
 
-SUMMARY = "check that an environment works, on every backend"
+SUMMARY = "check that an environment works, also in worker processes"
 DESCRIPTION = """\
 Plays random actions and checks that the environment follows gymnasium's API and its own spaces:
-observations, rewards, flags, time limits, seeds. Then checks that each backend
-(env.manager.type) returns exactly the same transitions as the environment alone.
+observations, rewards, flags, time limits, seeds. Then checks that env.manager.type=base and
+subprocess return exactly the same transitions as the environment alone. (Ray actors run the
+same code as subprocess.)
 
 Each check prints OK, WARN (it works here, but may cause trouble) or FAIL, with what to do.
 The exit code is 3 if a check failed, and 0 otherwise.
@@ -74,7 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time for the checks; of a slow environment fewer steps are played (default: 30)",
     )
     parser.add_argument(
-        "-s", "--seed", type=seed_number, metavar="SEED", help="seed of start states and actions"
+        "-s",
+        "--seed",
+        type=seed_number,
+        metavar="SEED",
+        help="seed of start states and actions (default: the config's seed)",
     )
     parser.add_argument(
         "--rollout",

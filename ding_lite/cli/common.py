@@ -74,7 +74,7 @@ def trusted_modules(args: argparse.Namespace) -> list[str]:
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Adds ``-c``, ``--env``, ``--policy``, ``--import`` and the overrides, which :func:`config_of` reads."""
-    group = parser.add_argument_group("config", "Give either -c, or --env with or without --policy.")
+    group = parser.add_argument_group("config", "Give -c, or --env and perhaps --policy.")
     group.add_argument(
         "-c",
         "--config",
@@ -164,7 +164,7 @@ def add_seeds(parser: argparse._ActionsContainer) -> None:
         nargs="+",
         action="extend",
         metavar="SEED",
-        help="seed of the run (default: the key seed); several, such as -s 0 1 2 3, train one run each",
+        help="seed of the run (default: the config's seed); several, such as -s 0 1 2 3, train one run each",
     )
 
 
@@ -183,7 +183,8 @@ def add_parallel(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="train on a Ray cluster; without an address, start Ray on this machine",
+        help="train on a Ray cluster; without an address: the cluster of RAY_ADDRESS or of this machine, "
+        "or else a new one",
     )
 
 
@@ -287,8 +288,7 @@ def config_of(args: argparse.Namespace) -> Config:
         )
     if not (args.config or args.env):
         raise ConfigError(
-            "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID "
-            "with --policy NAME"
+            "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID"
         )
     config = (
         compile_file(args.config, overrides)

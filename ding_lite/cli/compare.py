@@ -133,30 +133,8 @@ def _report(comparison: Comparison) -> list[str]:
 
 
 def _table(summaries: list[Summary], unit: str) -> list[str]:
-    from ding_lite.tools.compare import number
+    from ding_lite.tools.compare import table_of
     from ding_lite.tools.table import aligned
 
-    first = summaries[0].label
-    rows = [["group", "seeds", "mean", "IQM", "95 % interval"]]
-    if len(summaries) > 1:
-        rows[0] += [f"P(higher than {first})", "95 % interval"]
-    for summary in summaries:
-        seeds = sorted({*summary.seeds})
-        row = [
-            summary.label,
-            str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
-            number(summary.mean),
-            number(summary.iqm),
-            _interval(summary.iqm_interval),
-        ]
-        if len(summaries) > 1:
-            better = summary.improvement
-            row += ["-" if better is None else number(better), _interval(summary.improvement_interval)]
-        rows.append(row)
-    return [unit, *aligned(rows, right=range(1, 7))]
-
-
-def _interval(edges: tuple[float, float] | None) -> str:
-    from ding_lite.tools.compare import number
-
-    return "-" if edges is None else f"{number(edges[0])} to {number(edges[1])}"
+    header, rows = table_of(summaries)
+    return [unit, *aligned([header, *rows], right=range(1, 7))]

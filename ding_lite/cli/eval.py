@@ -14,7 +14,6 @@ from ding_lite.cli.common import (
     add_json,
     add_player_options,
     check_player_options,
-    overrides_of,
     trusted_modules,
 )
 
@@ -62,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints the result."""
+    from ding_lite.config.files import parse_overrides
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
     if args.episodes is None:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             stochastic=args.stochastic,
             video=Path(args.video) if args.video else None,
             episodes_csv=Path(args.episodes_csv) if args.episodes_csv else None,
-            changes=overrides_of(args, args.overrides),
+            changes=parse_overrides(args.overrides),
             trust=trusted_modules(args),
             on_episode=ended,
             on_video=videos.append,

@@ -25,10 +25,10 @@ others, or policy.pt2 for torch.export.load. The file takes observations as the 
 returns them and puts out greedy actions as the environment takes them, in batches of any size.
 It holds the scale of observations, action masks, the memory and the bounds of actions.
 
-Plays the environment of the run and compares the file with the policy. If one differs by more
-than 1e-5, or chooses another discrete action, no file is written. Beside the file,
-policy.onnx.json names and describes its inputs and outputs. ONNX needs more packages:
-pip install "ding_lite[export]".
+Plays the environment of the run and compares the file with the policy. If a number differs by
+more than 1e-5 (relative for numbers above 1), or a discrete action is another one, no file is
+written. Beside the file, policy.onnx.json names and describes its inputs and outputs. ONNX needs
+more packages: pip install "ding_lite[export]".
 """
 EXAMPLES = """\
 examples:

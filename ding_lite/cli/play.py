@@ -9,7 +9,6 @@ from pathlib import Path
 from ding_lite.cli.common import (
     add_player_options,
     check_player_options,
-    overrides_of,
     player_options,
     trusted_modules,
 )
@@ -42,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints a line for each."""
+    from ding_lite.config.files import parse_overrides
     from ding_lite.tools.evaluate import play_checkpoint
 
     check_player_options(args)
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         stochastic=args.stochastic,
         fps=args.fps,
-        changes=overrides_of(args, args.overrides),
+        changes=parse_overrides(args.overrides),
         trust=trusted_modules(args),
         video_command=shlex.join(["ding-lite", "eval", *player_options(args), "--video", "videos"]),
         on_episode=lambda episode: print(

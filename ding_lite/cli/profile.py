@@ -26,7 +26,7 @@ from ding_lite.errors import ConfigError
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
     from ding_lite.tools.profile import Profile
-    from ding_lite.tools.tune import Setting, Trial, Tuner
+    from ding_lite.tools.tune import Setting, SettingTrial, Tuner
 
 SUMMARY = "show where the time of training goes, and which keys to try"
 DESCRIPTION = """\
@@ -157,7 +157,7 @@ def _phase_table(report: dict[str, Any]) -> list[str]:
         f"{'iteration':<12} {report['iteration_ms']:>12.2f} {100:>6.1f}",
         "",
         f"{report['env_steps_per_second']:,.0f} env steps/s",
-        f"Most of the time, {report['largest_percent']:.0f} %, goes to: {largest}. To try:",
+        f"The largest share of the time, {report['largest_percent']:.0f} %: {largest}. To try:",
     ]
     key_width = max(len(key) for key in report["try"])
     for key, row in report["try"].items():
@@ -242,13 +242,13 @@ def _heading(config: Config, present: Profile) -> list[str]:
     steps = "compiled steps" if present.compiled else "no compiled steps"
     return [
         f"{config.values.exp_name} on {present.device}: {present.backend}, {threads}, {steps}",
-        f"Most of the time goes to: {group_title(present.largest()[0])}",
+        f"The largest share of the time: {group_title(present.largest()[0])}",
         "",
         f"{'setting':<{SETTING_WIDTH}} {'steps/s':>9} {'best so far':>11} {'gain':>7}",
     ]
 
 
-def _trial_lines(trial: Trial) -> list[str]:
+def _trial_lines(trial: SettingTrial) -> list[str]:
     """Returns a line for each key of the setting, the last one with the result, and one about compiling."""
     if trial.gain is None:
         reason = f": {trial.reason}" if trial.reason else ""
@@ -269,7 +269,7 @@ def _trial_lines(trial: Trial) -> list[str]:
     return lines
 
 
-def _verdict(tuner: Tuner, trials: list[Trial], command: str) -> list[str]:
+def _verdict(tuner: Tuner, trials: list[SettingTrial], command: str) -> list[str]:
     lines = [""]
     verdicts = {trial.verdict for trial in trials}
     if "not tried" in verdicts:
@@ -283,7 +283,7 @@ def _verdict(tuner: Tuner, trials: list[Trial], command: str) -> list[str]:
     return lines
 
 
-def _trial_report(trial: Trial) -> dict[str, Any]:
+def _trial_report(trial: SettingTrial) -> dict[str, Any]:
     """Returns a trial as JSON data; JSON has no infinity, so ``pays_after`` is then None."""
     report = trial._asdict()
     if trial.compilation is not None:

@@ -158,8 +158,10 @@ def _parser_of(parser: argparse.ArgumentParser, command: str | None) -> argparse
 def _detach_values(argv: Sequence[str]) -> list[str]:
     """Returns the arguments such that ``--resume`` and ``--ray`` do not take an override as their value."""
     detached = list(argv)
+    # The --resume of a sweep is a flag.
+    optional = ("--ray",) if detached[:1] == ["sweep"] else ("--resume", "--ray")
     for i, token in enumerate(argv[:-1]):
-        if token in ("--resume", "--ray") and "=" in argv[i + 1]:
+        if token in optional and "=" in argv[i + 1]:
             detached[i] = f"{token}="
     return detached
 
@@ -261,15 +263,15 @@ def _import(name: str) -> str:
     """Imports a module, a .py file as a module, or FOLDER/package.module, and returns the module's name.
 
     Raises:
-        ConfigError: if there is no such module.
+        ConfigError: if there is no such module, or another one of its name is loaded already.
     """
-    module = name
+    module, folder = name, ""
     if name.endswith(".py") or os.sep in name:
         folder, file = os.path.split(os.path.abspath(name))
         sys.path.insert(0, folder)
         module = file.removesuffix(".py")
     try:
-        importlib.import_module(module)
+        loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if f"{module}.".startswith(f"{error.name}."):
             raise ConfigError(
@@ -278,4 +280,20 @@ def _import(name: str) -> str:
         raise
     except SyntaxError as error:  # its traceback has no line of the file
         raise ConfigError(f"--import {name}: {error_text(error)}") from error
+    if folder and not _lies_in(folder, loaded):
+        place = getattr(loaded, "__file__", None) or "of Python itself"
+        raise ConfigError(
+            f"--import {name}: another module {module!r} is loaded already ({place}): rename the file"
+        )
     return module
+
+
+def _lies_in(folder: str, module: Any) -> bool:
+    """Returns whether a module has come from a folder or one below it; either may be reached by a link."""
+    file = getattr(module, "__file__", None)
+    places = [file] if file else list(getattr(module, "__path__", ()))  # a package without __init__.py
+    return any(
+        path(place).startswith(os.path.join(path(folder), ""))
+        for place in places
+        for path in (os.path.abspath, os.path.realpath)
+    )

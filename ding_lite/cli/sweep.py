@@ -182,8 +182,8 @@ def _imports(args: argparse.Namespace, config: Config) -> list[str]:
 
     folder = find_config(args.config).parent if args.config else Path()
     files = [folder / f"{module}.py" for module in config.modules()]
-    is_searched = folder.resolve() == Path.cwd()
-    return [*args.imports, *(str(file) for file in files if file.is_file() and not is_searched)]
+    is_on_path = folder.resolve() == Path.cwd()
+    return [*args.imports, *(str(file) for file in files if file.is_file() and not is_on_path)]
 
 
 def _report(args: argparse.Namespace, sweep: Sweep, imports: list[str]) -> None:

@@ -87,7 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="DIR|CKPT",
         help="continue a run from its newest intact checkpoint, or from the given checkpoint; without a "
-        "value, the run of --exp-name or of the config. With several seeds, as --exp-name",
+        "value, the run of --exp-name or of the config. With several seeds, the beginning of their "
+        "folders, as for --exp-name",
     )
     start.add_argument(
         "--override",
@@ -119,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train_one(args: argparse.Namespace) -> int:
     from ding_lite.run.display import display_for
+    from ding_lite.tools.runs import ENDED
 
     _continue_after_restart(args)
     with display_for(sys.stdout, args.quiet) as display:
@@ -132,7 +134,7 @@ def _train_one(args: argparse.Namespace) -> int:
             pass
         pipeline.display.say(pipeline.summary())
     # A signal while a run that has reached its end was being saved did not end it.
-    return 0 if pipeline.status in ("solved", "finished") else int(args.signals.exit_code)
+    return 0 if pipeline.status in ENDED else int(args.signals.exit_code)
 
 
 def _continue_after_restart(args: argparse.Namespace) -> None:
@@ -234,8 +236,10 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
 
 def _has_final_result(folder: Path) -> bool:
     """Returns whether ``result.json`` says that the run is complete; a killed run may not have written it."""
+    from ding_lite.tools.runs import ENDED
+
     try:
-        return json.loads((folder / "result.json").read_text())["status"] in ("solved", "finished")
+        return json.loads((folder / "result.json").read_text())["status"] in ENDED
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

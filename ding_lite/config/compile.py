@@ -163,10 +163,9 @@ def compile_config(
         warnings = [note for note in notes if note.startswith("warning: ")]
         raise _error(origins, faults, warnings)
     for path, _ in leaves(values):
-        user_source = next(
-            (s for p, s in user_sources.items() if path == p or path.startswith(f"{p}.")), None
-        )
-        source[path] = user_source or source.get(path, "default")
+        # The longest one: a value that was {} or None in the user's config may have been given keys since.
+        above = max((p for p in user_sources if path == p or path.startswith(f"{p}.")), key=len, default=None)
+        source[path] = source.get(path, "default") if above is None else user_sources[above]
     _fill_derived(values, source)
     return Config(EasyDict(values), source, notes=notes)
 
@@ -394,7 +393,9 @@ def _set(tree: Any, path: str, value: Any) -> None:
     """Sets one value of a nested dict, in place, and creates the sections above it."""
     *parents, last = path.split(".")
     for i, name in enumerate(parents):
-        tree = tree.setdefault(name, {})
+        if tree.get(name) is None:  # missing, or an optional section
+            tree[name] = {}
+        tree = tree[name]
         if not isinstance(tree, dict):
             above = ".".join(parents[: i + 1])
             raise ConfigError(f"override {path}={value!r}: {above} is a value, not a section")

@@ -105,7 +105,8 @@ def read_config(file: Path) -> dict[str, Any]:
             with stand_ins(file):
                 config = _config_of(runpy.run_path(str(file), run_name=OF_CONFIG_FILE))
     except SyntaxError as error:
-        raise ConfigError(f"config file {file}, line {error.lineno}: {error.msg}") from error
+        imported = "" if error.filename == str(file) else f": {error.filename}"
+        raise ConfigError(f"config file {file}{imported}, line {error.lineno}: {error.msg}") from error
     except DingLiteError:
         raise
     except FOREIGN as error:

@@ -188,7 +188,10 @@ _OWN_LOOP = "write the loop: for progress in SerialPipeline(config)"
 _SAVED = "every run saves ckpt/last and ckpt/best; checkpoint.freq and checkpoint.keep_freq say how often"
 _ADAM = "the optimiser is Adam; policy.learn.learning_rate and policy.learn.adam_eps are its settings"
 _SEPARATE = "policy.model.share_encoder=False gives the value network an encoder and a memory of its own"
-_VIDEO = "`ding-lite eval RUN --video DIR` records episodes, and env.wrappers=['record'] those of training"
+_VIDEO = (
+    "logger.video_freq=N records an evaluation episode every N env steps; `ding-lite eval RUN --video DIR` "
+    "records episodes afterwards"
+)
 _INTRINSIC = "set policy.intrinsic.type='rnd'; its keys are then beside it: weight, discount_factor, ..."
 
 # Words for what is decided here, or set by something other than a key.
@@ -241,6 +244,7 @@ ADVICE = {
     "max_frames_per_traj": "name a wrapper: env.wrappers=[dict(type='time_limit', max_episode_steps=N)]",
     "max_episode_steps": "name a wrapper: env.wrappers=[dict(type='time_limit', max_episode_steps=N)]",
     "samples_mc_entropy": "entropies are computed, not sampled",
-    "init_random_frames": "policy.normalize.obs_samples random steps come first where policy.normalize.obs",
+    "init_random_frames": "with policy.normalize.obs=True a run begins with policy.normalize.obs_samples "
+    "random steps",
     "rpo_alpha": "robust policy optimisation is not built; override distribution() in a policy of your own",
 }

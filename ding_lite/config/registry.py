@@ -80,7 +80,7 @@ class Registry:
         return decorate
 
     def share(self, entries: dict[str, Any]) -> None:
-        """Makes ``entries`` the table of names: one that a module fills which cannot import this one."""
+        """Uses ``entries`` as the table. ``rl.distributions``, which cannot import this module, fills it."""
         self._entries = entries
 
     def get(self, name: Any) -> Any:

@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,13 +89,16 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
     return schema
 
 
-def argument_faults(factory: Callable[..., Any], arguments: Mapping[str, Any], given: int = 1) -> list[str]:
+def argument_faults(
+    factory: Callable[..., Any], arguments: Mapping[str, Any], given: int = 1, own: Collection[str] = ()
+) -> list[str]:
     """Returns why ``factory`` does not accept the keyword arguments, one message each.
 
     Args:
         factory: a class or function.
         arguments: from a config.
         given: number of the first arguments, which the library passes.
+        own: names of ``arguments`` that the library has set; the message does not offer them.
     """
     schema = arguments_of(factory, given)
     faults = [] if schema is None else check(arguments, schema)[1]
@@ -108,8 +111,8 @@ def argument_faults(factory: Callable[..., Any], arguments: Mapping[str, Any], g
         signature.bind(*[None] * given, **known)
     except TypeError as error:
         faults = [str(error), *faults]
-    takes = ", ".join(list(signature.parameters)[given:]) or "no arguments"
-    return [*faults, f"it takes {takes}"] if faults else []
+    takes = [name for name in list(signature.parameters)[given:] if name not in own]
+    return [*faults, f"it takes {', '.join(takes) or 'no arguments'}"] if faults else []
 
 
 def _overlay(base: Schema, config: Mapping[str, Any]) -> Schema:

@@ -25,7 +25,7 @@ class AddedObservation(gym.Wrapper):
 
     Args:
         env: its observation becomes the Dict's "observation", unless it is a Dict already.
-        name: of the branch, and of the wrapper's key in messages.
+        name: of the branch.
         space: of the branch.
     """
 

@@ -31,6 +31,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         kwargs: arguments of ``envpool.make_gymnasium``, such as ``num_threads``.
         info_keys: keys of an ended episode's info that are recorded.
         index_offset: number of the first environment if these are a part of a larger vector.
+        final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
 
     Raises:
         EnvError: if EnvPool is not installed, or has no such environment.

@@ -11,7 +11,7 @@ import gymnasium as gym
 from ding_lite.config.registry import ENV_REGISTRY, WRAPPER_REGISTRY, env_name
 from ding_lite.config.schema import Key
 from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE
-from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.masks import MaskFromInfo
 from ding_lite.envs.misnamed import meant_class, meant_id
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
@@ -53,7 +53,7 @@ CONFIG: dict[str, Any] = dict(
     on_bad_value=Key(RAISE, choices=ON_BAD_VALUE),
     # Where action masks come from: "obs" (its key "action_mask", if present) or "info".
     action_mask=Key("obs", choices=("obs", "info")),
-    # Keys of an ended episode's info that are written to episodes.csv.
+    # Numbers of an ended episode's info that are written to episodes.csv, by their keys.
     info_keys=["is_success"],
     manager=dict(
         # What steps the environments: auto, base (this process), subprocess (worker processes), ray (Ray
@@ -61,7 +61,7 @@ CONFIG: dict[str, Any] = dict(
         # (EnvPool's names and arguments).
         type=Key("auto", choices=("auto", "base", "subprocess", "ray", "vector", "env_pool")),
         # Meaning of the row after an episode's end (see envs.vector); no effect on vector and env_pool.
-        autoreset=Key("same_step", choices=("same_step", "next_step", "disabled")),
+        autoreset=Key("same_step", choices=AUTORESET),
         # Worker processes or Ray actors; None: one per core, with double_buffer one per two cores; in a Ray
         # cluster one per free CPU.
         worker_num=Key(None, (int,), low=1, optional=True),
@@ -346,12 +346,12 @@ def _make_env_pool(
         )
     return EnvPoolVectorEnv(
         env_cfg["env_id"],
-        num_envs,
-        seed,
-        env_cfg["kwargs"],
-        tuple(env_cfg["info_keys"]),
-        index_offset,
-        final_of_terminated,
+        num_envs=num_envs,
+        seed=seed,
+        kwargs=env_cfg["kwargs"],
+        info_keys=tuple(env_cfg["info_keys"]),
+        index_offset=index_offset,
+        final_of_terminated=final_of_terminated,
     )
 
 
@@ -371,6 +371,7 @@ def vector_env_of(
     final_of_terminated: bool = False,
     on_bad_value: str = RAISE,
     part: slice = ALL,
+    info_keys: tuple[str, ...] = (),
 ) -> VectorEnv:
     """Makes a vector of one environment ``make(cfg)`` per cfg, stepped in this process.
 
@@ -381,11 +382,12 @@ def vector_env_of(
         max_steps: truncate every episode after so many steps; None: do not.
         final_of_terminated, on_bad_value: as in :class:`InProcessVectorEnv`.
         part: the cfgs to make environments of; they have the seeds that they have in the whole vector.
+        info_keys: keys of an ended episode's info that are recorded.
     """
     numbers = range(len(cfgs))[part]
 
     def make_numbered(index: int) -> gym.Env:
-        env: gym.Env = EpisodeRecorder(make(cfgs[index]))
+        env: gym.Env = EpisodeRecorder(make(cfgs[index]), info_keys)
         return env if max_steps is None else gym.wrappers.TimeLimit(env, max_steps)
 
     return InProcessVectorEnv(

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_mask, with_mask_space
-from ding_lite.envs.recorder import check_spaces
+from ding_lite.envs.recorder import check_spaces, info_number
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.transition import Episode, Transition
 from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv
@@ -205,7 +205,7 @@ class NativeVectorEnv(VectorEnv):
         self.episode_returns[envs] = 0
         self.episode_lengths[envs] = 0
         return [
-            Episode(env, total, length, {key: float(info[key][env]) for key in keys})
+            Episode(env, total, length, {key: info_number(key, info[key][env]) for key in keys})
             for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
         ]
 

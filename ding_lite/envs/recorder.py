@@ -77,7 +77,7 @@ class EpisodeRecorder(gym.Wrapper):
         self.steps += 1
         if as_bool(terminated, "terminated") or as_bool(truncated, "truncated"):
             self.ended = True
-            chosen = {k: float(info[k]) for k in self.info_keys if k in info}
+            chosen = {k: info_number(k, info[k]) for k in self.info_keys if k in info}
             self.finished.append((self.episode_return, self.length, chosen, False))
         return result
 
@@ -173,6 +173,20 @@ def as_float(reward: Any) -> float:
     if array.ndim:
         warnings.warn(f"reward has the shape {array.shape}; it is used as a number", stacklevel=2)
     return float(array.reshape(()))
+
+
+def info_number(key: str, value: Any) -> float:
+    """Returns the value of a key of ``env.info_keys``.
+
+    Raises:
+        EnvContractError: if it is not a number.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise EnvContractError(
+            f"info[{key!r}] is {value!r:.60}, and env.info_keys takes numbers only: leave out this key"
+        ) from error
 
 
 def as_bool(flag: Any, name: str) -> bool:

@@ -55,11 +55,14 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         signature = inspect.signature(factory)
     except ValueError:  # built-in callables have no signature
         signature = inspect.Signature()
-    for keyword, value in {"evaluate": evaluate, "index": index}.items():
-        parameter = signature.parameters.get(keyword)
-        if parameter is not None and parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            arguments.setdefault(keyword, value)
-    if faults := argument_faults(factory, arguments):
+    own = {
+        keyword: value
+        for keyword, value in {"evaluate": evaluate, "index": index}.items()
+        if keyword in signature.parameters
+        and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    arguments = {**own, **arguments}
+    if faults := argument_faults(factory, arguments, own=own):
         raise ConfigError(f"env.wrappers: {name}: {'; '.join(faults)}")
     wrapped = factory(env, **arguments)
     _refuse_misfit(wrapped, env, name)

@@ -1,4 +1,4 @@
-"""Checks that an encoder and a model give what their contracts say, on two observations, before training.
+"""Checks that an encoder and a model give what their contracts say, on a few observations, before training.
 
 A wrong shape would otherwise appear far from its cause, such as in an action that the environment refuses.
 The checks change nothing: neither the module, nor a random generator.

@@ -146,6 +146,8 @@ def _activation_of_convolution(name: str) -> nn.Module:
 class ImageEncoder(nn.Module):
     """The base of image encoders: finds the channels, scales uint8 pixels, and computes the output size.
 
+    A subclass sets ``layers``, from images (N, C, H, W) to features of any shape, and ``out_features``.
+
     uint8 pixels are divided by 255; other dtypes keep their values. The smaller of the first and the last
     dimension is taken for the channels. ``channels`` ("first" or "last") is needed where both are equal.
 
@@ -157,6 +159,7 @@ class ImageEncoder(nn.Module):
     """
 
     config = dict(activation=ACTIVATION, channels=Key(None, choices=("first", "last"), optional=True))
+    layers: nn.Module
 
     def __init__(self, space: gym.Space, channels: str | None = None) -> None:
         super().__init__()
@@ -194,6 +197,9 @@ class ImageEncoder(nn.Module):
         x = x.to(torch.float32)  # a new tensor, scaled in place; multiplying bytes by a float is slower
         return x if self.scale == 1.0 else x.mul_(self.scale)
 
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.images(x)).flatten(1)
+
     def features_of(self, convolutions: nn.Module) -> int:
         """Returns F, the flattened output size of the convolutions.
 
@@ -207,7 +213,7 @@ class ImageEncoder(nn.Module):
             c, h, w = self.in_shape
             raise ConfigError(
                 f"policy.model.encoder: {type(self).__name__} cannot take images of {h} x {w} pixels "
-                f"with {c} channels: {error}. Smaller images suit 'minatar_cnn'."
+                f"with {c} channels: {error}. 'minatar_cnn' takes images from 3 x 3 pixels on."
             ) from error
 
 
@@ -242,9 +248,6 @@ class NatureCNN(ImageEncoder):
         )  # fmt: skip
         self.out_features = self.features_of(self.layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(self.images(x)).flatten(1)
-
 
 @ENCODER_REGISTRY.register("minatar_cnn")
 class MinAtarCNN(ImageEncoder):
@@ -262,9 +265,6 @@ class MinAtarCNN(ImageEncoder):
             nn.Conv2d(self.in_shape[0], 16, 3), _activation_of_convolution(activation)
         )
         self.out_features = self.features_of(self.layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(self.images(x)).flatten(1)
 
 
 @ENCODER_REGISTRY.register("small_cnn")
@@ -285,9 +285,6 @@ class SmallCNN(ImageEncoder):
             nn.Conv2d(32, 32, 3, 1), _activation_of_convolution(activation),
         )  # fmt: skip
         self.out_features = self.features_of(self.layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(self.images(x)).flatten(1)
 
 
 class _Residual(nn.Module):
@@ -345,16 +342,13 @@ class ImpalaCNN(ImageEncoder):
         self.layers = nn.Sequential(*stages, nn.ReLU(inplace=True))
         self.out_features = self.features_of(self.layers)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(self.images(x)).flatten(1)
-
 
 def is_small_image(space: gym.Space) -> bool:
     """Returns whether a space is an image whose smaller side has 16 to 35 pixels."""
     return is_image(space) and 16 <= sorted(space.shape or ())[-2] < 36
 
 
-def default_encoder(space: gym.Space, small_image: str = "small_cnn") -> str:
+def default_encoder(space: gym.Space, small_image: str) -> str:
     """Returns the name of the encoder of a leaf for which the config names none.
 
     Args:
@@ -391,7 +385,8 @@ class Encoder(nn.Module):
         activation: a key of ``ACTIVATIONS``.
         dtype: of the linear layers and convolutions, "float32" or "bfloat16". Parameters, gradients and the
             returned features are float32 in both cases.
-        small_image: the encoder of images of 16 to 35 pixels for which ``encoder`` names none.
+        small_image: the encoder of images of 16 to 35 pixels for which ``encoder`` names none; the default is
+            that of checkpoints from before ``small_cnn``.
 
     Attributes:
         paths: of the leaves, in the order of ``leaves``; the action mask is not among them.

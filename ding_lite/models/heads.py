@@ -153,7 +153,6 @@ class DiscreteHead(Head):
     def __init__(self, space: gym.spaces.Discrete, features: int, **box_options: Any) -> None:
         super().__init__()
         self.start = int(space.start)
-        self.dtype = space.dtype
         self.layer = nn.Linear(features, int(space.n))
 
     def forward(self, x: Tensor) -> Tensor:

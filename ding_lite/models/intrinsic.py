@@ -69,7 +69,8 @@ class IntrinsicReward(nn.Module):
     config: dict[str, Any] = dict(
         extrinsic_weight=Key(2.0, low=0),  # weight of the advantages of the environment's reward
         weight=Key(1.0, low=0),  # weight of the advantages of the intrinsic reward
-        discount_factor=Key(0.99, low=0, below=1),  # discount of intrinsic returns, which never end
+        # Discount of intrinsic returns, which continue past the ends of episodes.
+        discount_factor=Key(0.99, low=0, below=1),
         epoch_per_collect=Key(4, low=1),  # passes of its networks over each rollout
         update_proportion=Key(0.25, above=0, high=1),  # share of the steps that ``loss`` is trained on
         learning_rate=Key(1e-4, above=0),  # step size of Adam for its networks
@@ -102,7 +103,8 @@ class RND(IntrinsicReward):
 
     config = dict(
         feature_size=Key(128, low=1),  # features of the random network
-        # As policy.model.encoder, of both networks; the predictor has two more layers of feature_size.
+        # As policy.model.encoder, of both networks; images of 16 to 35 pixels have minatar_cnn by default.
+        # The predictor has two more layers of feature_size.
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
         # As policy.model.encoder_hidden_size_list, of both networks.
         encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
@@ -118,7 +120,10 @@ class RND(IntrinsicReward):
         encoder_hidden_size_list: Sequence[int] | None = None,
     ) -> None:
         super().__init__(obs_space, action_space)
-        target, predictor = (Encoder(obs_space, encoder, encoder_hidden_size_list, "relu") for _ in range(2))
+        target, predictor = (
+            Encoder(obs_space, encoder, encoder_hidden_size_list, "relu", small_image="minatar_cnn")
+            for _ in range(2)
+        )
         size = target.out_features
         self.target = nn.Sequential(target, nn.Linear(size, feature_size))
         hidden = mlp([size, feature_size, feature_size], "relu")

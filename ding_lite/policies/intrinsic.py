@@ -69,7 +69,7 @@ class ValueNetwork(nn.Module):
 
     def __init__(self, obs_space: gym.Space) -> None:
         super().__init__()
-        self.encoder = Encoder(obs_space, None, None, "relu")
+        self.encoder = Encoder(obs_space, None, None, "relu", small_image="minatar_cnn")
         self.head, last = value_head(self.encoder.out_features, (), "relu")
         initialize(self, "orthogonal", {}, value_layers=(last,))
 

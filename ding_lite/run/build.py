@@ -61,22 +61,21 @@ def build_envs(
         return collector_envs, evaluator_envs
     make, collector_cfgs, evaluator_cfgs = env_setting
     first = ranks.slice_of(len(evaluator_cfgs)).start
+    options = dict(seed=seed, on_bad_value=env.on_bad_value, info_keys=tuple(env.info_keys))
     collector_envs = vector_env_of(
         make,
         collector_cfgs,
-        seed,
         final_of_terminated=ignore_done,
-        on_bad_value=env.on_bad_value,
         part=ranks.slice_of(len(collector_cfgs)),
+        **options,
     )
     resources.callback(collector_envs.close)
     evaluator_envs = vector_env_of(
         make,
         evaluator_cfgs,
-        seed,
         max_steps=env.max_eval_steps,
-        on_bad_value=env.on_bad_value,
         part=slice(first, first + own.env.evaluator_env_num) if ranks.size > 1 else ALL,
+        **options,
     )
     resources.callback(evaluator_envs.close)
     return collector_envs, evaluator_envs

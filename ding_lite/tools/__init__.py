@@ -1,1 +1,1 @@
-"""Commands that look at runs and environments from outside."""
+"""What commands do besides training one run."""

@@ -25,7 +25,7 @@ class EventLines:
         self._lines.say(text)
 
     def show(self, running: Sequence[Training]) -> None:
-        """Writes nothing: what is worth a line is an event."""
+        """Writes nothing; only events get a line."""
 
 
 class Nothing:

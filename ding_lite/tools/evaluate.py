@@ -32,7 +32,7 @@ from ding_lite.trees import space_leaves
 
 
 class Opened(NamedTuple):
-    """What a checkpoint has to play with.
+    """The parts of a checkpoint that playing needs.
 
     Attributes:
         folder: of the checkpoint.
@@ -63,7 +63,7 @@ def open_checkpoint(run: Path, trust: Sequence[str] = ()) -> Opened:
     return Opened(folder, config, policy, int(state["progress"]["env_step"]))
 
 
-class Player(NamedTuple):
+class LoadedPlayer(NamedTuple):
     """What plays: the policy of a checkpoint, and the environments of its run or others like them.
 
     Attributes:
@@ -105,7 +105,7 @@ def load_player(
     stochastic: bool = False,
     changes: Mapping[str, Any] | None = None,
     trust: Sequence[str] = (),
-) -> Player:
+) -> LoadedPlayer:
     """Returns the player of a checkpoint.
 
     Args:
@@ -127,7 +127,7 @@ def load_player(
     mode = policy.eval_mode
     if stochastic:
         mode = mode._replace(forward=policy.collect_mode.forward)
-    return Player(opened.folder, config.values["env"], mode, (policy.obs_space, policy.action_space))
+    return LoadedPlayer(opened.folder, config.values["env"], mode, (policy.obs_space, policy.action_space))
 
 
 def evaluate_checkpoint(

@@ -32,7 +32,7 @@ if os.getppid() != parent:
 from ding_lite.cli import main
 sys.exit(main())
 """
-ERROR_MARK = "ding-lite train: error: "
+INTERRUPTED = (130, 143)  # exit codes of a training that a signal ended, after it was saved
 
 
 class Needs(NamedTuple):
@@ -131,14 +131,15 @@ class LocalTraining:
         return self._message
 
 
-def error_message(text: str, code: int) -> str:
-    """Returns the error in the standard error of a training that ended with an exit code; "" if none."""
-    if ERROR_MARK in text:
-        return text.rpartition(ERROR_MARK)[2].strip()
+def error_message(text: str, code: int, command: str = "train") -> str:
+    """Returns the error in the standard error of a command that ended with an exit code; "" if none."""
+    mark = f"ding-lite {command}: error: "
+    if mark in text:
+        return text.rpartition(mark)[2].strip()
     if code < 0:
         return f"ended by {signal.Signals(-code).name}"
     lines = [line for line in text.splitlines() if line.strip()]
-    return (lines[-1] if lines else f"ended with exit code {code}") if code not in (0, 130, 143) else ""
+    return "" if code in (0, *INTERRUPTED) else lines[-1] if lines else f"ended with exit code {code}"
 
 
 def environment() -> dict[str, str]:

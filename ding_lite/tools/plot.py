@@ -17,7 +17,17 @@ import numpy as np
 
 from ding_lite.envs.transition import RECENT_EPISODES
 from ding_lite.errors import ConfigError
-from ding_lite.tools.runs import Group, Run, group_runs, points_of, read_run, runs_of, settings_of, shared
+from ding_lite.tools.runs import (
+    ENV_STEP,
+    Group,
+    Run,
+    group_runs,
+    points_of,
+    read_run,
+    runs_of,
+    settings_of,
+    shared,
+)
 from ding_lite.tools.statistics import MIN_RUNS, Statistic, curve_interval, interquartile_mean
 
 if TYPE_CHECKING:
@@ -45,7 +55,7 @@ PANEL_HEIGHT = 2.4
 TEXTS_HEIGHT = 0.9  # inches of the texts above and below the plots; more lines of the legend need more
 CHARACTERS = 14  # of a title, in an inch
 TICK_STEPS = (1, 2, 5, 10)  # not 2.5: 5k, 10k, 15k, and not 7.5k, 12.5k
-X_LABELS = {"env_step": "Env steps", "iteration": "Iterations", "train_iter": "Optimiser steps"}
+X_LABELS = {ENV_STEP: "Env steps"}
 
 
 class Panel(NamedTuple):
@@ -191,7 +201,6 @@ def plot_runs(
     folders: Sequence[str | Path],
     output: Path,
     *,
-    x: str = "env_step",
     statistic: str = "mean",
     title: str | None = None,
     panels: Sequence[str] = (),
@@ -203,7 +212,6 @@ def plot_runs(
         folders: of runs, or with runs in them, or patterns of such. Runs whose configs differ only in the
             seed or the limits become one curve with its interval.
         output: file to write; the suffix .png, .pdf or .svg chooses its format.
-        x: column of metrics.csv for the horizontal axis.
         statistic: of the seeds: "mean" or "iqm", the interquartile mean.
         title: of the figure; None: the policy and environment that all runs have in common.
         panels: names of the panels of ``PANELS`` to draw; empty: all that have data.
@@ -223,12 +231,14 @@ def plot_runs(
     unique = {run.resolve(): run for folder in folders for run in runs_of(folder)}
     if not unique:
         raise ConfigError("plotting needs at least one run folder")
-    runs = [read_run(folder, x, COLUMNS) for folder in unique.values()]
+    runs = [read_run(folder, COLUMNS) for folder in unique.values()]
     for run in runs:
         if all(curve([run], panel) is None for panel in PANELS):
             metrics = run.folder / "metrics.csv"
-            raise ConfigError(f"{metrics} has nothing to draw: no row has {x} and a return or episode length")
-    figure = draw(group_runs(runs), x=x, statistic=statistic, title=title, panels=panels, width=width)
+            raise ConfigError(
+                f"{metrics} has nothing to draw: no row has {ENV_STEP} and a return or episode length"
+            )
+    figure = draw(group_runs(runs), statistic=statistic, title=title, panels=panels, width=width)
     save(figure, output, tight=width is None)
     return output
 
@@ -305,7 +315,6 @@ def grid_of(count: int, most: int, width: float | None = None) -> tuple[Figure, 
 def draw(
     groups: Sequence[Group],
     *,
-    x: str = "env_step",
     statistic: str = "mean",
     title: str | None = None,
     panels: Sequence[str] = (),
@@ -329,7 +338,7 @@ def draw(
             if data is not None:
                 draw_curve(axes, data, STYLES[index % len(STYLES)])
         # The plots share the horizontal axis; the lowest one of each column has its label.
-        x_label = X_LABELS.get(x, x) if place + cols >= len(drawn) else ""
+        x_label = X_LABELS[ENV_STEP] if place + cols >= len(drawn) else ""
         format_axes(axes, panel.title, x_label, panel.y_label)
         if "length" in panel.column:
             axes.set_ylim(bottom=0)

@@ -12,14 +12,14 @@ import io
 import logging
 import os
 import shutil
-import signal
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ding_lite.envs.workers.ray_actors import knock, signals_kept
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import replacing
 from ding_lite.tools.jobs import LocalTraining, Needs, Running
@@ -159,8 +159,10 @@ class RayCluster:
     """
 
     def __init__(self, address: str, needs: Needs) -> None:
-        with _signals_kept():
+        address = address or os.environ.get("RAY_ADDRESS", "")
+        with signals_kept():
             try:
+                knock(address)
                 ray.init(
                     address=address or None,
                     logging_level=logging.ERROR,
@@ -192,19 +194,8 @@ class RayCluster:
     def close(self) -> None:
         """Leaves the cluster; ends it if it was started here."""
         self._mark.close()
-        with _signals_kept():
+        with signals_kept():
             ray.shutdown()
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restores the handlers of signals that Ray replaces."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def pack(folder: Path) -> bytes:

@@ -25,7 +25,9 @@ from ding_lite.run.atomic_files import is_locked
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
 SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it, beside a log.txt of its own
+ENV_STEP = "env_step"  # the column of the horizontal axis
 SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
+ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
 # They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
@@ -41,7 +43,7 @@ class Run(NamedTuple):
     Attributes:
         folder: of the run.
         config: its complete config.
-        x: (N,) values of the horizontal axis, one for each row of metrics.csv; NaN if missing.
+        x: (N,) env steps, one for each row of metrics.csv; NaN if missing.
         columns: the columns that were asked for, by name; each (N,), NaN where a cell is missing.
     """
 
@@ -138,12 +140,11 @@ def runs_of(argument: str | Path) -> list[Path]:
 # ------------------------------------------------------------------ reading
 
 
-def read_run(folder: Path, x: str = "env_step", wanted: Collection[str] = SCORE_COLUMNS) -> Run:
+def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
     """Reads a run folder.
 
     Args:
         folder: of the run.
-        x: column of metrics.csv for the horizontal axis.
         wanted: names of other columns to read, as far as the file has them.
 
     Raises:
@@ -154,8 +155,8 @@ def read_run(folder: Path, x: str = "env_step", wanted: Collection[str] = SCORE_
     metrics = folder / "metrics.csv"
     if not metrics.is_file():
         raise ConfigError(f"{folder} is not the folder of a whole run: it has no metrics.csv")
-    columns = _read_columns(metrics, x, {*wanted, x})
-    return Run(folder, read_config_of(folder), columns[x], columns)
+    columns = _read_columns(metrics, {*wanted, ENV_STEP})
+    return Run(folder, read_config_of(folder), columns[ENV_STEP], columns)
 
 
 def read_config_of(folder: Path) -> dict[str, Any]:
@@ -171,7 +172,7 @@ def read_config_of(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
 
 
-def _read_columns(path: Path, x: str, wanted: set[str]) -> dict[str, np.ndarray]:
+def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     """Returns the ``wanted`` columns of a CSV file, as far as it has them; other columns may be text.
 
     A last line without its end is left out: a crash has torn it, or it is being written.
@@ -180,8 +181,8 @@ def _read_columns(path: Path, x: str, wanted: set[str]) -> dict[str, np.ndarray]
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
     header = next(reader, [])
-    if x not in header:
-        raise ConfigError(f"{path} has no column {x!r}; it has: {', '.join(header) or 'none'}")
+    if ENV_STEP not in header:
+        raise ConfigError(f"{path} has no column {ENV_STEP!r}; it has: {', '.join(header) or 'none'}")
     places = {name: place for place, name in enumerate(header) if name in wanted}
     values: dict[str, list[float]] = {name: [] for name in places}
     last = -np.inf
@@ -192,9 +193,9 @@ def _read_columns(path: Path, x: str, wanted: set[str]) -> dict[str, np.ndarray]
             for name, place in places.items():
                 values[name].append(float(row[place]) if row[place].strip() else np.nan)
             # Two runs in one file; their curve could not be interpolated.
-            if values[x][-1] < last:
-                raise ValueError(f"{x} goes back from {last:g} to {values[x][-1]:g}")
-            last = max(last, values[x][-1])  # unchanged if the cell is missing (NaN)
+            if values[ENV_STEP][-1] < last:
+                raise ValueError(f"{ENV_STEP} goes back from {last:g} to {values[ENV_STEP][-1]:g}")
+            last = max(last, values[ENV_STEP][-1])  # unchanged if the cell is missing (NaN)
     except (ValueError, csv.Error) as error:
         raise ConfigError(f"{path}, line {reader.line_num}: {error}") from error
     return {name: np.asarray(column, dtype=np.float64) for name, column in values.items()}

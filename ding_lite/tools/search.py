@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,9 +41,12 @@ class Values:
     high: float = 0.0
     choices: tuple[Any, ...] = ()
 
-    def ends(self) -> tuple[Any, ...]:
-        """Returns the values that decide whether the key accepts all of them."""
-        return self.choices or (self.low, self.high)
+    def probes(self) -> tuple[Any, ...]:
+        """Returns the values that decide whether the key accepts all of them; the lowest first."""
+        if self.choices:
+            return self.choices
+        inside = () if self.kind == "int" else (math.nextafter(self.low, self.high),)  # not a whole number
+        return (self.low, *inside, self.high)
 
     def labels(self) -> dict[Any, Any]:
         """Returns the choices by their names in the storage, which takes neither lists nor dicts."""
@@ -52,7 +56,7 @@ class Values:
         }
 
     def __str__(self) -> str:
-        arguments = self.ends()
+        arguments = self.choices or (self.low, self.high)
         return f"{self.kind}({', '.join(map(repr, arguments))})"
 
 
@@ -173,10 +177,10 @@ def check_space(space: SearchSpace, compiled: Callable[[Mapping[str, Any]], Conf
     Raises:
         ConfigError: for the first key with a value that no config accepts.
     """
-    first = {key: values.ends()[0] for key, values in space.items()}
-    last = {key: values.ends()[-1] for key, values in space.items()}
+    first = {key: values.probes()[0] for key, values in space.items()}
+    last = {key: values.probes()[-1] for key, values in space.items()}
     for key, values in space.items():
-        for value in values.ends():
+        for value in values.probes():
             _check_value({key: value}, (first, last), compiled)
 
 

@@ -52,7 +52,7 @@ def seed_trainings(
     return trainings
 
 
-class Summary(NamedTuple):
+class SeedsSummary(NamedTuple):
     """The scores of several seeds.
 
     Attributes:
@@ -66,14 +66,14 @@ class Summary(NamedTuple):
     interval: tuple[float, float] | None
 
 
-def summary_of(scores: Iterable[float | None]) -> Summary:
+def summary_of(scores: Iterable[float | None]) -> SeedsSummary:
     """Returns mean and interval of the scores that are not None."""
     known = [score for score in scores if score is not None]
     if not known:
-        return Summary(0, None, None)
+        return SeedsSummary(0, None, None)
     edges = statistics.interval(statistics.mean, [np.array(known)])
     interval = None if edges is None else (float(edges[0]), float(edges[1]))
-    return Summary(len(known), sum(known) / len(known), interval)
+    return SeedsSummary(len(known), sum(known) / len(known), interval)
 
 
 def seeds_report(trainings: Sequence[Training]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def seeds_table(trainings: Sequence[Training]) -> str:
                 training.status,
                 _score(training),
                 f"{training.env_step:,}",
-                number(seconds),
+                one_digit(seconds),
                 str(training.folder),
             ]
         )
@@ -157,10 +157,10 @@ def _command(trainings: Sequence[Training], option: str) -> str:
 
 def _score(training: Training) -> str:
     last = training.last_evaluation
-    return number(training.score) if training.score is not None or last is None else f"({number(last)})"
+    return one_digit(training.score) if training.score is not None or last is None else f"({one_digit(last)})"
 
 
-def summary_lines(summary: Summary, of: int) -> list[str]:
+def summary_lines(summary: SeedsSummary, of: int) -> list[str]:
     """Returns a line with the mean and the interval over seeds; none if there is no score."""
     if summary.mean is None:
         return []
@@ -170,7 +170,7 @@ def summary_lines(summary: Summary, of: int) -> list[str]:
     return [line]
 
 
-def number(value: float | None) -> str:
+def one_digit(value: float | None) -> str:
     """Returns a number with one digit for a table, or "-" for None."""
     return "-" if value is None else f"{value:,.1f}"
 

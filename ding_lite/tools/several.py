@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from ding_lite.tools.jobs import Place, Running
+from ding_lite.tools.jobs import INTERRUPTED, Place, Running
+from ding_lite.tools.runs import ENDED, SCORE
 
 POLL_SECONDS = 0.1
 SECONDS_TO_END = 5.0  # for a training after the second Ctrl-C, before it is killed
-INTERRUPTED = (130, 143)  # exit codes of a training that a signal ended, after it was saved
-EVALUATION = "eval/episode_return_mean"
 
 
 @dataclass
@@ -70,7 +69,7 @@ class Training:
     @property
     def is_complete(self) -> bool:
         """Returns whether it has reached its limit or solved the task."""
-        return self.status in ("solved", "finished")
+        return self.status in ENDED
 
     @property
     def is_running(self) -> bool:
@@ -113,8 +112,8 @@ class Training:
             self.env_step = int(row["env_step"])
             if row.get("collect/episode_return"):
                 self.episode_return = float(row["collect/episode_return"])
-            if row.get(EVALUATION):
-                self.evaluations.append((self.env_step, float(row[EVALUATION])))
+            if row.get(SCORE):
+                self.evaluations.append((self.env_step, float(row[SCORE])))
         return self.evaluations[known:]
 
     def _conclude(self, code: int, error: str) -> None:

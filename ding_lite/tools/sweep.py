@@ -26,7 +26,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import open_locked, replacing
 from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.tools.runs import SWEEP_FILE
+from ding_lite.tools.runs import ENDED, SWEEP_FILE
 from ding_lite.tools.search import SearchSpace, Values
 from ding_lite.tools.several import Crew, Training
 
@@ -255,7 +255,7 @@ class Sweep:
 
     def _on_end(self, run: Training) -> None:
         trial = self._open[run.name]
-        if run.status not in ("solved", "finished", "pruned") and not self._crew.stopped_by:
+        if run.status not in (*ENDED, "pruned") and not self._crew.stopped_by:
             self._end(trial, "failed")
         if any(other.is_running for other in trial.runs) or self._crew.stopped_by:
             return  # a stopped trial stays open, so that it is continued

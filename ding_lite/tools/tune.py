@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from ding_lite.config.compile import Config
 from ding_lite.envs.make import auto_is_native, backend_of
 from ding_lite.envs.workers.cores import cores, default_workers
-from ding_lite.tools.jobs import environment
+from ding_lite.tools.jobs import environment, error_message
 from ding_lite.tools.profile import Phase, Profile, whole_cycles
 
 SLICE_SECONDS = 0.5  # each training runs at least this long before it is the other one's turn
@@ -72,7 +72,7 @@ class Compilation(NamedTuple):
     planned: float
 
 
-class Trial(NamedTuple):
+class SettingTrial(NamedTuple):
     """The comparison of one setting with the best one so far.
 
     Attributes:
@@ -212,27 +212,27 @@ class Tuner:
         planned = values.max_env_step * present.updates / present.env_steps
         self._planned = min(planned, values.max_train_iter or math.inf)
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self) -> Iterator[SettingTrial]:
         """Tries one setting after the other, and yields each result as soon as it is known."""
         untried = deque(settings(self.config, self.present))
         while untried:
             setting = untried.popleft()
             if self._now() >= self._deadline:
-                yield Trial(setting, "not tried")
+                yield SettingTrial(setting, "not tried")
                 continue
             try:
                 trial = self._compare(setting)
             except TrialError as error:
-                trial = Trial(setting, "failed", reason=str(error))
+                trial = SettingTrial(setting, "failed", reason=str(error))
             except OutOfTimeError:
-                trial = Trial(setting, "not tried")
+                trial = SettingTrial(setting, "not tried")
             if trial.taken:
                 self.best |= setting
                 self.gain *= 1 + (trial.gain or 0)
                 untried.extendleft(_twice_the_workers(setting, self.config.values.env.collector_env_num))
             yield trial
 
-    def _compare(self, setting: Setting) -> Trial:
+    def _compare(self, setting: Setting) -> SettingTrial:
         with contextlib.ExitStack() as stack:
             present = stack.enter_context(contextlib.closing(self._start(self.best)))
             other = stack.enter_context(contextlib.closing(self._start({**self.best, **setting})))
@@ -253,7 +253,7 @@ class Tuner:
                 raise
         return pairs
 
-    def _trial(self, setting: Setting, first: Pair, pairs: Sequence[Pair]) -> Trial:
+    def _trial(self, setting: Setting, first: Pair, pairs: Sequence[Pair]) -> SettingTrial:
         """Returns the verdict on a setting.
 
         Args:
@@ -280,7 +280,7 @@ class Tuner:
             verdict = "slower"
         else:
             verdict = "no difference" if spread <= UNCLEAR else "not clear"
-        return Trial(
+        return SettingTrial(
             setting,
             verdict,
             taken=taken,
@@ -396,12 +396,10 @@ class TrainingProcess:
         return Profile(**fields)
 
     def _error_message(self) -> str:
-        """Waits for the end of the process, and returns the last line of its standard error."""
+        """Waits for the end of the process, and returns its error."""
         code = self._process.wait()
         self._errors.seek(0)
-        lines = [line for line in self._errors.read().splitlines() if line.strip()]
-        message = lines[-1].partition(": error: ")[2] or lines[-1] if lines else ""
-        return message or f"the process ended with code {code}"
+        return error_message(self._errors.read(), code, "profile") or f"ended with exit code {code}"
 
     def close(self) -> None:
         """Ends the process; it is terminated if it is training, and killed after ``GRACE_SECONDS``."""

@@ -583,6 +583,20 @@ def test_list_names_what_an_imported_file_registers(tmp_path):
     assert "mine PPO of my own." in [" ".join(line.split()) for line in lines]
 
 
+def test_second_imported_file_of_one_name_is_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "of_one_name.py").touch()
+    (tmp_path / "link").symlink_to("a")
+    files = ["a/of_one_name.py", "link/of_one_name.py", "b/of_one_name.py"]
+    options = [word for file in files for word in ("--import", file)]
+    done_well("list", "policies", *options[:4], cwd=tmp_path)
+    done = run("list", "policies", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    loaded = f"another module 'of_one_name' is loaded already ({tmp_path / files[0]})"
+    assert f"--import {files[2]}: {loaded}: rename the file" in done.stderr
+
+
 def test_list_of_one_kind_names_only_that_and_says_what_each_is(home, everything):
     lines = done_well("list", "configs", cwd=home).stdout.splitlines()
     assert [line.split()[0] for line in lines] == everything["configs"]

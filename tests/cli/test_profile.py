@@ -221,7 +221,7 @@ def test_table_and_verdict(tmp_path, monkeypatch, capsys):
     assert re.fullmatch(r"CartPole-v1_ppo on cpu: 2 iterations, 2\d\d env steps", lines[0])
     assert [line.split()[0] for line in lines[3:15]] == list(PHASES)
     assert any(line.endswith("env steps/s") for line in lines)
-    assert any(line.startswith("Most of the time, ") for line in lines)
+    assert any(line.startswith("The largest share of the time, ") for line in lines)
     assert lines[-1].startswith("  ")
     assert "; " in lines[-1]
     assert list(tmp_path.iterdir()) == []

@@ -98,6 +98,11 @@ def test_seeds_do_not_take_the_overrides_behind_them(words, seeds, overrides):
     assert (args.seeds, args.overrides) == (seeds, overrides)
 
 
+@pytest.mark.parametrize("option", ["--resume", "--ray"])
+def test_options_of_a_sweep_do_not_take_the_override_behind_them(option):
+    assert parse(["sweep", "-c", "x", option, "a.b=1"]).overrides == ["a.b=1"]
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -127,6 +132,19 @@ def test_missing_ray_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "ding_lite.tools.ray_jobs", raising=False)
     assert main(["train", "-c", "c.json", "-s", "0", "1", "--ray"]) == 2
     assert 'pip install "ding_lite[ray]"' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named_by", ["option", "variable"])
+def test_ray_cluster_that_cannot_be_reached_is_named_at_once(named_by, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    write(tmp_path)
+    if named_by == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    address = ["127.0.0.1:1"] if named_by == "option" else []
+    code, _, errors = run("train", "-c", "c.json", "-s", 0, 1, "--ray", *address, cwd=tmp_path)
+    assert code == 2
+    assert "--ray: the Ray cluster '127.0.0.1:1' cannot be reached: [Errno 111]" in errors
 
 
 # ------------------------------------------------------------------ runs

@@ -775,6 +775,15 @@ def test_override_of_a_saved_config_changes_its_value_and_its_source_only(tmp_pa
     assert again.source["seed"] == "my.py"
 
 
+@pytest.mark.parametrize(
+    ("path", "value"), [("env.kwargs.sutton_barto_reward", True), ("policy.model.encoder.type", "impala_cnn")]
+)
+def test_override_below_an_empty_value_of_a_saved_config_comes_from_the_command_line(path, value):
+    config = compile_config(compile_config(CARTPOLE).as_json(), {path: value})
+    assert config.source[path] == "command line"
+    assert dict(leaves(config.written()))[path] == value
+
+
 @pytest.mark.parametrize("config", [CARTPOLE, RICH], ids=["short", "rich"])
 def test_input_is_never_changed(config):
     before = copy.deepcopy(config)
@@ -860,6 +869,13 @@ def test_python_file_without_a_dict_named_config_is_refused(tmp_path, text, expe
 def test_syntax_error_is_reported_with_its_file_and_line(tmp_path):
     file = write(tmp_path, "mine.py", "seed = 3\nconfig = dict(seed=seed\nx = 1\n")
     with pytest.raises(ConfigError, match=r"mine\.py, line 2: '\(' was never closed"):
+        load_config(file)
+
+
+def test_syntax_error_of_a_module_that_a_config_imports_is_reported_with_its_own_file(tmp_path):
+    helper = write(tmp_path, "helper_with_a_fault.py", "x = 1\nfor\n")
+    file = write(tmp_path, "mine.py", "import helper_with_a_fault\nconfig = {}\n")
+    with pytest.raises(ConfigError, match=re.escape(f"config file {file}: {helper}, line 2: invalid syntax")):
         load_config(file)
 
 

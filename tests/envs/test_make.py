@@ -11,7 +11,7 @@ from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.errors import ConfigError, DingLiteError, EnvError, RegistryError
+from ding_lite.errors import ConfigError, DingLiteError, EnvContractError, EnvError, RegistryError
 
 
 def section(**env):
@@ -190,6 +190,28 @@ def test_evaluation_environments_are_bounded_and_training_ones_are_not():
 def test_env_setting_makes_one_environment_for_each_cfg():
     envs = vector_env_of(LengthEnv, [3, 4, 5], seed=0)
     assert [env.unwrapped.length for env in envs.envs] == [3, 4, 5]
+
+
+class Telling(LengthEnv):
+    """Puts a number and a word into its info."""
+
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, {**info, "is_success": True, "colour": "red"}
+
+
+def test_env_setting_records_the_keys_of_info_that_are_asked_for():
+    envs = vector_env_of(Telling, [1], seed=0, info_keys=("is_success", "missing"))
+    envs.reset("collect")
+    (episode,) = envs.step(np.zeros(1, int)).episodes
+    assert episode.info == {"is_success": 1.0}
+
+
+def test_value_of_info_that_is_no_number_is_named_by_its_key():
+    env = make_env(section(type=Telling, kwargs={"length": 1}, info_keys=["colour"]))
+    env.reset()
+    with pytest.raises(EnvContractError, match=r"info\['colour'\] is 'red', and env.info_keys takes numbers"):
+        env.step(0)
 
 
 def test_every_error_of_making_is_one_of_ours():

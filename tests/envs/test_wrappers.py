@@ -600,6 +600,11 @@ def test_arguments_that_are_missing_and_unknown_are_both_named(arguments, fault)
         made({"type": "test_wrappers:scaled", **arguments})
 
 
+def test_parameters_that_the_library_sets_are_not_offered():
+    with pytest.raises(ConfigError, match="missing a required argument: 'folder'; it takes folder, every$"):
+        made("record")
+
+
 @pytest.mark.parametrize(
     ("wrapper", "fault"),
     [

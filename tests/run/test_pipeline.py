@@ -388,6 +388,20 @@ def test_env_setting_brings_environments_for_both_sides(make):
     assert pipeline.scores.last.lengths == (9, 9)
 
 
+class Succeeding(LengthEnv):
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, {**info, "is_success": 1}
+
+
+def test_env_setting_brings_the_keys_of_info_for_both_sides(make):
+    pipeline = make(small_config(LengthEnv), env_setting=(Succeeding, [3], [3]))
+    for envs in (pipeline.collector.envs, pipeline.evaluator.envs):
+        envs.reset("collect")
+        (*_, transition) = [envs.step(np.zeros(1, int)) for _ in range(3)]
+        assert transition.episodes[0].info == {"is_success": 1.0}
+
+
 def test_env_setting_is_bounded_in_evaluation(make):
     setting = (LengthEnv, [3], [10**9])
     config = small_config(LengthEnv, env={"max_eval_steps": 4}, max_env_step=256)

@@ -15,7 +15,7 @@ from written_runs import write_run
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.compare import compare, draw_comparison, number, page_of
-from ding_lite.tools.compare.figure import MARKERS, learning_curves, profile, row_label
+from ding_lite.tools.compare.figure import MARKERS, learning_curves, row_label, score_profile
 
 A, B = "a" * 40, "b" * 40
 
@@ -268,7 +268,7 @@ def test_curves_are_interquartile_means_with_intervals(two):
 
 
 def test_the_profile_spans_the_scores(two):
-    found = profile(compare([two / "ppo", two / "ppg"]))
+    found = score_profile(compare([two / "ppo", two / "ppg"]))
     assert found.levels[0] < 10
     assert found.levels[-1] > 50
     assert (found.shares[0][0], found.shares[1][-1]) == (1.0, 0.0)

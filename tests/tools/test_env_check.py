@@ -26,7 +26,7 @@ from ding_lite.tools.env_check import (
     section_of,
     tree_lines,
 )
-from ding_lite.tools.env_check.backends import Comparison, reference
+from ding_lite.tools.env_check.backends import BackendPlay, reference
 
 TIME_LIMIT = "gymnasium.wrappers:TimeLimit"
 
@@ -282,7 +282,7 @@ def spoiled(change):
     at = next(k for k, row in enumerate(rows[1]) if row.truncated)
     rows[1][at] = rows[1][at]._replace(**change(rows[1][at]))
     envs = make_vector_env({**env_cfg, "manager": {**env_cfg["manager"], "type": "base"}}, 4, 0)
-    found = Comparison(envs, rows, False, True).first_difference()
+    found = BackendPlay(envs, rows, False, True).first_difference()
     assert found.startswith(f"env 1, episode {rows[1][at].episode}, step {rows[1][at].step}, ")
     return found.split(", ", 3)[3]
 
@@ -309,7 +309,7 @@ def test_first_difference_names_the_field_and_both_values(change, expected):
 def test_filler_rows_that_are_missing_are_found():
     env_cfg = section_of(broken.Sound)
     envs = make_vector_env(env_cfg, 4, 0)  # same_step, and the comparison expects next_step
-    found = Comparison(envs, reference(env_cfg, 0, 40), True, True).first_difference()
+    found = BackendPlay(envs, reference(env_cfg, 0, 40), True, True).first_difference()
     assert re.search(r"env \d, episode \d, step \d, last observation", found)
 
 

@@ -13,6 +13,7 @@ import pytest
 from worlds import small_config
 
 from ding_lite import SerialPipeline
+from ding_lite.cli import main
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.tools.evaluate import evaluate_checkpoint, play_checkpoint
 
@@ -93,6 +94,12 @@ def test_changes_that_a_policy_cannot_play_with_are_refused(run):
     ):
         with pytest.raises(kind, match=text):
             evaluate_checkpoint(run, episodes=1, changes=changes)
+
+
+@pytest.mark.parametrize("command", ["eval", "play"])
+def test_key_outside_env_is_refused_as_such_even_if_an_option_has_its_name(command, run, capsys):
+    assert main([command, str(run), "seed=3"]) == 2
+    assert "error: seed: only keys of env can be changed here" in capsys.readouterr().err
 
 
 def test_without_a_display_the_error_says_how_to_get_a_video(run, monkeypatch):

@@ -86,6 +86,11 @@ def test_error_of_a_training(text, code, message):
     assert error_message(text, code) == message
 
 
+def test_error_of_another_command_is_read_as_that_of_a_training():
+    text = "a warning\nding-lite profile: error: c.py has 1 fault:\n  lr: unknown\n"
+    assert error_message(text, 2, "profile") == "c.py has 1 fault:\n  lr: unknown"
+
+
 def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
     assert exit_code_of([]) == 0
     assert exit_code_of([training(code=5), training(code=3)]) == 5

@@ -1,1 +1,1 @@
-"""Vector environments that are stepped in worker processes."""
+"""Vector environments that are stepped in worker processes or Ray actors."""

@@ -1,4 +1,4 @@
-"""What a pool of workers needs to know of one, wherever it runs: how it is started, spoken to and ended.
+"""The interfaces of a worker and of what starts it: start, messages, end.
 
 Worker processes of this machine are in ``process``, Ray actors in ``ray_actors``.
 """
@@ -83,7 +83,7 @@ class Worker(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> None:
-        """Waits so long at most for a worker that was hung up on to end."""
+        """Waits at most ``seconds`` for a worker to end after :meth:`hang_up`."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -74,8 +74,8 @@ class Cluster:
                 options["_system_config"] = {"worker_niceness": 0}
             try:
                 if address:
-                    _knock(address)
-                with _signals_kept():
+                    knock(address)
+                with signals_kept():
                     ray.init(**options, log_to_driver=False, logging_level="ERROR")
             except Exception as error:
                 problem = f"no cluster at {address} can be reached" if address else "Ray cannot be started"
@@ -100,7 +100,7 @@ class Cluster:
 CLUSTER = Cluster()
 
 
-def _knock(address: str) -> None:
+def knock(address: str) -> None:
     """Raises an OSError if no process listens at an address; Ray itself tries for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if port.isdigit():
@@ -108,15 +108,16 @@ def _knock(address: str) -> None:
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keeps the handler of SIGTERM, with which a run saves its state; Ray sets one of its own."""
-    handler = signal.getsignal(signal.SIGTERM)
+def signals_kept() -> Iterator[None]:
+    """Keeps the handlers of SIGINT and SIGTERM, with which a run saves its state; Ray sets its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        # In a thread other than the main one neither Ray nor this line may set one.
-        with contextlib.suppress(ValueError, TypeError):
-            signal.signal(signal.SIGTERM, handler)
+        for number, handler in before.items():
+            # In a thread other than the main one neither Ray nor this line may set one.
+            with contextlib.suppress(ValueError, TypeError):
+                signal.signal(number, handler)
 
 
 class RayChannel:

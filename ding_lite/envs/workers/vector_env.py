@@ -379,7 +379,7 @@ class SubprocessVectorEnv(VectorEnv):
         payloads = {}
         for number in numbers:
             episodes = self._open().episode[self._pool.workers[number].slice]
-            episodes += 1  # also here, because a worker that fails at once may not have told of them
+            episodes += 1  # also here, because a worker that fails at once has not written the new numbers
             payloads[number] = pickle.dumps((self._stream, episodes.tolist()))
         replies = self._pool.request(messages.RESET, payloads, self.reset_timeout, "reset_timeout")
         self._count_bad_resets(replies)

@@ -18,6 +18,7 @@ import numpy as np
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.runs import (
+    ENDED,
     HEADLINE_KEYS,
     SCORE,
     Run,
@@ -38,7 +39,6 @@ from ding_lite.tools.runs import (
 )
 
 NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)
-ENDED = ("solved", "finished")
 FAR_FROM_END = 0.05  # share of the steps by which an evaluation may miss the end without a note
 NOT_SET = "-"
 FEW_KEYS = 3  # more keys that the same groups lack are a line in place of rows
@@ -83,6 +83,12 @@ class Summary(NamedTuple):
     iqm_interval: Range | None
     improvement: float | None
     improvement_interval: Range | None
+
+    @property
+    def seed_count(self) -> str:
+        """Returns the number of runs in a task as text: "3", or "1 to 3" if it differs between tasks."""
+        least, most = min(self.seeds), max(self.seeds)
+        return str(least) if least == most else f"{least} to {most}"
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,24 @@ def _range(edges: np.ndarray | None) -> Range | None:
 def number(value: float) -> str:
     """Returns a score as text, with as many digits as are of use: 1,234.5 and 0.93."""
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def table_of(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
+    """Returns the header of the table, and a row of texts for each group; "-" where there is no number."""
+    header = ["group", "seeds", "mean", "IQM", "95 % interval"]
+    rows = [
+        [s.label, s.seed_count, number(s.mean), number(s.iqm), _interval(s.iqm_interval)] for s in summaries
+    ]
+    if len(summaries) > 1:
+        header += [f"P(higher than {summaries[0].label})", "95 % interval"]
+        for row, s in zip(rows, summaries, strict=True):
+            better = "-" if s.improvement is None else number(s.improvement)
+            row += [better, _interval(s.improvement_interval)]
+    return header, rows
+
+
+def _interval(edges: Range | None) -> str:
+    return "-" if edges is None else f"{number(edges[0])} to {number(edges[1])}"
 
 
 # ------------------------------------------------------------------ from folders

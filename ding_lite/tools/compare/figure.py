@@ -41,7 +41,7 @@ PANELS = ("evaluation", "scores", "profile", "improvement")
 SCORES_TITLE = "Final score: interquartile mean, 95 % interval"
 
 
-class Profile(NamedTuple):
+class ScoreProfile(NamedTuple):
     """The share of runs that score above each level, for each group.
 
     Attributes:
@@ -64,7 +64,7 @@ def learning_curves(comparison: Comparison, task: str) -> list[Curve]:
     return curves
 
 
-def profile(comparison: Comparison) -> Profile:
+def score_profile(comparison: Comparison) -> ScoreProfile:
     """Returns the performance profile of each group over all tasks."""
     scores = [comparison.values(place) for place in range(len(comparison.labels))]
     every = np.concatenate([task for group in scores for task in group])
@@ -74,7 +74,7 @@ def profile(comparison: Comparison) -> Profile:
     def shares(group: statistics.Scores) -> np.ndarray:
         return statistics.performance_profile(group, levels)
 
-    return Profile(
+    return ScoreProfile(
         levels,
         [shares(group) for group in scores],
         [statistics.interval(shares, group, resamples=PROFILE_RESAMPLES) for group in scores],
@@ -121,7 +121,7 @@ def draw_comparison(
     notes = curve_notes(curves, "iqm")
     if any(summary.iqm_interval for summary in summaries) and chosen != ["evaluation"]:
         notes.append("Bars and other bands: 95 % stratified bootstrap intervals. Small marks: single runs.")
-    labels = [_legend(summary) for summary in summaries]
+    labels = [f"{summary.label} (n={summary.seed_count})" for summary in summaries]
     has_rows = bool({"scores", "improvement"}.intersection(chosen))
     add_texts(figure, labels, notes, title or comparison.title, MARKERS if has_rows else ())
     return figure
@@ -136,12 +136,6 @@ def _draw_learning(axes: Axes, comparison: Comparison, task: str) -> list[Curve]
     format_axes(axes, heading, X_LABELS["env_step"], "Return")
     axes.set_xlim(left=0)
     return curves
-
-
-def _legend(summary: Summary) -> str:
-    counts = sorted(set(summary.seeds))
-    text = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{summary.label} (n={text})"
 
 
 def _styles(comparison: Comparison) -> list[dict[str, Any]]:
@@ -165,7 +159,7 @@ def _draw_scores(axes: Axes, comparison: Comparison, summaries: Sequence[Summary
 
 
 def _draw_profile(axes: Axes, comparison: Comparison) -> None:
-    found = profile(comparison)
+    found = score_profile(comparison)
     for style, shares, band in zip(_styles(comparison), found.shares, found.bands, strict=True):
         axes.step(found.levels, shares, where="post", **style, linewidth=1.5)
         if band is not None:

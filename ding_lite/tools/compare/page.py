@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.tools.compare.comparison import Comparison, Range, Summary, number
-from ding_lite.tools.compare.figure import SCORES_TITLE, learning_curves, profile
+from ding_lite.tools.compare.comparison import Comparison, Range, Summary, number, table_of
+from ding_lite.tools.compare.figure import SCORES_TITLE, learning_curves, score_profile
 from ding_lite.tools.plot import X_LABELS
 from ding_lite.tools.runs import SCORE, points_of
 
@@ -69,7 +69,7 @@ def _charts(comparison: Comparison) -> Iterable[dict[str, Any]]:
             for place, summary in enumerate(summaries)
         ],
     }
-    found = profile(comparison)
+    found = score_profile(comparison)
     yield {
         "kind": "lines",
         "title": "Performance profile: share of runs above a score",
@@ -136,26 +136,13 @@ def _tables(comparison: Comparison) -> Iterable[str]:
 
 
 def _table_of(summaries: Sequence[Summary], caption: str) -> str:
-    header = ["group", "seeds", "mean", "IQM", "95 % interval"]
-    if len(summaries) > 1:
-        header += [f"P(higher than {summaries[0].label})", "95 % interval"]
-    rows = []
-    for place, summary in enumerate(summaries):
-        cells = [
-            f'<th scope="row"><svg class="swatch" data-group="{place}"></svg> {escape(summary.label)}</th>',
-            _cell(" / ".join(map(str, summary.seeds))),
-            _cell(number(summary.mean)),
-            _cell(number(summary.iqm)),
-            _cell(_interval(summary.iqm_interval)),
-        ]
-        if len(summaries) > 1:
-            better = summary.improvement
-            cells += [
-                _cell("" if better is None else number(better)),
-                _cell(_interval(summary.improvement_interval)),
-            ]
-        rows.append("".join(cells))
-    return _table(caption, header, rows)
+    header, rows = table_of(summaries)
+    swatch = '<svg class="swatch" data-group="{}"></svg>'
+    cells = [
+        f'<th scope="row">{swatch.format(place)} {escape(label)}</th>' + "".join(map(_cell, numbers))
+        for place, (label, *numbers) in enumerate(rows)
+    ]
+    return _table(caption, header, cells)
 
 
 def _differences(comparison: Comparison) -> str:
@@ -200,7 +187,3 @@ def _table(caption: str, header: Sequence[str], rows: Sequence[str]) -> str:
 
 def _cell(text: str) -> str:
     return f"<td>{escape(text)}</td>"
-
-
-def _interval(edges: Range | None) -> str:
-    return "" if edges is None else f"{number(edges[0])} to {number(edges[1])}"

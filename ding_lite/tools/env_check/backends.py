@@ -1,4 +1,4 @@
-"""Compares every backend and autoreset mode with a rollout by gymnasium's API, bit for bit.
+"""Compares backends, in each autoreset mode, with a rollout by gymnasium's API, bit for bit.
 
 The reference rollout calls ``reset`` and ``step`` of single environments. It uses nothing of the library
 except the rule of its seeds: game k of environment i begins with
@@ -110,7 +110,7 @@ def _play_one(env: Any, index: int, seed: int, steps: int) -> list[Row]:
     return rows
 
 
-class Comparison:
+class BackendPlay:
     """Steps a backend with the actions of the reference, and compares each row with it.
 
     Args:
@@ -241,15 +241,15 @@ def _one_backend(
             warnings.simplefilter("ignore")  # other checks report the same
             envs = make_vector_env({**env_cfg, "manager": manager}, NUM_ENVS, seed)
             with contextlib.closing(envs):
-                comparison = Comparison(envs, rows, mode == "next_step", not env_cfg["wrappers"])
-                difference = comparison.first_difference()
+                play = BackendPlay(envs, rows, mode == "next_step", not env_cfg["wrappers"])
+                difference = play.first_difference()
     except (DingLiteError, OSError) as error:
         return Finding(name, FAIL, str(error), _advice_for_an_error(kind))
     if not difference:
-        marks = f"{comparison.ends} terminated, {comparison.cuts} truncated"
-        if comparison.ends + comparison.cuts == 0:
+        marks = f"{play.ends} terminated, {play.cuts} truncated"
+        if play.ends + play.cuts == 0:
             marks = "no episode ended in them: --steps should be larger"
-        return Finding(name, OK, f"{comparison.compared:,} transitions equal the reference ({marks})")
+        return Finding(name, OK, f"{play.compared:,} transitions equal the reference ({marks})")
     if not deterministic:
         advice = "The environment is not reproducible, so this is expected: see 'same seed'."
         return Finding(name, WARN, f"cannot be compared: {difference}", advice)
