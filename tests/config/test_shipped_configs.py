@@ -18,7 +18,8 @@ import torch
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config, load_config
 from ding_lite.config.files import shipped_configs
-from ding_lite.data.minibatches import Batch, as_rollout
+from ding_lite.data.minibatches import Batch
+from ding_lite.data.rollout import as_rollout
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.errors import EnvError
 from ding_lite.policies import PPOPolicy
@@ -215,6 +216,7 @@ def test_frames_of_breakout_are_scaled_by_the_network_alone(policy):
 def test_advantages_of_breakout_have_mean_0_and_std_1_in_each_minibatch(policy):
     rollout = as_rollout(
         {
+            "obs": torch.zeros(128, 8, 1),
             "advantage": torch.randn(128, 8) * 5 + 3,
             "value": torch.zeros(128, 8),
             "value_target": torch.zeros(128, 8),
