@@ -259,7 +259,7 @@ SPEED_ROWS = {
         SpeedRow("collect_costs", _costs()),
         _everything(CARTPOLE, (20_480, 409_600), 10_000),
         _everything(HALFCHEETAH, (20_480, 61_440), 10_000),
-        _everything(BREAKOUT, (51_200, 153_600), 50_000),
+        _everything(BREAKOUT, (51_200, 102_400), 50_000),
     )
 }
 

@@ -125,7 +125,12 @@ class RolloutStorage:
                 self._arrays[name] = self._allocate(value)
             array = self._arrays[name]
             self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
-        return _write(self._rows[name][t], envs, value)
+        row = self._rows[name][t]
+        if type(row) is dict:
+            return _write(row, envs, value)
+        # The usual case, several times a step: without a call.
+        row[envs] = value if type(value) is np.ndarray else _as_array(value)
+        return row[envs]
 
     def _allocate(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -158,7 +163,7 @@ def _write(row: Any, envs: slice, value: Any) -> Any:
 
 
 def _as_array(value: Any) -> np.ndarray:
-    if type(value) is np.ndarray:  # the usual case; this is called several times a step
+    if type(value) is np.ndarray:
         return value
     if isinstance(value, Tensor):
         return value.numpy() if value.is_cpu else value.cpu().numpy()
