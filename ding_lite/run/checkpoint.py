@@ -79,7 +79,9 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
         for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # from a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         temporary.mkdir(parents=True)
-        _write_files(temporary, {**contents, MANIFEST: manifest}, _files_of_others(folder))
+        has_large = any(len(data) >= LINKED_FROM for data in contents.values())
+        others = _files_of_others(folder) if has_large else {}
+        _write_files(temporary, {**contents, MANIFEST: manifest}, others)
         replace_folder(temporary, folder)
         sync_folder(folder.parent)
     except OSError as error:
@@ -98,7 +100,7 @@ def _write_files(folder: Path, contents: Mapping[str, bytes], others: Mapping[st
     Args:
         folder: of the checkpoint.
         contents: of the files, by their names.
-        others: files of other checkpoints, by the SHA-256 in their manifests.
+        others: large files of other checkpoints, by the SHA-256 in their manifests.
     """
     for name, data in contents.items():
         twin = others.get(_sha256(data)) if len(data) >= LINKED_FROM else None
