@@ -519,3 +519,15 @@ def test_unknown_memory_is_none(tmp_path, monkeypatch):
 
 def test_memory_of_this_machine_is_known_or_none():
     assert host_memory() is None or host_memory() > 0
+
+
+def test_the_rows_of_the_longest_rollout_leave_with_it():
+    buffer = ReplayBuffer(Limits(1, 9, whole_episodes=True))
+    buffer.push(rollout(0, rows=9))
+    buffer.end_iteration()
+    buffer.push(rollout(1, rows=3))
+    old = (buffer.data.valid & (buffer.version == 0)).flatten()
+    buffer.use(all_of(buffer)[old])
+    buffer.end_iteration()
+    assert tags(buffer) == [1]
+    assert len(buffer.data.valid) == len(buffer.uses) == len(buffer.priority) == 3

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data.minibatches import TrainingSet, minibatch_sizes, permutation
+from ding_lite.data.minibatches import (
+    TrainingSet,
+    agreed_sizes,
+    even_sizes,
+    minibatch_sizes,
+    permutation,
+    scales_over_ranks,
+)
 from ding_lite.data.rollout import RolloutStorage, as_rollout, flatten_rows, time_major_fields, to_device
 from ding_lite.trees import map_tree, to_dict
 
@@ -266,3 +273,31 @@ def test_rollout_is_made_of_the_tensors_it_is_given(monkeypatch):
     assert rollout.obs.b.c is reward
     assert type(rollout.obs.b) is type(rollout.final) is type(rollout)
     assert rollout[:1].obs.b.c.shape == (1, 2)
+
+
+class TwoAlike:
+    """Two ranks with the same samples; the other has samples for ``count`` minibatches only."""
+
+    size = 2
+
+    def __init__(self, count=3):
+        self.count = count
+
+    def smallest(self, n):
+        return min(n, self.count)
+
+    def sum(self, x):
+        return 2 * x
+
+
+def test_fewer_minibatches_of_another_rank_have_all_samples():
+    assert agreed_sizes(50, 16, TwoAlike()) == [17, 17, 16]
+    assert agreed_sizes(48, 16, TwoAlike()) == [16, 16, 16]
+    assert all(sum(even_sizes(n, k)) == n for n in range(30) for k in range(1, 9))
+    assert all(max(s) - min(s) <= 1 for s in (even_sizes(n, k) for n in range(30) for k in range(1, 9)))
+
+
+def test_scale_over_ranks_is_that_of_the_population():
+    x = torch.tensor([1.0, 2.0, 6.0])
+    ((std, mean),) = scales_over_ranks([x], TwoAlike())
+    torch.testing.assert_close(torch.stack([std, mean]), torch.stack(torch.std_mean(x, correction=0)))

@@ -107,3 +107,7 @@ def test_padding_adds_rows_that_are_not_valid(collected):
     assert same_tree(to_dict(longer[:STEPS])["reward"], to_dict(rollout)["reward"])
     assert same_tree(longer.last_obs, rollout.last_obs)
     assert padded(rollout, STEPS) is rollout
+
+
+def test_a_multiple_of_the_length_is_not_padded(collected):
+    assert in_segments(collected[1], 4, whole_episodes=True).valid.shape == (4, STEPS // 4 * COLUMNS)

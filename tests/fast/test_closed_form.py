@@ -568,3 +568,35 @@ def test_a_model_on_other_memory_is_read_anew():
             p.data = 2 * p.data  # new memory behind the same parameter
     assert compared(policy.optimizer, policy.loss, batch) < 1e-5
     assert not torch.allclose(before, policy.optimizer.gradient(policy.loss, [batch]).values[0])
+
+
+@pytest.mark.parametrize("action_space", [DISCRETE, BOX])
+@pytest.mark.parametrize("clip", [1.0, 1.5])
+def test_a_clip_of_one_or_more_bounds_nothing_from_below(clip, action_space):
+    policy = policy_for(action_space=action_space, learn=dict(clip_ratio=clip, grad_clip_type=None))
+    batch = batch_for(policy)
+    batch.log_prob[:8] += 3.0  # ratios near 0.05
+    assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
+
+
+@pytest.mark.parametrize(("advantage", "log_prob"), [(0.0, -200.0), (0.0, 200.0)])
+def test_a_sample_without_an_advantage_moves_nothing_at_any_ratio(advantage, log_prob):
+    policy = policy_for()
+    batch = batch_for(policy)
+    batch.advantage[3], batch.log_prob[3] = advantage, log_prob
+    found = policy.optimizer.gradient(policy.loss, [batch])
+    batch.log_prob[3] = -2.0
+    expected = policy.optimizer.gradient(policy.loss, [batch]).norm
+    assert (found.bad, found.norm) == (0, pytest.approx(expected, rel=1e-6))
+
+
+def test_a_gradient_beyond_float32_of_a_finite_loss_is_told():
+
+    policy = policy_for()
+    batch = batch_for(policy)
+    batch.advantage[3], batch.log_prob[3] = 1e25, float(batch.log_prob[3])
+    with torch.no_grad():
+        dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
+        batch.log_prob = dist.log_prob(batch.action)
+    assert policy.optimizer.gradient(policy.loss, [batch]).bad == 1
+    assert by_torch(policy.optimizer, policy.loss, batch).bad == 1

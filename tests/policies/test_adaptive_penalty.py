@@ -94,3 +94,20 @@ def test_a_run_keeps_the_kl_near_its_target_and_resumes_bit_equal(tmp_path):
 def test_a_target_without_a_penalty_is_refused():
     with pytest.raises(ConfigError, match=r"kl_target.*kl_penalty.*target_kl"):
         compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"learn": {"kl_target": 0.01}}})
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy"])
+def test_rows_that_are_not_valid_are_not_in_the_kl_of_an_iteration(kind):
+    learn = {"kl_penalty": 0.25, "kl_target": 0.01, "learning_rate": 1e-2}
+    policy, collector = trainee(kind, autoreset="next_step", learn=learn)
+    sample = collector.collect()
+    valid = sample.valid.flatten()
+    assert not valid.all()
+    obs = sample.obs.flatten(0, 1).clone()
+    with torch.no_grad():
+        before = policy.distribution(obs, policy.model.compute_actor(obs))
+    metrics = policy.learn_mode.forward(sample)
+    with torch.no_grad():
+        kl = before.kl(policy.distribution(obs, policy.model.compute_actor(obs)))
+    assert metrics["kl_of_iteration"] == pytest.approx(float(kl[valid].mean()), rel=1e-4)
+    assert float(kl.mean()) != pytest.approx(float(kl[valid].mean()), rel=1e-3)

@@ -500,3 +500,34 @@ def test_a_target_that_is_not_finite_is_reported_and_moves_nothing(bad, parts):
     assert digest(policy.model.state_dict()) == before
     moments = policy.auxiliary.optimizer.state_dict()["moments"].values()
     assert all(torch.isfinite(leaf).all() for moment in moments for leaf in moment.values())
+
+
+def test_the_kl_that_is_told_is_that_of_old_to_new():
+    learn = dict(aux_freq=1, aux_train_epoch=2, aux_learning_rate=0.1, aux_bc_weight=0.0)
+    policy, collector = trainee("ppg", learn=learn, model=dict(init_gain=dict(policy=2.0)))
+    run, found = policy.auxiliary.run, {}
+
+    def recorded():
+        obs = policy.auxiliary.stored.all()["obs"].clone()
+        old = policy.distribution(policy.inputs(obs), policy.logits(obs, lead=1))
+        told = run()
+        new = policy.distribution(policy.inputs(obs), policy.logits(obs, lead=1))
+        found.update(
+            told=told["aux_kl_epoch_2"], right=float(old.kl(new).mean()), wrong=float(new.kl(old).mean())
+        )
+        return told
+
+    policy.auxiliary.run = recorded
+    policy.learn_mode.forward(collector.collect())
+    assert found["told"] == pytest.approx(found["right"], rel=1e-4)
+    assert found["told"] != pytest.approx(found["wrong"], rel=1e-2)
+
+
+def test_the_phase_is_measured_on_samples_from_all_of_the_memory(monkeypatch):
+    monkeypatch.setattr("ding_lite.policies.auxiliary.MEASURED", 10)
+    policy, collector = trainee("ppg")
+    policy.auxiliary.remember(collector.collect(), 0)
+    measured = policy.auxiliary._measured()
+    assert len(measured) <= 10
+    assert measured.diff().unique().tolist() == [7]
+    assert measured[-1] >= 64 - 7

@@ -24,7 +24,7 @@ from ding_lite.cli import main
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import RND, Steps
-from ding_lite.rl.returns import continuing_gae, following_rows, gae
+from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows, gae
 from ding_lite.rl.running_stats import RewardScale
 from ding_lite.trees import map_tree, to_dict
 
@@ -434,3 +434,110 @@ def test_a_checkpoint_does_not_import_a_reward_that_only_it_names(tmp_path):
     file.write_text(json.dumps(saved))
     with pytest.raises(CheckpointError):
         load_policy(file.parent)
+
+
+def values_of(policy, rollout):
+    """Returns the values (T + 1, B) of the intrinsic critic, in float64."""
+    critic, norm = policy.intrinsic.critic, policy.intrinsic.obs_norm
+    obs = torch.cat([rollout.obs, rollout.last_obs[None]])
+    with torch.no_grad():
+        return critic(norm(obs.flatten(0, 1))).view(obs.shape[:2]).double()
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_intrinsic_credit_is_that_of_the_scaled_rewards_by_hand(stale):
+    options = dict(collect=dict(discount_factor=0.97, gae_lambda=0.8))
+    policy, collector = curious("ppo_offpolicy", dict(discount_factor=0.6), **options)
+    rollout = collector.collect()
+    value, std = values_of(policy, rollout), float(policy.intrinsic.scale.std)
+    assert abs(std - 1) > 0.1
+    draw = torch.Generator().manual_seed(0)
+    weight = torch.rand(value[1:].shape, generator=draw) if stale else torch.ones(value[1:].shape)
+    found = policy.intrinsic.credit(rollout, weight if stale else None)
+    reward = rollout.intrinsic_reward.double() / std
+    for b in range(reward.shape[1]):
+        expected = continuing_by_hand(
+            reward[:, b].tolist(),
+            value[:-1, b].tolist(),
+            float(value[-1, b]),
+            0.6,
+            0.8,
+            weight[:, b].tolist(),
+        )
+        for mine, numbers in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine[:, b].numpy(), numbers, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_of_vtrace_reach_the_intrinsic_part_of_the_advantage():
+    policy, collector = curious("ppo_offpolicy", dict(extrinsic_weight=0.0, weight=1.0))
+    rollout = collector.collect()
+    weight = torch.rand(rollout.valid.shape, generator=torch.Generator().manual_seed(0))
+    found = policy.credit(rollout, weight)["advantage"]
+    assert torch.equal(found, policy.intrinsic.credit(rollout, weight)[0])
+    assert not torch.allclose(found, policy.intrinsic.credit(rollout)[0], atol=1e-3)
+
+
+def test_each_step_trains_the_networks_with_its_own_observation_and_target_and_the_loss_by_hand():
+    policy, collector = curious(intrinsic=dict(update_proportion=0.4, epoch_per_collect=1))
+    rollout = collector.collect()
+    obs = policy.intrinsic.obs_norm(rollout.obs).flatten(0, 1)  # scaled as when the rewards were computed
+    following = policy.intrinsic.obs_norm(torch.cat([rollout.obs[1:], rollout.last_obs[None]])).flatten(0, 1)
+    target = policy.intrinsic.credit(rollout)[1].flatten()
+    value = values_of(policy, rollout)[:-1].flatten()
+    plain, places, shares = policy.intrinsic_loss, [], []
+
+    def by_hand(batch):
+        same = (batch.obs[:, None] == obs).all(-1)
+        assert (same.sum(1) == 1).all()
+        place = same.int().argmax(1)
+        assert torch.equal(batch.next_obs, following[place])
+        torch.testing.assert_close(batch.value_target, target[place])
+        rnd, critic = policy.intrinsic.reward, policy.intrinsic.critic
+        error = (rnd.predictor(following[place]) - rnd.target(following[place])).square().mean(-1)
+        reward_loss = error[batch.trained].mean()
+        value_loss = 0.5 * (critic(obs[place]) - target[place]).square().mean()
+        total, metrics = plain(batch)
+        torch.testing.assert_close(metrics["loss"], reward_loss)
+        torch.testing.assert_close(metrics["value_loss"], value_loss)
+        torch.testing.assert_close(total, reward_loss + value_loss)
+        places.append(place)
+        shares.append(float(batch.trained.float().mean()))
+        return total, metrics
+
+    policy.intrinsic_loss = by_hand
+    told = policy.learn_mode.forward(rollout)
+    assert torch.cat(places).sort().values.tolist() == list(range(len(obs)))
+    assert min(shares) > 0
+    assert max(shares) < 1
+    explained = float(explained_variance(value.float(), target))
+    assert told["intrinsic_explained_variance"] == pytest.approx(explained, abs=1e-4)
+
+
+def test_passes_of_the_intrinsic_networks():
+    policy, collector = curious(intrinsic=dict(epoch_per_collect=3))
+    seen, loss = [], policy.intrinsic_loss
+    policy.intrinsic_loss = lambda batch: (seen.append(batch.obs), loss(batch))[1]
+    rollout = collector.collect()
+    std = float(policy.intrinsic.scale.std)
+    assert std != 1.0
+    policy.learn_mode.forward(rollout)
+    passes = torch.cat(seen).split(64)
+    assert len(passes) == 3
+    assert not torch.equal(passes[0], passes[1])
+    assert all(torch.equal(one.sort(0).values, passes[0].sort(0).values) for one in passes)
+
+
+def test_the_scales_of_the_intrinsic_reward_take_in_each_rollout_once():
+    policy, collector = curious(autoreset="next_step")
+    stats, seen, rewards = policy.intrinsic.obs_norm.stats[()], 256, 0
+    for _ in range(3):
+        rollout = collector.collect()
+        rewards += int(rollout.valid.sum())
+        assert policy.intrinsic.scale.count == rewards, "before the advantages"
+        assert stats.count == seen, "after the last gradient step"
+        mean, obs = stats.mean.copy(), rollout.obs[rollout.valid].double().clone()
+        policy.learn_mode.forward(rollout)
+        expected = (mean * seen + obs.sum(0).numpy()) / (seen + len(obs))
+        seen += len(obs)
+        assert stats.count == seen
+        np.testing.assert_allclose(stats.mean, expected, rtol=1e-6)

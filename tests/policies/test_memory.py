@@ -11,8 +11,9 @@ from small_worlds import SeededBox, SeededEnv
 from torch import nn
 from worlds import digest, merged, trainee
 
-from ding_lite import SerialPipeline, check_policy, load_policy
+from ding_lite import PPGPolicy, SerialPipeline, check_policy, load_policy
 from ding_lite.cli import main
+from ding_lite.data.memories import begin_episodes
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.trees import map_tree, to_dict, tree_leaves
@@ -459,3 +460,265 @@ def test_a_trained_memory_is_evaluated_by_the_command_line(command, tmp_path, mo
     capsys.readouterr()
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["episodes"] == 2
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
+@pytest.mark.parametrize("rnn", ["lstm", "gru"])
+def test_the_value_after_a_cut_is_that_with_the_memory_of_its_episode(rnn, autoreset):
+    """With lambda 0 and gamma 1 the target of a row is its reward and the value that follows it."""
+    collect = dict(gae_lambda=0.0, discount_factor=1.0)
+    policy, collector = with_memory(
+        rnn=rnn, autoreset=autoreset, learn=dict(value_norm=False), collect=collect
+    )
+    collector.collect()
+    rollout = collector.collect()
+    final = rollout.final
+    cut = {(t, b): k for k, (t, b) in enumerate(zip(final.t.tolist(), final.env.tolist(), strict=True))}
+    begin, value_of = policy.memory.initial_state(4), lambda obs, state: policy.memory._step(obs, state)[1][1]
+    state, expected, forgetful = map_tree(lambda leaf: leaf[0], rollout.memory), {}, {}
+    steps = len(rollout.valid)
+    with torch.no_grad():
+        for t in range(steps):
+            _, (_, _, after) = policy.memory._step(rollout.obs[t], state)
+            done = rollout.terminated[t] | rollout.truncated[t]
+            for b in range(4):
+                mine = map_tree(lambda leaf, b=b: leaf[b : b + 1], after)
+                if rollout.truncated[t, b] and rollout.valid[t, b]:
+                    obs = final.obs[cut[t, b]][None]
+                elif t == steps - 1 and rollout.valid[t, b] and not done[b]:
+                    obs = rollout.last_obs[b][None]
+                else:
+                    continue
+                if rollout.terminated[t, b]:
+                    continue
+                expected[t, b] = rollout.reward[t, b] + value_of(obs, mine)[0]
+                forgetful[t, b] = rollout.reward[t, b] + value_of(obs, None)[0]
+            state = begin_episodes(after, (done | ~rollout.valid[t]).numpy(), begin)
+    assert {t == steps - 1 for t, _ in expected} == {True, False}
+    found, right, wrong = (
+        torch.stack([each[place] for place in expected])
+        for each in (rollout.value_target, expected, forgetful)
+    )
+    torch.testing.assert_close(found, right, atol=1e-5, rtol=1e-5)
+    assert (right - wrong).abs().min() > 1e-4, "memories do not matter here"
+
+
+@pytest.mark.parametrize("mode", ["minibatch", "batch", False])
+def test_advantages_of_sequences_are_normalised_where_the_mode_says(mode):
+    policy, collector = with_memory(learn=dict(adv_norm=mode))
+    rollout = collector.collect()
+    advantages = [batch.advantage for batch in policy.minibatches(rollout)]
+    assert len(advantages) > 2
+    for some, told in ((advantages, "minibatch"), ([torch.cat(advantages)], "batch")):
+        normal = all(
+            abs(float(a.mean())) < 1e-5 and float(a.std(correction=0)) == pytest.approx(1, abs=1e-4)
+            for a in some
+        )
+        assert normal == (mode == told or (mode == "minibatch" and told == "batch"))
+
+
+def marked(kind, **options):
+    policy, collector = with_memory(kind, **options)
+    count = iter(range(100))
+
+    def collect():
+        rollout = collector.collect()
+        size = rollout.valid.numel()
+        rollout.mark = 1000 * next(count) + torch.arange(size).view(rollout.valid.shape)
+        return rollout
+
+    return policy, collect
+
+
+def test_a_pass_has_each_sample_once_and_an_order_of_its_own():
+    policy, collect = marked("ppo", autoreset="next_step", learn=dict(epoch_per_collect=3))
+    rollout = collect()
+    seen, plain = [], policy.loss
+    policy.loss = lambda batch: (seen.append(batch.mark), plain(batch))[1]
+    told = policy.learn_mode.forward(rollout)
+    passes = torch.cat(seen).split(int(rollout.valid.sum()))
+    assert told["epochs"] == len(passes) == 3
+    for one in passes:
+        assert one.sort().values.tolist() == rollout.mark[rollout.valid].tolist()
+    assert not torch.equal(passes[0], passes[1])
+
+
+def test_old_sequences_are_drawn_as_often_as_the_limits_allow():
+    max_use = 2
+    policy, collect = marked(
+        "ppo_offpolicy",
+        autoreset="next_step",
+        learn=dict(reuse=1.4),
+        other=dict(replay_buffer=dict(max_use=max_use, max_staleness=3)),
+    )
+    seen, plain, uses, ages = [], policy.loss, {}, set()
+    policy.loss = lambda batch: (seen.extend(batch.mark.tolist()), plain(batch))[1]
+    for iteration in range(6):
+        seen.clear()
+        rollout = collect()
+        uses |= dict.fromkeys(rollout.mark[rollout.valid].tolist(), 0)
+        policy.learn_mode.forward(rollout)
+        for mark in seen:
+            uses[mark] += 1  # a KeyError: a filler was drawn
+        ages |= {iteration - mark // 1000 for mark in seen}
+        buffer = policy.buffers["policy"]
+        marks, counts = buffer.data.mark[buffer.data.valid], buffer.uses[buffer.data.valid]
+        assert {m: uses[m] for m in marks.tolist()} == dict(zip(marks.tolist(), counts.tolist(), strict=True))
+        assert max(uses.values()) <= max_use
+    assert len(ages) > 1
+    assert max(uses.values()) == max_use
+
+
+@pytest.mark.parametrize("joined", [False, True])
+@pytest.mark.parametrize("separate", [False, True])
+def test_targets_of_stored_sequences_are_those_of_the_latest_recomputation(separate, joined):
+    kept = dict(max_use=20, max_staleness=9, replay_buffer_size=10_000)
+    policy, collector = with_memory(
+        "ppg_offpolicy",
+        autoreset="next_step",
+        learn=dict(aux_freq=9, critic_epoch_per_collect=1 + separate, learning_rate=0.01),
+        other=dict(replay_buffer=dict(policy=kept, value=kept)),
+    )
+    collected = []
+    for _ in range(3):
+        rollout = collector.collect()
+        collected.append(rollout.value_target.clone())
+        policy.learn_mode.forward(rollout)
+        if joined:
+            policy.auxiliary.stored.table()  # as one wide rollout
+    buffer = policy.buffers["value" if separate else "policy"].data
+    stored = policy.auxiliary.stored.data
+    assert torch.equal(stored.valid, buffer.valid)
+    assert torch.equal(stored.obs[stored.valid], buffer.obs[buffer.valid])
+    assert torch.equal(stored.value_target[stored.valid], buffer.value_target[buffer.valid])
+    difference = (stored.value_target - torch.cat(collected, 1)).abs()
+    columns = collected[0].shape[1]
+    assert all(part[:, :].max() > 1e-3 for part in difference.split(columns, 1)[:2]), "nothing was renewed"
+
+
+class Marked(PPGPolicy):
+    auxiliary_fields = ("mark",)
+
+
+@pytest.mark.parametrize("burn_in", [0, 2])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_old_policy(parts, burn_in):
+    options = dict(model=dict(rnn="gru", rnn_hidden_size=6))
+    learn = dict(
+        sequence_length=7,
+        burn_in=burn_in,
+        aux_freq=2,
+        aux_train_epoch=2,
+        aux_batch_size=24,
+        aux_grad_accum=parts,
+    )
+    options["normalize"] = dict(obs="initial")
+    policy, collector = trainee("ppg", n_sample=80, autoreset="next_step", cls=Marked, learn=learn, **options)
+    policy.warm_up(3 + 5 * torch.randn(256, 3, generator=torch.Generator().manual_seed(0)))
+    auxiliary, plain, seen = policy.auxiliary, policy.auxiliary.loss, []
+    auxiliary.loss = lambda batch: (seen.append(batch), plain(batch))[1]
+    old_logits, old = auxiliary.old_logits, []
+    auxiliary.old_logits = lambda: (old.append(old_logits()), old[0])[1]
+    obs, targets, marks, valid = [], [], [], []
+    for k in range(2):
+        rollout = collector.collect()
+        rollout.mark = 1000 * k + torch.arange(rollout.valid.numel()).view(rollout.valid.shape)
+        for kept, name in ((obs, "obs"), (targets, "value_target"), (marks, "mark")):
+            kept.append(rollout[name].clone())
+        valid.append(rollout.valid.clone())
+        policy.learn_mode.forward(rollout)
+    obs, targets, marks, valid = (torch.cat(x, 1).flatten(0, 1) for x in (obs, targets, marks, valid))
+    place_of = {int(mark): place for place, mark in enumerate(marks)}
+    assert not valid.all()
+    total = 0.0
+    for batch in seen:
+        place = torch.tensor([place_of[int(mark)] for mark in batch.mark])
+        assert torch.equal(policy.scaled(obs[place]), batch.obs.seen)
+        torch.testing.assert_close(batch.value_target, policy.normalized_values(targets[place]))
+        assert torch.equal(batch.old_logit, old[0][place])
+        total += float(batch.share)
+    drawn = torch.cat([batch.mark for batch in seen]).split(int(valid.sum()))
+    assert len(drawn) == 2
+    for one in drawn:
+        assert one.sort().values.tolist() == sorted(marks[valid].tolist())
+    assert not torch.equal(*drawn)
+    assert total == pytest.approx(len(seen) / parts)
+    if parts > 1:
+        for k in range(0, len(seen), parts):
+            sizes = torch.tensor([float(len(batch.mark)) for batch in seen[k : k + parts]])
+            shares = torch.stack([batch.share for batch in seen[k : k + parts]])
+            torch.testing.assert_close(shares, sizes / sizes.sum())
+
+
+def test_the_first_auxiliary_minibatch_of_sequences_is_of_the_old_policy():
+    """Before the first step the KL to the old policy is 0, whatever the order of the samples."""
+    policy, collector = with_memory("ppg", learn=dict(aux_freq=1, aux_train_epoch=1))
+    plain, kls = policy.auxiliary.loss, []
+
+    def spy(batch):
+        total, terms = plain(batch)
+        kls.append(float(terms["behavioral_cloning_loss"].detach()))
+        return total, terms
+
+    policy.auxiliary.loss = spy
+    policy.learn_mode.forward(collector.collect())
+    assert kls[0] == pytest.approx(0, abs=1e-6)
+    assert kls[-1] > 1e-5
+
+
+def test_values_and_logits_are_those_of_a_step_by_step_network_in_the_scales_of_the_policy():
+
+    policy, collector = with_memory(normalize=dict(obs=True), learn=dict(learning_rate=1e-4))
+    policy.warm_up(3 + 5 * torch.randn(256, 3, generator=torch.Generator().manual_seed(0)))
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    assert abs(float(policy.value_norm.std) - 1) > 0.1
+    rollout = collector.collect()
+    scaled = as_rollout({**to_dict(rollout), "obs": policy.scaled(rollout.obs)})
+    with torch.no_grad():
+        logits, values = step_by_step(policy.model, scaled)
+    raw = {place: policy.raw_values(value) for place, value in values.items()}
+    assert close(rollout.value, raw, 1e-3), "values while acting"
+    assert close(policy.rollout_values(rollout), raw, 1e-3), "values along sequences"
+    assert close(policy.rollout_logits(rollout), logits, 1e-4)
+
+
+def test_greedy_actions_depend_on_what_came_before():
+    policy, collector = with_memory()
+    obs = collector.collect().obs[:, 0]
+    found = [policy.act(row.numpy(), deterministic=True) for row in obs]
+    state, expected, forgetful = None, [], []
+    start = policy.action_space.start
+    for row in obs:
+        with torch.no_grad():
+            forgetful.append(int(policy.memory._step(row[None], None)[1][0].argmax() + start))
+            _, (logit, _, state) = policy.memory._step(row[None], state)
+        expected.append(int(logit.argmax() + start))
+    assert found == expected != forgetful
+
+
+@pytest.mark.parametrize("collect", [{}, {"n_episode": 8}], ids=["steps", "whole episodes"])
+def test_memories_stay_with_their_columns_in_a_buffer(collect):
+    """Nothing is learned, so log-probs along the sequences of old rollouts are those of their collection."""
+    kept = dict(max_use=9, max_staleness=9)
+    policy, collector = with_memory(
+        "ppo_offpolicy", autoreset="next_step", collect=collect, other=dict(replay_buffer=kept)
+    )
+    source = policy.sources["policy"]
+    for _ in range(3):
+        source.push(collector.collect())
+        source.buffer.end_iteration()
+    data = source.buffer.data
+    assert len(data.memory.actor.h) > 1
+    rows = data.valid.flatten().nonzero().squeeze(-1)
+    found = policy.rollout_log_probs(data, rows)
+    torch.testing.assert_close(found, data.log_prob.flatten()[rows], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_update_per_collect_is_the_number_of_steps_on_sequences(steps):
+    policy, collector = with_memory(
+        "ppo_offpolicy", learn=dict(update_per_collect=steps), other=dict(replay_buffer=dict(max_use=50))
+    )
+    for _ in range(2):
+        assert policy.learn_mode.forward(collector.collect())["updates"] == steps

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from anything import Anything
-from small_worlds import SeededBox, SeededEnv, SeededTree
-from worlds import digest, merged, small_config, vector_of
+from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
+from worlds import digest, merged, policy_for, small_config, vector_of
 
 from ding_lite import POLICY_REGISTRY, ConfigError, PPOPolicy, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
@@ -925,3 +925,72 @@ def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
                 kept = map_tree(lambda x, of=buffer.version == 0: x[:, of], buffer.data[name])
                 assert digest(kept) == digest(first[name]), name
     assert policy.buffers["policy"].age.max() == 3
+
+
+def test_importance_weights_are_on_the_kl_penalty_too():
+    learn = {"kl_penalty": 0.7, "entropy_weight": 0.0}
+    policy, _ = aged(**merged(PRIORITY, {"learn": learn}))
+    batch = next(next(passes(policy)))
+    moved(policy)
+    batch = with_outputs(policy, batch)
+    kl = policy.distribution(batch.obs, batch.old_logit).kl(batch.dist).detach()
+    gain = ((batch.dist.log_prob(batch.action) - batch.log_prob).exp() * batch.advantage).detach()
+    by_hand = (0.7 * batch.value_weight * kl - batch.policy_weight * gain).mean()
+    other = (0.7 * kl - batch.policy_weight * gain).mean()
+    found = float(policy.policy_loss(batch)[1]["policy_loss"].detach())
+    assert found == pytest.approx(float(by_hand), rel=1e-4)
+    assert found != pytest.approx(float(other), rel=1e-3)
+
+
+def test_the_largest_importance_weight_is_that_of_what_may_still_be_drawn():
+    policy, collect = make(
+        priority=True,
+        priority_IS_weight=True,
+        learn={"update_per_collect": 50},
+        other={"replay_buffer": {"max_use": 1, "beta": 0.7}},
+    )
+    policy.sources["policy"].push(collect())
+    buffer = policy.buffers["policy"]
+    minibatches = next(passes(policy))
+    for k in range(3):
+        left = (buffer.uses < 1).flatten()
+        priority = buffer.priority.flatten().double()
+        weight = (priority / priority[left].sum() * int(left.sum())) ** -0.7
+        batch = next(minibatches)
+        expected = at(buffer, weight / weight[left].max(), batch)
+        assert torch.allclose(batch.value_weight.double(), expected, rtol=1e-4), k
+
+
+def test_nstep_targets_bootstrap_after_an_ignored_termination():
+    from ding_lite.data.collector import Collector
+
+    envs = vector_of(lambda index: CountingEnv(((3, "terminated"),)), 1, final_of_terminated=True)
+    policy = policy_for(
+        envs,
+        nstep_return=True,
+        nstep=2,
+        learn={"ignore_done": True, "value_norm": False},
+        collect={"discount_factor": 0.5},
+    )
+    rollout = Collector(envs, policy.collect_mode, 4).collect()
+    after = float(policy.values(torch.tensor([[0.0, 3.0]]), lead=1))
+    assert abs(after) > 1e-3
+    assert float(rollout.value_target[2, 0]) == pytest.approx(3 + 0.5 * after, abs=1e-5)
+    assert float(rollout.value_target[1, 0]) == pytest.approx(2 + 0.5 * 3 + 0.25 * after, abs=1e-5)
+
+
+def test_a_pass_that_is_cut_short_takes_a_random_part_of_the_live_samples():
+
+    policy, collect = make(learn={"update_per_collect": 1}, other={"replay_buffer": {"max_use": 50}})
+    seen = spied(policy)
+    policy.learn_mode.forward(collect())
+    assert [len(minibatch) for minibatch in seen] == [BATCH]
+    assert max(seen[0]) >= 2 * BATCH, "the first rows alone"
+
+
+def test_a_sample_without_an_advantage_may_still_be_drawn():
+    policy, collect = make(**PRIORITY)
+    rollout = collect()
+    rollout.advantage[:] = 0.0
+    policy.sources["policy"].push(rollout)
+    assert (policy.buffers["policy"].priority > 0).all()

@@ -874,3 +874,10 @@ def test_a_loss_without_gradient_is_refused(method):
 def test_batch_size_is_told_of_every_buffer():
     assert trainee("ppg")[0]._get_batch_size() == {"policy": 16, "value": 16}
     assert trainee("ppo")[0]._get_batch_size() == 16
+
+
+def test_the_largest_advantage_is_told_by_its_size():
+    policy, collector = trainee("ppg")
+    rollout = collector.collect()
+    rollout.advantage[3, 1] = -1000.0
+    assert policy.learn_mode.forward(rollout)["policy_adv_abs_max"] == 1000.0

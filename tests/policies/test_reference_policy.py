@@ -230,3 +230,16 @@ def test_a_relative_reference_may_lie_beside_the_config_file_and_is_saved_absolu
     assert path_from(here) == str(here / "teacher")  # the working directory first, as before
     (beside / "teacher").rmdir()
     assert path_from(tmp_path) == "teacher"  # an error names it as it is written
+
+
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_estimates_of_the_penalty_are_those_by_hand(kind, world):
+    policy, collector, reference = with_reference("ppo", world, kl_type=kind)
+    batch = next(policy.minibatches(collector.collect()))
+    dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
+    other = reference.distribution(batch.obs, reference.model.compute_actor(batch.obs))
+    x = (dist.log_prob(batch.action) - other.log_prob(batch.action)).detach().double()
+    by_hand = {"k1": x, "k2": x**2 / 2, "k3": torch.exp(-x) - 1 + x}[kind].mean()
+    found = float(policy.loss(batch)[1]["reference_kl"].detach())
+    assert found == pytest.approx(float(by_hand), rel=1e-4)

@@ -654,3 +654,15 @@ def test_beta_log_prob_is_finite_at_the_very_ends():
     dist = D.Beta({"alpha": torch.tensor([[2.0]]), "beta": torch.tensor([[3.0]])}, torch.ones(1))
     assert torch.isfinite(dist.log_prob(torch.tensor([[0.0]]))).all()
     assert torch.isfinite(dist.log_prob(torch.tensor([[1.0]]))).all()
+
+
+def test_beta_samples_stay_inside_in_float32_too():
+    logit = {"alpha": torch.full((1000, 1), 1e6), "beta": torch.full((1000, 1), 1.0)}
+    action = D.Beta(logit, torch.ones(1)).sample(torch.Generator().manual_seed(0))
+    assert action.min() > 0
+    assert action.max() < 1
+
+
+def test_mode_of_a_flat_beta_is_the_middle():
+    logit = {"alpha": torch.ones(1, 1), "beta": torch.ones(1, 1)}
+    assert D.Beta(logit, torch.ones(1)).mode().item() == pytest.approx(0.5)

@@ -257,8 +257,9 @@ def test_constant_advantage_becomes_exactly_zero(constant, count):
     assert torch.isfinite(normal).all()
 
 
-def test_a_spread_within_the_rounding_of_the_mean_becomes_exactly_zero():
-    advantage = 1e6 + 0.0625 * torch.arange(4.0)
+@pytest.mark.parametrize("mean", [1e6, -1e6])
+def test_a_spread_within_the_rounding_of_the_mean_becomes_exactly_zero(mean):
+    advantage = mean + 0.0625 * torch.arange(4.0)
     assert advantage.std() > 0.05
     assert normalize_advantage(advantage).tolist() == 4 * [0.0]
 

@@ -507,3 +507,11 @@ def test_half_of_the_target_explains_three_quarters():
 def test_constant_target_gives_zero(constant, count):
     value = torch.linspace(-1, 1, count)
     assert explained_variance(value, torch.full((count,), constant)) == 0.0
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scale_of_the_targets_does_not_matter_whatever_their_sign(sign):
+    target, value = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([1.0, 3.0, 5.0])
+    expected = explained_variance(value, target)
+    for scale in (1e-3, 1e3, 1e30):
+        assert torch.allclose(explained_variance(sign * scale * value, sign * scale * target), expected)
