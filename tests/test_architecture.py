@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import keyword
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -395,3 +396,10 @@ def _is_one_dict(source: str) -> bool:
 def test_a_config_file_that_imports_is_found():
     assert _is_one_dict('"""x"""\nconfig = dict()')
     assert not _is_one_dict('"""x"""\nimport os\nconfig = dict()')
+
+
+def test_no_file_of_the_project_is_large():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    assert len(files) > 100
+    assert [file.name for file in files if file.is_file() and file.stat().st_size > 1_000_000] == []

@@ -8,9 +8,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from small_worlds import SeededEnv
+from small_worlds import CountingEnv, SeededEnv
 from torch import nn
-from worlds import digest, trainee
+from worlds import digest, policy_for, trainee, vector_of
 
 from ding_lite import ActionHead, ActorCritic, ConfigError, NumericsError, PPOPolicy, compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
@@ -171,13 +171,16 @@ def test_advantages_agree_with_the_definition_and_bootstrap_from_the_true_last_o
 
 
 def test_ignore_done_takes_terminations_for_truncations():
-    policy, collector = make(n_sample=200, learn=dict(value_norm=False))
-    rollout = collector.collect()
-    plain = rollout.advantage.clone()
-    policy.cfg.learn.ignore_done = True
-    ignoring = policy.credit(rollout)["advantage"]
-    t, env = (int(i[0]) for i in rollout.terminated.nonzero(as_tuple=True))
-    assert not torch.equal(plain[t, env], ignoring[t, env])
+    envs = vector_of(lambda index: CountingEnv(((3, "terminated"),)), 1, final_of_terminated=True)
+    learn, collect = dict(value_norm=False), dict(discount_factor=0.5, gae_lambda=0.0)
+    policy = policy_for(envs, learn=learn, collect=collect)
+    rollout = Collector(envs, policy.collect_mode, 6).collect()
+    before, after = policy.values(torch.tensor([[0.0, 2.0], [0.0, 3.0]]), lead=1).tolist()
+    assert abs(after) > 1e-3
+    for ignored in (False, True):  # the third row ends the first episode, with a reward of 3
+        policy.cfg.learn.ignore_done = ignored
+        expected = 3 + (0.5 * after if ignored else 0.0) - before
+        assert policy.credit(rollout)["advantage"][2, 0].item() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("space", [None, BOX], ids=["discrete", "box"])
