@@ -12,11 +12,11 @@ SUMMARY = "list the policies, models, environments and shipped configs"
 DESCRIPTION = """\
 Lists the names that a config or the command line can use, with a line about each.
 
-policies   key policy.type                 envs       key env.type
-models     key policy.model.type           wrappers   key env.wrappers
-encoders   key policy.model.encoder        trackers   key logger.trackers
-intrinsic  key policy.intrinsic.type       hooks      key hooks
-configs    option -c
+policies       key policy.type                     envs       key env.type
+models         key policy.model.type               wrappers   key env.wrappers
+encoders       key policy.model.encoder            trackers   key logger.trackers
+distributions  key policy.model.box_distribution   hooks      key hooks
+intrinsic      key policy.intrinsic.type           configs    option -c
 """
 EXAMPLES = """\
 examples:
@@ -25,7 +25,10 @@ examples:
   ding-lite list               everything
   ding-lite list policies --import my_policy.py    yours among them
 """
-LISTS = ("policies", "models", "encoders", "intrinsic", "envs", "wrappers", "trackers", "hooks", "configs")
+LISTS = (
+    *("policies", "models", "encoders", "distributions", "intrinsic"),
+    *("envs", "wrappers", "trackers", "hooks", "configs"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +58,7 @@ def entries(kind: str) -> list[tuple[str, str]]:
         "policies": registries.POLICY_REGISTRY,
         "models": registries.MODEL_REGISTRY,
         "encoders": registries.ENCODER_REGISTRY,
+        "distributions": registries.BOX_DISTRIBUTION_REGISTRY,
         "intrinsic": registries.INTRINSIC_REGISTRY,
         "envs": registries.ENV_REGISTRY,
         "wrappers": registries.WRAPPER_REGISTRY,

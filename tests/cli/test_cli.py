@@ -566,6 +566,7 @@ def everything(home):
         ("policies", "ppo"),
         ("models", "vac"),
         ("encoders", "mlp"),
+        ("distributions", "beta"),
         ("envs", "gymnasium"),
         ("configs", "cartpole_ppo"),
     ],
