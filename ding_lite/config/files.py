@@ -105,8 +105,9 @@ def read_config(file: Path) -> dict[str, Any]:
             with stand_ins(file):
                 config = _config_of(runpy.run_path(str(file), run_name=OF_CONFIG_FILE))
     except SyntaxError as error:
-        imported = "" if error.filename == str(file) else f": {error.filename}"
-        raise ConfigError(f"config file {file}{imported}, line {error.lineno}: {error.msg}") from error
+        imported = "" if error.filename in (None, str(file)) else f": {error.filename}"
+        line = "" if error.lineno is None else f", line {error.lineno}"
+        raise ConfigError(f"config file {file}{imported}{line}: {error.msg}") from error
     except DingLiteError:
         raise
     except FOREIGN as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -144,7 +145,8 @@ def test_ray_cluster_that_cannot_be_reached_is_named_at_once(named_by, tmp_path,
     address = ["127.0.0.1:1"] if named_by == "option" else []
     code, _, errors = run("train", "-c", "c.json", "-s", 0, 1, "--ray", *address, cwd=tmp_path)
     assert code == 2
-    assert "--ray: the Ray cluster '127.0.0.1:1' cannot be reached: [Errno 111]" in errors
+    refused = f"[Errno {errno.ECONNREFUSED}]"
+    assert f"--ray: the Ray cluster '127.0.0.1:1' cannot be reached: {refused}" in errors
 
 
 # ------------------------------------------------------------------ runs

@@ -104,7 +104,7 @@ def knock(address: str) -> None:
     """Raises an OSError if no process listens at an address; Ray itself tries for minutes."""
     host, _, port = address.rpartition("/")[2].rpartition(":")
     if port.isdigit():
-        socket.create_connection((host, int(port)), KNOCK_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_SECONDS).close()
 
 
 @contextlib.contextmanager
