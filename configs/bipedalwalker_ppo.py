@@ -1,4 +1,4 @@
-"""BipedalWalker-v3 (extra box2d) with rl-zoo's settings.
+"""BipedalWalker-v3 (extra box2d), after rl-zoo: rollouts of a quarter, minibatches of four times the size.
 
 pip install "ding_lite[box2d]"
 ding-lite train -c bipedalwalker_ppo
