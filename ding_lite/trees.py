@@ -18,6 +18,7 @@ import numpy as np
 
 Tree = Any  # a leaf, or a dict of trees
 MASK_KEY = "action_mask"  # the branch of an observation that says which actions are legal; encoders skip it
+LEAF_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 
 
 def is_branch(tree: Tree) -> bool:
@@ -105,6 +106,8 @@ def leading_size(tree: Tree) -> int:
 
 def children(space: gym.Space) -> dict[str, gym.Space] | None:
     """Returns the named branches of a Dict or a Tuple space, or None for a leaf."""
+    if type(space) in LEAF_SPACES:  # isinstance takes a microsecond, since Dict and Tuple are abstract classes
+        return None
     if isinstance(space, gym.spaces.Dict):
         return dict(space.spaces)
     if isinstance(space, gym.spaces.Tuple):
