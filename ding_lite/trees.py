@@ -106,7 +106,8 @@ def leading_size(tree: Tree) -> int:
 
 def children(space: gym.Space) -> dict[str, gym.Space] | None:
     """Returns the named branches of a Dict or a Tuple space, or None for a leaf."""
-    if type(space) in LEAF_SPACES:  # isinstance takes a microsecond, since Dict and Tuple are abstract classes
+    # isinstance takes a microsecond, since Dict and Tuple are abstract classes.
+    if type(space) in LEAF_SPACES:
         return None
     if isinstance(space, gym.spaces.Dict):
         return dict(space.spaces)
