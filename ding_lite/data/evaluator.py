@@ -111,7 +111,7 @@ class Evaluator:
             obs = transition.obs
             steps += 1
             open_lengths += 1
-            open_lengths *= transition.valid  # such a row begins a new episode: a lost one is played again
+            open_lengths *= transition.valid  # 0 at a row that is not valid: a lost episode is played again
             for episode in transition.episodes:
                 open_lengths[episode.env] = 0
                 if left[episode.env]:

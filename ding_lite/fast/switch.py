@@ -36,8 +36,8 @@ from ding_lite.trees import Tree, map_tree
 
 # NumPy replaces methods of these classes only.
 CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
-# The methods that each implementation replaces. Of the policy:
-# The model's input, and the meaning of its output.
+# The methods that each implementation replaces. Of the policy; these are the model's input and the meaning of
+# its output:
 INPUTS = ("inputs", "scaled", "distribution", "on_device")
 LATE_LOG_PROBS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
 VALUES_WHILE_ACTING = (

@@ -152,30 +152,14 @@ def test_a_rank_that_is_killed_stops_the_others_and_is_named(tmp_path):
     assert not ranks_in(cwd)
 
 
-def test_an_error_of_one_rank_is_told_by_the_others(tmp_path):
+@pytest.mark.parametrize("part", ["collector", "evaluator"])
+def test_an_error_of_one_rank_is_told_by_the_others(part, tmp_path):
     (tmp_path / "fails.py").write_text(
         "import os, ding_lite\n"
         "pipeline = ding_lite.SerialPipeline('cartpole_ppo')\n"
         "for progress in pipeline:\n"
         "    if progress.iteration == 2 and os.environ['RANK'] == '1':\n"
-        "        pipeline.collector.envs.close()\n"
-    )
-    with torchrun(2, "fails.py", cwd=tmp_path.resolve()) as process:
-        assert process.wait(60) != 0
-    assert (
-        "RankError: rank 1 of 2 ended: EnvError: these environments have been closed"
-        in (tmp_path / "output").read_text()
-    )
-
-
-def test_an_environment_that_fails_in_the_evaluation_of_one_rank_ends_all_at_once(tmp_path):
-    (tmp_path / "fails.py").write_text(
-        "import os, ding_lite\n"
-        "pipeline = ding_lite.SerialPipeline('cartpole_ppo')\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    pipeline.evaluator.envs.close()\n"
-        "for progress in pipeline:\n"
-        "    pass\n"
+        f"        pipeline.{part}.envs.close()\n"
     )
     with torchrun(2, "fails.py", cwd=tmp_path.resolve()) as process:
         assert process.wait(60) != 0
