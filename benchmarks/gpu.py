@@ -165,8 +165,9 @@ def gradients(out: Out) -> Result:
             policy = _policy(shape, size, model, options, out)
             steps = 2 if out.dry else 10
             batches = list(policy.minibatches(_rollout(policy, shape, steps, size)))
-            for batch in batches:
-                policy.optimizer.step(policy.loss, batch)
+            with policy.optimizer.phase(policy.failure_of) as gradient_steps:
+                for batch in batches:
+                    gradient_steps.take(policy.loss, batch, remake=batch.remake)
             parameters = torch.cat([p.detach().flatten().float() for p in policy.model.parameters()])
             eager = parameters if eager is None else eager
             speed = _steps_per_second(policy, batches, out)

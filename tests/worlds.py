@@ -50,6 +50,18 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
     return trained, Collector(vector, trained.collect_mode, n_sample, cfg.collect.n_episode)
 
 
+def take_step(optimizer, loss, *parts):
+    """Takes one step down ``loss`` outside of a phase, and returns its metrics."""
+    gradient = gradient_of(optimizer, loss, *parts)
+    optimizer.apply(gradient)
+    return {**gradient.metrics, "grad_norm": gradient.norm}
+
+
+def gradient_of(optimizer, loss, *parts):
+    """Returns the gradient that a step of ``optimizer`` down ``loss`` takes."""
+    return optimizer.gradient_function(loss)(parts, optimizer.clip)
+
+
 def random_actions(space, num_envs, rng):
     """Returns a batch of random actions for a VectorEnv."""
     if isinstance(space, SPACES.Dict):

@@ -24,7 +24,7 @@ from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.bad_values import DROP
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
-from ding_lite.envs.transition import RECENT_EPISODES, Episode, Transition
+from ding_lite.envs.transition import RECENT_EPISODES, Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
 from ding_lite.errors import EnvError, NotFiniteError
@@ -104,31 +104,44 @@ class Collector:
             NotFiniteError: if env.on_bad_value allows values that are not finite, and no valid row is left.
             EnvError: if no row is valid for another reason.
         """
-        envs = self.envs
-        storage = self.storage
+        envs, storage = self.envs, self.storage
+        groups = range(len(envs.groups))
         self._in_rollout = True
         self._begin_rollout()
         bad_before = envs.bad_values
         mode = self.mode.for_rollout()
+        t = 0
         with torch.inference_mode(), leaving_cores(envs.busy_cores):
-            last_obs = self._step_environments(mode)
-        steps = self.steps if self.quota is None else self.quota.steps
+            while t < self.steps if self.quota is None else not self.quota.is_met:
+                storage.reserve(t + 1)
+                for group in groups:
+                    if t:
+                        self._finish_row(mode, t - 1, group)
+                    self._act(mode, t, group)
+                t += 1
+            for group in groups:
+                self._finish_row(mode, t - 1, group)
+        steps = t if self.quota is None else self.quota.steps
         self.bad_values = envs.bad_values - bad_before
-        if self._spoiled and envs.on_bad_value == DROP:
-            self._drop_spoiled_episodes()
-        self._truncate_lost_episodes(steps)
-        if not storage.array("valid")[:steps].any():
-            raise self._no_valid_row(steps)
-        self._watch.look_at_bounds(map_tree(lambda leaf: leaf[:steps], storage.array("obs")))
+        self._correct_rows(steps)
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
-        others = {"last_obs": last_obs}
+        others = {"last_obs": self._obs_of_all()}
         if self.memories is not None:
             others |= self.memories.fields(steps)
         if self._finals:
             others["final"] = _final_fields(self._finals)
         self._in_rollout = False
         return mode.get_train_sample(storage.rollout(steps, **others))
+
+    def _correct_rows(self, steps: int) -> None:
+        """Corrects the rows of episodes that were lost or spoiled, and checks the observations' bounds."""
+        if self._spoiled and self.envs.on_bad_value == DROP:
+            self._drop_spoiled_episodes()
+        self._truncate_lost_episodes(steps)
+        if not self.storage.array("valid")[:steps].any():
+            raise self._no_valid_row(steps)
+        self._watch.look_at_bounds(map_tree(lambda leaf: leaf[:steps], self.storage.array("obs")))
 
     def _no_valid_row(self, steps: int) -> EnvError:
         rows = steps * self.envs.num_envs
@@ -146,7 +159,8 @@ class Collector:
         """Prepares environments, storage and records for a rollout."""
         for group, pending in enumerate(self._pending):
             if pending is not None:  # an error interrupted the last rollout while the group was stepping
-                transition = self._receive(group)
+                transition = self.envs.receive(group)
+                self.obs[group], self._pending[group] = transition.obs, None
                 if self.memories is not None:
                     self.memories.after(0, group, pending[1]["state"], transition)
         if self.quota is not None:
@@ -159,23 +173,13 @@ class Collector:
         if self.memories is not None:
             self.memories.begin_rollout()
 
-    def _step_environments(self, mode: CollectMode) -> Tree:
-        """Steps until the rollout is complete; returns the observations (B, ...) after its last row."""
-        groups = range(len(self.envs.groups))
-        t = 0
-        while t < self.steps if self.quota is None else not self.quota.is_met:
-            self.storage.reserve(t + 1)
-            for group in groups:
-                if t:
-                    self._finish_row(mode, t - 1, group)
-                self._act(mode, t, group)
-            t += 1
-        last_row = RolloutStorage(1, self.envs.num_envs)
-        for group in groups:
-            self._finish_row(mode, t - 1, group)
-            last_row.write(0, "obs", self.obs[group], self.envs.groups[group])
-        last_obs: Tree = map_tree(lambda rows: rows[0], last_row.array("obs"))
-        return last_obs
+    def _obs_of_all(self) -> Tree:
+        """Returns a copy of the current observations (B, ...) of all groups."""
+        row = RolloutStorage(1, self.envs.num_envs)
+        for obs, rows in zip(self.obs, self.envs.groups, strict=True):
+            row.write(0, "obs", obs, rows)
+        all_obs: Tree = map_tree(lambda leaf: leaf[0], row.array("obs"))
+        return all_obs
 
     def _act(self, mode: CollectMode, t: int, group: int) -> None:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
@@ -189,9 +193,10 @@ class Collector:
         self._pending[group] = obs, output
 
     def _finish_row(self, mode: CollectMode, t: int, group: int) -> None:
-        """Receives the transition of row ``t`` of a group of environments, and stores it."""
+        """Waits for the transition of row ``t`` of a group of environments, and stores it."""
         obs, output = self._pending[group]
-        received = self._receive(group)
+        received = self.envs.receive(group)
+        self.obs[group], self._pending[group] = received.obs, None
         rows = self.envs.groups[group]
         env_indices = self._env_indices[group]
         transition = received if self.quota is None else self.quota.count(t, received, env_indices)
@@ -211,13 +216,6 @@ class Collector:
         if len(self._env_indices) > 1:  # a transition counts the environments of its group from 0
             episodes = [episode._replace(env=int(env_indices[episode.env])) for episode in episodes]
         self.episodes += episodes
-
-    def _receive(self, group: int) -> Transition:
-        """Waits for the transition of a group of environments, and keeps its observations."""
-        transition = self.envs.receive(group)
-        self.obs[group] = transition.obs
-        self._pending[group] = None
-        return transition
 
     def _start_from(self, obs: Tree) -> None:
         """Sets the current observations (B, ...); no environment may be stepping."""

@@ -98,11 +98,11 @@ class Batch:
     remake: Callable[[], Batch]
 
     def __getattr__(self, name: str) -> Any:
-        fields = vars(self)
-        if "old_logit" in fields and "share" in fields:  # of the auxiliary phase
+        names = self._names()
+        if "old_logit" in names and "share" in names:  # of the auxiliary phase
             hint = "; a policy's auxiliary_fields names fields of the rollout that are kept for it"
         else:
-            hint = f"; it has {', '.join(sorted(fields))}"
+            hint = f"; it has {', '.join(sorted(names))}"
         raise AttributeError(f"a minibatch has no {name!r}{hint}")
 
     def __init__(self, **fields: Any) -> None:
@@ -115,7 +115,10 @@ class Batch:
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields by name."""
-        return {name: field for name, field in vars(self).items() if name != "remake"}
+        return {name: getattr(self, name) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        return [name for name in vars(self) if name != "remake"]
 
     def with_outputs(self, **outputs: Any) -> Batch:
         """Returns a batch of the same fields and ``outputs``, such as ``dist`` and ``new_value``."""
@@ -144,20 +147,20 @@ class _Slice(Batch):
 
     def __getattr__(self, name: str) -> Any:
         if name not in vars(self).get("_whole", ()):  # copy.copy asks before it has set _whole
-            raise AttributeError(f"a minibatch has no {name!r}")
+            return super().__getattr__(name)
         vars(self)[name] = field = self._cut(name)
         return field
+
+    def _names(self) -> list[str]:
+        # The order is always the same: torch.compile looks at it.
+        whole = vars(self).get("_whole", {})
+        internal = ("_whole", "_arrays", "_start", "_end")
+        return [*whole, *(n for n in super()._names() if n not in whole and n not in internal)]
 
     def _cut(self, name: str) -> Any:
         start, size = self._start, self._end - self._start
         cut = map_tree(lambda leaf: leaf.narrow(0, start, size), self._whole[name])
         return as_field(cut)
-
-    def fields(self) -> dict[str, Any]:
-        # The order is always the same: torch.compile looks at it.
-        cut = {name: getattr(self, name) for name in self._whole}
-        internal = ("_whole", "_arrays", "_start", "_end")
-        return cut | {name: field for name, field in super().fields().items() if name not in internal}
 
     def array(self, *path: str) -> Any:
         if path[0] in vars(self):  # the attribute may have been replaced
@@ -224,31 +227,26 @@ class TrainingSet:
         return len(self.sizes(batch_size))
 
     def draw(self, batch_size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
-        """Returns up to ``steps`` minibatches in random order, each sample once, and their samples (n,)."""
+        """Returns samples (n,) in random order, each once, and up to ``steps`` minibatches of them."""
         sizes = self.sizes(batch_size)[:steps]
         order = permutation(len(self), generator)[: sum(sizes)]
-        return order, self.batches(order, sizes)
-
-    def batches(self, order: Tensor, sizes: Sequence[int]) -> Iterator[Batch]:
-        """Yields the samples ``order`` as minibatches of ``sizes``.
-
-        With one rank, all but the last have the same size. The minibatches of a small set are gathered and
-        normalised together, in far fewer calls.
-        """
-        indices = order.split(list(sizes))
+        indices = order.split(sizes)
         scales = self._scales(indices)
         if sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(self.fields)) > SHUFFLED_BYTES:
-            yield from map(self.batch, indices, scales)
-            return
+            return order, map(self.batch, indices, scales)
+        # The minibatches of a small set are gathered and normalised together, in far fewer calls.
         shuffled = map_tree(lambda leaf: leaf.index_select(0, order), self.fields)
         if self.normalize_advantage:
             shuffled["advantage"] = _normalized(shuffled["advantage"], sizes, scales)
         arrays: dict[tuple[str, ...], Any] = {}
-        ends = pairwise(accumulate(sizes, initial=0))
-        for index, scale, (start, end) in zip(indices, scales, ends, strict=True):
+        batches: list[Batch] = []
+        for index, scale, (start, end) in zip(
+            indices, scales, pairwise(accumulate(sizes, initial=0)), strict=True
+        ):
             batch = _Slice(shuffled, arrays, start, end)
             batch.remake = partial(self.batch, index, scale)
-            yield batch
+            batches.append(batch)
+        return order, iter(batches)
 
 
 def _normalized(advantage: Tensor, sizes: Sequence[int], scales: Sequence[Scale | None]) -> Tensor:

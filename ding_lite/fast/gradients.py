@@ -53,28 +53,25 @@ class Gradients(Protocol):
 
 
 def autograd_gradient(
-    loss: Loss, parameters: Sequence[Tensor], parts: Iterable[Mapping[str, Any]], clip: Clip
+    loss: Loss, parameters: Sequence[Tensor], parts: Iterable[Batch], clip: Clip
 ) -> Gradient:
-    """Returns the gradient of the sum of ``loss`` over ``parts``, the fields of a minibatch or of its parts.
-
-    Pure: no argument is changed, so that it can be compiled, and called again if that fails.
-    """
+    """Returns the gradient of the sum of ``loss`` over the parts of a minibatch. No argument is changed."""
     values: list[Tensor | None] = [None] * len(parameters)
     metrics: dict[str, Tensor] = {}
     total = torch.zeros((), device=parameters[0].device)
-    for fields in parts:
-        part, part_metrics = loss(Batch(**fields))
-        if not part.requires_grad:
+    for part in parts:
+        part_loss, part_metrics = loss(part)
+        if not part_loss.requires_grad:
             raise ContractError(
                 f"{loss.__name__} has no gradient, so a step would learn nothing: its result is detached or "
                 "computed under torch.no_grad(), or no parameter of the model is in it"
             )
-        gradients = torch.autograd.grad(part, parameters, allow_unused=True)
+        gradients = torch.autograd.grad(part_loss, parameters, allow_unused=True)
         with torch.no_grad():
             values = [
                 b if a is None else a if b is None else a + b for a, b in zip(values, gradients, strict=True)
             ]
-            total = total + part.detach()
+            total = total + part_loss.detach()
             metrics = {
                 k: v.detach() + metrics[k] if k in metrics else v.detach() for k, v in part_metrics.items()
             }
@@ -83,6 +80,16 @@ def autograd_gradient(
         values, norm = clipped(values, clip)
         bad = (~torch.isfinite(norm + total)).to(norm.dtype)
     return Gradient(values, norm, bad, metrics)
+
+
+def gradient_of_fields(
+    loss: Loss, parameters: Sequence[Tensor], parts: Sequence[Mapping[str, Any]], clip: Clip
+) -> Gradient:
+    """Returns :func:`autograd_gradient` of minibatches that are given by their fields.
+
+    This is the function that is compiled. It is pure, so that it can be called again if that fails.
+    """
+    return autograd_gradient(loss, parameters, [Batch(**fields) for fields in parts], clip)
 
 
 def clipped(values: Sequence[Tensor | None], clip: Clip) -> tuple[list[Tensor | None], Tensor]:
@@ -148,15 +155,14 @@ class TorchGradients:
         device = self.parameters[0].device.type
         self._on_host = device == "cpu"
         # A CUDA graph has one size, so minibatches of other sizes run without.
-        self._of_full = CompiledFunction(autograd_gradient, any_size=False, cuda_graph=device == "cuda")
-        self._of_others = CompiledFunction(autograd_gradient, any_size=True)
+        self._of_full = CompiledFunction(gradient_of_fields, any_size=False, cuda_graph=device == "cuda")
+        self._of_others = CompiledFunction(gradient_of_fields, any_size=True)
 
     def of(self, loss: Loss) -> GradientFunction:
         """Returns the function that computes the gradient of ``loss``."""
-        return partial(self._plain if self.compiled_size is None else self._compiled, loss)
-
-    def _plain(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
-        return autograd_gradient(loss, self.parameters, [part.fields() for part in parts], clip)
+        if self.compiled_size is None:
+            return partial(autograd_gradient, loss, self.parameters)
+        return partial(self._compiled, loss)
 
     def _compiled(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
         size = sum(leading_size(part.obs) for part in parts)

@@ -106,7 +106,6 @@ class Optimizer:
         self.gradients: Gradients = TorchGradients(self.parameters) if gradients is None else gradients
         self.on_host = self._counts.device.type == "cpu"  # numbers can be read without waiting for a device
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
-        self._chosen: dict[Loss, GradientFunction] | None = None  # within a phase
         # Of the steps since settle(): 1 for each that was not taken, and their number.
         self._flags: list[Number] = []
         self._not_taken: Number = 0.0
@@ -124,47 +123,32 @@ class Optimizer:
             failure: makes the error for a step that is not finite.
         """
         steps = GradientSteps(self, failure)
-        self._chosen = {}
         self._lay_out()
-        try:
-            yield steps
-        finally:
-            self._chosen = None
+        yield steps
         steps.check()
 
-    def step(self, loss: Loss, *parts: Batch) -> Metrics:
-        """Takes one step down ``loss`` and returns its metrics and ``grad_norm``, the norm before clipping.
+    def gradient_function(self, loss: Loss) -> GradientFunction:
+        """Returns the function that computes the gradient of ``loss``, the mean over ranks, clipped.
 
-        If the loss or the norm is not finite, neither parameters nor Adam's moments change. No device is
-        waited for; :meth:`settle` reports it later.
-
-        Args:
-            loss: of a minibatch, pure.
-            parts: the minibatch, or parts of a minibatch that is too large for one backward pass. The losses
-                and metrics of parts add up.
+        It is valid until the policy or its model is changed from outside.
         """
-        gradient = self.gradient(loss, parts)
-        self.apply(gradient)
-        return {**gradient.metrics, "grad_norm": gradient.norm}
-
-    def gradient(self, loss: Loss, parts: Sequence[Batch]) -> Gradient:
-        """Returns the clipped gradient of the sum of ``loss`` over the parts of a minibatch."""
-        chosen = self._chosen
-        if chosen is None:  # outside of a phase anything may have changed since the last step
-            self._lay_out()
-            chosen = {}
-        if loss not in chosen:
-            chosen[loss] = self.gradients.of(loss)
-        function = chosen[loss]
+        of_own_samples = self.gradients.of(loss)
         if self.ranks.size == 1:
-            return function(parts, self.clip)
-        own = function(parts, NO_CLIP)
-        samples = sum(part.size for part in parts)
-        return averaged(own, self.parameters, samples, self.clip, self.ranks)
+            return of_own_samples
+
+        def of_all_samples(parts: Sequence[Batch], clip: Clip) -> Gradient:
+            own, samples = of_own_samples(parts, NO_CLIP), sum(part.size for part in parts)
+            return averaged(own, self.parameters, samples, clip, self.ranks)
+
+        return of_all_samples
 
     @torch.no_grad()
     def apply(self, gradient: Gradient) -> None:
-        """Takes Adam's step along a gradient if it is finite."""
+        """Takes Adam's step along a gradient.
+
+        If the gradient or its loss is not finite, neither parameters nor Adam's moments change. No device is
+        waited for; :meth:`settle` reports it later.
+        """
         bad = self._flag(gradient.bad)
         self._flags.append(bad)
         self._not_taken = self._not_taken + bad
@@ -278,11 +262,23 @@ class GradientSteps:
     def __init__(self, optimizer: Optimizer, failure: Failure) -> None:
         self.optimizer, self.failure = optimizer, failure
         self.history: list[Metrics] = []
+        self._gradient_of: dict[Loss, GradientFunction] = {}
         self._unchecked: list[tuple[Loss, Callable[[], Batch]]] = []
 
     def take(self, loss: Loss, *parts: Batch, remake: Callable[[], Batch]) -> Metrics:
-        """Takes a step and returns its metrics; ``remake`` makes its minibatch again."""
-        metrics = self.optimizer.step(loss, *parts)
+        """Takes a step and returns its metrics and ``grad_norm``, the norm before clipping.
+
+        Args:
+            loss: of a minibatch, pure.
+            parts: the minibatch, or parts of a minibatch that is too large for one backward pass. Their
+                losses and metrics add up.
+            remake: makes the minibatch again.
+        """
+        if loss not in self._gradient_of:
+            self._gradient_of[loss] = self.optimizer.gradient_function(loss)
+        gradient = self._gradient_of[loss](parts, self.optimizer.clip)
+        self.optimizer.apply(gradient)
+        metrics = {**gradient.metrics, "grad_norm": gradient.norm}
         self.history.append(metrics)
         self._unchecked.append((loss, remake))
         return metrics

@@ -314,7 +314,9 @@ class PPGPolicy(PPOPolicy):
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, on the model's fresh distribution."""
         dist = self.distribution(batch.obs, self.model.compute_actor(batch.obs))
-        return self._penalized_policy_loss(batch.with_outputs(dist=dist))
+        batch = batch.with_outputs(dist=dist)
+        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
+        return self._near_reference(batch, loss, metrics) if self.cfg.learn.kl_beta else (loss, metrics)
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).

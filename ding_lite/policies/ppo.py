@@ -376,22 +376,19 @@ class PPOPolicy(ActorCriticPolicy):
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
 
-    def _penalized_policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the policy loss, a subclass's too, with the penalty for leaving the reference policy."""
-        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
-        if not self.cfg.learn.kl_beta:
-            return loss, metrics
-        reference_kl = self._reference_kl(batch).mean()
-        return loss + self.cfg.learn.kl_beta * reference_kl, {**metrics, "reference_kl": reference_kl}
-
-    def _reference_kl(self, batch: Batch) -> Tensor:
-        """Returns KL(pi || pi_ref) (N,), or an estimate of it."""
+    def _near_reference(
+        self, batch: Batch, policy_loss: Tensor, metrics: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the policy loss with the penalty kl_beta KL(pi || pi_ref), or an estimate of that KL."""
         assert self.reference is not None
+        learn = self.cfg.learn
         reference = self.reference.policy.distribution(batch.obs, batch.reference_logit)
-        if self.cfg.learn.kl_type == "exact":
-            return batch.dist.kl(reference)
-        log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
-        return losses.kl_estimate(log_ratio, self.cfg.learn.kl_type)
+        if learn.kl_type == "exact":
+            kl = batch.dist.kl(reference)
+        else:
+            log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
+            kl = losses.kl_estimate(log_ratio, learn.kl_type)
+        return policy_loss + learn.kl_beta * kl.mean(), {**metrics, "reference_kl": kl.mean()}
 
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the error of the value, before its weight, in normalised units under value_norm.
@@ -409,7 +406,9 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = self._penalized_policy_loss(batch)
+        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
+        if self.cfg.learn.kl_beta:
+            policy_loss, policy_metrics = self._near_reference(batch, policy_loss, policy_metrics)
         value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss")
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}

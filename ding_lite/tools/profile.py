@@ -224,6 +224,11 @@ class Stopwatch:
         """Replaces a method of one object by :meth:`timed` of it."""
         setattr(owner, method, self.timed(getattr(owner, method), phase, **options))
 
+    def watch_result(self, owner: Any, method: str, phase: str) -> None:
+        """Replaces a method that returns a function, so that it returns :meth:`timed` of the function."""
+        original = getattr(owner, method)
+        setattr(owner, method, lambda *args: self.timed(original(*args), phase))
+
 
 def profile(
     config: Config, *, iterations: int | None = None, warm_up: int = 2, seed: int | None = None
@@ -324,7 +329,7 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     if getattr(policy, "auxiliary", None) is not None:
         watch.watch(policy.auxiliary, "run", "auxiliary")
     for optimizer in (part for part in vars(policy).values() if isinstance(part, Optimizer)):
-        watch.watch(optimizer, "gradient", "gradient")
+        watch.watch_result(optimizer, "gradient_function", "gradient")
         watch.watch(optimizer, "apply", "optimiser")
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)
     watch.watch(pipeline.recorder, "write_iteration", "logging")

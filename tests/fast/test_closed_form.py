@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_worlds import SeededBox
 from torch import nn
-from worlds import trainee
+from worlds import gradient_of, take_step, trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.data.buffer import Limits
@@ -70,7 +70,7 @@ def batch_for(policy, n=N, weights=False, seed=0):
 
 
 def by_torch(optimizer, loss, batch):
-    return autograd_gradient(loss, optimizer.parameters, [batch.fields()], optimizer.clip)
+    return autograd_gradient(loss, optimizer.parameters, [batch], optimizer.clip)
 
 
 def compared(optimizer, loss, batch):
@@ -169,10 +169,10 @@ def test_a_log_sigma_beyond_its_range_has_a_gradient_and_returns_in_one_step(bey
         log_sigma[:2] = torch.tensor([beyond, 0.1])
     batch = batch_for(policy)
     place = [p is log_sigma for p in policy.optimizer.parameters].index(True)
-    gradient = policy.optimizer.gradient(policy.loss, [batch]).values[place]
+    gradient = gradient_of(policy.optimizer, policy.loss, batch).values[place]
     assert gradient[0] != 0
     torch.testing.assert_close(gradient, by_torch(policy.optimizer, policy.loss, batch).values[place])
-    policy.optimizer.step(policy.loss, batch)
+    take_step(policy.optimizer, policy.loss, batch)
     assert log_sigma[0] == max(-2.0, min(2.0, beyond))
     assert abs(log_sigma[1] - 0.1) < 0.01, "inside of the range a step is Adam's"
 
@@ -185,7 +185,7 @@ def test_schedules_move_the_closed_form_along():
     for policy.progress.env_step in (0, 50, 90):
         policy._apply_shares()
         assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
-        found.append(policy.optimizer.gradient(policy.loss, [batch]).metrics["clipfrac"])
+        found.append(gradient_of(policy.optimizer, policy.loss, batch).metrics["clipfrac"])
     assert found[0] < found[1] < found[2]
 
 
@@ -199,7 +199,7 @@ def test_what_is_not_finite_is_told():
     ):
         batch = batch_for(policy)
         getattr(batch, name)[3] = value
-        assert policy.optimizer.gradient(policy.loss, [batch]).bad == 1
+        assert gradient_of(policy.optimizer, policy.loss, batch).bad == 1
         assert by_torch(policy.optimizer, policy.loss, batch).bad == 1
 
 
@@ -211,9 +211,9 @@ def test_a_ratio_beyond_float32_moves_nothing_where_the_clip_holds(advantage, du
     batch = batch_for(policy)
     for name, value in (("log_prob", -200.0), ("advantage", advantage)):
         getattr(batch, name)[3] = value
-    found = policy.optimizer.gradient(policy.loss, [batch])
+    found = gradient_of(policy.optimizer, policy.loss, batch)
     batch.log_prob[3] = -20.0  # as far outside of the clip, and inside of float32
-    expected = policy.optimizer.gradient(policy.loss, [batch]).norm
+    expected = gradient_of(policy.optimizer, policy.loss, batch).norm
     assert (found.bad, found.norm) == (0, pytest.approx(expected, rel=1e-6))
 
 
@@ -221,9 +221,9 @@ def test_a_ratio_beyond_float32_moves_nothing_where_the_clip_holds(advantage, du
 def test_actions_of_few_bits_are_the_same_actions(dtype):
     policy = policy_for()
     batch = batch_for(policy, n=300)
-    expected = policy.optimizer.gradient(policy.loss, [batch]).norm
+    expected = gradient_of(policy.optimizer, policy.loss, batch).norm
     batch.action = batch.action.to(dtype)
-    assert policy.optimizer.gradient(policy.loss, [batch]).norm == expected
+    assert gradient_of(policy.optimizer, policy.loss, batch).norm == expected
 
 
 def flattened(model):
@@ -240,7 +240,7 @@ def test_steps_go_where_torchs_go(turned):
         if not known:
             policy.fast.use_numpy = False
         for seed in range(20):
-            policy.optimizer.step(policy.loss, batch_for(policy, seed=seed))
+            take_step(policy.optimizer, policy.loss, batch_for(policy, seed=seed))
         trained.append(flattened(policy.model))
     assert torch.allclose(*trained, atol=1e-4)
     fresh = flattened(policy_for().model)
@@ -269,7 +269,7 @@ class OtherLoss(PPOPolicy):
 def test_a_loss_of_ones_own_is_left_to_torch(kind):
     policy = policy_for(kind=kind)
     batch = batch_for(policy)
-    mine = policy.optimizer.gradient(policy.loss, [batch])
+    mine = gradient_of(policy.optimizer, policy.loss, batch)
     assert policy.optimizer.gradients.name_of(policy.loss) != "closed form"
     assert all(map(torch.equal, mine.values, by_torch(policy.optimizer, policy.loss, batch).values))
 
@@ -404,7 +404,7 @@ def test_what_is_changed_later_changes_the_gradient_as_torchs(change, known):
     change(policy)
     assert (policy.optimizer.gradients.name_of(policy.loss) == "closed form") is known
     if change is not replace_layer:  # whose parameters the optimiser has not
-        mine = policy.optimizer.gradient(policy.loss, [batch]).values
+        mine = gradient_of(policy.optimizer, policy.loss, batch).values
         its = by_torch(policy.optimizer, policy.loss, batch).values
         assert all(
             torch.allclose(a, b, atol=1e-5) if b is not None else a is None
@@ -416,7 +416,7 @@ def test_a_network_that_is_frozen_later_is_not_trained():
     policy = policy_for()
     policy.model.critic_encoder.requires_grad_(False)
     with pytest.raises(RuntimeError, match="does not require grad"):  # torch's word for it
-        policy.optimizer.step(policy.loss, batch_for(policy))
+        take_step(policy.optimizer, policy.loss, batch_for(policy))
 
 
 def test_another_model_is_read_anew():
@@ -453,7 +453,7 @@ class SampleClip(PPOPolicy):
 def test_what_looks_like_the_original_and_is_not_is_left_to_torch(kind):
     policy = policy_for(kind=kind)
     batch = batch_for(policy)
-    mine = policy.optimizer.gradient(policy.loss, [batch]).values
+    mine = gradient_of(policy.optimizer, policy.loss, batch).values
     assert all(map(torch.equal, mine, by_torch(policy.optimizer, policy.loss, batch).values))
 
 
@@ -466,7 +466,7 @@ def test_values_inside_of_the_clip_move_whatever_the_rounding():
     batch = batch_for(policy, n=4096)
     batch.value = policy.model.compute_critic(batch.obs).detach() + 0.3 * torch.randn(4096)
     place = [p is last.bias for p in policy.optimizer.parameters].index(True)
-    mine = policy.optimizer.gradient(policy.loss, [batch]).values[place]
+    mine = gradient_of(policy.optimizer, policy.loss, batch).values[place]
     its = by_torch(policy.optimizer, policy.loss, batch).values[place]
     assert float((mine - its).abs()) < 1e-5
 
@@ -517,21 +517,21 @@ def test_closed_forms_are_looked_up_once_a_phase_and_each_time_outside_of_one(mo
     assert asked == [policy.loss]
     batch = next(policy.minibatches(rollout))
     for count in (2, 3):  # outside of one, each time
-        policy.optimizer.gradient(policy.loss, [batch])
+        gradient_of(policy.optimizer, policy.loss, batch)
         assert len(asked) == count
 
 
 def test_a_copy_is_read_for_itself():
     policy = policy_for()
     batch = batch_for(policy)
-    policy.optimizer.step(policy.loss, batch)
+    take_step(policy.optimizer, policy.loss, batch)
     other = copy.deepcopy(policy)
     with torch.no_grad():
         for p in other.model.parameters():
             p.mul_(2)
     for one in (other, policy):
         assert compared(one.optimizer, one.loss, batch) < 1e-5
-        mine = one.optimizer.gradient(one.loss, [batch]).values
+        mine = gradient_of(one.optimizer, one.loss, batch).values
         its = by_torch(one.optimizer, one.loss, batch).values
         assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(mine, its, strict=True))
     replace_forward(other)
@@ -562,12 +562,12 @@ def test_minibatches_of_ones_own_making_are_used():
 def test_a_model_on_other_memory_is_read_anew():
     policy = policy_for()
     batch = batch_for(policy)
-    before = policy.optimizer.gradient(policy.loss, [batch]).values[0].clone()
+    before = gradient_of(policy.optimizer, policy.loss, batch).values[0].clone()
     with torch.no_grad():
         for p in policy.model.parameters():
             p.data = 2 * p.data  # new memory behind the same parameter
     assert compared(policy.optimizer, policy.loss, batch) < 1e-5
-    assert not torch.allclose(before, policy.optimizer.gradient(policy.loss, [batch]).values[0])
+    assert not torch.allclose(before, gradient_of(policy.optimizer, policy.loss, batch).values[0])
 
 
 @pytest.mark.parametrize("action_space", [DISCRETE, BOX])
@@ -584,9 +584,9 @@ def test_a_sample_without_an_advantage_moves_nothing_at_any_ratio(advantage, log
     policy = policy_for()
     batch = batch_for(policy)
     batch.advantage[3], batch.log_prob[3] = advantage, log_prob
-    found = policy.optimizer.gradient(policy.loss, [batch])
+    found = gradient_of(policy.optimizer, policy.loss, batch)
     batch.log_prob[3] = -2.0
-    expected = policy.optimizer.gradient(policy.loss, [batch]).norm
+    expected = gradient_of(policy.optimizer, policy.loss, batch).norm
     assert (found.bad, found.norm) == (0, pytest.approx(expected, rel=1e-6))
 
 
@@ -598,5 +598,5 @@ def test_a_gradient_beyond_float32_of_a_finite_loss_is_told():
     with torch.no_grad():
         dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
         batch.log_prob = dist.log_prob(batch.action)
-    assert policy.optimizer.gradient(policy.loss, [batch]).bad == 1
+    assert gradient_of(policy.optimizer, policy.loss, batch).bad == 1
     assert by_torch(policy.optimizer, policy.loss, batch).bad == 1

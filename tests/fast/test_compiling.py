@@ -12,12 +12,12 @@ import pytest
 import torch
 from anything import ACTIONS, VARIANTS, Anything
 from small_worlds import LengthEnv, SeededEnv
-from worlds import merged, trainee
+from worlds import gradient_of, merged, take_step, trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.data.minibatches import Batch
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, CompiledFunction, may_compile
-from ding_lite.fast.gradients import autograd_gradient
+from ding_lite.fast.gradients import autograd_gradient, gradient_of_fields
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.tools.profile import profile
 
@@ -42,12 +42,11 @@ def traced(monkeypatch):
 @pytest.fixture
 def differences(monkeypatch):
     """Gathers how far each gradient and its metrics are from those of the function itself."""
-    found, gradient = [], Optimizer.gradient
+    found, function_of = [], Optimizer.gradient_function
 
-    def compared(self, loss, parts):
-        mine = gradient(self, loss, parts)
-        given = [part.fields() for part in parts]
-        its = autograd_gradient(loss, self.parameters, given, self.clip)
+    def compared(optimizer, loss, parts, clip):
+        mine = function_of(optimizer, loss)(parts, clip)
+        its = autograd_gradient(loss, optimizer.parameters, parts, clip)
         assert [a is None for a in mine.values] == [a is None for a in its.values]
         assert list(mine.metrics) == list(its.metrics)
         pairs = [(a, b) for a, b in zip(mine.values, its.values, strict=True) if a is not None]
@@ -55,7 +54,7 @@ def differences(monkeypatch):
         found.append(max(float((a - b).abs().max()) for a, b in pairs))
         return mine
 
-    monkeypatch.setattr(Optimizer, "gradient", compared)
+    monkeypatch.setattr(Optimizer, "gradient_function", lambda *which: partial(compared, *which))
     return found
 
 
@@ -152,7 +151,7 @@ class Overwriting:
         self.results = None
 
     def __call__(self, *args):
-        new = autograd_gradient(*args)
+        new = gradient_of_fields(*args)
         if self.results is None:
             self.results = new
         pairs = [*zip(self.results.values, new.values, strict=True)]
@@ -213,7 +212,7 @@ def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(path):
     def gradient(far):
         log_ratio = torch.where(beyond, torch.where(falls, -far, far), 0.0)
         # A copy: a gradient in closed form is good until the next one.
-        found = policy.optimizer.gradient(policy.loss, [batch_at_ratio(policy, log_ratio, advantage)])
+        found = gradient_of(policy.optimizer, policy.loss, batch_at_ratio(policy, log_ratio, advantage))
         return [value.clone() for value in found.values], float(found.norm), float(found.bad)
 
     near, norm, bad = gradient(2.0)
@@ -229,7 +228,7 @@ def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(path):
 def test_where_no_bound_holds_a_ratio_that_overflows_is_a_bad_step(path):
     policy = policy_by(path)
     batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
-    assert float(policy.optimizer.gradient(policy.loss, [batch]).bad) == 1.0
+    assert float(gradient_of(policy.optimizer, policy.loss, batch).bad) == 1.0
 
 
 @pytest.mark.slow
@@ -239,7 +238,7 @@ def test_minibatches_of_all_sizes_take_two_graphs(traced, differences):
     training_set = policy.sources["policy"].training_set(rollout)
     torch._dynamo.utils.counters.clear()
     for size in (24, 16, 16, 24, 13, 25, 2, 16):
-        policy.optimizer.step(policy.loss, training_set.batch(torch.arange(size)))
+        take_step(policy.optimizer, policy.loss, training_set.batch(torch.arange(size)))
     assert max(differences) == 0
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 

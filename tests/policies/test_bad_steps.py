@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from worlds import trainee
+from worlds import take_step, trainee
 
 from ding_lite import POLICY_REGISTRY, NumericsError, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.data.minibatches import Batch
@@ -119,7 +119,7 @@ def test_all_optimisers_of_a_run_share_one_budget():
     found = []
     for updater in updaters:
         total = sum(p.sum() for p in updater.parameters) * math.nan
-        updater.step(lambda _, total=total: (total, {}), Batch())
+        take_step(updater, lambda _, total=total: (total, {}), Batch())
         found.append(updater.settle())
     assert found == [None, None, 0]
     assert policy.state_dict()["bad_steps"] == {"count": 3}

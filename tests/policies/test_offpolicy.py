@@ -13,7 +13,7 @@ import pytest
 import torch
 from anything import Anything
 from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
-from worlds import digest, merged, policy_for, small_config, vector_of
+from worlds import digest, merged, policy_for, small_config, take_step, vector_of
 
 from ding_lite import POLICY_REGISTRY, ConfigError, PPOPolicy, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
@@ -622,7 +622,7 @@ def test_priorities_are_refreshed_after_use_and_only_of_what_was_used(value_norm
     moved(policy)  # or the newest value would be that of the pass's start
     batch = next(minibatches)
     value = policy.model.compute_critic(batch.obs).detach()
-    policy.optimizer.step(policy.loss, batch)
+    take_step(policy.optimizer, policy.loss, batch)
     next(minibatches)
     scale = float(policy.value_norm.std) if value_norm else 1.0
     error = scale * (batch.value_target - value).abs()

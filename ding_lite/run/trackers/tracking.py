@@ -21,6 +21,7 @@ from ding_lite.run.trackers.stored import StoredRows
 from ding_lite.run.trackers.tracker import TrackedRun, Tracker
 from ding_lite.trees import Tree, named_leaves
 
+HISTOGRAM_VALUES = 4096  # in one histogram, at most
 IDENTITIES = "trackers.json"  # file in the run's folder: the identity of each tracker, by its name
 
 
@@ -121,14 +122,18 @@ class Tracking:
         self._stored.add(progress.env_step, self._trackers)
 
     def _histograms(self, actions: Tree) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields names and finite values; the dimensions of a vector of actions are taken together."""
+        """Yields names and finite values; the dimensions of a vector of actions are taken together.
+
+        Of more than ``HISTOGRAM_VALUES`` values, every k-th is taken.
+        """
         values = {
             "collect/episode_return": np.array([episode.episode_return for episode in self._episodes]),
             "collect/episode_length": np.array([episode.length for episode in self._episodes]),
             **{"/".join(("collect/action", *path)): leaf.reshape(-1) for path, leaf in named_leaves(actions)},
         }
         for name, array in values.items():
-            finite = array[np.isfinite(array)]
+            some = array[:: -(-array.size // HISTOGRAM_VALUES) or 1]
+            finite = some[np.isfinite(some)]
             if finite.size:
                 yield name, finite
 

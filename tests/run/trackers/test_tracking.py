@@ -139,6 +139,17 @@ def test_histograms_have_the_actions_of_the_iteration_and_the_returns_since_the_
         assert sorted(sent[step, "collect/episode_return"]) == sorted(expected)
 
 
+def test_a_histogram_of_a_large_rollout_has_every_kth_action(tmp_path, received, monkeypatch):
+    train(tmp_path / "all", Recorder)
+    every = [values for _, name, values in of_kind(received, "histogram") if name == "collect/action"]
+    received.clear()
+    monkeypatch.setattr("ding_lite.run.trackers.tracking.HISTOGRAM_VALUES", 100)
+    train(tmp_path / "some", Recorder)
+    some = [values for _, name, values in of_kind(received, "histogram") if name == "collect/action"]
+    assert len(every) == len(some) > 1
+    assert all(np.array_equal(a[::3], b) for a, b in zip(every, some, strict=True)), "3: 256 of 100"
+
+
 def test_two_trackers_of_one_class_and_a_resumed_run_get_their_own_identities_back(tmp_path, received):
     items = [{"type": Recorder, "word": "a"}, {"type": Recorder, "word": "b"}]
     train(tmp_path / "run", *items, checkpoint={"freq": 256})
