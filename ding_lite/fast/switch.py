@@ -10,8 +10,8 @@ CPU; ``numpy_actor.find_actor`` and ``numpy_mlp.find_critic`` say for which laye
 of this library that are listed below. If a subclass, a model or an assignment overrides one of these
 methods, torch runs.
 
-A decision is made when a rollout, an evaluation or a learning phase begins, and for each call outside of
-them.
+A decision is made for acting when a rollout or an evaluation begins, for a gradient at the first step of its
+loss in a phase, for values at each call that computes some, and for every call outside of these.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ INPUTS = ("inputs", "scaled", "distribution", "on_device")
 LATE_LOG_PROBS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
 VALUES_WHILE_ACTING = (
     *("_forward_collect", "_process_transition", "_get_train_sample"),
-    *("credit", "values", "raw_values"),
+    *("credit", "rollout_values", "values", "in_chunks", "raw_values"),
 )
 GRADIENTS = (*INPUTS, "policy_loss", "value_loss")
 # Losses with a closed form, and the terms that each is the sum of.
@@ -56,7 +56,7 @@ COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic")
 
 # Fields of a rollout between acting and get_train_sample.
 ACTING_OUTPUT = "acting_output"  # the output of the NumPy actor, from which log-probs are computed at once
-ACTING_VALUE = "acting_value"  # values that a shared network gave while it acted
+ACTING_VALUE = "acting_value"  # values that a shared network, or one with a memory, gave while it acted
 
 
 class ActorCriticLike(Protocol):
@@ -100,6 +100,11 @@ def _model_is_ours(model: ActorCritic, part: str) -> bool:
     return are_library_methods(model, [name for name in MODEL[part] if hasattr(model, name)])
 
 
+def _is_own_norm(norm: Any) -> bool:
+    """Returns whether the scale of observations is none, or this library's, which NumPy can compute."""
+    return norm is None or type(norm).__module__.startswith("ding_lite.")
+
+
 def _are_current(actor: NumpyActor | None, critic: NumpyMLP | None) -> bool:
     networks = (None if actor is None else actor.mlp, critic)
     return all(mlp is None or mlp.is_current() for mlp in networks)
@@ -121,7 +126,7 @@ class TorchActing:
             return self._drawn(inputs, policy.model.compute_actor(inputs))
 
     def sample_with_values(self, obs: Tree) -> dict[str, Any]:
-        """Returns actions, their log-probs, and the values of the observations in raw units."""
+        """Returns actions, their log-probs, and the values of the observations in training units."""
         policy = self.policy
         with torch.inference_mode():
             inputs = policy.inputs(obs)
@@ -212,7 +217,8 @@ class Switch:
         """Returns the implementation that acts."""
         if self.use_numpy and _model_is_ours(self.policy.model, "policy"):
             actor, _ = self.networks()
-            if actor is not None and actor.acts_faster() and are_library_methods(self.policy, INPUTS):
+            fits = actor is not None and actor.acts_faster() and _is_own_norm(self.policy.obs_norm)
+            if actor is not None and fits and are_library_methods(self.policy, INPUTS):
                 return NumpyActing(self.policy, actor)
         return TorchActing(self.policy)
 
@@ -240,6 +246,10 @@ class Switch:
         greedy = self.acting().greedy
         return mode._replace(forward=lambda obs, state=None, first=None: {"action": greedy(obs)})
 
+    def takes_acting_values(self) -> bool:
+        """Returns whether values that were computed while acting may replace those of ``rollout_values``."""
+        return are_library_methods(self.policy, VALUES_WHILE_ACTING)
+
     def _gives_values(self) -> bool:
         """Returns whether the network computes values while it acts, at little cost.
 
@@ -247,7 +257,7 @@ class Switch:
         a subclass has changed one of the outputs, and the joint method does not know of it.
         """
         model = self.policy.model
-        if not are_library_methods(self.policy, VALUES_WHILE_ACTING):
+        if not self.takes_acting_values():
             return False
         if isinstance(model, VAC) and model.critic_encoder is not None:
             return False

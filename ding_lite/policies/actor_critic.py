@@ -1,7 +1,7 @@
 """The part that all actor-critic policies share: acting, credit assignment, and scales.
 
 Rewards are stored raw. Values, advantages and targets are in units of the training reward: scaled and
-clipped if the config asks for it, before value_norm ("raw units" below). ``rl.running_stats``
+clipped if the config asks for it, and before value_norm ("training units" below). ``rl.running_stats``
 says when each scale is updated.
 
 Shapes: T steps, B envs, N samples.
@@ -247,6 +247,8 @@ class ActorCriticPolicy(Policy):
         rollout = rollout.to(self.device)
         # Values of the policy as it is now; the next gradient step makes them old.
         value = rollout.pop(ACTING_VALUE, None)
+        if value is not None and not self.fast.takes_acting_values():
+            value = None
         if value is not None:
             rollout.value = value
         segments = self.segments(rollout)
@@ -264,7 +266,7 @@ class ActorCriticPolicy(Policy):
     def credit(
         self, rollout: Rollout, weight: Tensor | None = None, value: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """Returns value, advantage and value_target (T, B) by the newest value network, raw units.
+        """Returns value, advantage and value_target (T, B) by the newest value network, in training units.
 
         Rows that are not valid have no influence on valid rows.
 
@@ -320,7 +322,7 @@ class ActorCriticPolicy(Policy):
 
     @torch.no_grad()
     def values(self, obs: Any, lead: int, state: Any = None) -> Tensor:
-        """Returns the values of observations with ``lead`` leading dims, raw units.
+        """Returns the values of observations with ``lead`` leading dims, in training units.
 
         Args:
             obs: with memory, each is one step from the memory ``state``, or from that of an episode's start.
@@ -335,13 +337,13 @@ class ActorCriticPolicy(Policy):
         )
 
     def rollout_values(self, rollout: Rollout) -> Tensor:
-        """Returns the values (T, C) of a rollout's observations, raw units."""
+        """Returns the values (T, C) of a rollout's observations, in training units."""
         if self.memory is None:
             return self.values(rollout.obs, lead=2)
         return self.raw_values(self.memory.over_rollout(self.model.compute_critic, rollout))
 
     def raw_values(self, value: Tensor) -> Tensor:
-        """Returns values of the model in the units of the rewards."""
+        """Returns values of the model in training units."""
         return value if self.value_norm is None else self.value_norm.denormalize(value)
 
     def normalized_values(self, value: Tensor) -> Tensor:

@@ -422,7 +422,9 @@ class PPOPolicy(ActorCriticPolicy):
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
-        metrics = self._describe(data)
+        is_prepared = self._prepared_rollouts > 0
+        self._prepared_rollouts = max(0, self._prepared_rollouts - 1)
+        metrics = self._rollout_metrics(data)
         is_finite = all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"])))
         if self.ranks.any(not is_finite):
             raise NumericsError(
@@ -430,9 +432,9 @@ class PPOPolicy(ActorCriticPolicy):
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
-        if not self._prepared_rollouts:  # another policy collected this rollout, and assigned its credit
+        if not is_prepared:  # another policy collected this rollout, and assigned its credit
             self._prepare_rollout(data)
-        self._prepared_rollouts -= 1
+            self._prepared_rollouts -= 1
         if self.cfg.learn.kl_beta and "reference_logit" not in data.keys():  # noqa: SIM118 - a treetensor
             raise ContractError(
                 "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
@@ -447,12 +449,6 @@ class PPOPolicy(ActorCriticPolicy):
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
         metrics |= self._policy_phase()
-        if self.cfg.learn.target_kl is not None and metrics["updates"] and "approx_kl" not in metrics:
-            raise ContractError(
-                f"policy.learn.target_kl: {type(self).__name__}.policy_loss returns no metric 'approx_kl' to "
-                "compare with it; return an estimate of KL(pi_old || pi), such as rl.losses.approx_kl"
-                "(log_ratio), or set target_kl=None"
-            )
         if self.kl_penalty is not None:
             metrics["kl_coefficient"] = float(self.kl_penalty.value)
             metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
@@ -468,7 +464,7 @@ class PPOPolicy(ActorCriticPolicy):
         self.progress.env_step += int(self.ranks.total(int(data.valid.sum())))
         return metrics
 
-    def _describe(self, data: Rollout) -> dict[str, float]:
+    def _rollout_metrics(self, data: Rollout) -> dict[str, float]:
         """Returns the metrics of a rollout, waiting for the device once.
 
         Every ``DEAD_UNITS_EVERY`` iterations ``dead_units`` is among them.
@@ -528,6 +524,8 @@ class PPOPolicy(ActorCriticPolicy):
                     metrics = steps.take(loss, batch, remake=batch.remake)
                     if "approx_kl" in metrics:
                         kls.append(metrics["approx_kl"])
+                    elif target_kl is not None and loss != self.critic_loss:
+                        raise self._no_approx_kl()
                 epochs += not stopped
                 if target_kl is not None and kls:
                     stopped = float(stacked(kls).mean()) > 1.5 * target_kl
@@ -540,10 +538,17 @@ class PPOPolicy(ActorCriticPolicy):
         counts = {"epochs": float(epochs), "updates": float(len(steps.history))}
         return source.metrics | steps.mean_metrics() | counts
 
+    def _no_approx_kl(self) -> ContractError:
+        return ContractError(
+            f"policy.learn.target_kl: {type(self).__name__}.policy_loss returns no metric 'approx_kl' to "
+            "compare with it; return an estimate of KL(pi_old || pi), such as rl.losses.approx_kl"
+            "(log_ratio), or set target_kl=None"
+        )
+
     def failure_of(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
         """Returns the error for a gradient step that was not finite."""
-        data = {*(f"{name}_buffer" for name in self.sources), "auxiliary"}
-        parts = {name: part for name, part in self._state().items() if part is not None and name not in data}
+        left_out = {*(f"{name}_buffer" for name in self.sources), "auxiliary"}  # they may be large
+        parts = {k: part for k, part in self._state().items() if part is not None and k not in left_out}
         return non_finite_step(
             self.model,
             {name: part.state_dict() for name, part in parts.items()},

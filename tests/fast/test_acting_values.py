@@ -173,6 +173,23 @@ def test_a_policy_that_collects_in_its_own_way_gets_the_values_of_what_is_stored
         policy.learn_mode.forward(rollout)
 
 
+class OtherValues(PPOPolicy):
+    """Has values of its own for a whole rollout."""
+
+    def rollout_values(self, rollout):
+        return 3 + super().rollout_values(rollout)
+
+
+@pytest.mark.parametrize("options", [SHARED, {"model": {"rnn": "gru", "rnn_hidden_size": 4}}])
+def test_a_policy_with_its_own_values_of_a_rollout_has_them(options):
+    policy, collector = trainee("ppo", cls=OtherValues, **options)
+    rollout = collector.collect()
+    assert torch.allclose(rollout.value, policy.rollout_values(rollout), atol=1e-5)
+    assert ACTING_VALUE not in to_dict(rollout)
+    own = PPOPolicy.rollout_values(policy, rollout)
+    assert not torch.allclose(rollout.value, own, atol=1)
+
+
 def test_actions_are_the_same_with_values_and_without():
     shared, _ = trainee("ppo", **SHARED)
     plain, _ = trainee("ppo", **SHARED)

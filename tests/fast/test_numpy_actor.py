@@ -18,6 +18,7 @@ from ding_lite.fast.numpy_actor import NumpyActor, find_actor
 from ding_lite.fast.switch import TorchActing
 from ding_lite.models import VAC
 from ding_lite.models.heads import DiscreteHead
+from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.trees import to_dict
 
@@ -251,6 +252,22 @@ def test_new_scale_of_observations_is_used():
     policy.obs_norm.update(torch.as_tensor(obs * 3 + 1), torch.ones(50, dtype=torch.bool))
     expected = by_model(policy, policy._forward_collect, obs)
     torch.testing.assert_close(policy._forward_collect(obs)["log_prob"], expected["log_prob"])
+
+
+class HalfNorm(ObservationNorm):
+    def __call__(self, obs, path=()):
+        return super().__call__(obs, path) / 2
+
+
+def test_a_scale_of_observations_of_ones_own_is_used():
+    policy, obs = policy_for(normalize=dict(obs=True)), observations(VECTOR, 50)
+    before = policy._forward_collect(obs)["log_prob"]
+    policy.obs_norm.__class__ = HalfNorm
+    found = policy._forward_collect(obs)
+    torch.testing.assert_close(
+        found["log_prob"], policy.log_probs(torch.as_tensor(obs), found["action"], lead=1)
+    )
+    assert not torch.allclose(found["log_prob"].exp(), before.exp(), atol=0.1)
 
 
 def test_copy_of_a_policy_acts_with_its_own_parameters():

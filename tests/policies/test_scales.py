@@ -11,6 +11,7 @@ from worlds import merged, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
+from ding_lite.errors import NumericsError
 
 GAMMA = 0.9
 SCALED = dict(normalize=dict(reward=True), collect=dict(discount_factor=GAMMA))
@@ -103,6 +104,18 @@ def test_a_policy_with_its_own_credit_has_a_reward_scale_in_time():
     torch.testing.assert_close(rollout.advantage, rollout.reward / std)
     policy.learn_mode.forward(rollout)
     assert policy.reward_scale.count == 64
+
+
+def test_a_rollout_whose_learning_failed_does_not_count_as_prepared():
+    policy, collector = trainee("ppo", SeededEnv, **SCALED)
+    other, other_collector = trainee("ppo", SeededEnv, seed=1, **SCALED)
+    (rollout,) = copies(collector, 1)
+    rollout.advantage[:] = torch.nan
+    with pytest.raises(NumericsError):
+        policy.learn_mode.forward(rollout)
+    (foreign,) = copies(other_collector, 1)
+    policy.learn_mode.forward(foreign)
+    assert policy.reward_scale.count == 128, "both rollouts are in the scale"
 
 
 @pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
