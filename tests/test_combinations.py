@@ -118,7 +118,7 @@ def first_ratios(pipeline):
     training_set = policy.sources["policy"].training_set(rollout)
     ratios = []
     generator = torch.Generator().manual_seed(0)
-    for batch in training_set.draw(16, training_set.count(16), generator)[1]:
+    for batch in training_set.draw(training_set.count, generator)[1]:
         with torch.no_grad():
             dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
             ratios.append((dist.log_prob(batch.action) - batch.log_prob).exp())

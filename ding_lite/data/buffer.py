@@ -72,9 +72,11 @@ class ReplayBuffer:
     def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
         """Adds the rollout (T, B) of this iteration; a buffer that holds no other one does not copy it.
 
+        Rollouts lie side by side. Unless they have whole episodes, one of another length than those before
+        (a resumed run with another n_sample) replaces them.
+
         Raises:
-            ValueError: if the rollout exceeds the capacity or has another length, unless rollouts have whole
-                episodes.
+            ValueError: if the rollout exceeds the capacity, unless rollouts have whole episodes.
         """
         rows, columns = rollout.valid.shape
         if rows * columns > self.limits.capacity and not self.limits.whole_episodes:
@@ -84,7 +86,7 @@ class ReplayBuffer:
         version = torch.full((columns,), self.iteration, device=device)
         priority = torch.ones(rows, columns, device=device) if priority is None else priority
         if self.data is not None and len(self.uses) != rows and not self.limits.ragged:
-            raise ValueError(f"rollouts of {len(self.uses)} and {rows} steps cannot lie side by side")
+            self.clear()
         while (
             self.data is not None and self._size_of(self.data) + self._size_of(rollout) > self.limits.capacity
         ):

@@ -181,15 +181,27 @@ class TrainingSet:
 
     Args:
         fields: trees of leaves (N, ...), by name.
+        batch_size: of a minibatch.
         normalize_advantage: whether each minibatch normalises its advantages.
-        ranks: that have a minibatch each at every gradient step; its advantages are normalised over all.
+        ranks: that have a minibatch each at every gradient step; its advantages are normalised over all. They
+            make their sets together.
+
+    Attributes:
+        sizes: of the minibatches of a pass.
     """
 
-    def __init__(self, fields: Mapping[str, Any], *, normalize_advantage: bool, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        batch_size: int,
+        *,
+        normalize_advantage: bool,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.fields = dict(fields)
         self.normalize_advantage = normalize_advantage
         self.ranks = ranks
-        self._sizes: dict[int, list[int]] = {}
+        self.sizes = agreed_sizes(len(self), batch_size, ranks)
 
     def __len__(self) -> int:
         return leading_size(self.fields)
@@ -216,19 +228,14 @@ class TrainingSet:
             return [None] * len(indices)
         return scales_over_ranks([self.fields["advantage"][index] for index in indices], self.ranks)
 
-    def sizes(self, batch_size: int) -> list[int]:
-        """Returns the sizes of the minibatches of a pass."""
-        if batch_size not in self._sizes:
-            self._sizes[batch_size] = agreed_sizes(len(self), batch_size, self.ranks)
-        return self._sizes[batch_size]
+    @property
+    def count(self) -> int:
+        """The number of minibatches in a pass."""
+        return len(self.sizes)
 
-    def count(self, batch_size: int) -> int:
-        """Returns the number of minibatches in a pass."""
-        return len(self.sizes(batch_size))
-
-    def draw(self, batch_size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
+    def draw(self, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
         """Returns samples (n,) in random order, each once, and up to ``steps`` minibatches of them."""
-        sizes = self.sizes(batch_size)[:steps]
+        sizes = self.sizes[:steps]
         order = permutation(len(self), generator)[: sum(sizes)]
         indices = order.split(sizes)
         scales = self._scales(indices)

@@ -109,8 +109,8 @@ class SequenceTable:
         order = (step * len(index) + sequence).argsort()
         sequence, step = sequence[order], step[order]
         rows = (self._first[index][sequence] + step) * self.columns + self._column[index][sequence]
-        burnt_in = (step >= burnt[sequence]).nonzero().squeeze(-1) if bool(burnt.any()) else None
-        return Packed(rows, torch.bincount(step).cpu(), self._place[index], burnt_in)
+        kept = (step >= burnt[sequence]).nonzero().squeeze(-1) if bool(burnt.any()) else None
+        return Packed(rows, torch.bincount(step).cpu(), self._place[index], kept)
 
 
 class Packed(NamedTuple):
@@ -120,18 +120,18 @@ class Packed(NamedTuple):
         all_rows: (M,), places of the samples in the flattened (T, C).
         sizes: (L,), on the host.
         place: (S,), places of the stored memories in the flattened (K, C); -1: that of an episode's start.
-        burnt_in: (N,), the samples without burn-in; None: all.
+        kept: (N,), the samples without burn-in; None: all.
     """
 
     all_rows: Tensor
     sizes: Tensor
     place: Tensor
-    burnt_in: Tensor | None
+    kept: Tensor | None
 
     @property
     def rows(self) -> Tensor:
         """The places (N,) of the samples without burn-in."""
-        return self.all_rows if self.burnt_in is None else self.all_rows[self.burnt_in]
+        return self.all_rows if self.kept is None else self.all_rows[self.kept]
 
     @property
     def last_rows(self) -> Tensor:
@@ -153,7 +153,7 @@ class Packed(NamedTuple):
         place = self.place.clamp(min=0)
         memories = map_tree(lambda leaf, like: leaf[place].to(like.device), stored, initial)
         state = chosen_memories(self.place < 0, initial, memories)
-        return Sequences(map_tree(lambda leaf: leaf[self.all_rows], obs), state, self.sizes, self.burnt_in)
+        return Sequences(map_tree(lambda leaf: leaf[self.all_rows], obs), state, self.sizes, self.kept)
 
 
 class SequenceSet:
@@ -161,18 +161,25 @@ class SequenceSet:
 
     Args:
         samples: trees of leaves (N, ...) by name: the rows ``rows`` of a rollout.
+        batch_size: about how many samples a minibatch has.
         rows: (N,), places in the flattened (T, C), ascending.
         obs: (T C, ...), of the whole rollout.
         stored: (K C, ...), the memories of the rollout.
         table: the sequences of the rollout.
         initial_state: of n episodes, of the model.
         normalize_advantage: whether each minibatch normalises its advantages.
-        ranks: that have a minibatch each at every gradient step; its advantages are normalised over all.
+        ranks: that have a minibatch each at every gradient step; its advantages are normalised over all. They
+            make their sets together.
+
+    Attributes:
+        sequences: (S,), those with all samples in the set.
+        count: number of minibatches in a pass, the smallest of all ranks'.
     """
 
     def __init__(
         self,
         samples: Mapping[str, Any],
+        batch_size: int,
         rows: Tensor,
         obs: Any,
         stored: Tree,
@@ -189,44 +196,35 @@ class SequenceSet:
         self.initial_state = initial_state
         self.normalize_advantage = normalize_advantage
         self.ranks = ranks
-        self._counts: dict[int, int] = {}
         self.sequences = table.all_in(rows)
+        self.count = ranks.smallest(part_count(table.counts[self.sequences], batch_size))
         self._index = torch.full((table.rows,), -1, device=rows.device)  # of each place among the samples
         self._index[rows] = torch.arange(len(rows), device=rows.device)
 
     def __len__(self) -> int:
         return int(self.table.counts[self.sequences].sum())
 
-    def count(self, batch_size: int) -> int:
-        """Returns the number of minibatches in a pass, the smallest of all ranks'."""
-        if batch_size not in self._counts:
-            own = part_count(self.table.counts[self.sequences], batch_size)
-            self._counts[batch_size] = self.ranks.smallest(own)
-        return self._counts[batch_size]
-
-    def draw(self, batch_size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
+    def draw(self, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
         """Returns the samples (n,) that up to ``steps`` minibatches have, and those minibatches.
 
-        Sequences are in random order and stay whole, so a minibatch has about ``batch_size`` samples.
+        Sequences are in random order and stay whole.
         """
         order = self.sequences[permutation(len(self.sequences), generator)]
-        groups = split_evenly(order, self.table.counts[order], self.count(batch_size))[:steps]
-        drawn = torch.cat([self.table.packed(group).rows for group in groups])
+        groups = split_evenly(order, self.table.counts[order], self.count)[:steps]
+        packed = [self.table.packed(group) for group in groups]
+        places = [self._index[each.rows] for each in packed]
         scales: list[Scale | None] = [None] * len(groups)
         if self.normalize_advantage and self.ranks.size > 1:
-            advantage = self.samples["advantage"]
-            places = [self._index[self.table.packed(group).rows] for group in groups]
-            scales = scales_over_ranks([advantage[place] for place in places], self.ranks)
-        return self._index[drawn], map(self.batch, groups, scales)
+            scales = scales_over_ranks([self.samples["advantage"][place] for place in places], self.ranks)
+        return torch.cat(places), map(self._batch, packed, scales)
 
-    def batch(self, index: Tensor, scale: Scale | None = None) -> Batch:
-        """Returns the sequences ``index`` as a minibatch, whose ``obs`` are ``Sequences``.
+    def _batch(self, packed: Packed, scale: Scale | None) -> Batch:
+        """Returns some sequences as a minibatch, whose ``obs`` are ``Sequences``.
 
         Args:
-            index: (S,)
+            packed: the sequences.
             scale: of the advantages over all ranks; None: of these samples.
         """
-        packed = self.table.packed(index)
         places = self._index[packed.rows]
         fields = {name: map_tree(lambda leaf: leaf[places], tree) for name, tree in self.samples.items()}
         batch = Batch(
@@ -235,7 +233,7 @@ class SequenceSet:
         )
         if self.normalize_advantage:
             vars(batch)["advantage"] = normalize_advantage(batch.advantage, scale)
-        batch.remake = partial(self.batch, index, scale)
+        batch.remake = partial(self._batch, packed, scale)
         return batch
 
 

@@ -134,7 +134,7 @@ class ClosedForm:
         return Gradient(place.values, norm, bad, metrics)
 
     def _policy(self, batch: Batch, options: Options, place: _Place) -> tuple[float, dict[str, float]]:
-        """Writes the gradient of ``PPOPolicy.policy_loss``; returns it and its metrics."""
+        """Writes the gradient of ``PPOPolicy.policy_loss``; returns the loss and its metrics."""
         mlp, clip, entropy_weight = self.actor.mlp, options.clip_ratio, options.entropy_weight
         outputs = mlp.trace(mlp.rows(batch))
         result = self.actor.head.evaluate(outputs[-1], batch.array("obs", MASK_KEY), batch.array("action"))

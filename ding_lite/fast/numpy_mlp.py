@@ -117,7 +117,7 @@ class NumpyMLP:
         layers: Sequence[nn.Module],
         parts: Sequence[nn.Module],
     ) -> None:
-        self.model, self.path = model, path
+        self.path = path
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self.parameters: list[Tensor] = [p for layer in linear for p in (layer.weight, layer.bias)]
         self.in_features = linear[0].in_features

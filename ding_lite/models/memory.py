@@ -29,14 +29,14 @@ class Sequences(NamedTuple):
         obs: (M, ...), observations in packed order.
         state: (S, ...), the memory before the first sample of each sequence, longest sequence first.
         sizes: (L,), on the host: how many sequences have a first sample, a second one, and so on.
-        burnt_in: (N,), the samples whose outputs are computed; the others only bring the memory up to date.
+        kept: (N,), the samples whose outputs are computed; the others only bring the memory up to date.
             None: all samples.
     """
 
     obs: Any
     state: Tree
     sizes: Tensor
-    burnt_in: Tensor | None = None
+    kept: Tensor | None = None
 
     def as_tree(self) -> dict[str, Any]:
         """Returns the fields as a tree; ``Sequences(**tree)`` makes it again."""
@@ -45,9 +45,9 @@ class Sequences(NamedTuple):
     @property
     def seen(self) -> Any:
         """The observations (N, ...) of the samples whose outputs are computed."""
-        if self.burnt_in is None:
+        if self.kept is None:
             return self.obs
-        return map_tree(lambda leaf: leaf[self.burnt_in], self.obs)
+        return map_tree(lambda leaf: leaf[self.kept], self.obs)
 
 
 def chosen_memories(first: Tensor, initial: Tree, state: Tree) -> Tree:
@@ -144,9 +144,9 @@ class MemoryEncoder(nn.Module):
 
     def forward(self, inputs: Sequences) -> Tensor:
         output = self.memory.outputs(self.encoder(inputs.obs), inputs.state[self.name], inputs.sizes)
-        return output if inputs.burnt_in is None else output[inputs.burnt_in]
+        return output if inputs.kept is None else output[inputs.kept]
 
     def step(self, inputs: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the features (N, H), and the memory (S, ...) after the last sample of each sequence."""
         output, state = self.memory(self.encoder(inputs.obs), inputs.state[self.name], inputs.sizes)
-        return output if inputs.burnt_in is None else output[inputs.burnt_in], state
+        return output if inputs.kept is None else output[inputs.kept], state

@@ -9,7 +9,6 @@ Shapes: T steps, B envs, N samples.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,7 +37,6 @@ from ding_lite.trees import (
     leading_size,
     map_space,
     map_tree,
-    observation_to_tree,
     tree_leaves,
 )
 
@@ -214,9 +212,7 @@ class ActorCriticPolicy(Policy):
 
     def sample_obs(self) -> Any:
         """Returns an observation that the space contains, as a batch (1, ...) of tensors."""
-        space = copy.deepcopy(self.obs_space)
-        space.seed(0)
-        return map_tree(lambda leaf: torch.as_tensor(leaf)[None], observation_to_tree(space.sample(), space))
+        return map_tree(torch.as_tensor, example_observations(self.obs_space, 1))
 
     def scaled(self, obs: Tree) -> Any:
         """Returns observations on the model's device, normalised."""

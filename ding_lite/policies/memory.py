@@ -211,6 +211,7 @@ class PolicyMemory:
         samples = dict(samples)
         return SequenceSet(
             samples,
+            self.policy.cfg.learn.batch_size,
             rows,
             samples.pop("obs"),
             _flat(data.memory),

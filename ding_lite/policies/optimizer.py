@@ -1,7 +1,7 @@
 """One gradient step: the guard against non-finite steps, and Adam.
 
 The loop over minibatches is the policy's, so that ``learn_mode`` works without a pipeline. ``fast.gradients``
-and ``fast.closed_form`` compute the gradient, take its mean over ranks and clip it.
+and ``fast.closed_form`` compute the gradient and clip it; ``fast.gradients`` takes its mean over ranks.
 """
 
 from __future__ import annotations

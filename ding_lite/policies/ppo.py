@@ -231,7 +231,7 @@ class PPOPolicy(ActorCriticPolicy):
         self._entropy_weight = weight if learn.entropy_weight is None else learn.entropy_weight
         # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        self._shares = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
+        self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
 
         # The coefficient of the KL penalty, where the config asks for one that adapts.
         self.kl_penalty: AdaptivePenalty | None = None
@@ -334,18 +334,18 @@ class PPOPolicy(ActorCriticPolicy):
     @property
     def clip_ratio(self) -> Tensor:
         """The policy's clip range (), by its schedule."""
-        return self.cfg.learn.clip_ratio * self._shares["clip"]
+        return self.cfg.learn.clip_ratio * self._factors["clip"]
 
     @property
     def value_clip(self) -> Tensor | None:
         """How far the value may move from its old estimate, by the schedule of ``clip_ratio``."""
         clip = self.cfg.learn.value_clip
-        return None if clip is None else (clip * self._shares["clip"]).clamp_min(1e-8)
+        return None if clip is None else (clip * self._factors["clip"]).clamp_min(1e-8)
 
     @property
     def entropy_weight(self) -> Tensor:
         """The weight () of the entropy bonus, by its schedule."""
-        return self._entropy_weight * self._shares["entropy"]
+        return self._entropy_weight * self._factors["entropy"]
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
@@ -444,7 +444,7 @@ class PPOPolicy(ActorCriticPolicy):
             targets = data.value_target[data.valid].cpu().numpy()
             self.value_norm.update_heads(targets, self.model.value_heads)
         self._apply_learning_rate()
-        self._apply_shares()
+        self._apply_schedules()
         segments = self.segments(data)
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
@@ -485,8 +485,7 @@ class PPOPolicy(ActorCriticPolicy):
     def minibatches(self, rollout: Rollout) -> Iterator[Batch]:
         """Yields one pass over a rollout (T, B) with credit, in the form that the losses get."""
         training_set = self.sources["policy"].training_set(rollout)
-        size = self.cfg.learn.batch_size
-        return training_set.draw(size, training_set.count(size), self.permutation)[1]
+        return training_set.draw(training_set.count, self.permutation)[1]
 
     def _policy_phase(self) -> dict[str, float]:
         """Takes the optimiser steps of one iteration and returns the means of their metrics."""
@@ -584,11 +583,11 @@ class PPOPolicy(ActorCriticPolicy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._apply_shares()
+        self._apply_schedules()
 
-    def _apply_shares(self) -> None:
-        for name, share in self._shares.items():
-            share.fill_(self._schedule(name))
+    def _apply_schedules(self) -> None:
+        for name, factor in self._factors.items():
+            factor.fill_(self._schedule(name))
 
     def _apply_learning_rate(self) -> None:
         self.optimizer.learning_rate = self.learning_rate * self._schedule("lr")

@@ -65,11 +65,7 @@ class ReplaySource:
 
     def push(self, rollout: Rollout) -> None:
         """Adds a fresh rollout with credit. The policy as it is now becomes pi_prox."""
-        buffer = self.buffer
-        other_length = buffer.data is not None and len(buffer.data.valid) != len(rollout.valid)
-        if other_length and not buffer.limits.ragged:
-            buffer.clear()  # a resumed run with another n_sample
-        buffer.push(rollout, self._priority(rollout.advantage) if self._prioritizes else None)
+        self.buffer.push(rollout, self._priority(rollout.advantage) if self._prioritizes else None)
         self._proximal = self._proximal_fields()
 
     def _priority(self, advantage: Tensor) -> Tensor:
@@ -115,11 +111,11 @@ class ReplaySource:
                 samples, rows_before = self._samples(data, rows, extra), rows
             if ranks.any(other_rows or credit is not data) or training_set is None:
                 training_set = self._training_set(data, samples, credit, rows)
-            planned = int(min(steps, training_set.count(learn.batch_size)))
+            planned = int(min(steps, training_set.count))
             if self._prioritizes and isinstance(training_set, TrainingSet):
                 yield self._prioritized(training_set, rows, planned)
             else:
-                drawn, minibatches = training_set.draw(learn.batch_size, planned, self.generator)
+                drawn, minibatches = training_set.draw(planned, self.generator)
                 buffer.use(rows[drawn])
                 yield minibatches
             steps -= planned
@@ -214,7 +210,8 @@ class ReplaySource:
         normalizes = adv_norm in ("minibatch", True)
         if self.policy.memory is not None:
             return self.policy.memory.training_set(data, fields, rows, normalize_advantage=normalizes)
-        return TrainingSet(fields, normalize_advantage=normalizes, ranks=self.policy.ranks)
+        size = self.cfg.learn.batch_size
+        return TrainingSet(fields, size, normalize_advantage=normalizes, ranks=self.policy.ranks)
 
     def _prioritized(self, training_set: TrainingSet, rows: Tensor, steps: int) -> Iterator[Batch]:
         """Yields minibatches by priority, and renews the priorities of each after its step."""

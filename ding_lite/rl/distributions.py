@@ -178,7 +178,6 @@ class Bernoulli(Distribution):
 
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
         self.logit = logit
-        self.mask = mask
         if mask is not None:
             # At these log-odds the probability of a 1 underflows to 0 and all products stay finite.
             logit = torch.where(mask, logit, -1e4)

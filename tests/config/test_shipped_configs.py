@@ -158,7 +158,7 @@ def at(policy, update):
     """Returns the policy as it is after ``update`` updates."""
     policy.progress.env_step = update * 1024
     policy._apply_learning_rate()
-    policy._apply_shares()
+    policy._apply_schedules()
     return policy
 
 

@@ -214,12 +214,14 @@ def test_rollout_larger_than_the_buffer_is_refused():
         ReplayBuffer(Limits(9, 99, 5)).push(rollout(0))
 
 
-def test_rollout_of_another_length_is_refused_and_costs_nothing():
-    buffer = ReplayBuffer(Limits(9, 99, 12))
+def test_rollout_of_another_length_replaces_those_before():
+    buffer = ReplayBuffer(Limits(9, 99, 24))
     buffer.push(rollout(0))
-    with pytest.raises(ValueError, match="of 3 and 4 steps cannot lie side by side"):
-        buffer.push(rollout(1, rows=4, columns=3))
-    assert tags(buffer) == [0]
+    buffer.push(rollout(1))
+    assert tags(buffer) == [0, 1]
+    buffer.push(rollout(2, rows=4, columns=3))
+    assert tags(buffer) == [2]
+    assert buffer.uses.shape == (4, 3)
 
 
 def test_whole_episodes_longer_than_the_buffer_stay_alone_and_leave_no_rows_behind():

@@ -76,18 +76,18 @@ def test_flatten_rows_keeps_trailing_dims_and_order_when_all_is_valid():
 
 def test_batch_of_indexes_every_leaf_alike():
     fields = {"obs": {"a": torch.arange(5), "b": torch.arange(5) * 10}, "reward": torch.arange(5)}
-    batch = TrainingSet(fields, normalize_advantage=False).batch(torch.tensor([4, 1]))
+    batch = TrainingSet(fields, 2, normalize_advantage=False).batch(torch.tensor([4, 1]))
     assert batch.reward.tolist() == [4, 1]
     assert batch.obs["b"].tolist() == [40, 10]
 
 
 def split(fields, sizes):
     """Returns the samples of a small set in their order, as minibatches."""
-    training_set = TrainingSet(fields, normalize_advantage=False)
-    assert training_set.sizes(sizes[0]) == sizes
+    training_set = TrainingSet(fields, sizes[0], normalize_advantage=False)
+    assert training_set.sizes == sizes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ding_lite.data.minibatches.permutation", lambda n, generator: torch.arange(n))
-        return list(training_set.draw(sizes[0], len(sizes), torch.Generator())[1])
+        return list(training_set.draw(len(sizes), torch.Generator())[1])
 
 
 def test_minibatches_of_a_small_set_have_every_leaf_and_keep_branches():

@@ -183,7 +183,7 @@ def test_schedules_move_the_closed_form_along():
     batch = batch_for(policy)
     found = []
     for policy.progress.env_step in (0, 50, 90):
-        policy._apply_shares()
+        policy._apply_schedules()
         assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
         found.append(gradient_of(policy.optimizer, policy.loss, batch).metrics["clipfrac"])
     assert found[0] < found[1] < found[2]

@@ -137,8 +137,8 @@ def test_the_gradient_along_sequences_is_that_of_the_episodes_one_by_one(rnn, ar
         return gradient(torch.stack(terms).sum())
 
     training_set = policy.sources["policy"].training_set(rollout)
-    batch = training_set.batch(training_set.sequences)
-    rows = training_set.table.packed(training_set.sequences).rows
+    packed = training_set.table.packed(training_set.sequences)
+    batch, rows = training_set._batch(packed, None), packed.rows
     logit, value = policy.model.compute_actor_critic(batch.obs)
     mine = gradient((weight.flatten()[rows] * (logit.square().sum(-1) + of_values * value)).sum())
     expected = of_episodes(lambda rows, begins: begins)

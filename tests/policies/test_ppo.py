@@ -429,7 +429,7 @@ def test_schedules_are_functions_of_saved_progress():
     metrics = policy.learn_mode.forward(collector.collect())
     assert metrics["cur_lr"] == pytest.approx(1e-2 * (1 - 64 / 256))
     assert metrics["clip_ratio"] == pytest.approx(0.4 * 0.5 * (1 + math.cos(math.pi / 4)))
-    policy._apply_shares()
+    policy._apply_schedules()
     assert float(policy.entropy_weight) == pytest.approx(0.1 * (1 - 0.5 * 128 / 256))
     other, _ = make(learn=learn)
     other.load_state_dict(policy.state_dict())
