@@ -29,6 +29,7 @@ _HOME = {
     "MODEL_REGISTRY": "ding_lite.config.registry",
     "NumericsError": "ding_lite.errors",
     "POLICY_REGISTRY": "ding_lite.config.registry",
+    "PPG": "ding_lite.models",
     "PPGPolicy": "ding_lite.policies",
     "PPOPolicy": "ding_lite.policies",
     "PhasicActorCritic": "ding_lite.models",
@@ -44,6 +45,7 @@ _HOME = {
     "compile_config": "ding_lite.config.compile",
     "load_config": "ding_lite.config.compile",
     "load_policy": "ding_lite.run.load",
+    "register_box_distribution": "ding_lite.rl.distributions",
     "serial_pipeline": "ding_lite.run.pipeline",
     "serial_pipeline_onpolicy": "ding_lite.run.pipeline",
 }

@@ -30,6 +30,8 @@ from typing import Any
 FOREIGN = (Exception, SystemExit)
 OWN_PREFIX = os.path.dirname(__file__) + os.sep
 # Frames whose file name begins with one of these are not code of the user.
+# An error of a function in these files is that of the caller's arguments.
+HELPERS = tuple(OWN_PREFIX + path for path in ("rl" + os.sep, os.path.join("data", "minibatches.py")))
 LIBRARY_PREFIXES = (
     "<",  # frozen modules, and code without a file
     OWN_PREFIX,
@@ -164,14 +166,15 @@ def error_text(error: BaseException) -> str:
 def is_of_user(error: BaseException) -> bool:
     """Returns whether an exception was raised by the user's code, or by another library that it called.
 
-    Then no frame of ding_lite is further in than the innermost frame of the user's code.
+    Then no frame of ding_lite is further in than the innermost frame of the user's code, except for those of
+    ``HELPERS``, which it calls.
     """
     traceback, of_user = error.__traceback__, False
     while traceback is not None:
         file = traceback.tb_frame.f_code.co_filename
         if not file.startswith(LIBRARY_PREFIXES):
             of_user = True
-        elif file.startswith(OWN_PREFIX):
+        elif file.startswith(OWN_PREFIX) and not file.startswith(HELPERS):
             of_user = False
         traceback = traceback.tb_next
     return of_user

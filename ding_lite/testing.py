@@ -216,8 +216,9 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
 
 
 def _expect(holds: bool, message: str) -> None:
+    """Raises ContractError with ``message``, "what is expected, got what", unless it holds."""
     if not holds:
-        raise ContractError(message)
+        raise ContractError(f"expected: {message}")
 
 
 def _check_shapes(policy: Policy, rollout: Rollout) -> None:
@@ -512,7 +513,8 @@ def _check_learns(name: str | type, config: dict[str, Any]) -> float:
     _expect(
         reward > 0.9,
         f"after {STEPS:,} env steps the mean reward in ding_lite.testing.MatchEnv is above 0.9 of 1, "
-        f"got {reward:.2f}",
+        f"got {reward:.2f}. If the loss is right, its settings may not be: pass others in config, such as "
+        "learn=dict(epoch_per_collect=1) for a loss without a bound on the ratio",
     )
     return reward
 

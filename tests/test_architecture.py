@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import keyword
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ding_lite import cli
-from ding_lite.cli.program import COMMANDS
+from ding_lite.cli.program import COMMANDS, command_module
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "ding_lite"
@@ -197,6 +198,22 @@ def command_fault(command: str, folder: Path = PACKAGE / "cli") -> str:
 
 def test_every_command_has_a_complete_file():
     assert [fault for command in COMMANDS if (fault := command_fault(command))] == []
+
+
+def test_every_file_with_a_command_is_in_the_list_of_commands():
+    files = {
+        file.stem for file in (ROOT / "ding_lite" / "cli").glob("*.py") if "\nSUMMARY = " in file.read_text()
+    }
+    assert files == {command_module(command).__name__.rpartition(".")[2] for command in COMMANDS}
+
+
+def test_building_the_parser_imports_nothing_heavy():
+    code = (
+        "import sys; from ding_lite.cli import build_parser; build_parser()\n"
+        "print([name for name in ('numpy', 'torch', 'gymnasium', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", f"a command file imports it at its top: {done.stderr}"
 
 
 def test_command_without_its_file_or_a_part_of_it_is_found(tmp_path):

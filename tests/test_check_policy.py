@@ -28,7 +28,7 @@ def only(monkeypatch):
 
 
 @pytest.mark.parametrize("sigma_type", ["independent", "conditioned", "fixed"])
-@pytest.mark.parametrize("kind", ["normal", "tanh_normal", "beta"])
+@pytest.mark.parametrize("kind", list(D.BOX_DISTRIBUTIONS))
 def test_every_distribution_of_a_box_passes(kind, sigma_type, only):
     only(BOX)
     check_policy("ppo", dict(model=dict(box_distribution=kind, sigma_type=sigma_type)), learns=False)
@@ -147,7 +147,7 @@ class AllWrong(NoLogSigma, OtherSign, NoKl):
 )
 def test_wrong_distribution_is_found(wrong, what, only):
     only(BOX)
-    with pytest.raises(ContractError, match=f"on it actions: {what}"):
+    with pytest.raises(ContractError, match=f"on it actions: expected: {what}"):
         check_policy("ppo", dict(model=dict(box_distribution=wrong)), learns=False)
 
 

@@ -5,6 +5,8 @@ import re
 import pytest
 import torch
 
+from ding_lite.data.minibatches import Batch, TrainingSet
+from ding_lite.data.rollout import flatten_rows
 from ding_lite.errors import error_text, is_of_user
 from ding_lite.rl.losses import weighted_mean
 from ding_lite.trees import map_tree
@@ -15,7 +17,7 @@ def fails(leaf):
 
 
 def caught(function, *arguments):
-    with pytest.raises((ValueError, RuntimeError, AttributeError)) as found:
+    with pytest.raises((ValueError, RuntimeError, AttributeError, TypeError)) as found:
         function(*arguments)
     return found.value
 
@@ -31,8 +33,25 @@ def test_error_in_another_library_that_the_user_calls_is_the_users():
 
 
 def test_error_in_the_library_is_not_the_users_even_if_the_user_calls_it():
-    assert not is_of_user(caught(weighted_mean, None, None))
-    assert not is_of_user(caught(map_tree, lambda leaf: weighted_mean(None, None), {"a": 1}))
+    assert not is_of_user(caught(flatten_rows, None, None))
+    assert not is_of_user(caught(map_tree, lambda leaf: flatten_rows(None, None), {"a": 1}))
+
+
+def test_error_of_a_helper_that_the_user_calls_is_the_users():
+    lengths = torch.ones(2), torch.ones(3)
+    error = caught(map_tree, lambda leaf: weighted_mean(*lengths), {"a": 1})
+    assert is_of_user(error)
+    assert re.search(r"\(at test_errors.py:\d+\)$", error_text(error))
+    assert is_of_user(caught(map_tree, lambda leaf: Batch(obs=leaf).actions, {"a": 1}))
+
+
+def test_error_of_a_helper_that_the_library_calls_is_not_the_users():
+    training_set = TrainingSet({"advantage": torch.ones(4)}, 2, normalize_advantage=True)
+    error = caught(training_set.batch, None)
+    trace = error.__traceback__
+    while trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    assert not is_of_user(error.with_traceback(trace))
 
 
 def test_error_without_a_traceback_is_not_the_users():

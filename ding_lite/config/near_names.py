@@ -41,14 +41,20 @@ def _warnings(cls: type) -> Iterator[str]:
         return
     inherited = {name for base in known for name in vars(base)}
     public = {name for base in library for name in vars(base) if not name.startswith("_")}
+    # Such as _process_transition: what the root of a hierarchy asks its subclasses to define.
+    hooks = {name for name in vars(library[-1]) if re.match(r"_[a-z]", name)}
     schema = merged_config(library[0])
     defined: set[str] = set()  # in this class or in one derived from it
     for base in own:
         defined |= vars(base).keys()
         where = f"{base.__module__}.{base.__qualname__}"
         for name in vars(base):
-            is_new = not (name in inherited or name.startswith("_"))
-            close = near_name(name, public - defined) if is_new else None
+            if name in inherited or name.startswith("__"):
+                continue
+            if f"_{name}" in hooks:
+                close: str | None = f"_{name}"
+            else:
+                close = near_name(name, (hooks if name.startswith("_") else public) - defined)
             if close:
                 yield f"WARNING: {where} defines {name!r}, which overrides nothing; did you mean {close!r}?"
         config = vars(base).get("config")

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ding_lite.errors import ContractError
 from ding_lite.trees import map_tree, to_dict
 
 with warnings.catch_warnings():
@@ -118,6 +119,9 @@ class RolloutStorage:
 
         Returns:
             the view of the storage that was written.
+
+        Raises:
+            ContractError: if ``value`` does not have the shape of a row.
         """
         self._written.add(name)
         if name not in self._rows:
@@ -126,11 +130,17 @@ class RolloutStorage:
             array = self._arrays[name]
             self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
         row = self._rows[name][t]
-        if type(row) is dict:
-            return _write(row, envs, value)
-        # The usual case, several times a step: without a call.
-        row[envs] = value if type(value) is np.ndarray else _as_array(value)
-        return row[envs]
+        try:
+            if type(row) is dict:
+                return _write(row, envs, value)
+            # The usual case, several times a step: without a call.
+            row[envs] = value if type(value) is np.ndarray else _as_array(value)
+            return row[envs]
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise ContractError(
+                f"the field {name!r} of a rollout: expected {_shapes(row, envs)} for each row, got "
+                f"{_shapes(value)} ({error}). Its first dimension is that of the environments"
+            ) from error
 
     def _allocate(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -160,6 +170,13 @@ def _write(row: Any, envs: slice, value: Any) -> Any:
         return {name: _write(leaf, envs, value[name]) for name, leaf in row.items()}
     row[envs] = _as_array(value)
     return row[envs]
+
+
+def _shapes(tree: Any, envs: slice | None = None) -> Any:
+    """Returns the shapes of a tree's leaves, for a message."""
+    if isinstance(tree, Mapping):
+        return {name: _shapes(leaf, envs) for name, leaf in tree.items()}
+    return np.shape(tree if envs is None else tree[envs])
 
 
 def _as_array(value: Any) -> np.ndarray:

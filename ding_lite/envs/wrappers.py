@@ -61,6 +61,11 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         if keyword in signature.parameters
         and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
     }
+    if "evaluate" in signature.parameters.keys() - own.keys() - arguments.keys():
+        raise ConfigError(
+            f"env.wrappers: {name}: its parameter evaluate is not keyword-only, so it would not be told "
+            "whether the environment is for evaluation; write (env, *, evaluate=False)"
+        )
     arguments = {**own, **arguments}
     if faults := argument_faults(factory, arguments, own=own):
         raise ConfigError(f"env.wrappers: {name}: {'; '.join(faults)}")

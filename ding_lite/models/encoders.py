@@ -12,6 +12,11 @@ A class attribute ``trunk``, such as ``(512,)``, sets the widths of the trunk wh
 and ``config`` declares the types and ranges of the arguments. The class may be in this file, or in any
 module that is imported before the config is compiled (``--import MODULE``)::
 
+    import torch
+    from torch import nn
+
+    from ding_lite import ENCODER_REGISTRY, Key
+
     @ENCODER_REGISTRY.register("fourier")
     class FourierEncoder(nn.Module):
         config = dict(frequencies=Key(4, low=1))

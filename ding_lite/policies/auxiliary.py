@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer
+from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer, host_memory
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout, as_rollout, flatten_rows, places
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
-from ding_lite.errors import ContractError
+from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.optimizer import Failure, Optimizer
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
-from ding_lite.trees import map_tree, to_dict
+from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 MEASURED = 4096  # samples of the auxiliary memory, at most, that the KL and the heads are measured on
 
@@ -71,8 +71,21 @@ class AuxiliaryPhase:
         flat = flatten_rows(self._stored_fields(rollout), rows)
         whole = self.policy.cfg.collect.n_episode is not None  # later rollouts may be longer
         planned = self.learn.aux_freq * (len(rows) if whole else rollout.valid.numel())
-        self.stored.reserve(max(planned, self.stored.size + len(rows)))
+        capacity = max(planned, self.stored.size + len(rows))
+        if capacity > self.stored.capacity and len(rows):
+            self.check_fits(capacity * sum(x[0].numel() * x.element_size() for x in tree_leaves(flat)))
+        self.stored.reserve(capacity)
         self.stored.append(iteration, map_tree(Tensor.cpu, flat))
+
+    def check_fits(self, needed: int) -> None:
+        """Raises ConfigError if a full memory of ``needed`` bytes is more than the host has."""
+        free = host_memory()
+        if free is not None and needed > free:
+            raise ConfigError(
+                f"policy.learn.aux_freq: the auxiliary memory of {self.learn.aux_freq} iterations of "
+                f"{self.policy.cfg.collect.n_sample} samples takes {needed / 2**30:.1f} GiB, and "
+                f"{free / 2**30:.1f} GiB are free; lower aux_freq or collect.n_sample"
+            )
 
     def _stored_fields(self, rollout: Rollout) -> dict[str, Any]:
         missing = [name for name in self.fields if name not in rollout.keys()]  # noqa: SIM118 - a treetensor

@@ -51,6 +51,7 @@ from ding_lite.trees import (
 )
 
 FIELDS = ("learn", "collect", "eval")
+TAKEN_METRICS = ("total_loss", "grad_norm")  # of a gradient step; a loss cannot have them
 
 
 class Policy:
@@ -414,28 +415,39 @@ class Policy:
         clamp_to_ranges(parameter_ranges(self.model))
 
 
-def checked_loss(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, Tensor]]:
+def checked_loss(
+    returned: Any, policy: Any, method: str, output: Any = None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns what a loss has returned, if it is ``(0-d loss, dict of 0-d metrics)``.
 
     Args:
         returned: by the method of the policy.
         policy, method: for the message.
+        output: of the model, that the loss must have a gradient for; None: not checked.
 
     Raises:
         ContractError: if it is something else.
     """
+    where = f"{type(policy).__name__}.{method}"
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
-        raise ContractError(
-            f"{type(policy).__name__}.{method} must return (loss, dict of metrics), got {_kind(returned)}"
-        )
+        raise ContractError(f"{where} must return (loss, dict of metrics), got {_kind(returned)}")
     loss, metrics = returned
+    for name in metrics:
+        if not isinstance(name, str) or name in TAKEN_METRICS:
+            problem = "the library has one of this name" if isinstance(name, str) else "a name is a text"
+            raise ContractError(f"{where} returns the metric {name!r}: {problem}")
     for what, value in {"loss": loss, **{f"metric {name!r}": x for name, x in metrics.items()}}.items():
         if not isinstance(value, Tensor) or value.dim():
             advice = "take the mean over the minibatch" if isinstance(value, Tensor) else "use torch.tensor"
             raise ContractError(
-                f"{type(policy).__name__}.{method} must return a 0-d tensor as its {what}, got "
-                f"{_kind(value)}: {advice}"
+                f"{where} must return a 0-d tensor as its {what}, got {_kind(value)}: {advice}"
             )
+    trains = output is not None and any(leaf.requires_grad for leaf in tree_leaves(output))
+    if trains and not loss.requires_grad:
+        raise ContractError(
+            f"{where} has no gradient, so the policy would learn nothing: its result is detached, or is not "
+            "computed from batch.dist (batch.log_prob is that of collection)"
+        )
     return loss, metrics
 
 

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key
-from ding_lite.data.buffer import host_memory
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.phasic import PhasicActorCritic
@@ -222,7 +221,7 @@ class PPGPolicy(PPOPolicy):
             kind = AuxiliaryPhase if self.memory is None else AuxiliarySequences
             fields = ("obs", "value_target", *self.auxiliary_fields)
             self.auxiliary = kind(self, model, self.shared_auxiliary_loss, optimizer, self.failure_of, fields)
-            self._check_store_fits()
+            self.auxiliary.check_fits(self._store_bytes())
 
     def _check_auxiliary(self, model: PhasicActorCritic) -> None:
         """Refuses a model whose auxiliary value would teach the policy's encoder nothing."""
@@ -260,26 +259,31 @@ class PPGPolicy(PPOPolicy):
         return [p for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
 
     def _store_bytes(self) -> int:
-        """Returns the bytes of a full auxiliary memory, including pi_old's distribution parameters."""
+        """Returns the bytes of a full auxiliary memory, including pi_old's distribution parameters.
+
+        Fields that a subclass adds to a row are not in it: their size is known after the first rollout.
+        """
         obs = self.sample_obs()
         with torch.no_grad():
-            logit = self.model.compute_actor(self.inputs(obs))
-        value_target = torch.empty(1)
-        leaves = [value_target, *tree_leaves(obs), *tree_leaves(logit)]
+            inputs = self.inputs(obs)
+            logit = self.model.compute_actor(inputs)
+            action = self.distribution(inputs, logit).mode()
+        others = {"action": action} | {
+            name: torch.empty(1, dtype=torch.bool if name in ("terminated", "truncated") else torch.float32)
+            for name in ("log_prob", "reward", "value", "advantage", "terminated", "truncated")
+        }
+        stored = [others[name] for name in self.auxiliary_fields if name in others]
+        leaves = [
+            torch.empty(1),
+            *tree_leaves(obs),
+            *tree_leaves(logit),
+            *(x for f in stored for x in tree_leaves(f)),
+        ]
         sample_bytes = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
         if self.memory is not None:
             stored = tree_leaves(self.memory.initial_state(1))
             sample_bytes += sum(x.numel() * x.element_size() for x in stored) // self.memory.grid.length
         return sample_bytes * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
-
-    def _check_store_fits(self) -> None:
-        needed, free = self._store_bytes(), host_memory()
-        if free is not None and needed > free:
-            raise ConfigError(
-                f"policy.learn.aux_freq: the auxiliary memory of {self.cfg.learn.aux_freq} iterations of "
-                f"{self.cfg.collect.n_sample} samples takes {needed / 2**30:.1f} GiB, and "
-                f"{free / 2**30:.1f} GiB are free; lower aux_freq or collect.n_sample"
-            )
 
     def describe(self) -> list[str]:
         lines = super().describe()
@@ -313,9 +317,9 @@ class PPGPolicy(PPOPolicy):
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, on the model's fresh distribution."""
-        dist = self.distribution(batch.obs, self.model.compute_actor(batch.obs))
-        batch = batch.with_outputs(dist=dist)
-        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
+        logit = self.model.compute_actor(batch.obs)
+        batch = batch.with_outputs(dist=self.distribution(batch.obs, logit))
+        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
         return self._near_reference(batch, loss, metrics) if self.cfg.learn.kl_beta else (loss, metrics)
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

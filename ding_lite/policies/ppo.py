@@ -406,7 +406,7 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss")
+        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
         if self.cfg.learn.kl_beta:
             policy_loss, policy_metrics = self._near_reference(batch, policy_loss, policy_metrics)
         value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss")

@@ -30,6 +30,10 @@ def warnings_of(*classes, config=None):
     [
         (PPOPolicy, "polcy_loss", "policy_loss"),
         (PPOPolicy, "policyloss", "policy_loss"),
+        (PPOPolicy, "process_transition", "_process_transition"),
+        (PPOPolicy, "_process_transitions", "_process_transition"),
+        (PPOPolicy, "_forwad_learn", "_forward_learn"),
+        (PPOPolicy, "forward_learn", "_forward_learn"),
         (Hook, "after_iteration", "after_iter"),
         (Tracker, "scalar", "scalars"),
         (Tracker, "seconds_to_stor", "seconds_to_store"),

@@ -15,6 +15,7 @@ from ding_lite.data.minibatches import (
     scales_over_ranks,
 )
 from ding_lite.data.rollout import RolloutStorage, as_rollout, flatten_rows, time_major_fields, to_device
+from ding_lite.errors import ContractError
 from ding_lite.trees import map_tree, to_dict
 
 
@@ -246,8 +247,13 @@ def test_keys_of_an_observation_need_not_be_identifiers():
 def test_row_of_another_shape_is_refused():
     storage = RolloutStorage(2, 3)
     storage.write(0, "x", np.zeros((3, 2)))
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(ContractError, match=r"field 'x'.*expected \(3, 2\).*got \(3, 4\)"):
         storage.write(1, "x", np.zeros((3, 4)))
+    with pytest.raises(ContractError, match="field 'x'.*first dimension is that of the environments"):
+        storage.write(1, "x", np.zeros((2, 2)))
+    storage.write(0, "tree", {"a": np.zeros(3)})
+    with pytest.raises(ContractError, match="field 'tree'"):
+        storage.write(1, "tree", {"b": np.zeros(3)})
 
 
 def test_others_are_carried_beside_the_storage():

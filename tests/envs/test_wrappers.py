@@ -158,6 +158,15 @@ def test_wrapper_receives_evaluate_and_index_by_keyword_only_parameters(evaluate
     assert made({"type": KeywordOnly, "evaluate": "mine"}, evaluate=evaluate).arguments == ("mine", 7)
 
 
+def test_wrapper_with_another_kind_of_parameter_evaluate_is_refused_unless_it_is_given():
+    def not_told(env, evaluate=False):
+        return env
+
+    with pytest.raises(ConfigError, match=r"not_told: its parameter evaluate is not keyword-only"):
+        made(not_told)
+    made({"type": not_told, "evaluate": True})
+
+
 # ------------------------------------------------------------------ single wrappers
 
 

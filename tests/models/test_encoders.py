@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ding_lite.config.registry import ENCODER_REGISTRY
 from ding_lite.errors import ConfigError
+from ding_lite.models.contract import check_encoder
 from ding_lite.models.encoders import (
     ACTIVATIONS,
     Encoder,
@@ -43,6 +45,19 @@ def batch(space, count=3):
 
 
 # ------------------------------------------------------------------ sizes
+
+
+@pytest.mark.parametrize("name", ENCODER_REGISTRY.names())
+def test_every_encoder_keeps_its_contract_on_a_space_that_it_takes(name):
+    checked = 0
+    for space in (vector_space(5), image_space(3, 64, 64), spaces.Discrete(4), spaces.MultiDiscrete([2, 3])):
+        try:
+            encoder = ENCODER_REGISTRY.get(name)(space)
+        except (ConfigError, AttributeError, IndexError):  # a space that it does not take
+            continue
+        check_encoder(encoder, space, name, torch.float32)
+        checked += 1
+    assert checked
 
 
 @pytest.mark.parametrize(

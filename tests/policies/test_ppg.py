@@ -7,6 +7,7 @@ import math
 import re
 from statistics import fmean
 
+import numpy as np
 import pytest
 import torch
 from anything import OBSERVATIONS, Anything
@@ -15,6 +16,7 @@ from worlds import digest, merged, small_config, trainee
 
 from ding_lite import ConfigError, PPGPolicy, SerialPipeline, check_policy
 from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.errors import ContractError
 from ding_lite.models import PPG
 from ding_lite.rl.seeding import torch_generator
@@ -447,7 +449,7 @@ def test_a_model_without_an_auxiliary_head_is_refused_naming_what_it_lacks():
 
 def test_a_memory_that_cannot_fit_is_refused_before_training(monkeypatch):
     def free(size):
-        monkeypatch.setattr("ding_lite.policies.ppg.host_memory", lambda: size)
+        monkeypatch.setattr("ding_lite.policies.auxiliary.host_memory", lambda: size)
 
     policy, _ = trainee("ppg")
     needed = policy._store_bytes()
@@ -797,6 +799,24 @@ def test_an_auxiliary_loss_reads_the_fields_that_it_asks_for(rnn, parts):
     assert not torch.allclose(shifted, batch.value_target)
 
 
+class ReadsWide(PPGPolicy):
+    auxiliary_fields = ("reward", "wide")
+
+    def _process_transition(self, obs, output, transition):
+        row = super()._process_transition(obs, output, transition)
+        return {**row, "wide": np.zeros((len(transition.reward), 1000), np.float32)}
+
+
+def test_the_size_of_the_memory_has_the_fields_that_a_loss_reads(monkeypatch):
+    plain, read = (trainee("ppg", cls=cls)[0]._store_bytes() for cls in (PPGPolicy, ReadsRollout))
+    samples = 8 * 64
+    assert read - plain == 3 * 4 * samples
+    policy, collector = trainee("ppg", cls=ReadsWide)
+    monkeypatch.setattr("ding_lite.policies.auxiliary.host_memory", lambda: 4000 * samples)
+    with pytest.raises(ConfigError, match="the auxiliary memory of 8 iterations"):
+        policy.learn_mode.forward(collector.collect())
+
+
 @pytest.mark.parametrize("rnn", [None, "gru"])
 def test_fields_of_the_auxiliary_memory_resume_exactly(rnn):
     def made():
@@ -830,6 +850,8 @@ def test_a_field_that_a_rollout_lacks_is_named():
         ((torch.ones(()), {"text": "big"}), "0-d tensor as its metric 'text', got a str"),
         ((torch.ones(()), {"wide": torch.ones(2)}), "metric 'wide', got a tensor of the shape (2,): take"),
         ((torch.ones(()), {"number": 1.5}), "metric 'number', got a float: use torch.tensor"),
+        ((torch.ones(()), {3: torch.ones(())}), "returns the metric 3: a name is a text"),
+        ((torch.ones(()), {"grad_norm": torch.ones(())}), "'grad_norm': the library has one of this name"),
     ],
 )
 def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what):
@@ -841,6 +863,17 @@ def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what
     with pytest.raises(ContractError, match=re.escape(what)) as caught:
         policy.learn_mode.forward(collector.collect())
     assert "Wrong.auxiliary_loss" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg"])
+def test_a_policy_loss_without_a_gradient_is_refused(kind):
+    class Old(POLICY_REGISTRY.get(kind)):
+        def policy_loss(self, batch):
+            return (batch.log_prob * batch.advantage).mean(), {}
+
+    policy, collector = trainee(kind, cls=Old, **(epochs_of(1, 2) if kind == "ppg" else {}))
+    with pytest.raises(ContractError, match=r"Old.policy_loss has no gradient.*batch.dist"):
+        policy.learn_mode.forward(collector.collect())
 
 
 def test_names_of_fields_are_a_tuple():

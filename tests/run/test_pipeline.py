@@ -60,6 +60,16 @@ def result_of(pipeline):
     return json.loads((pipeline.folder / "result.json").read_text())
 
 
+class Narrow(PPOPolicy):
+    def __init__(self, cfg, obs_space, action_space):
+        super().__init__(cfg, obs_space, action_space)
+
+
+def test_a_policy_that_does_not_take_the_arguments_of_all_is_told_what_to_declare(make):
+    with pytest.raises(ContractError, match=r"Narrow.__init__.*\*\*options"):
+        make(merged(small_config(), {"policy": {"type": Narrow}}))
+
+
 # ---------------------------------------------------------------------- the loop
 
 
