@@ -166,14 +166,17 @@ class Intrinsic:
         return found
 
     @torch.no_grad()
-    def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def credit(
+        self, rollout: Rollout, weight: Tensor | None = None, table: StepTable | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Returns the intrinsic advantage and value target (T, C), by the newest value network.
 
         Args:
             rollout: with the field ``intrinsic_reward``.
             weight: (T, C), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
+            table: of the rollout, if there is one already.
         """
-        steps = StepTable(self, rollout)
+        steps = StepTable(self, rollout) if table is None else table
         value = torch.cat([self.critic(steps.obs_at(rows)) for rows in steps.all_rows().split(CHUNK)])
         value = value.view(-1, steps.columns)
         return continuing_gae(
@@ -211,9 +214,9 @@ class Intrinsic:
         """
         assert self.optimizer is not None
         valid = rollout.valid
-        advantage, target = self.credit(rollout)
-        explained = explained_variance((target - advantage)[valid], target[valid])
         table = StepTable(self, rollout)
+        advantage, target = self.credit(rollout, table=table)
+        explained = explained_variance((target - advantage)[valid], target[valid])
         sizes = agreed_sizes(len(table.rows), self.policy.cfg.learn.batch_size, self.policy.ranks)
         with self.optimizer.phase(self._failure) as steps:
             for _ in range(self.cfg.epoch_per_collect):

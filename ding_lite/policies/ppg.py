@@ -33,7 +33,7 @@ from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
 from ding_lite.policies.base import checked_loss
 from ding_lite.policies.optimizer import Optimizer
-from ding_lite.policies.ppo import ROLLOUTS_KEPT, PPOPolicy
+from ding_lite.policies.ppo import ROLLOUTS_KEPT, Loop, PPOPolicy
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.trees import tree_leaves
@@ -299,18 +299,17 @@ class PPGPolicy(PPOPolicy):
             )
         return lines
 
-    def _policy_phase(self) -> dict[str, float]:
+    def loops(self) -> list[Loop]:
         if self.value_optimizer is None:
-            return super()._policy_phase()
-        value = self._train(self.sources["value"], self.value_optimizer, self.critic_loss)
-        value["value_grad_norm"] = value.pop("grad_norm")
-        policy = self._train(self.sources["policy"], self.optimizer, self.actor_loss, values_moved=True)
-        return {**value, **policy, "updates": value["updates"] + policy["updates"]}
+            return super().loops()
+        value, policy = self.sources["value"], self.sources["policy"]
+        return [
+            Loop(value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm"),
+            Loop(policy, self.optimizer, self.actor_loss, values_moved=True),
+        ]
 
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
         steps = super().optimized_losses()
-        if self.value_optimizer is not None:
-            steps = [(self.optimizer, self.actor_loss), (self.value_optimizer, self.critic_loss)]
         if self.auxiliary is not None:
             steps.append((self.auxiliary.optimizer, self.shared_auxiliary_loss))
         return steps

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,26 @@ OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF
 ON_POLICY_ONLY = ("learn.epoch_per_collect",)
 ROLLOUTS_KEPT = 4  # by a buffer without a given size
 DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
+
+
+class Loop(NamedTuple):
+    """A loop of gradient steps over the passes of a source, which each iteration runs.
+
+    Attributes:
+        source: of the minibatches.
+        optimizer: takes the steps.
+        loss: of a minibatch.
+        after_target_kl: replaces ``loss`` once target_kl has stopped the policy; None ends the passes.
+        values_moved: whether a loop before this one trains the value network.
+        grad_norm: the name of that metric.
+    """
+
+    source: ReplaySource
+    optimizer: Optimizer
+    loss: Loss
+    after_target_kl: Loss | None = None
+    values_moved: bool = False
+    grad_norm: str = "grad_norm"
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -303,9 +323,13 @@ class PPOPolicy(ActorCriticPolicy):
             ranks=self.ranks,
         )
 
+    def loops(self) -> list[Loop]:
+        """Returns the loops of the policy phase, in their order."""
+        return [Loop(self.sources["policy"], self.optimizer, self.loss, self.critic_loss)]
+
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
         """Returns the optimisers, each with a loss that it minimises."""
-        return [(self.optimizer, self.loss)]
+        return [(loop.optimizer, loop.loss) for loop in self.loops()]
 
     @property
     def compiles(self) -> bool:
@@ -448,7 +472,11 @@ class PPOPolicy(ActorCriticPolicy):
         segments = self.segments(data)
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
-        metrics |= self._policy_phase()
+        updates = 0.0
+        for loop in self.loops():
+            metrics |= self._train(loop)
+            updates += metrics["updates"]
+        metrics["updates"] = updates
         if self.kl_penalty is not None:
             metrics["kl_coefficient"] = float(self.kl_penalty.value)
             metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
@@ -487,37 +515,18 @@ class PPOPolicy(ActorCriticPolicy):
         training_set = self.sources["policy"].training_set(rollout)
         return training_set.draw(training_set.count, self.permutation)[1]
 
-    def _policy_phase(self) -> dict[str, float]:
-        """Takes the optimiser steps of one iteration and returns the means of their metrics."""
-        return self._train(self.sources["policy"], self.optimizer, self.loss, self.critic_loss)
-
     def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
         """Does what follows the policy phase, and returns its metrics; PPO does nothing."""
         return {}
 
-    def _train(
-        self,
-        source: ReplaySource,
-        optimizer: Optimizer,
-        loss: Loss,
-        after_target_kl: Loss | None = None,
-        *,
-        values_moved: bool = False,
-    ) -> dict[str, float]:
-        """Trains on the passes of a source, and returns the means of the metrics.
-
-        Args:
-            source: of minibatches.
-            optimizer: takes the steps.
-            loss: of a minibatch.
-            after_target_kl: replaces ``loss`` once target_kl has stopped the policy; None ends the passes.
-            values_moved: whether the value network has learned in this iteration already.
-        """
+    def _train(self, loop: Loop) -> dict[str, float]:
+        """Takes the steps of a loop in one iteration, and returns the means of their metrics."""
+        loss = loop.loss
         target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
         # A check of a device waits for it; a replay buffer waits for it anyway.
-        checks_each_pass = optimizer.on_host or not self.cfg.on_policy
-        with optimizer.phase(self.failure_of) as steps:
-            for minibatches in source.passes(self.clip_ratio, values_moved=values_moved):
+        checks_each_pass = loop.optimizer.on_host or not self.cfg.on_policy
+        with loop.optimizer.phase(self.failure_of) as steps:
+            for minibatches in loop.source.passes(self.clip_ratio, values_moved=loop.values_moved):
                 kls: list[Number] = []
                 for batch in minibatches:
                     metrics = steps.take(loss, batch, remake=batch.remake)
@@ -529,13 +538,15 @@ class PPOPolicy(ActorCriticPolicy):
                 if target_kl is not None and kls:
                     stopped = float(stacked(kls).mean()) > 1.5 * target_kl
                 if stopped:
-                    if after_target_kl is None:
+                    if loop.after_target_kl is None:
                         break
-                    loss = after_target_kl
+                    loss = loop.after_target_kl
                 if checks_each_pass:
                     steps.check()
-        counts = {"epochs": float(epochs), "updates": float(len(steps.history))}
-        return source.metrics | steps.mean_metrics() | counts
+        means = steps.mean_metrics()
+        if "grad_norm" in means:
+            means[loop.grad_norm] = means.pop("grad_norm")
+        return loop.source.metrics | means | {"epochs": float(epochs), "updates": float(len(steps.history))}
 
     def _no_approx_kl(self) -> ContractError:
         return ContractError(

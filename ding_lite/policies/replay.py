@@ -62,6 +62,7 @@ class ReplaySource:
         self.metrics: dict[str, float] = {}
         self._prioritizes = bool(self.cfg.get("priority"))
         self._proximal: dict[str, Any] = {}  # fields (T, C, ...) by the policy at the start of the iteration
+        self._intrinsic: Tensor | None = None  # advantage (T, C), computed at most once for all passes
 
     def push(self, rollout: Rollout) -> None:
         """Adds a fresh rollout with credit. The policy as it is now becomes pi_prox."""
@@ -89,6 +90,7 @@ class ReplaySource:
         proximal = extra.pop("log_prob")
         ratio = torch.exp(proximal - data.log_prob).masked_fill(~data.valid, 1.0) if stale else None
         self.metrics = {}
+        self._intrinsic = None
         if not self.cfg.on_policy:
             described = describe_buffer(buffer, ratio, clip_ratio)
             self.metrics = {f"{self.prefix}_{name}": value for name, value in described.items()}
@@ -162,7 +164,13 @@ class ReplaySource:
         """
         if not (self.cfg.recompute_adv or self.cfg.nstep_return):
             return data
-        credit = self.policy.credit(data, None if ratio is None else ratio.clamp(max=TRACE_BOUND))
+        weight = None if ratio is None else ratio.clamp(max=TRACE_BOUND)
+        options = {}
+        if self.policy.intrinsic is not None:
+            if self._intrinsic is None:  # its networks and scales learn after the last pass
+                self._intrinsic = self.policy.intrinsic.credit(data, weight)[0]
+            options["intrinsic"] = self._intrinsic
+        credit = self.policy.credit(data, weight, **options)
         if not self.cfg.recompute_adv:
             credit |= {"value": data.value, "advantage": data.advantage}
         if ratio is not None:

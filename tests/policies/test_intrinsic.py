@@ -21,6 +21,7 @@ from ding_lite import (
     load_policy,
 )
 from ding_lite.cli import main
+from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import RND, Steps
@@ -178,6 +179,27 @@ def test_poisoned_rows_that_are_not_valid_change_nothing(kind):
         policy.learn_mode.forward(policy.collect_mode.get_train_sample(rollout))
         states.append(digest([policy.model.state_dict(), policy.intrinsic.state_dict()]))
     assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_intrinsic_advantage_is_computed_once_for_all_passes_and_is_the_same(kind):
+    class Again(POLICY_REGISTRY.get(kind)):
+        def credit(self, rollout, weight=None, value=None, intrinsic=None):
+            return super().credit(rollout, weight, value)
+
+    digests, counts = [], []
+    for cls in (None, Again):
+        policy, collector = curious(kind, cls=cls, **{"recompute_adv": True})
+        calls, credit = [], policy.intrinsic.credit
+        policy.intrinsic.credit = lambda *a, calls=calls, credit=credit, **k: (
+            calls.append(1) or credit(*a, **k)
+        )
+        for _ in range(2):
+            policy.learn_mode.forward(collector.collect())
+        digests.append(digest(policy.model.state_dict()))
+        counts.append(len(calls))
+    assert digests[0] == digests[1]
+    assert counts[0] < counts[1] or "ppg" in kind
 
 
 def test_what_was_seen_is_less_new():
