@@ -30,7 +30,7 @@ from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.errors import ContractError
+from ding_lite.errors import ConfigError, ContractError
 from ding_lite.models.contract import check_distribution
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
@@ -108,6 +108,7 @@ def check_policy(
     config: Mapping[str, Any] | None = None,
     *,
     learns: bool = True,
+    action_spaces: Sequence[str] | None = None,
     verbose: bool | None = None,
 ) -> None:
     """Checks that a policy fulfils the contract on which collection, learning and evaluation rely.
@@ -134,17 +135,25 @@ def check_policy(
         name: a registered name, "package.module:Class", or the class.
         config: the section ``policy`` of a config, without ``type``; missing keys have their defaults.
         learns: whether to check that the policy learns.
+        action_spaces: names in ``ACTION_SPACES``, for a policy or a model that is not for all of them.
         verbose: whether to print a line after each check; None: if the standard output is a terminal.
 
     Raises:
         ContractError: naming the action space, the expected and the actual result.
+        ConfigError: for an unknown action space.
     """
     verbose = sys.stdout.isatty() if verbose is None else verbose
-    for title, space in ACTION_SPACES.items():
+    titles = list(ACTION_SPACES) if action_spaces is None else list(action_spaces)
+    if unknown := set(titles) - ACTION_SPACES.keys():
+        raise ConfigError(f"action_spaces: {sorted(unknown)} are not among {', '.join(ACTION_SPACES)}")
+    for title in titles:
         try:
-            _check_on(name, dict(config or {}), space)
+            _check_on(name, dict(config or {}), ACTION_SPACES[title])
         except ContractError as error:
             raise ContractError(f"policy {name!r} on {title} actions: {error}") from error
+        except Exception as error:
+            error.add_note(f"check_policy: policy {name!r} on {title} actions")
+            raise
         if verbose:
             print(f"ok: {name} on {title} actions", flush=True)
     if learns:

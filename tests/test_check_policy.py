@@ -10,7 +10,7 @@ from worlds import policy_for, vector_of
 
 from ding_lite import PPGPolicy, PPOPolicy, check_policy
 from ding_lite.data.collector import Collector
-from ding_lite.errors import ContractError
+from ding_lite.errors import ConfigError, ContractError
 from ding_lite.rl import distributions as D
 from ding_lite.rl.distributions import Normal
 from ding_lite.testing import ACTION_SPACES, MatchEnv, _check_distribution
@@ -52,6 +52,22 @@ def test_sigmas_at_the_ends_of_the_range_pass(sigma, only):
 def test_every_kind_of_action_passes(space, only):
     only(space)
     check_policy("ppo", learns=False)
+
+
+class DiscreteOnly(PPOPolicy):
+    def policy_loss(self, batch):
+        assert int(self.action_space.n) == 3
+        return super().policy_loss(batch)
+
+
+def test_kinds_of_actions_that_a_policy_is_not_for_are_named_and_can_be_left_out(capsys):
+    with pytest.raises(AttributeError, match="'n'") as found:
+        check_policy(DiscreteOnly, learns=False)
+    assert found.value.__notes__[0].endswith("on MultiDiscrete actions")
+    check_policy(DiscreteOnly, learns=False, action_spaces=["Discrete"], verbose=True)
+    assert capsys.readouterr().out.count("ok:") == 1
+    with pytest.raises(ConfigError, match=r"\['Discreet'\] are not among Discrete, "):
+        check_policy("ppo", action_spaces=["Discreet"])
 
 
 class Masked(MatchEnv):
