@@ -53,7 +53,7 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
 def take_step(optimizer, loss, *parts):
     """Takes one step down ``loss`` outside of a phase, and returns its metrics."""
     gradient = gradient_of(optimizer, loss, *parts)
-    optimizer.apply(gradient)
+    optimizer.apply(gradient, gradient.bad)
     return {**gradient.metrics, "grad_norm": gradient.norm}
 
 

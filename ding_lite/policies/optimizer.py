@@ -72,8 +72,7 @@ class Optimizer:
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
-        bad_steps: of the run. After a bad step beyond their budget, no step changes the parameters until
-            :meth:`settle` is called. The parameters are then those that the failed step started from.
+        bad_steps: of the run.
         gradients: computes gradients; autograd if None.
         ranges: ``(parameter, low, high)`` of parameters that are clamped after each step
             (``models.heads.parameter_ranges``).
@@ -106,9 +105,6 @@ class Optimizer:
         self.gradients: Gradients = TorchGradients(self.parameters) if gradients is None else gradients
         self.on_host = self._counts.device.type == "cpu"  # numbers can be read without waiting for a device
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
-        # Of the steps since settle(): 1 for each that was not taken, and their number.
-        self._flags: list[Number] = []
-        self._not_taken: Number = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_reached": {}}  # its counts are views, which a copy cannot keep
@@ -143,15 +139,13 @@ class Optimizer:
         return of_all_samples
 
     @torch.no_grad()
-    def apply(self, gradient: Gradient) -> None:
-        """Takes Adam's step along a gradient.
+    def apply(self, gradient: Gradient, bad: Number) -> None:
+        """Takes Adam's step along a gradient, without waiting for a device.
 
-        If the gradient or its loss is not finite, neither parameters nor Adam's moments change. No device is
-        waited for; :meth:`settle` reports it later.
+        Args:
+            gradient: clipped.
+            bad: 1 if neither parameters nor Adam's moments may change, else 0.
         """
-        bad = self._flag(gradient.bad)
-        self._flags.append(bad)
-        self._not_taken = self._not_taken + bad
         reached = tuple(value is not None for value in gradient.values)
         if reached not in self._reached:
             self._reached[reached] = self._part(reached)
@@ -186,17 +180,6 @@ class Optimizer:
         )
         clamp_to_ranges(self.ranges)
 
-    def _flag(self, bad: Number) -> Number:
-        """Returns 1 if a step must not be taken, else 0: a float on the host, else a tensor.
-
-        A step is not taken if it is not finite, or if earlier steps exceeded the budget.
-        """
-        over = self._not_taken > self.bad_steps.left
-        if self.on_host:
-            return max(float(bad), float(over))
-        bad = torch.as_tensor(bad)
-        return bad.maximum(over) if isinstance(over, Tensor) else bad
-
     @torch.no_grad()
     def _lay_out(self) -> None:
         """Gives the moments the memory layout that their parameters have now.
@@ -216,18 +199,6 @@ class Optimizer:
         of_all = (self.parameters, self._means, self._squares, self._counts.unbind())
         own = torch.tensor(reached, dtype=self._counts.dtype, device=self._counts.device)
         return *(list(compress(tensors, reached)) for tensors in of_all), own
-
-    def settle(self) -> int | None:
-        """Counts the bad steps since the last call, and forgets them. Waits for a device once.
-
-        Returns:
-            the number of the step that exceeded the budget, or None.
-        """
-        flags, self._flags, self._not_taken = self._flags, [], 0.0
-        bad = [step for step, flag in enumerate(flags if self.on_host else stacked(flags).tolist()) if flag]
-        left = self.bad_steps.left
-        self.bad_steps.count += len(bad)
-        return bad[left] if len(bad) > left else None
 
     def state_dict(self) -> dict[str, Any]:
         """Returns moments and counts. ``eps`` is not saved: a resumed run takes it from its config."""
@@ -254,6 +225,9 @@ class Optimizer:
 class GradientSteps:
     """The gradient steps of one phase: takes them, keeps their metrics, and reports one that is not finite.
 
+    A step whose loss or gradient is not finite changes nothing. After one beyond the budget of bad steps no
+    step changes the parameters until :meth:`settle`: they are then those that the failed step started from.
+
     Args:
         optimizer: takes the steps.
         failure: makes the error for a step that is not finite.
@@ -263,7 +237,10 @@ class GradientSteps:
         self.optimizer, self.failure = optimizer, failure
         self.history: list[Metrics] = []
         self._gradient_of: dict[Loss, GradientFunction] = {}
-        self._unchecked: list[tuple[Loss, Callable[[], Batch]]] = []
+        # Of each step since the last look: its loss, what makes its minibatch again, and 1 if it was not
+        # taken, else 0; and how many were not taken.
+        self._unseen: list[tuple[Loss, Callable[[], Batch], Number]] = []
+        self._not_taken: Number = 0.0
 
     def take(self, loss: Loss, *parts: Batch, remake: Callable[[], Batch]) -> Metrics:
         """Takes a step and returns its metrics and ``grad_norm``, the norm before clipping.
@@ -277,24 +254,53 @@ class GradientSteps:
         if loss not in self._gradient_of:
             self._gradient_of[loss] = self.optimizer.gradient_function(loss)
         gradient = self._gradient_of[loss](parts, self.optimizer.clip)
-        self.optimizer.apply(gradient)
+        bad = self._flag(gradient.bad)
+        self.optimizer.apply(gradient, bad)
         metrics = {**gradient.metrics, "grad_norm": gradient.norm}
         self.history.append(metrics)
-        self._unchecked.append((loss, remake))
+        self._unseen.append((loss, remake, bad))
+        self._not_taken = self._not_taken + bad
         return metrics
 
+    def _flag(self, bad: Number) -> Number:
+        """Returns 1 if a step must not be taken, else 0: a float on the host, else a tensor.
+
+        A step is not taken if it is not finite, or if earlier steps exceeded the budget.
+        """
+        over = self._not_taken > self.optimizer.bad_steps.left
+        if self.optimizer.on_host:
+            return max(float(bad), float(over))
+        bad = torch.as_tensor(bad)
+        return bad.maximum(over) if isinstance(over, Tensor) else bad
+
     def check(self) -> None:
-        """Looks at the steps since the last check, waiting for a device once.
+        """Looks at the steps since the last look, waiting for a device once.
 
         Raises:
             NumericsError: if one of them was not finite, beyond the budget.
         """
-        bad = self.optimizer.settle()
+        unseen = self._unseen
+        bad = self.settle()
         if bad is not None:
-            loss, remake = self._unchecked[bad]
-            step = len(self.history) - len(self._unchecked) + bad
+            loss, remake, _ = unseen[bad]
+            step = len(self.history) - len(unseen) + bad
             raise self.failure(loss, remake(), self.history[step], step)
-        self._unchecked.clear()
+
+    def settle(self) -> int | None:
+        """Counts the bad steps since the last look, and forgets them. Waits for a device once.
+
+        Returns:
+            the number of the step, since then, that exceeded the budget, or None.
+        """
+        flags = [flag for _, _, flag in self._unseen]
+        self._unseen, self._not_taken = [], 0.0
+        if not self.optimizer.on_host:
+            flags = stacked(flags).tolist()
+        bad = [step for step, flag in enumerate(flags) if flag]
+        bad_steps = self.optimizer.bad_steps
+        left = bad_steps.left
+        bad_steps.count += len(bad)
+        return bad[left] if len(bad) > left else None
 
     def mean_metrics(self) -> dict[str, float]:
         """Returns the mean of every metric over the steps that have it, waiting for a device once."""

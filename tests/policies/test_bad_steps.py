@@ -7,10 +7,11 @@ import math
 
 import pytest
 import torch
-from worlds import take_step, trainee
+from worlds import trainee
 
 from ding_lite import POLICY_REGISTRY, NumericsError, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.data.minibatches import Batch
+from ding_lite.policies.optimizer import GradientSteps
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.testing import replay_step
 
@@ -119,7 +120,8 @@ def test_all_optimisers_of_a_run_share_one_budget():
     found = []
     for updater in updaters:
         total = sum(p.sum() for p in updater.parameters) * math.nan
-        take_step(updater, lambda _, total=total: (total, {}), Batch())
-        found.append(updater.settle())
+        steps = GradientSteps(updater, NumericsError)
+        steps.take(lambda _, total=total: (total, {}), Batch(), remake=Batch)
+        found.append(steps.settle())
     assert found == [None, None, 0]
     assert policy.state_dict()["bad_steps"] == {"count": 3}

@@ -14,7 +14,7 @@ from worlds import take_step
 
 from ding_lite.data.minibatches import Batch
 from ding_lite.errors import NumericsError
-from ding_lite.policies.optimizer import BadSteps, Optimizer
+from ding_lite.policies.optimizer import BadSteps, GradientSteps, Optimizer
 
 RATE, EPS, BOUND = 1e-2, 1e-3, 0.5
 
@@ -118,10 +118,11 @@ def test_a_run_that_is_not_compiled_never_loads_the_compiler(tmp_path):
 def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is(on_host):
     net = network()
     optimizer = optimizer_of(net, "clip_norm", on_host)
+    steps = GradientSteps(optimizer, NumericsError)
     before = copy.deepcopy(net)
-    loss = torch.sqrt  # of 0: a slope without end
-    take_step(optimizer, lambda batch: (loss((0 * net["a"].weight).sum()), {}), Batch(obs=torch.zeros(1, 3)))
-    assert optimizer.settle() == 0
+    batch, loss = Batch(obs=torch.zeros(1, 3)), torch.sqrt  # of 0: a slope without end
+    steps.take(lambda batch: (loss((0 * net["a"].weight).sum()), {}), batch, remake=None)
+    assert steps.settle() == 0
     assert same(net, before)
     assert not optimizer.state_dict()["counts"].any()
 
@@ -131,13 +132,14 @@ def test_a_gradient_that_is_not_finite_moves_nothing_though_its_loss_is(on_host)
 def test_a_step_after_one_that_was_not_finite_is_taken_only_where_the_run_survives_it(budget, on_host):
     net = network()
     optimizer = optimizer_of(net, "clip_norm", on_host, bad_steps=BadSteps(budget))
+    steps = GradientSteps(optimizer, NumericsError)
     before, batch = copy.deepcopy(net), Batch(obs=torch.ones(1, 3))
-    take_step(optimizer, lambda batch: (math.nan * loss_of(net, batch.obs, "ab"), {}), batch)
+    steps.take(lambda batch: (math.nan * loss_of(net, batch.obs, "ab"), {}), batch, remake=None)
     assert same(net, before)
-    take_step(optimizer, lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch)
+    steps.take(lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch, remake=None)
     assert same(net, before) == (budget == 0)
-    assert optimizer.settle() == (0 if budget == 0 else None)
-    take_step(optimizer, lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch)
+    assert steps.settle() == (0 if budget == 0 else None)
+    steps.take(lambda batch: (loss_of(net, batch.obs, "ab"), {}), batch, remake=None)
     assert not same(net, before), "the next pass begins anew"
 
 
@@ -147,13 +149,14 @@ def test_the_step_beyond_the_budget_is_the_one_reported_and_the_last_one_taken(o
     bad_steps = BadSteps(2)
     bad_steps.count = 1  # of an earlier phase
     optimizer = optimizer_of(net, "clip_norm", on_host, bad_steps=bad_steps)
+    steps = GradientSteps(optimizer, NumericsError)
     moved, batch = [], Batch(obs=torch.ones(1, 3))
     for number in range(7):
         before, share = copy.deepcopy(net), math.nan if number in (1, 3, 5) else 1.0
-        take_step(optimizer, lambda batch, k=share: (k * loss_of(net, batch.obs, "ab"), {}), batch)
+        steps.take(lambda batch, k=share: (k * loss_of(net, batch.obs, "ab"), {}), batch, remake=None)
         moved.append(not same(net, before))
     assert moved == [True, False, True, False, False, False, False]
-    assert optimizer.settle() == 3
+    assert steps.settle() == 3
     assert bad_steps.left == 0
 
 

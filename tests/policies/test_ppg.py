@@ -533,8 +533,8 @@ def test_the_metrics_say_what_they_are():
     norms = {"policy": [], "value": []}
     for name, updater in (("policy", policy.optimizer), ("value", policy.value_optimizer)):
         apply = updater.apply
-        updater.apply = lambda gradient, n=name, apply=apply: (
-            norms[n].append(gradient.norm) or apply(gradient)
+        updater.apply = lambda gradient, bad, n=name, apply=apply: (
+            norms[n].append(gradient.norm) or apply(gradient, bad)
         )
     rollout = collector.collect()
     largest = float(rollout.advantage.abs().max())

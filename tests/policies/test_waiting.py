@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from worlds import trainee
 
 from ding_lite import PPOPolicy
-from ding_lite.policies.optimizer import Optimizer
+from ding_lite.policies.optimizer import GradientSteps, Optimizer
 from ding_lite.rl import returns
 
 # What needs the numbers of a tensor to know its result, or that result's size.
@@ -39,7 +39,7 @@ class Watched(TorchDispatchMode):
             (torch.Tensor, "numpy", "numpy"),
             (torch.Tensor, "cpu", "cpu"),
             (Optimizer, "apply", "step"),
-            (Optimizer, "settle", "looked"),
+            (GradientSteps, "settle", "looked"),
         ):
             monkeypatch.setattr(kind, name, self.noted(getattr(kind, name), note))
 
@@ -120,19 +120,19 @@ def test_a_loss_that_reads_a_number_is_seen(monkeypatch):
 def test_on_a_gpu_nothing_waits_for_it_between_the_steps(kind, options, monkeypatch):
     policy, collector = trainee(kind, device="cuda", **options)
     policy.learn_mode.forward(collector.collect())
-    apply, look, steps = Optimizer.apply, Optimizer.settle, []
+    apply, look, steps = Optimizer.apply, GradientSteps.settle, []
 
-    def first_or_later(self, gradient):
+    def first_or_later(self, gradient, bad):
         torch.cuda.set_sync_debug_mode("error")
         steps.append(gradient)
-        apply(self, gradient)
+        apply(self, gradient, bad)
 
     def after_the_last(self):
         torch.cuda.set_sync_debug_mode("default")
         return look(self)
 
     monkeypatch.setattr(Optimizer, "apply", first_or_later)
-    monkeypatch.setattr(Optimizer, "settle", after_the_last)
+    monkeypatch.setattr(GradientSteps, "settle", after_the_last)
     try:
         policy.learn_mode.forward(collector.collect())
         torch.cuda.set_sync_debug_mode("error")
