@@ -400,7 +400,7 @@ def _auxiliary_loss_on(policy: Any, rollout: Rollout) -> torch.Tensor:
         total: torch.Tensor = policy.model.compute_auxiliary(policy.inputs(rollout.last_obs))[1].sum()
         return total
     phase.remember(rollout, 0)
-    (index,) = phase._minibatches(phase.stored.size)
+    (index,) = phase.minibatches(phase.stored.size)
     loss = _loss_on(phase.batch(index, phase.old_logits()), policy.auxiliary_loss, "auxiliary_loss")
     phase.stored.clear()
     return loss
@@ -440,7 +440,7 @@ def _check_no_value_gradient(policy: Any, batch: Batch) -> None:
     """
     if getattr(policy.model, "arch", "shared") == "shared":
         return
-    actor = policy._reached_by(policy.model.compute_actor)
+    actor = policy.reached_by(policy.model.compute_actor)
     gradients = torch.autograd.grad(policy.critic_loss(batch)[0], actor, allow_unused=True)
     names = {id(param): name for name, param in policy.model.named_parameters()}
     reached = [

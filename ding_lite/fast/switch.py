@@ -50,7 +50,7 @@ CLOSED_FORMS = {"loss": ("policy", "value"), "actor_loss": ("policy",), "critic_
 # Of the model:
 MODEL = {
     "policy": ("compute_actor", "distribution"),
-    "value": ("compute_critic", "compute_actor_critic", "_critic_features", "_shared_features"),
+    "value": ("compute_critic", "compute_actor_critic", "_value", "_shared_features"),
 }
 COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic")
 

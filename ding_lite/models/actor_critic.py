@@ -228,25 +228,24 @@ class VAC(ActorCritic):
         return self.actor_head(self.actor_encoder(obs))
 
     def compute_critic(self, obs: Any) -> Tensor:
-        shared = self.actor_encoder(obs) if self.critic_encoder is None else None
-        value: Tensor = self.critic_head(self._critic_features(obs, shared)).squeeze(-1)
-        return value
+        return self._value(obs, self.actor_encoder(obs) if self.critic_encoder is None else None)
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
         features = self.actor_encoder(obs)
-        value = self.critic_head(self._critic_features(obs, features)).squeeze(-1)
-        return self.actor_head(features), value
+        return self.actor_head(features), self._value(obs, features)
 
-    def _critic_features(self, obs: Any, actor_features: Tensor | None) -> Tensor:
-        """Returns the input of the value head: obs (N, ...), actor_features (N, F) -> (N, F).
+    def _value(self, obs: Any, actor_features: Tensor | None) -> Tensor:
+        """Returns the values: obs (N, ...), actor_features (N, F) -> (N,).
 
         ``actor_features`` may be None if the value has an encoder of its own.
         """
         if self.critic_encoder is None:
             assert actor_features is not None
-            return self._shared_features(actor_features)
-        features: Tensor = self.critic_encoder(obs)
-        return features
+            features = self._shared_features(actor_features)
+        else:
+            features = self.critic_encoder(obs)
+        value: Tensor = self.critic_head(features).squeeze(-1)
+        return value
 
     def _shared_features(self, features: Tensor) -> Tensor:
         """Returns the input of the value head, of features that it shares with the policy's head."""

@@ -121,7 +121,7 @@ class AuxiliaryPhase:
         measures = [self._measure(measured, old_logit)]
         with self.optimizer.phase(self.failure) as steps:
             for _ in range(learn.aux_train_epoch):
-                for index in self._minibatches(learn.aux_batch_size or learn.batch_size):
+                for index in self.minibatches(learn.aux_batch_size or learn.batch_size):
                     parts = [self.batch(part, old_logit, share=share) for part, share in self._parts(index)]
                     steps.take(self.loss, *parts, remake=partial(self.batch, index, old_logit))
                 measures.append(self._measure(measured, old_logit))
@@ -149,7 +149,7 @@ class AuxiliaryPhase:
         """Returns samples, evenly spaced, that the phase is measured on."""
         return torch.arange(0, self.stored.size, -(-self.stored.size // MEASURED))
 
-    def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
+    def minibatches(self, batch_size: int) -> Sequence[Tensor]:
         """Returns all samples in random order, a tensor (N,) for each minibatch."""
         sizes = agreed_sizes(self.stored.size, batch_size, self.policy.ranks)
         return permutation(self.stored.size, self.order).split(sizes)
@@ -265,7 +265,7 @@ class AuxiliarySequences(AuxiliaryPhase):
         table = self._table
         return torch.arange(0, len(table), -(-self.stored.size // MEASURED))
 
-    def _minibatches(self, batch_size: int) -> Sequence[Tensor]:
+    def minibatches(self, batch_size: int) -> Sequence[Tensor]:
         counts = self._table.counts
         order = permutation(len(counts), self.order)
         parts = self.policy.ranks.smallest(part_count(counts, batch_size))

@@ -202,7 +202,7 @@ class PPGPolicy(PPOPolicy):
                 f"tuple of names: ({self.auxiliary_fields!r},)"
             )
         policy, value, auxiliary = map(
-            self._reached_by, (model.compute_actor, model.compute_critic, model.compute_auxiliary)
+            self.reached_by, (model.compute_actor, model.compute_critic, model.compute_auxiliary)
         )
         # Parameters of a custom model that only a custom loss reaches are in every optimiser: a step does not
         # change a parameter that its loss does not reach.
@@ -210,7 +210,7 @@ class PPGPolicy(PPOPolicy):
         others = [p for p in model.parameters() if p.requires_grad and p not in reached]
         self.value_optimizer: Optimizer | None = None
         if self._has_one_loop(self.cfg):
-            self.optimizer = self._make_optimizer([*self._reached_by(model.compute_actor_critic), *others])
+            self.optimizer = self._make_optimizer([*self.reached_by(model.compute_actor_critic), *others])
         else:
             self.optimizer = self._make_optimizer([*policy, *others])
             self.value_optimizer = self._make_optimizer([*value, *others])
@@ -235,8 +235,8 @@ class PPGPolicy(PPOPolicy):
                 f"(N,); for one observation the values have the shapes {shapes}. Use .squeeze(-1), and give "
                 "further heads a method of their own, which auxiliary_loss calls"
             )
-        policy = set(self._reached_by(model.compute_actor))
-        if not policy & set(self._reached_by(lambda obs: model.compute_auxiliary(obs)[1])):
+        policy = set(self.reached_by(model.compute_actor))
+        if not policy & set(self.reached_by(lambda obs: model.compute_auxiliary(obs)[1])):
             raise ContractError(
                 f"{name}.compute_auxiliary: no gradient of the auxiliary value reaches what the policy is "
                 "computed from, so the auxiliary phase would teach it nothing; let both read the same encoder"
@@ -247,7 +247,7 @@ class PPGPolicy(PPOPolicy):
                 "last linear layers of the value and of the auxiliary value"
             )
 
-    def _reached_by(self, function: Callable[[Any], Any]) -> list[nn.Parameter]:
+    def reached_by(self, function: Callable[[Any], Any]) -> list[nn.Parameter]:
         """Returns the parameters that a gradient of ``function(obs)`` reaches, in the model's order."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         with torch.enable_grad():

@@ -406,7 +406,7 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the policy loss with the penalty kl_beta KL(pi || pi_ref), or an estimate of that KL."""
         assert self.reference is not None
         learn = self.cfg.learn
-        reference = self.reference.policy.distribution(batch.obs, batch.reference_logit)
+        reference = self.reference.distribution(batch)
         if learn.kl_type == "exact":
             kl = batch.dist.kl(reference)
         else:

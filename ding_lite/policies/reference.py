@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout, as_field, to_device
 from ding_lite.policies.memory import PolicyMemory
 from ding_lite.rl.distributions import Distribution
@@ -52,6 +53,10 @@ class Reference:
             logit, self.state = policy.memory.follow(played, self.state)
         logit = map_tree(lambda leaf: leaf.to(rollout.valid.device), logit)
         rollout.reference_logit = as_field(logit)
+
+    def distribution(self, batch: Batch) -> Distribution:
+        """Returns the reference's distributions on a minibatch."""
+        return self.policy.distribution(batch.obs, batch.reference_logit)
 
     def state_dict(self) -> dict[str, Any]:
         return {"memory": self.state}

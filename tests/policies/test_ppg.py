@@ -656,8 +656,8 @@ def test_check_policy_knows_every_arch_and_separate_epochs(arch):
 class Leaky(PPG):
     """Says that its value has an encoder of its own, and reads the policy's."""
 
-    def _critic_features(self, obs, actor_features):
-        return actor_features + super()._critic_features(obs, actor_features)
+    def _value(self, obs, actor_features):
+        return actor_features.sum(-1) + super()._value(obs, actor_features)
 
     def compute_critic(self, obs):
         return self.compute_actor_critic(obs)[1]
