@@ -33,7 +33,7 @@ from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
 from ding_lite.policies.base import checked_loss
 from ding_lite.policies.optimizer import Optimizer
-from ding_lite.policies.ppo import ROLLOUTS_KEPT, Loop, PPOPolicy
+from ding_lite.policies.ppo import Loop, PPOPolicy, buffer_capacity
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.trees import tree_leaves
@@ -165,9 +165,9 @@ class PPGPolicy(PPOPolicy):
         """Returns whether both losses have the same samples: one loop then takes steps down their sum."""
         learn, kept = policy["learn"], policy["other"]["replay_buffer"]
         same_epochs = learn["actor_epoch_per_collect"] == learn["critic_epoch_per_collect"]
-        default_size = ROLLOUTS_KEPT * policy["collect"]["n_sample"]
+        n_sample = policy["collect"]["n_sample"]
         limits = [
-            {**buffer, "replay_buffer_size": buffer["replay_buffer_size"] or default_size}
+            {**buffer, "replay_buffer_size": buffer_capacity(buffer["replay_buffer_size"], n_sample)}
             for buffer in (kept["policy"], kept["value"])
         ]
         return bool(same_epochs and (policy["on_policy"] or limits[0] == limits[1]))

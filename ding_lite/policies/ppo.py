@@ -48,6 +48,11 @@ ROLLOUTS_KEPT = 4  # by a buffer without a given size
 DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
 
 
+def buffer_capacity(size: int | None, n_sample: int) -> int:
+    """Returns the transitions that a replay buffer of the given size holds; None: four rollouts."""
+    return ROLLOUTS_KEPT * n_sample if size is None else size
+
+
 class Loop(NamedTuple):
     """A loop of gradient steps over the passes of a source, which each iteration runs.
 
@@ -211,7 +216,7 @@ class PPOPolicy(ActorCriticPolicy):
         if collect["n_episode"] is not None:
             return []
         rows = -(-collect["n_sample"] // num_envs) * num_envs
-        sizes = {path: size or ROLLOUTS_KEPT * collect["n_sample"] for path, size in sizes.items()}
+        sizes = {path: buffer_capacity(size, collect["n_sample"]) for path, size in sizes.items()}
         return [
             f"policy.{path}: {size} transitions, and a rollout alone has {rows}; a buffer holds at least one"
             for path, size in sizes.items()
@@ -286,7 +291,7 @@ class PPOPolicy(ActorCriticPolicy):
         return Limits(
             max_use=kept.max_use,
             max_staleness=kept.max_staleness,
-            capacity=kept.replay_buffer_size or ROLLOUTS_KEPT * collect.n_sample,
+            capacity=buffer_capacity(kept.replay_buffer_size, collect.n_sample),
             steps=steps,
             reuse=reuse,
             batch_size=learn.batch_size,
