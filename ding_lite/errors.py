@@ -29,9 +29,9 @@ from typing import Any
 # KeyboardInterrupt is not: it comes from the user, except where :func:`is_ctrl_c` says that it does not.
 FOREIGN = (Exception, SystemExit)
 OWN_PREFIX = os.path.dirname(__file__) + os.sep
-# Frames whose file name begins with one of these are not code of the user.
 # An error of a function in these files is that of the caller's arguments.
 HELPERS = tuple(OWN_PREFIX + path for path in ("rl" + os.sep, os.path.join("data", "minibatches.py")))
+# Frames whose file name begins with one of these are not code of the user.
 LIBRARY_PREFIXES = (
     "<",  # frozen modules, and code without a file
     OWN_PREFIX,

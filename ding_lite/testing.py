@@ -7,10 +7,11 @@ wrapper that fails on purpose, to test how a run reacts.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.base import Policy
+from ding_lite.policies.base import Policy, check_arguments
 from ding_lite.policies.failed_step import bad_gradients
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.rl.distributions import Distribution
@@ -141,27 +142,40 @@ def check_policy(
     Raises:
         ContractError: naming the action space, the expected and the actual result.
         ConfigError: for an unknown action space.
+        Exception: of the policy's own code, with a note that names the action space.
     """
     verbose = sys.stdout.isatty() if verbose is None else verbose
     titles = list(ACTION_SPACES) if action_spaces is None else list(action_spaces)
     if unknown := set(titles) - ACTION_SPACES.keys():
         raise ConfigError(f"action_spaces: {sorted(unknown)} are not among {', '.join(ACTION_SPACES)}")
+    if learns and "Discrete" not in titles:
+        raise ConfigError(
+            "learns: that is checked on Discrete actions, which action_spaces leaves out; pass learns=False"
+        )
     for title in titles:
-        try:
+        with _named(f"policy {name!r} on {title} actions"):
             _check_on(name, dict(config or {}), ACTION_SPACES[title])
-        except ContractError as error:
-            raise ContractError(f"policy {name!r} on {title} actions: {error}") from error
-        except Exception as error:
-            error.add_note(f"check_policy: policy {name!r} on {title} actions")
-            raise
         if verbose:
             print(f"ok: {name} on {title} actions", flush=True)
     if learns:
         if verbose:
             print(f"training {name} for {STEPS:,} env steps ...", flush=True)
-        reward = _check_learns(name, dict(config or {}))
+        with _named(f"policy {name!r}, training on Discrete actions"):
+            reward = _check_learns(name, dict(config or {}))
         if verbose:
             print(f"ok: {name} learns, the mean reward is {reward:.2f} of 1", flush=True)
+
+
+@contextlib.contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Says in an error what was checked: before the text of a ContractError, else in a note."""
+    try:
+        yield
+    except ContractError as error:
+        raise ContractError(f"{what}: {error}") from error
+    except Exception as error:
+        error.add_note(f"check_policy: {what}")
+        raise
 
 
 def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, Any]:
@@ -184,7 +198,8 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     inputs = {name: as_field(tree) for name, tree in fields.items()}
     batch = Batch(**inputs)
     if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
-        batch = batch.with_outputs(obs=Sequences(**fields["obs"]))
+        obs = {"kept" if name == "burnt_in" else name: x for name, x in fields["obs"].items()}  # older dumps
+        batch = batch.with_outputs(obs=Sequences(**obs))
     loss, metrics = getattr(policy, state["loss"])(batch)
     return {
         "metrics": {name: float(value.detach()) for name, value in metrics.items()},
@@ -208,6 +223,7 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
     cfg = _complete(name, config).policy
     envs = InProcessVectorEnv(lambda index: EpisodeRecorder(MatchEnv(space)), 4)
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
+    check_arguments(cls)
     try:
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
         rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()

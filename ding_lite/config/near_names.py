@@ -15,6 +15,13 @@ from ding_lite.config.compile import classes_of
 from ding_lite.config.schema import Schema, merged_config
 
 CLOSE = 0.8  # ratio of difflib: that of after_iteration and after_iter
+# Methods with an underscore that a policy is asked to define (policies.base). Private names of the user are
+# compared with these alone, and must be closer, since names such as _init_head are usual.
+HOOKS = {
+    *("_init_shared", "_init_learn", "_init_collect", "_init_eval", "_monitor_vars_learn"),
+    *("_forward_learn", "_forward_collect", "_forward_eval", "_process_transition", "_get_train_sample"),
+}
+CLOSE_HOOK = 0.9
 
 
 def near_name_warnings(values: Mapping[str, Any], others: Iterable[type] = ()) -> list[str]:
@@ -41,8 +48,7 @@ def _warnings(cls: type) -> Iterator[str]:
         return
     inherited = {name for base in known for name in vars(base)}
     public = {name for base in library for name in vars(base) if not name.startswith("_")}
-    # Such as _process_transition: what the root of a hierarchy asks its subclasses to define.
-    hooks = {name for name in vars(library[-1]) if re.match(r"_[a-z]", name)}
+    hooks = HOOKS & {name for base in library for name in vars(base)}
     schema = merged_config(library[0])
     defined: set[str] = set()  # in this class or in one derived from it
     for base in own:
@@ -51,10 +57,12 @@ def _warnings(cls: type) -> Iterator[str]:
         for name in vars(base):
             if name in inherited or name.startswith("__"):
                 continue
-            if f"_{name}" in hooks:
+            if f"_{name}" in hooks - defined:
                 close: str | None = f"_{name}"
+            elif name.startswith("_"):
+                close = near_name(name, hooks - defined, CLOSE_HOOK)
             else:
-                close = near_name(name, (hooks if name.startswith("_") else public) - defined)
+                close = near_name(name, public - defined)
             if close:
                 yield f"WARNING: {where} defines {name!r}, which overrides nothing; did you mean {close!r}?"
         config = vars(base).get("config")
@@ -62,13 +70,18 @@ def _warnings(cls: type) -> Iterator[str]:
             yield f"WARNING: {where}.config declares a new key {path!r}; did you mean {close!r}?"
 
 
-def near_name(name: str, names: Iterable[str]) -> str | None:
+def near_name(name: str, names: Iterable[str], cutoff: float = CLOSE) -> str | None:
     """Returns the name that ``name`` is probably a misspelling of, or None.
 
     A name with more words or a number, such as ``policy_loss2`` or ``old_policy_loss``, is not a misspelling.
+
+    Args:
+        name: of the user.
+        names: that may be meant.
+        cutoff: the ratio of difflib from which on two names are close.
     """
     likely = [x for x in names if not re.fullmatch(rf"(.+_)?{re.escape(x)}(_.+|\d+)?", name)]
-    return next(iter(difflib.get_close_matches(name, sorted(likely), n=1, cutoff=CLOSE)), None)
+    return next(iter(difflib.get_close_matches(name, sorted(likely), n=1, cutoff=cutoff)), None)
 
 
 def _near_keys(config: Mapping[str, Any], schema: Schema, path: str = "") -> Iterator[tuple[str, str]]:

@@ -121,31 +121,33 @@ class RolloutStorage:
             the view of the storage that was written.
 
         Raises:
-            ContractError: if ``value`` does not have the shape of a row.
+            ContractError: if ``value`` does not have the shape of the rows before, or is not one number or
+                array of numbers for each environment.
         """
         self._written.add(name)
         if name not in self._rows:
             if name not in self._arrays:
-                self._arrays[name] = self._allocate(value)
+                self._arrays[name] = self._allocate(name, value, len(range(self.num_envs)[envs]))
             array = self._arrays[name]
             self._rows[name] = [map_tree(lambda leaf, t=t: leaf[t], array) for t in range(self.steps)]
         row = self._rows[name][t]
-        try:
-            if type(row) is dict:
-                return _write(row, envs, value)
-            # The usual case, several times a step: without a call.
-            row[envs] = value if type(value) is np.ndarray else _as_array(value)
-            return row[envs]
-        except (ValueError, TypeError, KeyError, IndexError) as error:
-            raise ContractError(
-                f"the field {name!r} of a rollout: expected {_shapes(row, envs)} for each row, got "
-                f"{_shapes(value)} ({error}). Its first dimension is that of the environments"
-            ) from error
+        if type(row) is dict:
+            return _write(name, row, envs, value)
+        # The usual case, several times a step: without a call.
+        array = value if type(value) is np.ndarray else _as_array(value)
+        place = row[envs]
+        if array.shape != place.shape:
+            raise _misshapen(name, place.shape, array.shape)
+        place[...] = array
+        return place
 
-    def _allocate(self, value: Any) -> Any:
+    def _allocate(self, name: str, value: Any, envs: int) -> Any:
+        """Returns an array for a field whose first row of ``envs`` environments is ``value``."""
         if isinstance(value, Mapping):
-            return {name: self._allocate(leaf) for name, leaf in value.items()}
+            return {key: self._allocate(f"{name}.{key}", leaf, envs) for key, leaf in value.items()}
         leaf = _as_array(value)
+        if leaf.shape[:1] != (envs,) or leaf.dtype.kind not in "biuf":
+            raise _misshapen(name, f"({envs}, ...)", f"{leaf.shape} of {leaf.dtype}")
         return np.zeros((self.steps, self.num_envs, *leaf.shape[1:]), leaf.dtype)
 
     def array(self, name: str) -> Any:
@@ -165,18 +167,24 @@ class RolloutStorage:
         return as_rollout({**fields, **others})
 
 
-def _write(row: Any, envs: slice, value: Any) -> Any:
+def _write(name: str, row: Any, envs: slice, value: Any) -> Any:
     if isinstance(row, dict):
-        return {name: _write(leaf, envs, value[name]) for name, leaf in row.items()}
-    row[envs] = _as_array(value)
-    return row[envs]
+        if not isinstance(value, Mapping) or value.keys() != row.keys():
+            got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+            raise _misshapen(name, f"the keys {sorted(row)}", got)
+        return {key: _write(f"{name}.{key}", leaf, envs, value[key]) for key, leaf in row.items()}
+    array, place = _as_array(value), row[envs]
+    if array.shape != place.shape:
+        raise _misshapen(name, place.shape, array.shape)
+    place[...] = array
+    return place
 
 
-def _shapes(tree: Any, envs: slice | None = None) -> Any:
-    """Returns the shapes of a tree's leaves, for a message."""
-    if isinstance(tree, Mapping):
-        return {name: _shapes(leaf, envs) for name, leaf in tree.items()}
-    return np.shape(tree if envs is None else tree[envs])
+def _misshapen(name: str, expected: Any, got: Any) -> ContractError:
+    return ContractError(
+        f"the field {name!r} of a rollout: expected {expected} for each row, got {got}. The first dimension "
+        "is that of the environments"
+    )
 
 
 def _as_array(value: Any) -> np.ndarray:

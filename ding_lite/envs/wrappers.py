@@ -61,10 +61,13 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         if keyword in signature.parameters
         and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
     }
-    if "evaluate" in signature.parameters.keys() - own.keys() - arguments.keys():
+    parameter = signature.parameters.get("evaluate")
+    by_place = parameter is not None and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if by_place and "evaluate" not in arguments:
         raise ConfigError(
             f"env.wrappers: {name}: its parameter evaluate is not keyword-only, so it would not be told "
-            "whether the environment is for evaluation; write (env, *, evaluate=False)"
+            "whether the environment is for evaluation; write (env, *, evaluate=False), or give it in the "
+            "config, dict(type=..., evaluate=...), if it means something else"
         )
     arguments = {**own, **arguments}
     if faults := argument_faults(factory, arguments, own=own):

@@ -10,8 +10,8 @@ CPU; ``numpy_actor.find_actor`` and ``numpy_mlp.find_critic`` say for which laye
 of this library that are listed below. If a subclass, a model or an assignment overrides one of these
 methods, torch runs.
 
-A decision is made for acting when a rollout or an evaluation begins, for a gradient at the first step of its
-loss in a phase, for values at each call that computes some, and for every call outside of these.
+A decision is made for acting when a rollout or an evaluation begins, for a gradient at its loss's first step
+in a phase, and otherwise at every call.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def _model_is_ours(model: ActorCritic, part: str) -> bool:
 
 def _is_own_norm(norm: Any) -> bool:
     """Returns whether the scale of observations is none, or this library's, which NumPy can compute."""
-    return norm is None or type(norm).__module__.startswith("ding_lite.")
+    methods = [] if norm is None else [getattr(type(norm), name, None) for name in ("__call__", "of_array")]
+    return all(_module_of(method).startswith("ding_lite.") for method in methods)
 
 
 def _are_current(actor: NumpyActor | None, critic: NumpyMLP | None) -> bool:

@@ -260,11 +260,7 @@ class ActorCriticPolicy(Policy):
 
     @torch.no_grad()
     def credit(
-        self,
-        rollout: Rollout,
-        weight: Tensor | None = None,
-        value: Tensor | None = None,
-        intrinsic: Tensor | None = None,
+        self, rollout: Rollout, weight: Tensor | None = None, value: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Returns value, advantage and value_target (T, B) by the newest value network, in training units.
 
@@ -274,7 +270,6 @@ class ActorCriticPolicy(Policy):
             rollout: of any age.
             weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
             value: (T, B), if the newest network has computed them already.
-            intrinsic: (T, B), the intrinsic advantage, if it has been computed already.
         """
         valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
         if self.memory is not None and "last_memory" not in rollout.keys():  # noqa: SIM118 - a treetensor
@@ -302,9 +297,7 @@ class ActorCriticPolicy(Policy):
             ignore_done=ignore_done,
         )
         if self.intrinsic is not None:
-            if intrinsic is None:
-                intrinsic = self.intrinsic.credit(rollout, weight)[0]
-            advantage = self.intrinsic.combined(advantage, intrinsic)
+            advantage = self.intrinsic.combined(advantage, self.intrinsic.credit(rollout, weight)[0])
         if self.cfg.nstep_return:
             options = dict(gamma=gamma, nstep=self.cfg.nstep, ignore_done=ignore_done)
             target = nstep_return(reward, next_value, *ends, **options)

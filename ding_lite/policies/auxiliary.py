@@ -243,8 +243,12 @@ class AuxiliarySequences(AuxiliaryPhase):
         return AuxiliaryRollouts(self.policy.memory.grid)
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
-        kept = {name: rollout[name] for name in AuxiliaryRollouts.FIELDS}
-        self.stored.append(iteration, self._stored_fields(rollout) | kept)
+        fields = self._stored_fields(rollout)
+        fields |= {name: rollout[name] for name in AuxiliaryRollouts.FIELDS}
+        if not self.stored.starts:
+            leaves = [leaf for field in fields.values() for leaf in tree_leaves(to_dict(field))]
+            self.check_fits(self.learn.aux_freq * sum(x.numel() * x.element_size() for x in leaves))
+        self.stored.append(iteration, fields)
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:
         if buffer.data is not None:

@@ -13,6 +13,7 @@ Everything is batched: forward takes (B, ...) and returns (B, ...), get_train_sa
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,7 +52,7 @@ from ding_lite.trees import (
 )
 
 FIELDS = ("learn", "collect", "eval")
-TAKEN_METRICS = ("total_loss", "grad_norm")  # of a gradient step; a loss cannot have them
+TAKEN_METRICS = ("grad_norm", "updates", "epochs")  # of the steps and their loop; a loss cannot have them
 
 
 class Policy:
@@ -415,8 +416,24 @@ class Policy:
         clamp_to_ranges(parameter_ranges(self.model))
 
 
+def check_arguments(factory: Any) -> None:
+    """Checks that a class of policies can be made as :class:`Policy` is.
+
+    Raises:
+        ContractError: if its ``__init__`` lacks an argument.
+    """
+    try:
+        inspect.signature(factory).bind(None, None, None, model=None, enable_field=None, seed=0)
+    except TypeError as error:
+        raise ContractError(
+            f"policy.type: {factory.__name__}.__init__ does not take the arguments of a policy: {error}. "
+            "Declare __init__(self, cfg, obs_space, action_space, **options), and pass them on to "
+            "super().__init__"
+        ) from error
+
+
 def checked_loss(
-    returned: Any, policy: Any, method: str, output: Any = None
+    returned: Any, policy: Any, method: str, output: Any = None, taken: Sequence[str] = ()
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns what a loss has returned, if it is ``(0-d loss, dict of 0-d metrics)``.
 
@@ -424,6 +441,7 @@ def checked_loss(
         returned: by the method of the policy.
         policy, method: for the message.
         output: of the model, that the loss must have a gradient for; None: not checked.
+        taken: names of metrics that the loss may not use, besides ``TAKEN_METRICS``.
 
     Raises:
         ContractError: if it is something else.
@@ -433,7 +451,7 @@ def checked_loss(
         raise ContractError(f"{where} must return (loss, dict of metrics), got {_kind(returned)}")
     loss, metrics = returned
     for name in metrics:
-        if not isinstance(name, str) or name in TAKEN_METRICS:
+        if not isinstance(name, str) or name in (*TAKEN_METRICS, *taken):
             problem = "the library has one of this name" if isinstance(name, str) else "a name is a text"
             raise ContractError(f"{where} returns the metric {name!r}: {problem}")
     for what, value in {"loss": loss, **{f"metric {name!r}": x for name, x in metrics.items()}}.items():
@@ -445,8 +463,9 @@ def checked_loss(
     trains = output is not None and any(leaf.requires_grad for leaf in tree_leaves(output))
     if trains and not loss.requires_grad:
         raise ContractError(
-            f"{where} has no gradient, so the policy would learn nothing: its result is detached, or is not "
-            "computed from batch.dist (batch.log_prob is that of collection)"
+            f"{where} has no gradient, so it would teach the model nothing: its result is detached, or is "
+            "not computed from the fresh output, batch.dist or batch.new_value (batch.log_prob and "
+            "batch.value are those of collection). To leave a loss out for a while, multiply it by 0"
         )
     return loss, metrics
 

@@ -112,6 +112,8 @@ class Intrinsic:
         )
         self.generator = policy.own_generator("intrinsic", device=policy.device)
         self.optimizer: Optimizer | None = None
+        # The last rollout and weight of credit() and its result, until something that it depends on changes.
+        self._last_credit: tuple[Rollout, Tensor | None, tuple[Tensor, Tensor]] | None = None
 
     def prepare_learning(self, bad_steps: BadSteps) -> None:
         """Makes the optimiser; ``bad_steps`` is the budget of the policy."""
@@ -134,6 +136,7 @@ class Intrinsic:
             ContractError: if the rewards are not (N,).
             NumericsError: if one of them is not finite.
         """
+        self._last_credit = None
         steps = StepTable(self, rollout)
         reward = torch.zeros(steps.valid.numel(), device=self.policy.device)
         for rows in steps.rows.split(CHUNK):
@@ -171,15 +174,20 @@ class Intrinsic:
     ) -> tuple[Tensor, Tensor]:
         """Returns the intrinsic advantage and value target (T, C), by the newest value network.
 
+        They are the same in all passes of an iteration, since its networks and scales learn afterwards.
+
         Args:
             rollout: with the field ``intrinsic_reward``.
             weight: (T, C), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
             table: of the rollout, if there is one already.
         """
+        last = self._last_credit
+        if last is not None and last[0] is rollout and last[1] is weight:
+            return last[2]
         steps = StepTable(self, rollout) if table is None else table
         value = torch.cat([self.critic(steps.obs_at(rows)) for rows in steps.all_rows().split(CHUNK)])
         value = value.view(-1, steps.columns)
-        return continuing_gae(
+        result = continuing_gae(
             rollout.intrinsic_reward / float(self.scale.std),
             value[:-1],
             value[-1],
@@ -188,6 +196,8 @@ class Intrinsic:
             gae_lambda=self.policy.cfg.collect.gae_lambda,
             weight=weight,
         )
+        self._last_credit = (rollout, weight, result)
+        return result
 
     def combined(self, advantage: Tensor, intrinsic: Tensor) -> Tensor:
         """Returns the weighted sum of extrinsic and intrinsic advantages, of any shape."""
@@ -216,6 +226,7 @@ class Intrinsic:
         valid = rollout.valid
         table = StepTable(self, rollout)
         advantage, target = self.credit(rollout, table=table)
+        self._last_credit = None
         explained = explained_variance((target - advantage)[valid], target[valid])
         sizes = agreed_sizes(len(table.rows), self.policy.cfg.learn.batch_size, self.policy.ranks)
         with self.optimizer.phase(self._failure) as steps:
@@ -262,6 +273,7 @@ class Intrinsic:
         return {name: part.state_dict() for name, part in parts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._last_credit = None
         self.networks.load_state_dict(state["networks"])
         self.scale.load_state_dict(state["scale"])
         self.obs_norm.load_state_dict(state["obs_norm"])

@@ -64,7 +64,7 @@ def _flat(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 class Optimizer:
-    """Adam with clipped gradients. A step that is not finite changes nothing.
+    """Adam with clipped gradients, whose steps :class:`GradientSteps` takes.
 
     Args:
         parameters: to be optimised; a step leaves alone those that its loss does not reach.

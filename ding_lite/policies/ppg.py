@@ -39,6 +39,7 @@ from ding_lite.rl import losses
 from ding_lite.trees import tree_leaves
 
 ONE_BUFFER = "PPG has two buffers: write other.replay_buffer.policy.{0} and other.replay_buffer.value.{0}"
+NUMBERS = ("log_prob", "reward", "value", "advantage", "intrinsic_reward")  # one float of each row
 TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG has one for each network"
 
 
@@ -268,9 +269,10 @@ class PPGPolicy(PPOPolicy):
             inputs = self.inputs(obs)
             logit = self.model.compute_actor(inputs)
             action = self.distribution(inputs, logit).mode()
-        others = {"action": action} | {
-            name: torch.empty(1, dtype=torch.bool if name in ("terminated", "truncated") else torch.float32)
-            for name in ("log_prob", "reward", "value", "advantage", "terminated", "truncated")
+        others = {
+            "action": action,
+            **{name: torch.empty(1) for name in NUMBERS},
+            **{name: torch.empty(1, dtype=torch.bool) for name in ("terminated", "truncated", "valid")},
         }
         stored = [others[name] for name in self.auxiliary_fields if name in others]
         leaves = [
@@ -299,12 +301,14 @@ class PPGPolicy(PPOPolicy):
             )
         return lines
 
-    def loops(self) -> list[Loop]:
+    def training_loops(self) -> list[Loop]:
         if self.value_optimizer is None:
-            return super().loops()
+            return super().training_loops()
         value, policy = self.sources["value"], self.sources["policy"]
         return [
-            Loop(value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm"),
+            Loop(
+                value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm", has_policy=False
+            ),
             Loop(policy, self.optimizer, self.actor_loss, values_moved=True),
         ]
 

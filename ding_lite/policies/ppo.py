@@ -63,6 +63,7 @@ class Loop(NamedTuple):
         after_target_kl: replaces ``loss`` once target_kl has stopped the policy; None ends the passes.
         values_moved: whether a loop before this one trains the value network.
         grad_norm: the name of that metric.
+        has_policy: whether the loss is one of the policy, whose KL ``target_kl`` bounds.
     """
 
     source: ReplaySource
@@ -71,6 +72,7 @@ class Loop(NamedTuple):
     after_target_kl: Loss | None = None
     values_moved: bool = False
     grad_norm: str = "grad_norm"
+    has_policy: bool = True
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -328,13 +330,13 @@ class PPOPolicy(ActorCriticPolicy):
             ranks=self.ranks,
         )
 
-    def loops(self) -> list[Loop]:
+    def training_loops(self) -> list[Loop]:
         """Returns the loops of the policy phase, in their order."""
         return [Loop(self.sources["policy"], self.optimizer, self.loss, self.critic_loss)]
 
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
         """Returns the optimisers, each with a loss that it minimises."""
-        return [(loop.optimizer, loop.loss) for loop in self.loops()]
+        return [(loop.optimizer, loop.loss) for loop in self.training_loops()]
 
     @property
     def compiles(self) -> bool:
@@ -435,17 +437,22 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
+        policy_loss, policy_metrics = checked_loss(
+            self.policy_loss(batch), self, "policy_loss", logit, taken=("total_loss",)
+        )
         if self.cfg.learn.kl_beta:
             policy_loss, policy_metrics = self._near_reference(batch, policy_loss, policy_metrics)
-        value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss")
+        value_loss, value_metrics = checked_loss(
+            self.value_loss(batch), self, "value_loss", value, taken=("total_loss",)
+        )
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the weighted value loss, on the model's fresh value."""
-        batch = batch.with_outputs(new_value=self.model.compute_critic(batch.obs))
-        value_loss, metrics = checked_loss(self.value_loss(batch), self, "value_loss")
+        value = self.model.compute_critic(batch.obs)
+        batch = batch.with_outputs(new_value=value)
+        value_loss, metrics = checked_loss(self.value_loss(batch), self, "value_loss", value)
         return self.cfg.learn.value_weight * value_loss, metrics
 
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
@@ -478,7 +485,7 @@ class PPOPolicy(ActorCriticPolicy):
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
         updates = 0.0
-        for loop in self.loops():
+        for loop in self.training_loops():
             metrics |= self._train(loop)
             updates += metrics["updates"]
         metrics["updates"] = updates
@@ -537,7 +544,7 @@ class PPOPolicy(ActorCriticPolicy):
                     metrics = steps.take(loss, batch, remake=batch.remake)
                     if "approx_kl" in metrics:
                         kls.append(metrics["approx_kl"])
-                    elif target_kl is not None and loss != self.critic_loss:
+                    elif target_kl is not None and loop.has_policy and not stopped:
                         raise self._no_approx_kl()
                 epochs += not stopped
                 if target_kl is not None and kls:

@@ -62,7 +62,6 @@ class ReplaySource:
         self.metrics: dict[str, float] = {}
         self._prioritizes = bool(self.cfg.get("priority"))
         self._proximal: dict[str, Any] = {}  # fields (T, C, ...) by the policy at the start of the iteration
-        self._intrinsic: Tensor | None = None  # advantage (T, C), computed at most once for all passes
 
     def push(self, rollout: Rollout) -> None:
         """Adds a fresh rollout with credit. The policy as it is now becomes pi_prox."""
@@ -90,12 +89,12 @@ class ReplaySource:
         proximal = extra.pop("log_prob")
         ratio = torch.exp(proximal - data.log_prob).masked_fill(~data.valid, 1.0) if stale else None
         self.metrics = {}
-        self._intrinsic = None
         if not self.cfg.on_policy:
             described = describe_buffer(buffer, ratio, clip_ratio)
             self.metrics = {f"{self.prefix}_{name}": value for name, value in described.items()}
         if ratio is not None and learn.proximal == "decoupled":
             extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
+        weight = None if ratio is None else ratio.clamp(max=TRACE_BOUND)
         ranks = policy.ranks
         steps = ranks.smallest(buffer.planned_steps())
         credit: Any = data
@@ -107,7 +106,7 @@ class ReplaySource:
             if ranks.any(not len(rows)):
                 break
             if stale or values_moved or training_set is not None:  # else credit is by the newest network
-                credit = self.renew_credit(data, ratio)
+                credit = self.renew_credit(data, weight)
             other_rows = not _are_equal(rows, rows_before)
             if other_rows:
                 samples, rows_before = self._samples(data, rows, extra), rows
@@ -156,24 +155,22 @@ class ReplaySource:
         old, new = (policy.distribution(flat["obs"], flat[name]) for name in ("old", "new"))
         return policy.ranks.mean(float(old.kl(new).mean()), len(rows))
 
-    def renew_credit(self, data: Rollout, ratio: Tensor | None) -> Any:
+    def renew_credit(self, data: Rollout, weight: Tensor | None) -> Any:
         """Returns value, advantage and target; rollouts that are not fresh keep them.
 
         The newest network computes those that ``recompute_adv`` or ``nstep_return`` asks for; the others are
         those of collection.
+
+        Args:
+            data: (T, C).
+            weight: (T, C), min(1, pi/mu) of each step, for V-trace; None: of fresh rollouts.
         """
         if not (self.cfg.recompute_adv or self.cfg.nstep_return):
             return data
-        weight = None if ratio is None else ratio.clamp(max=TRACE_BOUND)
-        options = {}
-        if self.policy.intrinsic is not None:
-            if self._intrinsic is None:  # its networks and scales learn after the last pass
-                self._intrinsic = self.policy.intrinsic.credit(data, weight)[0]
-            options["intrinsic"] = self._intrinsic
-        credit = self.policy.credit(data, weight, **options)
+        credit = self.policy.credit(data, weight)
         if not self.cfg.recompute_adv:
             credit |= {"value": data.value, "advantage": data.advantage}
-        if ratio is not None:
+        if weight is not None:
             for name, field in credit.items():  # the auxiliary phase reads the latest targets there
                 setattr(data, name, field)
         return credit

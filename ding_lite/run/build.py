@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -14,9 +13,9 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
-from ding_lite.errors import CheckpointError, ContractError
+from ding_lite.errors import CheckpointError
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.base import Policy
+from ding_lite.policies.base import Policy, check_arguments
 from ding_lite.rl.ranks import Ranks
 from ding_lite.run.load import load_policy
 
@@ -98,16 +97,8 @@ def build_policy(
         CheckpointError: if ``policy.learn.pretrained_model_path`` cannot be loaded.
     """
     factory = POLICY_REGISTRY.get(cfg.policy.type)
-    spaces, options = (envs.obs_space, envs.action_space), {"model": model, "seed": cfg.seed}
-    try:
-        inspect.signature(factory).bind(cfg.policy, *spaces, **options)
-    except TypeError as error:
-        raise ContractError(
-            f"policy.type: {factory.__name__}.__init__ does not take the arguments of a policy: {error}. "
-            "Declare __init__(self, cfg, obs_space, action_space, **options), and pass them on to "
-            "super().__init__"
-        ) from error
-    policy: Policy = factory(cfg.policy, *spaces, **options)
+    check_arguments(factory)
+    policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
     reference = cfg.policy.learn.get("pretrained_model_path")
     if reference is not None and isinstance(policy, ActorCriticPolicy):
         try:

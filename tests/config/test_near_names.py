@@ -49,6 +49,30 @@ def test_a_name_that_is_nearly_one_of_the_base_is_reported(base, written, meant)
     assert warnings_of(type("Right", (base,), {meant: lambda self, *_: None})) == []
 
 
+USUAL = [
+    *(
+        "_init_head",
+        "_init_value",
+        "_forward_value",
+        "_forward_aux",
+        "_forward_all",
+        "_check_mode",
+        "_reset_all",
+    ),
+    *("state", "is_single", "require", "remembered", "loop", "loops", "_helper"),
+]
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_a_usual_name_of_the_users_own_is_not_reported(name):
+    assert warnings_of(type("Mine", (PPOPolicy,), {name: lambda self: None})) == []
+
+
+def test_a_name_without_its_underscore_is_not_reported_beside_the_right_one():
+    both = dict.fromkeys(("process_transition", "_process_transition"), lambda self, *_: {})
+    assert warnings_of(type("Mine", (PPOPolicy,), both)) == []
+
+
 @pytest.mark.parametrize(
     "name", ["policy_loss2", "policy_loss_2", "old_policy_loss", "policy_loss_of_all", "_polcy_loss", "kl"]
 )

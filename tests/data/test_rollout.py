@@ -249,11 +249,18 @@ def test_row_of_another_shape_is_refused():
     storage.write(0, "x", np.zeros((3, 2)))
     with pytest.raises(ContractError, match=r"field 'x'.*expected \(3, 2\).*got \(3, 4\)"):
         storage.write(1, "x", np.zeros((3, 4)))
-    with pytest.raises(ContractError, match="field 'x'.*first dimension is that of the environments"):
+    with pytest.raises(ContractError, match="field 'x'.*The first dimension is that of the environments"):
         storage.write(1, "x", np.zeros((2, 2)))
     storage.write(0, "tree", {"a": np.zeros(3)})
-    with pytest.raises(ContractError, match="field 'tree'"):
-        storage.write(1, "tree", {"b": np.zeros(3)})
+    for wrong in ({"b": np.zeros(3)}, {"a": np.zeros(3), "b": np.zeros(3)}, np.zeros(3)):
+        with pytest.raises(ContractError, match="field 'tree'.*keys"):
+            storage.write(1, "tree", wrong)
+    for wrong in (np.zeros((1, 2)), np.zeros(2), 1.0):  # which NumPy would broadcast
+        with pytest.raises(ContractError, match="field 'x'"):
+            storage.write(1, "x", wrong)
+    for wrong in (np.zeros((1, 2)), None, 1.0):
+        with pytest.raises(ContractError, match=r"field 'new'.*\(3, ...\)"):
+            storage.write(0, "new", wrong)
 
 
 def test_others_are_carried_beside_the_storage():

@@ -47,17 +47,18 @@ def batch(space, count=3):
 # ------------------------------------------------------------------ sizes
 
 
+IMAGES = [image_space(3, 64, 64), image_space(64, 64, 3)]
+SPACES_OF = {  # a registered encoder takes them all; a new one is added here
+    "mlp": [vector_space(5), spaces.MultiBinary(3)],
+    "embedding": [spaces.Discrete(4), spaces.MultiDiscrete([2, 3])],
+    **dict.fromkeys(("nature_cnn", "impala_cnn", "small_cnn", "minatar_cnn"), IMAGES),
+}
+
+
 @pytest.mark.parametrize("name", ENCODER_REGISTRY.names())
-def test_every_encoder_keeps_its_contract_on_a_space_that_it_takes(name):
-    checked = 0
-    for space in (vector_space(5), image_space(3, 64, 64), spaces.Discrete(4), spaces.MultiDiscrete([2, 3])):
-        try:
-            encoder = ENCODER_REGISTRY.get(name)(space)
-        except (ConfigError, AttributeError, IndexError):  # a space that it does not take
-            continue
-        check_encoder(encoder, space, name, torch.float32)
-        checked += 1
-    assert checked
+def test_every_encoder_keeps_its_contract(name):
+    for space in SPACES_OF[name]:
+        check_encoder(ENCODER_REGISTRY.get(name)(space), space, name, torch.float32)
 
 
 @pytest.mark.parametrize(

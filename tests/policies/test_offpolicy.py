@@ -339,7 +339,7 @@ def test_weights_of_vtrace_are_the_bounded_ratios_of_the_iterations_start(monkey
     prox = log_prob_of(start, data.obs.flatten(0, 1), data.action.flatten()).view(data.valid.shape)
     expected = (prox - data.log_prob).exp().clamp(max=1.0).masked_fill(~data.valid, 1.0)
     object.__setattr__(buffer.limits, "steps", 50)
-    (loop,) = policy.loops()
+    (loop,) = policy.training_loops()
     policy._train(loop)
     assert len(weights) > 2, "there must be several passes"
     for weight in weights:

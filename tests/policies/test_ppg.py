@@ -807,11 +807,15 @@ class ReadsWide(PPGPolicy):
         return {**row, "wide": np.zeros((len(transition.reward), 1000), np.float32)}
 
 
-def test_the_size_of_the_memory_has_the_fields_that_a_loss_reads(monkeypatch):
-    plain, read = (trainee("ppg", cls=cls)[0]._store_bytes() for cls in (PPGPolicy, ReadsRollout))
+@pytest.mark.parametrize("rnn", [None, "gru"])
+def test_the_size_of_the_memory_has_the_fields_that_a_loss_reads(rnn, monkeypatch):
+    model = dict(rnn=rnn)
+    plain, read = (
+        trainee("ppg", cls=cls, model=model)[0]._store_bytes() for cls in (PPGPolicy, ReadsRollout)
+    )
     samples = 8 * 64
     assert read - plain == 3 * 4 * samples
-    policy, collector = trainee("ppg", cls=ReadsWide)
+    policy, collector = trainee("ppg", cls=ReadsWide, model=model)
     monkeypatch.setattr("ding_lite.policies.auxiliary.host_memory", lambda: 4000 * samples)
     with pytest.raises(ConfigError, match="the auxiliary memory of 8 iterations"):
         policy.learn_mode.forward(collector.collect())

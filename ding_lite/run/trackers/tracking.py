@@ -124,7 +124,7 @@ class Tracking:
     def _histograms(self, actions: Tree) -> Iterator[tuple[str, np.ndarray]]:
         """Yields names and finite values; the dimensions of a vector of actions are taken together.
 
-        Of more than ``HISTOGRAM_VALUES`` values, every k-th is taken.
+        Of more than ``HISTOGRAM_VALUES`` values, so many are drawn, the same ones each time.
         """
         values = {
             "collect/episode_return": np.array([episode.episode_return for episode in self._episodes]),
@@ -132,8 +132,9 @@ class Tracking:
             **{"/".join(("collect/action", *path)): leaf.reshape(-1) for path, leaf in named_leaves(actions)},
         }
         for name, array in values.items():
-            some = array[:: -(-array.size // HISTOGRAM_VALUES) or 1]
-            finite = some[np.isfinite(some)]
+            if array.size > HISTOGRAM_VALUES:  # every k-th value may be one dimension of the actions alone
+                array = np.random.default_rng(0).choice(array, HISTOGRAM_VALUES)
+            finite = array[np.isfinite(array)]
             if finite.size:
                 yield name, finite
 
