@@ -43,9 +43,9 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
     resume = ["-c", row.config, "--resume", str(folder)]
-    subprocess.run(
-        [*cli, "train", "-q", *(resume if (folder / "ckpt").is_dir() else start)], check=True, env=one_thread
-    )
+    if not _is_complete(folder):
+        how = resume if (folder / "ckpt").is_dir() else start
+        subprocess.run([*cli, "train", "-q", *how], check=True, env=one_thread)
 
     def play(overrides: tuple[str, ...] = ()) -> dict[str, Any]:
         checkpoint = str(folder / "ckpt" / row.checkpoint)
@@ -69,6 +69,11 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
         "commit": commit,
         "curve": evaluations(folder),
     }
+
+
+def _is_complete(folder: Path) -> bool:
+    file = folder / "result.json"
+    return file.exists() and json.loads(file.read_text())["status"] in ("finished", "solved")
 
 
 def evaluations(folder: Path) -> list[list[float]]:

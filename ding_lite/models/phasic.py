@@ -89,5 +89,5 @@ class PPG(VAC, PhasicActorCritic):
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
         features = self.actor_encoder(obs)
-        auxiliary_value = self.auxiliary_head(features).squeeze(-1)
-        return self.actor_head(features), auxiliary_value, self._value(obs, features)
+        value = self._value(obs, features)
+        return self.actor_head(features), self.auxiliary_head(features).squeeze(-1), value
