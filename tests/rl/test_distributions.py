@@ -187,7 +187,7 @@ def rebuilt(dist, logit):
         hidden = any((part.log_probs < -1e30).any() for part in dist.parts)
         return D.MultiCategorical(logit, SIZES, MULTI_MASK if hidden else None)
     if isinstance(dist, D.Bernoulli):
-        return D.Bernoulli(logit, dist.mask)
+        return D.Bernoulli(logit, dist.log_odds > -5e3)  # an illegal bit has -1e4
     if isinstance(dist, D.TanhNormal):
         return D.TanhNormal(logit, dist.half_width)
     if isinstance(dist, D.Beta):
@@ -213,7 +213,7 @@ def many(dist, logit, count):
         mask = torch.cat([part.log_probs > -1e30 for part in dist.parts], -1)[:1].expand(count, -1)
         return D.MultiCategorical(logit, SIZES, mask)
     if isinstance(dist, D.Bernoulli):
-        return D.Bernoulli(logit, None if dist.mask is None else dist.mask[:1].expand(count, -1))
+        return D.Bernoulli(logit, (dist.log_odds > -5e3)[:1].expand(count, -1))
     return rebuilt(dist, logit)
 
 
