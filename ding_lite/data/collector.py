@@ -119,14 +119,17 @@ class Collector:
                         self._finish_row(mode, t - 1, group)
                     self._act(mode, t, group)
                 t += 1
+            last_row = RolloutStorage(1, envs.num_envs)
             for group in groups:
                 self._finish_row(mode, t - 1, group)
+                # A worker that is replaced while the next group finishes writes over these observations.
+                last_row.write(0, "obs", self.obs[group], envs.groups[group])
         steps = t if self.quota is None else self.quota.steps
         self.bad_values = envs.bad_values - bad_before
         self._correct_rows(steps)
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
         self.episode_count += len(self.episodes)
-        others = {"last_obs": self._obs_of_all()}
+        others = {"last_obs": map_tree(lambda rows: rows[0], last_row.array("obs"))}
         if self.memories is not None:
             others |= self.memories.fields(steps)
         if self._finals:
@@ -172,14 +175,6 @@ class Collector:
         self.storage.begin()
         if self.memories is not None:
             self.memories.begin_rollout()
-
-    def _obs_of_all(self) -> Tree:
-        """Returns a copy of the current observations (B, ...) of all groups."""
-        row = RolloutStorage(1, self.envs.num_envs)
-        for obs, rows in zip(self.obs, self.envs.groups, strict=True):
-            row.write(0, "obs", obs, rows)
-        all_obs: Tree = map_tree(lambda leaf: leaf[0], row.array("obs"))
-        return all_obs
 
     def _act(self, mode: CollectMode, t: int, group: int) -> None:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""

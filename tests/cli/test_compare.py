@@ -55,7 +55,8 @@ def test_runs_lists_real_runs(warm, home):
     assert all(re.search(r" [5-7]\d\d / 512 ", line) for line in lines[2:])
     assert lines[1].endswith("learning_rate=0.001")
     data = json.loads(output_of(warm, "runs", "--json", cwd=home))
-    assert data["runs"][-1]["folder"] == "runs/slow_0"  # the newest first
+    oldest = data["runs"][-1]["folder"]  # the newest first; two seeds begin at a time
+    assert oldest in ("runs/slow_0", "runs/slow_1")
     assert max(run["env_step"] for run in data["runs"]) > 1024
 
 

@@ -101,10 +101,10 @@ def trained(policy, rollouts, obs):
     gradients, found = [], []
     apply = policy.optimizer.apply
 
-    def recording(gradient):
+    def recording(gradient, bad):
         if not gradients:
             gradients.append(torch.cat([v.flatten() for v in gradient.values if v is not None]).clone())
-        apply(gradient)
+        apply(gradient, bad)
 
     policy.optimizer.apply = recording
     policy.warm_up(obs)
