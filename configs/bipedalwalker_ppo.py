@@ -1,4 +1,4 @@
-"""BipedalWalker-v3 (extra box2d), after rl-zoo, with a discount of 0.99 in place of 0.999 and smaller rollouts.
+"""BipedalWalker-v3 (extra box2d), after rl-zoo, with a discount of 0.99, not 0.999, and smaller rollouts.
 
 pip install "ding_lite[box2d]"
 ding-lite train -c bipedalwalker_ppo
