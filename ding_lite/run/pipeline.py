@@ -65,6 +65,8 @@ SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "th
 class SerialPipeline:
     """Builds the parts of a run from a config, and trains iteration by iteration.
 
+    A ``with`` block closes the pipeline at its end, whatever ends it; :meth:`close` does so, too.
+
     A pipeline leaves the process of the script that embeds it as it is: torch's thread count, the memory
     allocator and the environment variables. With ``own_process=True`` it applies the config's
     ``num_threads`` and makes glibc keep freed memory, as the command line does. Small networks train several
@@ -622,6 +624,13 @@ class SerialPipeline:
         """
         self._resources.close()
         self.recorder.close()
+
+    def __enter__(self) -> SerialPipeline:
+        """Returns the pipeline, which the end of the ``with`` block closes."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def save(self, name: str = "last") -> Path:
         """Saves a checkpoint as ``ckpt/<name>`` in the run's folder and returns its path.

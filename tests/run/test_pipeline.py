@@ -177,6 +177,17 @@ def test_close_twice_is_fine(make):
     assert result_of(pipeline)["status"] == "finished"
 
 
+def test_with_block_closes_the_pipeline_and_saves_the_run_that_an_error_left(make):
+    with pytest.raises(ZeroDivisionError), make(counted(max_env_step=2_560)) as pipeline:
+        for progress in pipeline:
+            assert progress.iteration < 3 or 1 / 0
+    with pytest.raises(EnvError, match="closed"):
+        pipeline.step()
+    again = SerialPipeline.resume(pipeline.folder)
+    assert again.progress.iteration == 3
+    again.close()
+
+
 def test_resuming_a_finished_run_takes_no_further_turn(make):
     pipeline = finished(make())
     again = SerialPipeline.resume(pipeline.folder)
