@@ -28,7 +28,7 @@ from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
-MEASURED = 4096  # samples of the auxiliary memory, at most, that the KL and the heads are measured on
+MEASURED = 1024  # samples of the auxiliary memory, at most, that the KL and the heads are measured on
 
 
 class AuxiliaryPhase:
