@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ding_lite.data.minibatches import Batch, TrainingSet
-from ding_lite.data.rollout import flatten_rows
+from ding_lite.data.rollout import flat_at
 from ding_lite.errors import error_text, is_of_user
 from ding_lite.rl.losses import weighted_mean
 from ding_lite.trees import map_tree
@@ -33,8 +33,8 @@ def test_error_in_another_library_that_the_user_calls_is_the_users():
 
 
 def test_error_in_the_library_is_not_the_users_even_if_the_user_calls_it():
-    assert not is_of_user(caught(flatten_rows, None, None))
-    assert not is_of_user(caught(map_tree, lambda leaf: flatten_rows(None, None), {"a": 1}))
+    assert not is_of_user(caught(flat_at, None, None))
+    assert not is_of_user(caught(map_tree, lambda leaf: flat_at(None, None), {"a": 1}))
 
 
 def test_error_of_a_helper_that_the_user_calls_is_the_users():
@@ -46,7 +46,7 @@ def test_error_of_a_helper_that_the_user_calls_is_the_users():
 
 
 def test_error_of_a_helper_that_the_library_calls_is_not_the_users():
-    training_set = TrainingSet({"advantage": torch.ones(4)}, 2, normalize_advantage=True)
+    training_set = TrainingSet({"advantage": torch.ones(4)}, 2, normalizes=True)
     error = caught(training_set.batch, None)
     trace = error.__traceback__
     while trace.tb_frame.f_code.co_filename == __file__:

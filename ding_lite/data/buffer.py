@@ -33,8 +33,7 @@ class Limits:
     max_staleness: int = 0  # iterations after its own in which a transition may be drawn
     capacity: float = math.inf  # in transitions; the oldest rollouts leave first
     steps: int | None = None  # optimiser steps in an iteration
-    # Uses of each fresh transition, if ``steps`` is None; if both are None, until nothing is left to draw.
-    reuse: float | None = None
+    reuse: float | None = None  # uses of each fresh transition, where ``steps`` is None; both None: no limit
     batch_size: int = 1
     whole_episodes: bool = False  # rollouts have whole episodes in each column, and different lengths
     segment: int = 0  # steps of the segments that rollouts are cut into; 0: they are not cut
@@ -66,8 +65,8 @@ class ReplayBuffer:
         self.data: Rollout = None
         self.uses = self.priority = self.version = torch.zeros(0)
         self.is_fresh = False
-        self._rows: Tensor | None = None  # the result of live_rows(), while it is valid
-        self._draws_left: int | None = None  # that each of those rows has left; None if unequal
+        self._places: Tensor | None = None  # the result of live_places(), while it is valid
+        self._draws_left: int | None = None  # that each of those places has left; None if unequal
 
     def push(self, rollout: Rollout, priority: Tensor | None = None) -> None:
         """Adds the rollout (T, B) of this iteration; a buffer that holds no other one does not copy it.
@@ -138,29 +137,29 @@ class ReplayBuffer:
         live: Tensor = self.data.valid & (self.uses < self.limits.max_use) & fresh_enough
         return live
 
-    def live_rows(self) -> Tensor:
+    def live_places(self) -> Tensor:
         """Returns the places (N,) of live transitions in the flattened (T, C), ascending.
 
         For a fresh rollout that is drawn whole they are computed once, so that a device is not waited for.
         """
-        if self._rows is None:
-            self._rows = places(self.live())
-        return self._rows[:0] if self._draws_left == 0 else self._rows
+        if self._places is None:
+            self._places = places(self.live())
+        return self._places[:0] if self._draws_left == 0 else self._places
 
-    def use(self, rows: Tensor) -> None:
+    def use(self, place: Tensor) -> None:
         """Counts one draw of each of some live transitions.
 
         Args:
-            rows: (N,), their places in the flattened (T, C), all different.
+            place: (N,), their places in the flattened (T, C), all different.
         """
-        if len(rows) == self.uses.numel():
+        if len(place) == self.uses.numel():
             self.uses += 1
         else:
-            self.uses.view(-1)[rows] += 1
-        if self._draws_left is not None and self._rows is not None and len(rows) == len(self._rows):
+            self.uses.view(-1)[place] += 1
+        if self._draws_left is not None and self._places is not None and len(place) == len(self._places):
             self._draws_left -= 1
         else:
-            self._rows = self._draws_left = None
+            self._places = self._draws_left = None
 
     def end_iteration(self) -> None:
         """Makes all rollouts one iteration older, and drops those without live transitions."""
@@ -199,7 +198,7 @@ class ReplayBuffer:
 
     def _forget_fresh(self) -> None:
         self.is_fresh = False
-        self._rows = None
+        self._places = None
         self._draws_left = None
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ding_lite.data.minibatches import even_sizes
 from ding_lite.envs.transition import Transition
 from ding_lite.errors import EnvError, NotFiniteError
 from ding_lite.trees import map_tree
@@ -21,8 +22,7 @@ def shares(n_episode: int, num_envs: int) -> np.ndarray:
     Shapes:
         -> (B,) int64, where B is ``num_envs``
     """
-    base, remainder = divmod(n_episode, num_envs)
-    return np.array([base + (env < remainder) for env in range(num_envs)])
+    return np.array(even_sizes(n_episode, num_envs))
 
 
 class EpisodeQuota:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import as_field, view
+from ding_lite.data.rollout import as_field, bytes_of, view
 from ding_lite.rl.losses import normalize_advantage
 from ding_lite.rl.ranks import ALONE, Ranks
-from ding_lite.trees import leading_size, leaf_at, map_tree, to_dict, tree_leaves
+from ding_lite.trees import leading_size, leaf_at, map_tree, to_dict
 
 SHUFFLED_BYTES = 2**22  # a training set up to this size is copied in the order of its minibatches
 
@@ -182,7 +182,7 @@ class TrainingSet:
     Args:
         fields: trees of leaves (N, ...), by name.
         batch_size: of a minibatch.
-        normalize_advantage: whether each minibatch normalises its advantages.
+        normalizes: whether each minibatch normalises its advantages.
         ranks: that have a minibatch each at every gradient step; its advantages are normalised over all. They
             make their sets together.
 
@@ -195,11 +195,11 @@ class TrainingSet:
         fields: Mapping[str, Any],
         batch_size: int,
         *,
-        normalize_advantage: bool,
+        normalizes: bool,
         ranks: Ranks = ALONE,
     ) -> None:
         self.fields = dict(fields)
-        self.normalize_advantage = normalize_advantage
+        self.normalizes = normalizes
         self.ranks = ranks
         self.sizes = agreed_sizes(len(self), batch_size, ranks)
 
@@ -216,7 +216,7 @@ class TrainingSet:
         # leaf[index] takes up to twenty times as long.
         fields = map_tree(lambda leaf: leaf.index_select(0, index), self.fields)
         batch = Batch(**{name: as_field(tree) for name, tree in fields.items()})
-        if self.normalize_advantage:
+        if self.normalizes:
             if scale is None:
                 scale = self._scales([index])[0]
             vars(batch)["advantage"] = normalize_advantage(batch.advantage, scale)
@@ -224,7 +224,7 @@ class TrainingSet:
         return batch
 
     def _scales(self, indices: Sequence[Tensor]) -> list[Scale | None]:
-        if self.ranks.size == 1 or not self.normalize_advantage:
+        if self.ranks.size == 1 or not self.normalizes:
             return [None] * len(indices)
         return scales_over_ranks([self.fields["advantage"][index] for index in indices], self.ranks)
 
@@ -239,11 +239,11 @@ class TrainingSet:
         order = permutation(len(self), generator)[: sum(sizes)]
         indices = order.split(sizes)
         scales = self._scales(indices)
-        if sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(self.fields)) > SHUFFLED_BYTES:
+        if bytes_of(self.fields) > SHUFFLED_BYTES:
             return order, map(self.batch, indices, scales)
         # The minibatches of a small set are gathered and normalised together, in far fewer calls.
         shuffled = map_tree(lambda leaf: leaf.index_select(0, order), self.fields)
-        if self.normalize_advantage:
+        if self.normalizes:
             shuffled["advantage"] = _normalized(shuffled["advantage"], sizes, scales)
         arrays: dict[tuple[str, ...], Any] = {}
         batches: list[Batch] = []

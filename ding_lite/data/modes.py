@@ -27,7 +27,7 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Any], Any]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
-    # Returns a mode that is faster than the given one, for one rollout. See for_rollout.
+    # Takes this mode, and returns the one for a rollout. See for_rollout.
     specialize: Callable[[Any], Any] | None = None
     # Policies with memory: the memory (n, ...) before the first step of n episodes, which forward takes as
     # ``state``, and where rollouts store it.
@@ -50,7 +50,7 @@ class EvalMode(NamedTuple):
     forward: Callable[..., dict[str, Any]]
     to_env: Callable[[Tree], Tree]
     reset: Callable[[], None]
-    # Takes a mode; returns the mode for one evaluation in its place. See for_evaluation.
+    # Takes this mode, and returns the one for an evaluation. See for_evaluation.
     specialize: Callable[[Any], Any] | None = None
     initial_state: Callable[[int], Tree] | None = None  # as that of CollectMode
 

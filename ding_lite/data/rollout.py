@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ContractError
-from ding_lite.trees import map_tree, to_dict
+from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"treevalue\.")
@@ -68,17 +68,29 @@ def time_major_fields(rollout: Rollout) -> dict[str, Any]:
     return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
 
 
-def flatten_rows(fields: Mapping[str, Any], rows: Tensor) -> dict[str, Any]:
-    """Returns the rows ``rows`` (N,) of flattened (T, B, ...) fields, as (N, ...).
+def flat_at(fields: Mapping[str, Any], place: Tensor) -> dict[str, Any]:
+    """Returns fields (T, B, ...) at some places of their flattened rows, as (N, ...).
 
-    ``rows`` ascend. If they are all rows, nothing is copied.
+    Args:
+        fields: by name.
+        place: (N,), ascending. If it is every place, nothing is copied.
     """
 
-    def flat(leaf: Tensor) -> Tensor:
+    def at_place(leaf: Tensor) -> Tensor:
         leaf = leaf.flatten(0, 1)
-        return leaf if len(leaf) == len(rows) else leaf.index_select(0, rows)
+        return leaf if len(leaf) == len(place) else leaf.index_select(0, place)
 
-    return {name: map_tree(flat, field) for name, field in fields.items()}
+    return {name: map_tree(at_place, field) for name, field in fields.items()}
+
+
+def flat(tree: Any) -> Any:
+    """Returns a tree of leaves (T, B, ...) as one of leaves (T B, ...)."""
+    return map_tree(lambda leaf: leaf.flatten(0, 1), tree)
+
+
+def bytes_of(tree: Any) -> int:
+    """Returns the bytes of the tensors of a tree."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(tree))
 
 
 class RolloutStorage:

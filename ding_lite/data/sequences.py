@@ -167,7 +167,7 @@ class SequenceSet:
         stored: (K C, ...), the memories of the rollout.
         table: the sequences of the rollout.
         initial_state: of n episodes, of the model.
-        normalize_advantage: whether each minibatch normalises its advantages.
+        normalizes: whether each minibatch normalises its advantages.
         ranks: that have a minibatch each at every gradient step; its advantages are normalised over all. They
             make their sets together.
 
@@ -186,7 +186,7 @@ class SequenceSet:
         table: SequenceTable,
         initial_state: Callable[[int], Tree],
         *,
-        normalize_advantage: bool,
+        normalizes: bool,
         ranks: Ranks = ALONE,
     ) -> None:
         self.samples = samples
@@ -194,7 +194,7 @@ class SequenceSet:
         self.stored = stored
         self.table = table
         self.initial_state = initial_state
-        self.normalize_advantage = normalize_advantage
+        self.normalizes = normalizes
         self.ranks = ranks
         self.sequences = table.all_in(rows)
         self.count = ranks.smallest(part_count(table.counts[self.sequences], batch_size))
@@ -214,7 +214,7 @@ class SequenceSet:
         packed = [self.table.packed(group) for group in groups]
         places = [self._index[each.rows] for each in packed]
         scales: list[Scale | None] = [None] * len(groups)
-        if self.normalize_advantage and self.ranks.size > 1:
+        if self.normalizes and self.ranks.size > 1:
             scales = scales_over_ranks([self.samples["advantage"][place] for place in places], self.ranks)
         return torch.cat(places), map(self._batch, packed, scales)
 
@@ -231,7 +231,7 @@ class SequenceSet:
             **{name: as_field(tree) for name, tree in fields.items()},
             obs=packed.inputs(self.obs, self.stored, self.initial_state),
         )
-        if self.normalize_advantage:
+        if self.normalizes:
             vars(batch)["advantage"] = normalize_advantage(batch.advantage, scale)
         batch.remake = partial(self._batch, packed, scale)
         return batch

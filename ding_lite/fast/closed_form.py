@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +88,7 @@ class ClosedForm:
         """
         place = self._places[terms]
         assert place is not None
-        return lambda parts, clip: self._gradient(terms, options, place, parts[0], clip)
+        return partial(self._gradient, terms, options, place)
 
     def _place(self, terms: tuple[str, ...]) -> _Place | None:
         """Allocates the gradient of ``terms``; None if the optimiser lacks one of their parameters."""
@@ -110,8 +111,9 @@ class ClosedForm:
         return _Place(view(flat), arrays[:n], arrays[n], arrays[n + 1 :], values, reached)
 
     def _gradient(
-        self, terms: tuple[str, ...], options: Options, place: _Place, batch: Batch, clip: Clip
+        self, terms: tuple[str, ...], options: Options, place: _Place, parts: Sequence[Batch], clip: Clip
     ) -> Gradient:
+        (batch,) = parts
         total = 0.0
         metrics: dict[str, float] = {}
         with np.errstate(all="ignore"):  # non-finite numbers are found below

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,16 +40,6 @@ class Gradient(NamedTuple):
 
 # (the parts of a minibatch, clip) -> gradient
 GradientFunction = Callable[[Sequence[Batch], Clip], Gradient]
-
-
-class Gradients(Protocol):
-    """Chooses the function that computes the gradient of a loss."""
-
-    def of(self, loss: Loss) -> GradientFunction:
-        """Returns the function, which is valid until the policy or its model is changed from outside."""
-
-    def name_of(self, loss: Loss) -> str:
-        """Returns the name of the implementation: "closed form", "compiled" or "autograd"."""
 
 
 def autograd_gradient(
@@ -159,7 +149,10 @@ class TorchGradients:
         self._of_others = CompiledFunction(gradient_of_fields, any_size=True)
 
     def of(self, loss: Loss) -> GradientFunction:
-        """Returns the function that computes the gradient of ``loss``."""
+        """Returns the function that computes the gradient of ``loss``.
+
+        It is valid until the policy or its model is changed from outside.
+        """
         if self.compiled_size is None:
             return partial(autograd_gradient, loss, self.parameters)
         return partial(self._compiled, loss)

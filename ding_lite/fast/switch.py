@@ -36,8 +36,7 @@ from ding_lite.trees import Tree, map_tree
 
 # NumPy replaces methods of these classes only.
 CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
-# The methods that each implementation replaces. Of the policy; these are the model's input and the meaning of
-# its output:
+# The policy's methods that each implementation stands for. INPUTS: the model's input and output.
 INPUTS = ("inputs", "scaled", "distribution", "on_device")
 LATE_LOG_PROBS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
 VALUES_WHILE_ACTING = (
@@ -139,12 +138,12 @@ class TorchActing:
         action = dist.sample(self.policy.generator)
         return {"action": action, "log_prob": dist.log_prob(action)}
 
-    def greedy(self, obs: Tree) -> Any:
+    def greedy(self, obs: Tree) -> dict[str, Any]:
         """Returns the greedy actions."""
         policy = self.policy
         with torch.inference_mode():
             inputs = policy.inputs(obs)
-            return policy.distribution(inputs, policy.model.compute_actor(inputs)).mode()
+            return {"action": policy.distribution(inputs, policy.model.compute_actor(inputs)).mode()}
 
 
 class NumpyActing:
@@ -186,10 +185,10 @@ class NumpyActing:
             obs, action = map_tree(view, rollout.obs), view(rollout.action)
             rollout.log_prob = self.actor.log_prob(view(output), obs, action)
 
-    def greedy(self, obs: Tree) -> Any:
+    def greedy(self, obs: Tree) -> dict[str, Any]:
         """Returns the greedy actions."""
         vectors = self._vectors(obs)
-        return self.torch.greedy(obs) if vectors is None else self.actor.mode(vectors, obs)
+        return self.torch.greedy(obs) if vectors is None else {"action": self.actor.mode(vectors, obs)}
 
 
 class Switch:
@@ -244,8 +243,7 @@ class Switch:
         """Returns the policy's own ``mode``, specialised for one evaluation."""
         if not are_library_methods(self.policy, ("_forward_eval",)):
             return mode
-        greedy = self.acting().greedy
-        return mode._replace(forward=lambda obs, state=None, first=None: {"action": greedy(obs)})
+        return mode._replace(forward=self.acting().greedy)
 
     def takes_acting_values(self) -> bool:
         """Returns whether values that were computed while acting may replace those of ``rollout_values``."""
@@ -295,28 +293,28 @@ class Switch:
             compiled_size: see :class:`~ding_lite.fast.gradients.TorchGradients`.
             closed_form: whether closed forms may be used.
         """
-        return PolicyGradients(self, TorchGradients(parameters, compiled_size), closed_form)
+        return PolicyGradients(self, parameters, compiled_size, closed_form)
 
 
-class PolicyGradients:
+class PolicyGradients(TorchGradients):
     """The closed form if it is valid, else torch."""
 
-    def __init__(self, switch: Switch, torch_gradients: TorchGradients, closed_form: bool) -> None:
+    def __init__(
+        self, switch: Switch, parameters: Sequence[Tensor], compiled_size: int | None, closed_form: bool
+    ) -> None:
+        super().__init__(parameters, compiled_size)
         self.switch = switch
-        self.torch = torch_gradients
         self.closed_form = closed_form
         self._form: ClosedForm | None = None
 
     def of(self, loss: Loss) -> GradientFunction:
         """Returns the function that computes the gradient of ``loss`` of the policy as it is now."""
-        plain, closed = self.torch.of(loss), self._closed(loss)
-        if closed is None:
-            return plain
-        return lambda parts, clip: closed(parts, clip) if len(parts) == 1 else plain(parts, clip)
+        closed = self._closed(loss)
+        return super().of(loss) if closed is None else closed
 
     def name_of(self, loss: Loss) -> str:
         """Returns "closed form", "compiled" or "autograd"."""
-        return "closed form" if self._closed(loss) is not None else self.torch.name_of(loss)
+        return super().name_of(loss) if self._closed(loss) is None else "closed form"
 
     def _closed(self, loss: Loss) -> GradientFunction | None:
         policy: Any = self.switch.policy
@@ -341,7 +339,7 @@ class PolicyGradients:
         """Returns the closed form for the model as it is now."""
         actor, critic = self.switch.networks()
         if self._form is None or self._form.actor is not actor or self._form.critic is not critic:
-            self._form = ClosedForm(actor, critic, self.torch.parameters)
+            self._form = ClosedForm(actor, critic, self.parameters)
         return self._form
 
 

@@ -50,7 +50,7 @@ from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
 from ding_lite.models.contract import check_encoder
 from ding_lite.models.memory_layout import to_channels_last
-from ding_lite.trees import MASK_KEY, space_leaves
+from ding_lite.trees import MASK_KEY, space_leaves, value_at
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -447,13 +447,13 @@ class Encoder(nn.Module):
     def forward(self, obs: Any) -> Tensor:
         if self.dtype == torch.float32:
             return self._features(obs)
-        device = _leaf_at(obs, self.paths[0]).device.type
+        device = value_at(obs, self.paths[0]).device.type
         # Each weight is converted once per call, so autocast needs no cache of converted weights.
         with torch.autocast(device, self.dtype, cache_enabled=False):
             return self._features(obs).float()
 
     def _features(self, obs: Any) -> Tensor:
-        features = [leaf(_leaf_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
+        features = [leaf(value_at(obs, path)) for path, leaf in zip(self.paths, self.leaves, strict=True)]
         return self.trunk(features[0] if len(features) == 1 else torch.cat(features, -1))
 
 
@@ -493,10 +493,3 @@ def _arguments_by_leaf(
         return [dict(encoder.get(name, {})) for name in names]
     has_images = any(is_image(leaf) for _, leaf in leaves)
     return [dict(encoder) if is_image(leaf) or not has_images else {} for _, leaf in leaves]
-
-
-def _leaf_at(tree: Any, path: tuple[str, ...]) -> Tensor:
-    """Returns the leaf at ``path`` of a dict or a treetensor, which has no Mapping type."""
-    for name in path:
-        tree = tree[name]
-    return tree

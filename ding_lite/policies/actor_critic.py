@@ -18,7 +18,7 @@ from torch import Tensor
 from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
-from ding_lite.data.rollout import Rollout, flatten_rows
+from ding_lite.data.rollout import Rollout, flat_at
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
@@ -228,9 +228,7 @@ class ActorCriticPolicy(Policy):
         return self.fast.acting().sample(obs) if self.memory is None else self.memory.sample(obs, state)
 
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
-        if self.memory is not None:
-            return self.memory.greedy(obs, state)
-        return {"action": self.fast.acting().greedy(obs)}
+        return self.fast.acting().greedy(obs) if self.memory is None else self.memory.greedy(obs, state)
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         # A mode in which a caller has replaced a function stays as it is.
@@ -241,14 +239,12 @@ class ActorCriticPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        # Values of the policy as it is now; the next gradient step makes them old.
-        value = rollout.pop(ACTING_VALUE, None)
-        if value is not None and not self.fast.takes_acting_values():
-            value = None
-        if value is not None:
+        value = rollout.pop(ACTING_VALUE, None)  # by the network as it is until the next gradient step
+        has_values = value is not None and self.fast.takes_acting_values()
+        if has_values:
             rollout.value = value
         segments = self.segments(rollout)
-        credit = self.credit(segments) if value is None else self.credit(segments, value=segments.value)
+        credit = self.credit(segments, value=segments.value) if has_values else self.credit(segments)
         for name, field in credit.items():
             setattr(rollout, name, field if segments is rollout else put_together(field, rollout))
         return rollout
@@ -279,16 +275,17 @@ class ActorCriticPolicy(Policy):
             )
         if value is None:
             value = self.rollout_values(rollout)
-        # Rows that are not valid may hold nan.
-        reward, value_of_valid, next_value = (
-            x.masked_fill(~valid, 0.0)
-            for x in (self._training_reward(rollout.reward), value, self._next_values(rollout, value))
-        )
+
+        def of_valid(field: Tensor) -> Tensor:  # other rows may hold nan
+            return field.masked_fill(~valid, 0.0)
+
+        reward = of_valid(self._training_reward(rollout.reward))
+        next_value = of_valid(self._next_values(rollout, value))
         ends = (rollout.terminated, rollout.truncated | ~valid)
         gamma = self.cfg.collect.discount_factor
         advantage, target = gae(
             reward,
-            value_of_valid,
+            of_valid(value),
             next_value,
             *ends,
             gamma=gamma,
@@ -356,17 +353,17 @@ class ActorCriticPolicy(Policy):
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
 
     @torch.no_grad()
-    def rollout_log_probs(self, rollout: Rollout, rows: Tensor) -> Tensor:
+    def rollout_log_probs(self, rollout: Rollout, place: Tensor) -> Tensor:
         """Returns the log-probs (N,), under the newest policy, of the actions in some rows of a rollout.
 
         Args:
             rollout: (T, C).
-            rows: (N,), of the flattened (T, C).
+            place: (N,), of the rows in the flattened (T, C).
         """
         if self.memory is not None:
             log_prob: Tensor = self.memory.over_rollout(self._log_prob, rollout, rollout.action)
-            return log_prob.flatten()[rows]
-        some = flatten_rows({"obs": rollout.obs, "action": rollout.action}, rows)
+            return log_prob.flatten()[place]
+        some = flat_at({"obs": rollout.obs, "action": rollout.action}, place)
         return self.log_probs(some["obs"], some["action"], lead=1)
 
     def rollout_logits(self, rollout: Rollout) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer, host_memory
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
-from ding_lite.data.rollout import Rollout, as_rollout, flatten_rows, places
+from ding_lite.data.rollout import Rollout, as_rollout, bytes_of, flat, flat_at, places
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
@@ -26,7 +26,7 @@ from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.optimizer import Failure, Optimizer
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
-from ding_lite.trees import map_tree, to_dict, tree_leaves
+from ding_lite.trees import map_tree, to_dict
 
 MEASURED = 1024  # samples of the auxiliary memory, at most, that the KL and the heads are measured on
 
@@ -59,7 +59,7 @@ class AuxiliaryPhase:
         self.failure = failure
         self.fields = fields
         self.learn = policy.cfg.learn
-        self.order = policy.own_generator("auxiliary")
+        self.generator = policy.own_generator("auxiliary")
         self.stored: Any = self._new_store()
 
     def _new_store(self) -> Any:
@@ -67,15 +67,15 @@ class AuxiliaryPhase:
 
     def remember(self, rollout: Rollout, iteration: int) -> None:
         """Stores the valid samples of this iteration's rollout (T, B) on the host, with raw observations."""
-        rows = places(rollout.valid)
-        flat = flatten_rows(self._stored_fields(rollout), rows)
+        place = places(rollout.valid)
+        samples = flat_at(self._stored_fields(rollout), place)
         whole = self.policy.cfg.collect.n_episode is not None  # later rollouts may be longer
-        planned = self.learn.aux_freq * (len(rows) if whole else rollout.valid.numel())
-        capacity = max(planned, self.stored.size + len(rows))
-        if capacity > self.stored.capacity and len(rows):
-            self.check_fits(capacity * sum(x[0].numel() * x.element_size() for x in tree_leaves(flat)))
+        planned = self.learn.aux_freq * (len(place) if whole else rollout.valid.numel())
+        capacity = max(planned, self.stored.size + len(place))
+        if capacity > self.stored.capacity and len(place):
+            self.check_fits(capacity * bytes_of(map_tree(lambda leaf: leaf[:1], samples)))
         self.stored.reserve(capacity)
-        self.stored.append(iteration, map_tree(Tensor.cpu, flat))
+        self.stored.append(iteration, map_tree(Tensor.cpu, samples))
 
     def check_fits(self, needed: int) -> None:
         """Raises ConfigError if a full memory of ``needed`` bytes is more than the host has."""
@@ -152,7 +152,7 @@ class AuxiliaryPhase:
     def minibatches(self, batch_size: int) -> Sequence[Tensor]:
         """Returns all samples in random order, a tensor (N,) for each minibatch."""
         sizes = agreed_sizes(self.stored.size, batch_size, self.policy.ranks)
-        return permutation(self.stored.size, self.order).split(sizes)
+        return permutation(self.stored.size, self.generator).split(sizes)
 
     def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
         """Returns a minibatch in the parts that go through the network one by one, with their shares."""
@@ -221,13 +221,13 @@ class AuxiliaryPhase:
         return {
             "memory": self.stored.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "order": GeneratorState(self.order).state_dict(),
+            "order": GeneratorState(self.generator).state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.stored.load_state_dict(state["memory"])
         self.optimizer.load_state_dict(state["optimizer"])
-        GeneratorState(self.order).load_state_dict(state["order"])
+        GeneratorState(self.generator).load_state_dict(state["order"])
 
 
 class AuxiliarySequences(AuxiliaryPhase):
@@ -246,8 +246,7 @@ class AuxiliarySequences(AuxiliaryPhase):
         fields = self._stored_fields(rollout)
         fields |= {name: rollout[name] for name in AuxiliaryRollouts.FIELDS}
         if not self.stored.starts:
-            leaves = [leaf for field in fields.values() for leaf in tree_leaves(to_dict(field))]
-            self.check_fits(self.learn.aux_freq * sum(x.numel() * x.element_size() for x in leaves))
+            self.check_fits(self.learn.aux_freq * bytes_of({k: to_dict(x) for k, x in fields.items()}))
         self.stored.append(iteration, fields)
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:
@@ -258,8 +257,7 @@ class AuxiliarySequences(AuxiliaryPhase):
 
     def old_logits(self) -> Any:
         """Returns the parameters (T C, ...) of the policy as it is now; zeros where rows are not valid."""
-        logits = self.policy.rollout_logits(self.stored.data)
-        return map_tree(lambda leaf: leaf.flatten(0, 1), logits)
+        return flat(self.policy.rollout_logits(self.stored.data))
 
     @property
     def _table(self) -> SequenceTable:
@@ -271,7 +269,7 @@ class AuxiliarySequences(AuxiliaryPhase):
 
     def minibatches(self, batch_size: int) -> Sequence[Tensor]:
         counts = self._table.counts
-        order = permutation(len(counts), self.order)
+        order = permutation(len(counts), self.generator)
         parts = self.policy.ranks.smallest(part_count(counts, batch_size))
         return split_evenly(order, counts[order], parts)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import INTRINSIC_REGISTRY
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
-from ding_lite.data.rollout import Rollout, places
+from ding_lite.data.rollout import Rollout, flat, places
 from ding_lite.errors import ContractError, NumericsError, error_text
 from ding_lite.fast.gradients import Loss, Metrics
 from ding_lite.models.actor_critic import initialize, value_head
@@ -314,7 +314,7 @@ class StepTable:
         self._obs = map_tree(
             lambda leaf, after: torch.cat([leaf, after[None]]).flatten(0, 1), rollout.obs, rollout.last_obs
         )
-        self._action = map_tree(lambda leaf: leaf.flatten(0, 1), rollout.action)
+        self._action = flat(rollout.action)
         self._done = (rollout.terminated | rollout.truncated).flatten()
 
     def all_rows(self) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout
+from ding_lite.data.rollout import Rollout, flat
 from ding_lite.data.sequences import Grid, Packed, SequenceSet, SequenceTable, split_evenly
 from ding_lite.errors import ConfigError
 from ding_lite.fast.switch import ACTING_VALUE
@@ -129,12 +129,14 @@ class PolicyMemory:
         Shapes:
             each of ``others``: (T, C, ...) -> (T, C, ...), a tensor or a dict
         """
-        flat = [_flat(other) for other in others]
+        flat_others = [flat(other) for other in others]
         shape = rollout.valid.shape
         result: Any = None
-        for packed, inputs in self._parts(rollout, self.grid, _flat(rollout.memory)):
+        for packed, inputs in self._parts(rollout, self.grid, flat(rollout.memory)):
             rows = packed.rows
-            found = function(inputs, *(map_tree(lambda leaf, r=rows: leaf[r], other) for other in flat))
+            found = function(
+                inputs, *(map_tree(lambda leaf, r=rows: leaf[r], other) for other in flat_others)
+            )
             result = _scattered(found, rows, shape.numel(), result)
         return map_tree(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), result)
 
@@ -172,7 +174,7 @@ class PolicyMemory:
             rollout: cut into sequences by ``grid``.
             stored: (K C, ...), the memories before the rows in which the grid begins a sequence.
         """
-        table, obs = SequenceTable(rollout, grid), _flat(rollout.obs)
+        table, obs = SequenceTable(rollout, grid), flat(rollout.obs)
         all_sequences = torch.arange(len(table), device=table.counts.device)
         for part in self.chunks(all_sequences, table.counts, rollout.obs):
             packed = table.packed(part)
@@ -192,13 +194,13 @@ class PolicyMemory:
 
     def packed_inputs(self, packed: Packed, rollout: Rollout) -> Sequences:
         """Returns some sequences of a rollout as the model takes them."""
-        return self._scaled(packed.inputs(_flat(rollout.obs), _flat(rollout.memory), self.initial_state))
+        return self._scaled(packed.inputs(flat(rollout.obs), flat(rollout.memory), self.initial_state))
 
     def _scaled(self, inputs: Sequences) -> Sequences:
         return inputs._replace(obs=self.policy.scaled(inputs.obs))
 
     def training_set(
-        self, data: Rollout, samples: Mapping[str, Any], rows: Tensor, *, normalize_advantage: bool
+        self, data: Rollout, samples: Mapping[str, Any], rows: Tensor, *, normalizes: bool
     ) -> SequenceSet:
         """Returns the training set of some rows of a rollout (T, C).
 
@@ -206,7 +208,7 @@ class PolicyMemory:
             data: the rollout.
             samples: fields (N, ...) of the rows; but ``obs`` (T C, ...) of the whole rollout, scaled.
             rows: (N,), of the flattened (T, C).
-            normalize_advantage: whether each minibatch normalises its advantages.
+            normalizes: whether each minibatch normalises its advantages.
         """
         samples = dict(samples)
         return SequenceSet(
@@ -214,10 +216,10 @@ class PolicyMemory:
             self.policy.cfg.learn.batch_size,
             rows,
             samples.pop("obs"),
-            _flat(data.memory),
+            flat(data.memory),
             SequenceTable(data, self.grid),
             self.initial_state,
-            normalize_advantage=normalize_advantage,
+            normalizes=normalizes,
             ranks=self.policy.ranks,
         )
 
@@ -228,8 +230,3 @@ def _scattered(found: Any, rows: Tensor, size: int, into: Any) -> Any:
         into = map_tree(lambda leaf: leaf.new_zeros((size, *leaf.shape[1:])), found)
     map_tree(lambda to, leaf: to.index_copy_(0, rows.to(leaf.device), leaf), into, found)
     return into
-
-
-def _flat(tree: Any) -> Any:
-    """Returns (T, C, ...) as (T C, ...)."""
-    return map_tree(lambda leaf: leaf.flatten(0, 1), tree)

@@ -20,7 +20,6 @@ from ding_lite.fast.gradients import (
     Clip,
     Gradient,
     GradientFunction,
-    Gradients,
     Loss,
     Metrics,
     Number,
@@ -88,7 +87,7 @@ class Optimizer:
         grad_clip_type: str | None,
         grad_clip_value: float,
         bad_steps: BadSteps | None = None,
-        gradients: Gradients | None = None,
+        gradients: TorchGradients | None = None,
         ranges: Sequence[tuple[Tensor, float, float]] = (),
         ranks: Ranks = ALONE,
     ) -> None:
@@ -102,7 +101,7 @@ class Optimizer:
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         self.bad_steps = bad_steps or BadSteps()
-        self.gradients: Gradients = TorchGradients(self.parameters) if gradients is None else gradients
+        self.gradients = gradients or TorchGradients(self.parameters)
         self.on_host = self._counts.device.type == "cpu"  # numbers can be read without waiting for a device
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
 
@@ -225,8 +224,8 @@ class Optimizer:
 class GradientSteps:
     """The gradient steps of one phase: takes them, keeps their metrics, and reports one that is not finite.
 
-    A step whose loss or gradient is not finite changes nothing. After one beyond the budget of bad steps no
-    step changes the parameters until :meth:`settle`: they are then those that the failed step started from.
+    A step whose loss or gradient is not finite changes nothing. Once the budget of bad steps is exceeded, no
+    step changes anything until :meth:`settle`: the parameters stay those that the failed step started from.
 
     Args:
         optimizer: takes the steps.

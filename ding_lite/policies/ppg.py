@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key
 from ding_lite.data.minibatches import Batch
-from ding_lite.data.rollout import Rollout
+from ding_lite.data.rollout import Rollout, bytes_of
 from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.actor_critic import ActorCritic
@@ -181,10 +181,10 @@ class PPGPolicy(PPOPolicy):
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
         policy_limits = self._limits_of(actor, actor, kept.policy)
         if self._has_one_loop(self.cfg):
-            return {"policy": ReplaySource(self, policy_limits, self.permutation, "buffer")}
+            return {"policy": ReplaySource(self, policy_limits, self.minibatch_generator, "buffer")}
         limits = {"policy": policy_limits, "value": self._limits_of(critic, critic, kept.value)}
         return {
-            name: ReplaySource(self, limit, self.permutation, f"{name}_buffer")
+            name: ReplaySource(self, limit, self.minibatch_generator, f"{name}_buffer")
             for name, limit in limits.items()
         }
 
@@ -269,22 +269,15 @@ class PPGPolicy(PPOPolicy):
             inputs = self.inputs(obs)
             logit = self.model.compute_actor(inputs)
             action = self.distribution(inputs, logit).mode()
-        others = {
+        row = {
             "action": action,
             **{name: torch.empty(1) for name in NUMBERS},
             **{name: torch.empty(1, dtype=torch.bool) for name in ("terminated", "truncated", "valid")},
         }
-        stored = [others[name] for name in self.auxiliary_fields if name in others]
-        leaves = [
-            torch.empty(1),
-            *tree_leaves(obs),
-            *tree_leaves(logit),
-            *(x for f in stored for x in tree_leaves(f)),
-        ]
-        sample_bytes = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+        sample = {"obs": obs, "logit": logit, "value_target": torch.empty(1)}
+        sample_bytes = bytes_of(sample | {name: row[name] for name in self.auxiliary_fields if name in row})
         if self.memory is not None:
-            stored = tree_leaves(self.memory.initial_state(1))
-            sample_bytes += sum(x.numel() * x.element_size() for x in stored) // self.memory.grid.length
+            sample_bytes += bytes_of(self.memory.initial_state(1)) // self.memory.grid.length
         return sample_bytes * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
 
     def describe(self) -> list[str]:
@@ -306,10 +299,8 @@ class PPGPolicy(PPOPolicy):
             return super().training_loops()
         value, policy = self.sources["value"], self.sources["policy"]
         return [
-            Loop(
-                value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm", has_policy=False
-            ),
-            Loop(policy, self.optimizer, self.actor_loss, values_moved=True),
+            Loop(value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm"),
+            Loop(policy, self.optimizer, self.actor_loss),
         ]
 
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:

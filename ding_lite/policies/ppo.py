@@ -61,18 +61,14 @@ class Loop(NamedTuple):
         optimizer: takes the steps.
         loss: of a minibatch.
         after_target_kl: replaces ``loss`` once target_kl has stopped the policy; None ends the passes.
-        values_moved: whether a loop before this one trains the value network.
         grad_norm: the name of that metric.
-        has_policy: whether the loss is one of the policy, whose KL ``target_kl`` bounds.
     """
 
     source: ReplaySource
     optimizer: Optimizer
     loss: Loss
     after_target_kl: Loss | None = None
-    values_moved: bool = False
     grad_norm: str = "grad_norm"
-    has_policy: bool = True
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -266,7 +262,7 @@ class PPOPolicy(ActorCriticPolicy):
             self.kl_penalty = AdaptivePenalty(learn.kl_penalty, learn.kl_target, self.device)
 
     def _init_learn(self) -> None:
-        self.permutation = self.own_generator("minibatch", device=self.device)
+        self.minibatch_generator = self.own_generator("minibatch", device=self.device)
         self.sources = self._make_sources()
         self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
@@ -277,7 +273,7 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the sources of minibatches by name; the policy's losses use "policy"."""
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         limits = self._limits_of(learn.epoch_per_collect, learn.reuse, kept)
-        return {"policy": ReplaySource(self, limits, self.permutation, "buffer")}
+        return {"policy": ReplaySource(self, limits, self.minibatch_generator, "buffer")}
 
     def _limits_of(self, epochs: int, reuse: float, kept: Any) -> Limits:
         """Returns the limits of a buffer: on-policy from ``epochs``, else from ``reuse`` and ``kept``."""
@@ -285,8 +281,9 @@ class PPOPolicy(ActorCriticPolicy):
         whole_episodes = collect.n_episode is not None
         segment = collect.unroll_len if collect.unroll_len > 1 else 0
         grid = None if self.memory is None else self.memory.grid
+        layout: dict[str, Any] = dict(whole_episodes=whole_episodes, segment=segment, grid=grid)
         if self.cfg.on_policy:
-            return Limits(max_use=epochs, whole_episodes=whole_episodes, segment=segment, grid=grid)
+            return Limits(max_use=epochs, **layout)
         steps = learn.update_per_collect
         if steps is None and not whole_episodes:
             steps = math.ceil(reuse * collect.n_sample / learn.batch_size)
@@ -297,9 +294,7 @@ class PPOPolicy(ActorCriticPolicy):
             steps=steps,
             reuse=reuse,
             batch_size=learn.batch_size,
-            whole_episodes=whole_episodes,
-            segment=segment,
-            grid=grid,
+            **layout,
         )
 
     @property
@@ -458,8 +453,9 @@ class PPOPolicy(ActorCriticPolicy):
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
-        is_prepared = self._prepared_rollouts > 0
-        self._prepared_rollouts = max(0, self._prepared_rollouts - 1)
+        if not self._prepared_rollouts:  # another policy collected this rollout, and assigned its credit
+            self._prepare_rollout(data)
+        self._prepared_rollouts -= 1
         metrics = self._rollout_metrics(data)
         is_finite = all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"])))
         if self.ranks.any(not is_finite):
@@ -468,9 +464,6 @@ class PPOPolicy(ActorCriticPolicy):
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
-        if not is_prepared:  # another policy collected this rollout, and assigned its credit
-            self._prepare_rollout(data)
-            self._prepared_rollouts -= 1
         if self.cfg.learn.kl_beta and "reference_logit" not in data.keys():  # noqa: SIM118 - a treetensor
             raise ContractError(
                 "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
@@ -485,8 +478,8 @@ class PPOPolicy(ActorCriticPolicy):
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
         updates = 0.0
-        for loop in self.training_loops():
-            metrics |= self._train(loop)
+        for number, loop in enumerate(self.training_loops()):
+            metrics |= self._train(loop, values_moved=number > 0)
             updates += metrics["updates"]
         metrics["updates"] = updates
         if self.kl_penalty is not None:
@@ -525,26 +518,31 @@ class PPOPolicy(ActorCriticPolicy):
     def minibatches(self, rollout: Rollout) -> Iterator[Batch]:
         """Yields one pass over a rollout (T, B) with credit, in the form that the losses get."""
         training_set = self.sources["policy"].training_set(rollout)
-        return training_set.draw(training_set.count, self.permutation)[1]
+        return training_set.draw(training_set.count, self.minibatch_generator)[1]
 
     def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
         """Does what follows the policy phase, and returns its metrics; PPO does nothing."""
         return {}
 
-    def _train(self, loop: Loop) -> dict[str, float]:
-        """Takes the steps of a loop in one iteration, and returns the means of their metrics."""
+    def _train(self, loop: Loop, *, values_moved: bool = False) -> dict[str, float]:
+        """Takes the steps of a loop in one iteration, and returns the means of their metrics.
+
+        Args:
+            loop: one of :meth:`training_loops`.
+            values_moved: whether an earlier loop of the iteration may have trained the value network.
+        """
         loss = loop.loss
         target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
         # A check of a device waits for it; a replay buffer waits for it anyway.
         checks_each_pass = loop.optimizer.on_host or not self.cfg.on_policy
         with loop.optimizer.phase(self.failure_of) as steps:
-            for minibatches in loop.source.passes(self.clip_ratio, values_moved=loop.values_moved):
+            for minibatches in loop.source.passes(self.clip_ratio, values_moved=values_moved):
                 kls: list[Number] = []
                 for batch in minibatches:
                     metrics = steps.take(loss, batch, remake=batch.remake)
                     if "approx_kl" in metrics:
                         kls.append(metrics["approx_kl"])
-                    elif target_kl is not None and loop.has_policy and not stopped:
+                    elif target_kl is not None and loop.optimizer is self.optimizer and not stopped:
                         raise self._no_approx_kl()
                 epochs += not stopped
                 if target_kl is not None and kls:
@@ -618,7 +616,7 @@ class PPOPolicy(ActorCriticPolicy):
     def _state(self) -> dict[str, Any]:
         parts = super()._state()
         if "learn" in self.fields:
-            parts["permutation"] = GeneratorState(self.permutation)
+            parts["permutation"] = GeneratorState(self.minibatch_generator)
             parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
             parts |= {"optimizer": self.optimizer, "bad_steps": self.bad_steps}
             parts["kl_penalty"] = self.kl_penalty

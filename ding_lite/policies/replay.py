@@ -26,12 +26,11 @@ from torch import Tensor
 
 from ding_lite.data.buffer import Limits, ReplayBuffer
 from ding_lite.data.minibatches import Batch, TrainingSet, minibatch_sizes, scales_over_ranks
-from ding_lite.data.rollout import Rollout, flatten_rows, places, time_major_fields
+from ding_lite.data.rollout import Rollout, flat, flat_at, places, time_major_fields
 from ding_lite.data.sequences import SequenceSet
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.diagnostics import OLDEST_SHOWN, describe_buffer
 from ding_lite.rl import losses
-from ding_lite.trees import map_tree
 
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
 CREDIT = ("value", "advantage", "value_target")
@@ -61,12 +60,25 @@ class ReplaySource:
         self.buffer = ReplayBuffer(limits, policy.device)
         self.metrics: dict[str, float] = {}
         self._prioritizes = bool(self.cfg.get("priority"))
-        self._proximal: dict[str, Any] = {}  # fields (T, C, ...) by the policy at the start of the iteration
+        self._ratio: Tensor | None = None  # pi_prox / mu (T, C); None if all rollouts are fresh
+        self._proximal: dict[str, Any] = {}  # fields (T, C, ...) that replace those of collection
 
+    @torch.no_grad()
     def push(self, rollout: Rollout) -> None:
-        """Adds a fresh rollout with credit. The policy as it is now becomes pi_prox."""
-        self.buffer.push(rollout, self._priority(rollout.advantage) if self._prioritizes else None)
-        self._proximal = self._proximal_fields()
+        """Adds a fresh rollout with credit. The policy as it is now becomes pi_prox of the iteration."""
+        policy, buffer, learn = self.policy, self.buffer, self.cfg.learn
+        buffer.push(rollout, self._priority(rollout.advantage) if self._prioritizes else None)
+        data, self._ratio, self._proximal = buffer.data, None, {}
+        if buffer.has_stale:
+            log_prob = data.log_prob.clone()  # that of fresh rows is by the policy as it is now
+            stale = places(data.valid & (buffer.age > 0))
+            log_prob.view(-1)[stale] = policy.rollout_log_probs(data, stale)
+            self._ratio = torch.exp(log_prob - data.log_prob).masked_fill(~data.valid, 1.0)
+            if learn.proximal == "decoupled":
+                weight = self._ratio.clamp(max=learn.weight_bound)
+                self._proximal = {"log_prob": log_prob, "policy_weight": weight}
+        if learn.kl_penalty:
+            self._proximal["old_logit"] = policy.rollout_logits(data)
 
     def _priority(self, advantage: Tensor) -> Tensor:
         # Never 0: the advantage of a sample may change.
@@ -82,81 +94,57 @@ class ReplaySource:
             clip_ratio: (), for the metrics.
             values_moved: whether the value network has learned since the rollout was pushed.
         """
-        policy, learn = self.policy, self.cfg.learn
-        buffer, data = self.buffer, self.buffer.data
-        stale = buffer.has_stale
-        extra = dict(self._proximal)
-        proximal = extra.pop("log_prob")
-        ratio = torch.exp(proximal - data.log_prob).masked_fill(~data.valid, 1.0) if stale else None
+        buffer, data, ratio = self.buffer, self.buffer.data, self._ratio
         self.metrics = {}
         if not self.cfg.on_policy:
             described = describe_buffer(buffer, ratio, clip_ratio)
             self.metrics = {f"{self.prefix}_{name}": value for name, value in described.items()}
-        if ratio is not None and learn.proximal == "decoupled":
-            extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}
         weight = None if ratio is None else ratio.clamp(max=TRACE_BOUND)
-        ranks = policy.ranks
+        ranks = self.policy.ranks
         steps = ranks.smallest(buffer.planned_steps())
         credit: Any = data
         samples: dict[str, Any] = {}
         training_set: TrainingSet | SequenceSet | None = None
-        rows_before: Tensor | None = None
+        place_before: Tensor | None = None
         while steps > 0:
-            rows = buffer.live_rows()
-            if ranks.any(not len(rows)):
+            place = buffer.live_places()
+            if ranks.any(not len(place)):
                 break
-            if stale or values_moved or training_set is not None:  # else credit is by the newest network
+            # In the first pass over fresh rollouts, credit is by the newest network already.
+            if ratio is not None or values_moved or training_set is not None:
                 credit = self.renew_credit(data, weight)
-            other_rows = not _are_equal(rows, rows_before)
-            if other_rows:
-                samples, rows_before = self._samples(data, rows, extra), rows
-            if ranks.any(other_rows or credit is not data) or training_set is None:
-                training_set = self._training_set(data, samples, credit, rows)
+            is_other = not _are_equal(place, place_before)
+            if is_other:
+                samples, place_before = self._samples(data, place, self._proximal), place
+            if ranks.any(is_other or credit is not data) or training_set is None:
+                training_set = self._training_set(data, samples, credit, place)
             planned = int(min(steps, training_set.count))
             if self._prioritizes and isinstance(training_set, TrainingSet):
-                yield self._prioritized(training_set, rows, planned)
+                yield self._prioritized(training_set, place, planned)
             else:
                 drawn, minibatches = training_set.draw(planned, self.generator)
-                buffer.use(rows[drawn])
+                buffer.use(place[drawn])
                 yield minibatches
             steps -= planned
         if math.isfinite(steps):
             self.metrics[f"{self.prefix}_missing_updates"] = float(steps)
 
     @torch.no_grad()
-    def _proximal_fields(self) -> dict[str, Any]:
-        """Returns log-probs by the policy as it is now; with kl_penalty also its distributions' parameters.
-
-        Shapes:
-            -> (T, C, ...): log_prob, old_logit
-        """
-        policy, buffer, data = self.policy, self.buffer, self.buffer.data
-        log_prob: Tensor = data.log_prob.clone()  # that of fresh rows is by the policy as it is now
-        is_stale = data.valid & (buffer.age > 0)
-        if not buffer.is_fresh and bool(is_stale.any()):
-            rows = places(is_stale)
-            log_prob.view(-1)[rows] = policy.rollout_log_probs(data, rows)
-        fields: dict[str, Any] = {"log_prob": log_prob}
-        if self.cfg.learn.kl_penalty:
-            fields["old_logit"] = policy.rollout_logits(data)
-        return fields
-
-    @torch.no_grad()
     def kl_to_proximal(self) -> float:
         """Returns the mean of KL(pi_prox || pi) over the valid rows, by the newest policy."""
         policy, data = self.policy, self.buffer.data
-        rows = places(data.valid)
+        place = places(data.valid)
         fields = {
             "obs": data.obs,
             "old": self._proximal["old_logit"],
             "new": policy.rollout_logits(data),
         }
-        flat = flatten_rows(fields, rows)
-        old, new = (policy.distribution(flat["obs"], flat[name]) for name in ("old", "new"))
-        return policy.ranks.mean(float(old.kl(new).mean()), len(rows))
+        valid = flat_at(fields, place)
+        old, new = (policy.distribution(valid["obs"], valid[name]) for name in ("old", "new"))
+        return policy.ranks.mean(float(old.kl(new).mean()), len(place))
 
     def renew_credit(self, data: Rollout, weight: Tensor | None) -> Any:
-        """Returns value, advantage and target; rollouts that are not fresh keep them.
+        """Returns value, advantage and target; with ``weight`` they also replace those in ``data``.
 
         The newest network computes those that ``recompute_adv`` or ``nstep_return`` asks for; the others are
         those of collection.
@@ -177,36 +165,36 @@ class ReplaySource:
 
     def training_set(self, data: Rollout) -> TrainingSet | SequenceSet:
         """Returns the valid rows of a rollout (T, C) with credit in the units of the losses."""
-        rows = places(data.valid)
-        return self._training_set(data, self._samples(data, rows, {}), data, rows)
+        place = places(data.valid)
+        return self._training_set(data, self._samples(data, place, {}), data, place)
 
     @torch.no_grad()
-    def _samples(self, data: Rollout, rows: Tensor, extra: Mapping[str, Any]) -> dict[str, Any]:
+    def _samples(self, data: Rollout, place: Tensor, extra: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the fields (N, ...) of a training set without credit.
 
         Args:
             data: (T, C).
-            rows: (N,), of the flattened (T, C).
+            place: (N,), of the flattened (T, C).
             extra: more fields (T, C, ...); they replace fields of the same name.
         """
         policy = self.policy
         fields = time_major_fields(data) | dict(extra)
-        samples = flatten_rows({name: x for name, x in fields.items() if name not in CREDIT}, rows)
+        samples = flat_at({name: x for name, x in fields.items() if name not in CREDIT}, place)
         if policy.memory is None:
             samples["obs"] = policy.inputs(samples["obs"])
         else:  # sequences choose their observations from all rows
-            samples["obs"] = policy.scaled(map_tree(lambda leaf: leaf.flatten(0, 1), fields["obs"]))
+            samples["obs"] = policy.scaled(flat(fields["obs"]))
         return samples
 
     @torch.no_grad()
     def _training_set(
-        self, data: Rollout, samples: Mapping[str, Any], credit: Any, rows: Tensor
+        self, data: Rollout, samples: Mapping[str, Any], credit: Any, place: Tensor
     ) -> TrainingSet | SequenceSet:
-        """Returns ``samples`` of ``data`` with the three fields of ``credit`` (T, C) at ``rows``."""
+        """Returns ``samples`` of ``data`` with the three fields of ``credit`` (T, C) at ``place``."""
         fields = {name: credit[name] for name in CREDIT}
         for name in ("value", "value_target"):
             fields[name] = self.policy.normalized_values(fields[name])
-        fields = flatten_rows(fields, rows)
+        fields = flat_at(fields, place)
         adv_norm = self.cfg.learn.adv_norm
         if adv_norm == "batch":
             (scale,) = scales_over_ranks([fields["advantage"]], self.policy.ranks)
@@ -214,21 +202,21 @@ class ReplaySource:
         fields = {**samples, **fields}
         normalizes = adv_norm in ("minibatch", True)
         if self.policy.memory is not None:
-            return self.policy.memory.training_set(data, fields, rows, normalize_advantage=normalizes)
+            return self.policy.memory.training_set(data, fields, place, normalizes=normalizes)
         size = self.cfg.learn.batch_size
-        return TrainingSet(fields, size, normalize_advantage=normalizes, ranks=self.policy.ranks)
+        return TrainingSet(fields, size, normalizes=normalizes, ranks=self.policy.ranks)
 
-    def _prioritized(self, training_set: TrainingSet, rows: Tensor, steps: int) -> Iterator[Batch]:
+    def _prioritized(self, training_set: TrainingSet, place: Tensor, steps: int) -> Iterator[Batch]:
         """Yields minibatches by priority, and renews the priorities of each after its step."""
         buffer, policy = self.buffer, self.policy
         std = 1.0 if policy.value_norm is None else policy.value_norm.std
         for _ in range(steps):
-            unspent = buffer.uses.flatten()[rows] < buffer.limits.max_use
-            share = buffer.priority.flatten()[rows] * unspent
+            unspent = buffer.uses.flatten()[place] < buffer.limits.max_use
+            share = buffer.priority.flatten()[place] * unspent
             left = int(unspent.sum())
             size = minibatch_sizes(left, self.cfg.learn.batch_size)[0]
             index = torch.multinomial(share, size, generator=self.generator)
-            buffer.use(rows[index])
+            buffer.use(place[index])
             batch = training_set.batch(index)
             if self.cfg.priority_IS_weight:
                 batch = self._weighted(batch, left * share / share.sum(), unspent, index)
@@ -237,7 +225,7 @@ class ReplaySource:
             yield batch
             # The advantage by now: the value has moved since the rollout was collected.
             error = (batch.value_target - value) * float(std)
-            buffer.priority.view(-1)[rows[index]] = self._priority(error)
+            buffer.priority.view(-1)[place[index]] = self._priority(error)
 
     def _weighted(self, batch: Batch, n_p: Tensor, unspent: Tensor, index: Tensor) -> Batch:
         """Returns a batch with the weights (N P)^-beta of its draws (arXiv:1511.05952, section 3.4)."""
@@ -270,5 +258,5 @@ class ReplaySource:
         ]
 
 
-def _are_equal(rows: Tensor, before: Tensor | None) -> bool:
-    return rows is before or (before is not None and torch.equal(rows, before))
+def _are_equal(place: Tensor, before: Tensor | None) -> bool:
+    return place is before or (before is not None and torch.equal(place, before))

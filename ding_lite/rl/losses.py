@@ -98,13 +98,9 @@ def value_error(
         return error
     if old_value is None:
         raise ValueError("value_error: value_clip needs old_value, got None; pass the values at collection")
-    clipped = old_value + _clamped(value - old_value, -value_clip, value_clip)
+    bound: Any = value_clip  # torch's types allow two numbers or two tensors, not either
+    clipped = old_value + torch.clamp(value - old_value, -bound, bound)
     return torch.max(error, _regression_error(clipped, target, kind))
-
-
-def _clamped(x: Tensor, low: Any, high: Any) -> Tensor:
-    """Returns torch.clamp(x, low, high); its type stubs do not allow a bound that is a number or a tensor."""
-    return torch.clamp(x, low, high)
 
 
 def _regression_error(value: Tensor, target: Tensor, kind: str) -> Tensor:

@@ -188,13 +188,12 @@ class RewardScale(RunningMeanStd):
         running = self.running_return
         if running is None or running.shape != reward.shape[1:]:
             running = np.zeros(reward.shape[1:], np.float64)
+        restarts = np.zeros_like(valid) if done is None else done | ~valid
         returns = np.empty(reward.shape, np.float64)
         for t in range(len(reward)):
-            kept = running if done is None else 0.0
-            running = np.where(valid[t], self.gamma * running + reward[t], kept)
+            running = np.where(valid[t], self.gamma * running + reward[t], running)
             returns[t] = running
-            if done is not None:
-                running = np.where(done[t], 0.0, running)
+            running = np.where(restarts[t], 0.0, running)
         self.running_return = running
         self.update(returns[valid])
 

@@ -143,7 +143,8 @@ class SerialPipeline:
             with ExitStack() as undo:
                 new_folder = new_run_folder(name, exact=folder is not None)
                 self.folder = self.ranks.from_first(lambda: undo.enter_context(new_folder))
-                self._record(self._claimed(), ["new run", *messages])
+                log = self.ranks.on_first(lambda: claim(self.folder))
+                self._record(log, ["new run", *messages])
                 if self.ranks.is_first:
                     keep_for_restart(str(self.folder.absolute()))
         except BaseException as error:
@@ -198,7 +199,7 @@ class SerialPipeline:
         log: TextIO | None = None
         try:
             self.folder = run_of(Path(run))
-            log = self._claimed()  # before the checkpoints are read
+            log = self.ranks.on_first(lambda: claim(self.folder))  # before the checkpoints are read
             point = self._resume_point(Path(run), checkpoint, request)
             self._build(point.config, env_setting, model, display, own_process)
             self._continue_from(point, log)
@@ -212,30 +213,14 @@ class SerialPipeline:
 
     def _resume_point(self, run: Path, checkpoint: str | None, request: ResumeRequest) -> ResumePoint:
         """Returns the point to continue from; all ranks read the checkpoint that rank 0 finds."""
-        points: list[ResumePoint] = []
-
-        def found() -> Path:
-            points.append(find_resume_point(run, checkpoint, request))
-            return points[0].checkpoint
-
-        place = self.ranks.from_first(found)
-        return points[0] if points else find_resume_point(place, None, request)
+        point = self.ranks.on_first(lambda: find_resume_point(run, checkpoint, request))
+        place = self.ranks.from_all(point and point.checkpoint)[0]
+        return point or find_resume_point(place, None, request)
 
     def _join(self) -> None:
         """Joins the ranks that train this run; ``_resources`` frees what the pipeline holds."""
         self._resources = ExitStack()
         self.ranks = self._resources.enter_context(joined())
-
-    def _claimed(self) -> TextIO | None:
-        """Returns the log of the run's folder, which is then reserved for this run; None but on rank 0."""
-        log: TextIO | None = None
-
-        def opened() -> None:
-            nonlocal log
-            log = claim(self.folder)
-
-        self.ranks.from_first(opened)
-        return log
 
     def _continue_from(self, point: ResumePoint, log: TextIO | None) -> None:
         """Restores the state of a checkpoint and opens the run's folder.
@@ -417,13 +402,10 @@ class SerialPipeline:
 
         The reason becomes that of every rank.
         """
-        if self.ranks.size > 1:
-            reasons = self.ranks.from_all(self._stop_reason)
-            agreed = next(filter(None, reasons), "")
-            if agreed:  # else a signal may have set it by now; the next iteration is the last
-                self._stop_reason = agreed
-            return bool(agreed)
-        return bool(self._stop_reason)
+        agreed = next(filter(None, self.ranks.from_all(self._stop_reason)), "")
+        if agreed:  # else a signal may have set it by now; the next iteration is the last
+            self._stop_reason = agreed
+        return bool(agreed)
 
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
@@ -637,7 +619,8 @@ class SerialPipeline:
 
         All ranks must call it; rank 0 writes.
         """
-        return self.recorder.save(name, self.state_dict())
+        state = self.state_dict()  # of all ranks
+        return self.ranks.from_first(lambda: self.checkpoints.save(name, state))
 
     def _stateful_parts(self) -> dict[str, Any]:
         return {

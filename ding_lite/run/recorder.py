@@ -74,14 +74,13 @@ class Recorder:
         spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
         saved = {**settings, "spaces": spaces, "versions": versions()}
         self.checkpoints = CheckpointKeeper(folder, saved, **config.values.checkpoint)
-        self._logger: RunLogger | None = None
         self._tracking: Tracking | None = None
 
-        def open_log() -> None:
+        def opened() -> RunLogger:
             assert log is not None
-            self._logger = RunLogger(folder, log, settings, metric_names(policy), resume_at)
+            return RunLogger(folder, log, settings, metric_names(policy), resume_at)
 
-        ranks.from_first(open_log)
+        self._logger = ranks.on_first(opened)
         for line in lines:
             self.say(line)
         if self._logger is not None:
@@ -161,14 +160,6 @@ class Recorder:
         file = self._camera.film(self._folder / "videos", progress, self._policy.eval_mode, self.say)
         if file is not None:
             self._tracking.video(progress.env_step, "eval/episode", file)
-
-    def save(self, name: str, state: Mapping[str, Any]) -> Path:
-        """Saves ``ckpt/<name>`` and returns its path when it is written.
-
-        Raises:
-            CheckpointError: if it cannot be written.
-        """
-        return self._ranks.from_first(lambda: self.checkpoints.save(name, state))
 
     def fail(self, error: BaseException) -> None:
         """Writes an error that ends the run, with its traceback, and the gradient step that it carries."""

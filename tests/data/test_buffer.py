@@ -73,23 +73,23 @@ def found_live(buffer):
     return buffer.live().flatten().nonzero().squeeze(-1).tolist()
 
 
-def test_live_rows_are_those_that_live_says_however_they_are_drawn():
+def test_live_places_are_those_that_live_says_however_they_are_drawn():
     buffer = ReplayBuffer(Limits(max_use=3, max_staleness=2))
     assert not buffer.is_fresh
     for number in range(6):
         buffer.push(rollout(number))
         assert buffer.is_fresh == (number == 0)
         for share in ((1, 2), (1, 1), (2, 3))[number % 3]:
-            rows = buffer.live_rows()
+            rows = buffer.live_places()
             assert rows.tolist() == found_live(buffer)
             buffer.use(rows.flip(0)[: -(-len(rows) // share)])
-            assert buffer.live_rows().tolist() == found_live(buffer)
+            assert buffer.live_places().tolist() == found_live(buffer)
         state = buffer.state_dict()
         buffer.end_iteration()
-        assert buffer.data is None or buffer.live_rows().tolist() == found_live(buffer)
+        assert buffer.data is None or buffer.live_places().tolist() == found_live(buffer)
         loaded = ReplayBuffer(buffer.limits)
         loaded.push(rollout(9))
-        loaded.live_rows()
+        loaded.live_places()
         loaded.load_state_dict(state)
         loaded.end_iteration()
         assert not loaded.is_fresh
@@ -103,9 +103,9 @@ def test_a_fresh_rollout_that_is_drawn_whole_is_looked_at_once(monkeypatch):
     monkeypatch.setattr(ReplayBuffer, "live", lambda self: looks.append(1) or live(self))
     buffer.push(rollout(0))
     for _ in range(2):
-        assert len(buffer.live_rows()) == ROWS * COLUMNS
-        buffer.use(buffer.live_rows())
-    assert not len(buffer.live_rows())
+        assert len(buffer.live_places()) == ROWS * COLUMNS
+        buffer.use(buffer.live_places())
+    assert not len(buffer.live_places())
     buffer.end_iteration()
     assert buffer.data is None
     assert len(looks) == 1
@@ -246,7 +246,7 @@ def test_rollouts_of_several_lengths_lie_side_by_side_with_rows_that_nobody_draw
         assert buffer.data.valid[:, mine].sum(0).tolist() == [rows] * COLUMNS
         assert (buffer.uses[:rows, mine] == len(lengths) - tag).all()
         assert (buffer.priority[:rows, mine] == 1.0 + tag).all()
-    assert len(buffer.live_rows()) == sum(lengths) * COLUMNS
+    assert len(buffer.live_places()) == sum(lengths) * COLUMNS
     state = buffer.state_dict()
     again = ReplayBuffer(buffer.limits)
     again.load_state_dict(state)

@@ -14,7 +14,7 @@ from ding_lite.data.minibatches import (
     permutation,
     scales_over_ranks,
 )
-from ding_lite.data.rollout import RolloutStorage, as_rollout, flatten_rows, time_major_fields, to_device
+from ding_lite.data.rollout import RolloutStorage, as_rollout, flat_at, time_major_fields, to_device
 from ding_lite.errors import ContractError
 from ding_lite.trees import map_tree, to_dict
 
@@ -64,27 +64,27 @@ def test_flatten_rows_goes_through_time_first_and_drops_fillers():
     field = torch.arange(6).view(3, 2)
     valid = torch.tensor([[True, True], [False, True], [True, False]])
     rows = valid.flatten().nonzero().squeeze(-1)
-    flat = flatten_rows({"x": field, "tree": {"y": field * 10}}, rows)
+    flat = flat_at({"x": field, "tree": {"y": field * 10}}, rows)
     assert flat["x"].tolist() == [0, 1, 3, 4]
     assert flat["tree"]["y"].tolist() == [0, 10, 30, 40]
 
 
 def test_flatten_rows_keeps_trailing_dims_and_order_when_all_is_valid():
     field = torch.arange(12).view(3, 2, 2)
-    flat = flatten_rows({"x": field}, torch.arange(6))
+    flat = flat_at({"x": field}, torch.arange(6))
     assert flat["x"].tolist() == field.flatten(0, 1).tolist()
 
 
 def test_batch_of_indexes_every_leaf_alike():
     fields = {"obs": {"a": torch.arange(5), "b": torch.arange(5) * 10}, "reward": torch.arange(5)}
-    batch = TrainingSet(fields, 2, normalize_advantage=False).batch(torch.tensor([4, 1]))
+    batch = TrainingSet(fields, 2, normalizes=False).batch(torch.tensor([4, 1]))
     assert batch.reward.tolist() == [4, 1]
     assert batch.obs["b"].tolist() == [40, 10]
 
 
 def split(fields, sizes):
     """Returns the samples of a small set in their order, as minibatches."""
-    training_set = TrainingSet(fields, sizes[0], normalize_advantage=False)
+    training_set = TrainingSet(fields, sizes[0], normalizes=False)
     assert training_set.sizes == sizes
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ding_lite.data.minibatches.permutation", lambda n, generator: torch.arange(n))

@@ -272,7 +272,7 @@ def test_what_is_kept_is_forgotten_where_columns_become_others(changed):
     collect = {"n_episode": 6, "n_sample": 60}
     policy, collector = trainee("ppo_offpolicy", collect=collect, learn={"update_per_collect": 1})
     policy.learn_mode.forward(collector.collect())
-    assert len(policy.buffers["policy"].live_rows())
+    assert len(policy.buffers["policy"].live_places())
     other, collector = trainee("ppo_offpolicy", collect=collect | changed)
     other.load_state_dict(policy.state_dict())
     assert (other.buffers["policy"].data is None) == bool(changed)

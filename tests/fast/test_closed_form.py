@@ -548,7 +548,7 @@ class MarkedSource(ReplaySource):
 def test_minibatches_of_ones_own_making_are_used():
     class Marked(PPOPolicy):
         def _make_sources(self):
-            return {"policy": MarkedSource(self, Limits(max_use=1), self.permutation, "buffer")}
+            return {"policy": MarkedSource(self, Limits(max_use=1), self.minibatch_generator, "buffer")}
 
     _, collector = trainee("ppo", cls=Marked)
     policy = collector.mode.get_train_sample.__self__

@@ -169,10 +169,10 @@ def test_results_that_the_next_step_writes_over_are_kept(graph, monkeypatch):
         trainee("ppo", learn={**learn, "compile": compiled}, model={"activation": "gelu"})
         for compiled in (False, True)
     )
-    assert policy.optimizer.gradients.torch._of_full.cuda_graph is False, "there is no GPU"
-    policy.optimizer.gradients.torch._of_full = Overwriting()
+    assert policy.optimizer.gradients._of_full.cuda_graph is False, "there is no GPU"
+    policy.optimizer.gradients._of_full = Overwriting()
     plain.optimizer.on_host, policy.optimizer.on_host = False, graph == "lost"
-    policy.optimizer.gradients.torch._on_host = graph == "lost"
+    policy.optimizer.gradients._on_host = graph == "lost"
     rollout = collector.collect()
     expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)
     assert (told == pytest.approx(expected, rel=1e-5)) == (graph == "kept")

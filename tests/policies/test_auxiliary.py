@@ -338,11 +338,11 @@ def test_the_phase_draws_from_a_generator_of_its_own():
     unused = expected.get_state()
     for _ in range(2):
         torch.randperm(64, generator=expected)
-    assert torch.equal(policy.auxiliary.order.get_state(), expected.get_state())
+    assert torch.equal(policy.auxiliary.generator.get_state(), expected.get_state())
     assert not torch.equal(unused, expected.get_state())
     permutation = torch_generator(0, "policy", "minibatch")
     torch.randperm(64, generator=permutation)
-    assert torch.equal(policy.permutation.get_state(), permutation.get_state())
+    assert torch.equal(policy.minibatch_generator.get_state(), permutation.get_state())
 
 
 # ------------------------------------------------------------------ the memory

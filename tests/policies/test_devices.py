@@ -191,7 +191,7 @@ def test_a_cuda_graph_takes_the_steps_that_torch_takes_without():
         expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)
         assert told == pytest.approx(expected, rel=1e-3, abs=1e-4)
     assert torch._dynamo.utils.counters["inductor"]["cudagraph_skips"] == 0
-    assert policy.optimizer.gradients.torch._of_full.cuda_graph
+    assert policy.optimizer.gradients._of_full.cuda_graph
 
 
 @pytest.mark.gpu

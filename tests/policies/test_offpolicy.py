@@ -596,9 +596,8 @@ def test_importance_weights_are_those_of_the_formula_on_both_losses(stale):
     batch = with_outputs(policy, next(next(passes(policy))))
     expected = at(buffer, weight, batch)
     assert torch.allclose(batch.value_weight.double(), expected, rtol=1e-4)
-    old = at(
-        buffer, (policy.sources["policy"]._proximal["log_prob"] - buffer.data.log_prob).exp(), batch
-    ).clamp(max=2)
+    mu = buffer.data.log_prob
+    old = at(buffer, (policy.sources["policy"]._proximal.get("log_prob", mu) - mu).exp(), batch).clamp(max=2)
     assert torch.allclose(batch.policy_weight.double(), expected * old, rtol=1e-4)
     assert torch.allclose(batch.value_weight, batch.policy_weight, rtol=1e-3) != stale
     assert batch.value_weight.std() > 0.01

@@ -260,7 +260,7 @@ def test_unequal_epochs_are_value_first_then_policy_with_an_adam_each(actor, cri
     permutation = torch_generator(0, "policy", "minibatch")
     for _ in range(2 * (actor + critic)):
         torch.randperm(64, generator=permutation)
-    assert torch.equal(policy.permutation.get_state(), permutation.get_state())
+    assert torch.equal(policy.minibatch_generator.get_state(), permutation.get_state())
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
@@ -272,7 +272,7 @@ def test_equal_epochs_are_one_loop_with_one_permutation_and_one_adam(epochs):
     permutation = torch_generator(0, "policy", "minibatch")
     for _ in range(epochs):
         torch.randperm(64, generator=permutation)
-    assert torch.equal(policy.permutation.get_state(), permutation.get_state())
+    assert torch.equal(policy.minibatch_generator.get_state(), permutation.get_state())
 
 
 @pytest.mark.parametrize("critic", [1, 2])

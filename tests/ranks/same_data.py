@@ -139,7 +139,7 @@ def advantage_distance(ranks, *, gathered_one_by_one):
     raw = torch.randn(n, generator=generator) * (1 + ranks.rank) + torch.arange(n) / 10
     fields = {"advantage": raw, "raw": raw, "value_target": raw}
     limit, minibatches.SHUFFLED_BYTES = minibatches.SHUFFLED_BYTES, 0 if gathered_one_by_one else 2**22
-    training_set = minibatches.TrainingSet(fields, 16, normalize_advantage=True, ranks=ranks)
+    training_set = minibatches.TrainingSet(fields, 16, normalizes=True, ranks=ranks)
     _, batches = training_set.draw(training_set.count, generator)
     found, expected = [], []
     for batch in batches:

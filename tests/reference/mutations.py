@@ -73,8 +73,8 @@ FAULTS = (
     ),
     Fault(
         "values that have moved are not looked at",
-        "if stale or values_moved or training_set is not None:",
-        "if stale or training_set is not None:",
+        "if ratio is not None or values_moved or training_set is not None:",
+        "if ratio is not None or training_set is not None:",
         seed=2,
     ),
     Fault(
@@ -86,9 +86,9 @@ FAULTS = (
     # Scales.
     Fault(
         "rows that are not valid in the normalisation of advantages",
-        "        fields = flatten_rows(fields, rows)\n        adv_norm = self.cfg.learn.adv_norm\n"
+        "        fields = flat_at(fields, place)\n        adv_norm = self.cfg.learn.adv_norm\n"
         '        if adv_norm == "batch":\n',
-        '        whole = fields["advantage"]\n        fields = flatten_rows(fields, rows)\n'
+        '        whole = fields["advantage"]\n        fields = flat_at(fields, place)\n'
         '        adv_norm = self.cfg.learn.adv_norm\n        if adv_norm == "batch":\n'
         "            std, mean = torch.std_mean(whole, correction=0)\n"
         '            fields["advantage"] = (fields["advantage"] - mean) / (std + 1e-8)\n'
@@ -115,15 +115,15 @@ FAULTS = (
     ),
     Fault(
         "a rollout is twice in the reward's scale",
-        "if not is_prepared:",
+        "if not self._prepared_rollouts:",
         "if True:",
         seed=1,
     ),
     Fault("value_norm forgets nothing", "self.count *= self.decay", "self.count *= 1.0"),
     Fault(
         "the running return outlives its episode",
-        "running = np.where(done[t], 0.0, running)",
-        "running = np.where(done[t], running, running)",
+        "running = np.where(restarts[t], 0.0, running)",
+        "running = np.where(restarts[t], running, running)",
         seed=4,
     ),
     Fault(
@@ -160,8 +160,8 @@ FAULTS = (
     ),
     Fault(
         "the value clip is around the new value",
-        "clipped = old_value + _clamped(value - old_value, -value_clip, value_clip)",
-        "clipped = value + _clamped(old_value - value, -value_clip, value_clip)",
+        "clipped = old_value + torch.clamp(value - old_value, -bound, bound)",
+        "clipped = value + torch.clamp(old_value - value, -bound, bound)",
         seed=2,
     ),
     Fault(
@@ -172,14 +172,14 @@ FAULTS = (
     ),
     Fault(
         "no weight of stale samples",
-        'extra |= {"log_prob": proximal, "policy_weight": ratio.clamp(max=learn.weight_bound)}',
-        'extra |= {"log_prob": proximal}',
+        'self._proximal = {"log_prob": log_prob, "policy_weight": weight}',
+        'self._proximal = {"log_prob": log_prob}',
         seed=1,
     ),
     Fault(
         "no bound of the weight of stale samples",
-        '"policy_weight": ratio.clamp(max=learn.weight_bound)',
-        '"policy_weight": ratio',
+        "weight = self._ratio.clamp(max=learn.weight_bound)",
+        "weight = self._ratio",
         seed=1,
     ),
     Fault(
@@ -265,7 +265,7 @@ FAULTS = (
     ),
     Fault(
         "priorities are not renewed",
-        "buffer.priority.view(-1)[rows[index]] = self._priority(error)",
+        "buffer.priority.view(-1)[place[index]] = self._priority(error)",
         "self._priority(error)",
         seed=1,
     ),

@@ -132,7 +132,7 @@ class Product:
         auxiliary = getattr(self.policy, "auxiliary", None)
         order = torch.Generator()
         if auxiliary is not None:
-            order.set_state(auxiliary.order.get_state())
+            order.set_state(auxiliary.generator.get_state())
             self._memory += self._sample_keys()
         self._draws = {name: [] for name in self.policy.buffers}
         self._places: dict[str, Any] = {}

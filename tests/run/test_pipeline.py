@@ -178,9 +178,14 @@ def test_close_twice_is_fine(make):
 
 
 def test_with_block_closes_the_pipeline_and_saves_the_run_that_an_error_left(make):
-    with pytest.raises(ZeroDivisionError), make(counted(max_env_step=2_560)) as pipeline:
-        for progress in pipeline:
-            assert progress.iteration < 3 or 1 / 0
+    def trained_until_an_error(pipeline):
+        with pipeline:
+            for progress in pipeline:
+                assert progress.iteration < 3 or 1 / 0
+
+    pipeline = make(counted(max_env_step=2_560))
+    with pytest.raises(ZeroDivisionError):
+        trained_until_an_error(pipeline)
     with pytest.raises(EnvError, match="closed"):
         pipeline.step()
     again = SerialPipeline.resume(pipeline.folder)
