@@ -1,4 +1,4 @@
-"""Training inside a program: the pipeline is an iterator over its iterations.
+"""Training inside a program, which owns the loop over iterations.
 
 python examples/embed_pipeline.py
 """

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.errors import ConfigError
+from ding_lite.run.interrupt import answer_user
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
     from ding_lite.tools.jobs import Place
 
-STDERR = 2
 # Options that set a key of the config: attribute of the arguments, option, key.
 KEY_OPTIONS = (
     ("seed", "-s", "seed"),
@@ -42,7 +41,8 @@ def seed_number(text: str) -> int:
     try:
         return whole_number(text)
     except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"a seed is a whole number, got {text!r}") from None
+        several = "; several are written with spaces, as in -s 0 1 2" if text[:1].isdigit() else ""
+        raise argparse.ArgumentTypeError(f"a seed is a whole number, got {text!r}{several}") from None
 
 
 def add_import(parser: argparse._ActionsContainer) -> None:
@@ -260,7 +260,7 @@ def player_options(args: argparse.Namespace) -> list[str]:
 
 
 def ask_to_end(request_stop: Callable[[str], None], signal: str, wait: str) -> None:
-    """Handles the first signal of a training: passes it on, and answers a user at a terminal at once.
+    """Handles the first signal of a training: passes it on, and answers the user.
 
     Args:
         request_stop: ends the training at the next moment at which it can be saved.
@@ -268,10 +268,7 @@ def ask_to_end(request_stop: Callable[[str], None], signal: str, wait: str) -> N
         wait: what the training waits for, such as "this iteration".
     """
     request_stop(signal)
-    with contextlib.suppress(OSError):
-        if os.isatty(STDERR):  # an iteration may take long; without an answer the user would press again
-            # os.write, because a signal may interrupt a print, whose buffer is not reentrant.
-            os.write(STDERR, f"\nending after {wait}, then saving; Ctrl-C again stops at once\n".encode())
+    answer_user(wait)
 
 
 def config_of(args: argparse.Namespace) -> Config:

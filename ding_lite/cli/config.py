@@ -79,14 +79,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _explain(text: str, config: Config) -> int:
     from ding_lite.config.compile import plain
-    from ding_lite.config.schema import leaves
+    from ding_lite.config.schema import leaves, paths_named
+    from ding_lite.config.sections import schema_of
     from ding_lite.tools.key_reference import documented_keys
 
     values = dict(leaves(plain(config.values)))
-    keys = [entry for entry in documented_keys(config.values) if text in entry.path and entry.path in values]
+    documented = [entry for entry in documented_keys(config.values) if entry.path in values]
+    meant = paths_named(text.replace("-", "_"), schema_of({"policy": {"type": config.values.policy.type}})[0])
+    keys = (
+        [entry for entry in documented if text in entry.path]
+        or [entry for entry in documented if entry.path in meant]  # a word of another library
+        or [entry for entry in documented if text.lower() in entry.sentences.lower()]
+    )
     if not keys:
         raise ConfigError(
-            f"--explain: the path of no key contains {text!r}; without --explain, all are listed"
+            f"--explain: {text!r} is in no key and in no explanation; without --explain, all are listed"
         )
     for entry in keys:
         rules = f"{entry.type}, {entry.range}" if entry.range else entry.type

@@ -174,6 +174,11 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
 
     _refuse_init_from(args)
     config = config_of(args) if args.config or args.env else None
+    if args.resume and args.exp_name and Path(args.resume).absolute() != Path(args.exp_name).absolute():
+        raise ConfigError(
+            f"--resume {args.resume} continues in its own folder, not in --exp-name {args.exp_name}; leave "
+            f"--exp-name out, or begin a new run from the weights: --init-from {args.resume}"
+        )
     folder = args.resume or args.exp_name
     if not folder and config is not None:
         folder = str(Path("runs") / config.values.exp_name)

@@ -89,7 +89,8 @@ class Config:
             raise _error("the call", faults)
         source = {**self.source, **dict.fromkeys(checked, COMMAND_LINE)}
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
-        if "max_env_step" in checked and source.get("policy.learn.compile") == PLANNED_STEPS:
+        is_planned = source.get("policy.learn.compile") == PLANNED_STEPS
+        if is_planned and checked.keys() & {"max_env_step", "max_train_iter"}:
             complete.policy.learn.compile = _planned_compile(complete)
         return replace(self, values=complete, source=source)
 
@@ -180,16 +181,26 @@ def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, 
     return content["config"], dict(content["source"])
 
 
+# Sections that are often given as the name of their type alone.
+TYPED_SECTIONS = ("env.manager", "policy.model.encoder", "policy.intrinsic")
+
+
 def _expand_short_forms(user: dict[str, Any]) -> None:
     """Replaces short forms, in place.
 
-    * ``env.manager="base"`` becomes ``{"type": "base"}``.
+    * ``env.manager="base"`` becomes ``{"type": "base"}``, and so do ``policy.model.encoder`` and
+      ``policy.intrinsic``.
     * ``logger.trackers="wandb"`` and ``hooks="my_hook"`` become lists.
     * ``logger.tensorboard=False``, a key of earlier versions, takes "tensorboard" out of ``logger.trackers``.
     """
-    env, logger = user.get("env"), user.get("logger")
-    if isinstance(env, dict) and isinstance(env.get("manager"), str):
-        env["manager"] = {"type": env["manager"]}
+    logger = user.get("logger")
+    for path in TYPED_SECTIONS:
+        *above, name = path.split(".")
+        section: Any = user
+        for part in above:
+            section = section.get(part) if isinstance(section, dict) else None
+        if isinstance(section, dict) and isinstance(section.get(name), str):
+            section[name] = {"type": section[name]}
     if isinstance(user.get("hooks"), str):
         user["hooks"] = [user["hooks"]]
     if not isinstance(logger, dict):

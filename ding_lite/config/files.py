@@ -6,9 +6,10 @@ import ast
 import difflib
 import json
 import keyword
+import re
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ LITERALS = {"true": True, "false": False, "none": None, "null": None}
 def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
-    A value is a Python literal, or true, false, none or null in any case; any other text is a string.
+    A value is a Python literal, or true, false, none or null in any case, or a list of these without quotes
+    (the shell takes them away); any other text is a string.
 
     Raises:
         ConfigError: for a token without "=", key or value, and for two different values of one key.
@@ -35,19 +37,26 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     for token in tokens:
         path, equals, text = token.partition("=")
         if not equals or not path or not text:
-            hint = "" if equals else f" (to name a config, write -c {token})"
+            hint = "" if equals or "." in token else f" (to name a config, write -c {token})"
             raise ConfigError(
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128{hint}"
             )
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            value = LITERALS.get(text.lower(), text)
+        value = _value(text)
         if repr(overrides.setdefault(path, value)) != repr(value):
             raise ConfigError(
                 f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one of them"
             )
     return overrides
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        words = re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text)
+        if words:
+            return [_value(word.strip()) for word in words[1].split(",")]
+        return LITERALS.get(text.lower(), text)
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -79,10 +88,19 @@ def find_config(name: str | Path) -> Path:
         return shipped[str(name)]
     close = difflib.get_close_matches(str(name), shipped, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
+    if str(name) in gymnasium_ids():
+        hint = f" It is an environment: --env {name}."
     raise ConfigError(
         f"{str(name)!r} is neither a .py or .json file nor a shipped config.{hint} "
         f"Shipped: {', '.join(shipped)}"
     )
+
+
+def gymnasium_ids() -> Collection[str]:
+    """Returns the ids of the environments that gymnasium knows."""
+    import gymnasium  # it takes a second
+
+    return gymnasium.registry.keys()
 
 
 def read_config(file: Path) -> dict[str, Any]:

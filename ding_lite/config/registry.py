@@ -221,7 +221,11 @@ class Registry:
             target: Any = importlib.import_module(module)
         except FOREIGN as error:  # its code may raise anything
             missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-            reason = f"{error}. Is its folder on the Python path?" if missing else error_text(error)
+            is_file = missing and module.endswith(".py")
+            advice = (
+                f"Write {path.replace('.py:', ':', 1)}" if is_file else "Is its folder on the Python path?"
+            )
+            reason = f"{error}. {advice}" if missing else error_text(error)
             raise RegistryError(f"{fault}: {reason}") from error
         for name in names.split("."):
             try:

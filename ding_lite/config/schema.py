@@ -262,7 +262,8 @@ def _listed(names: Sequence[str], path: str) -> str:
     if len(names) <= MAX_NAMES:
         return ", ".join(names)
     shown = ", ".join(names[:MAX_NAMES])
-    return f"{shown}, and {len(names) - MAX_NAMES} more (`ding-lite config -c FILE --explain {path}` has all)"
+    command = f"ding-lite config -c FILE --explain {path}" if path else "ding-lite config -c FILE"
+    return f"{shown}, and {len(names) - MAX_NAMES} more (`{command}` has all)"
 
 
 def _sections(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
@@ -343,7 +344,8 @@ def _convert(value: Any, key: Key) -> tuple[Any, str]:
 def _suggested_choice(value: Any, key: Key) -> str:
     """Returns "; did you mean 'x'?" with the choice closest to ``value``, or "" if none is close."""
     texts = [choice for choice in key.choices if isinstance(choice, str)]
-    close = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+    # Choices are in small letters: "ReLU" means "relu".
+    close = difflib.get_close_matches(value.lower(), texts, n=1) if isinstance(value, str) else []
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

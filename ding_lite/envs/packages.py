@@ -86,14 +86,16 @@ def _register(module: str, function: str | None) -> None:
 def without_advice(env_id: str) -> Iterator[None]:
     """Silences messages that a user can do nothing about, while gymnasium makes an environment.
 
-    gymnasium advises to upgrade to another version, but the config names one. MuJoCo 4 writes a line to
-    stderr, and to MUJOCO_LOG.TXT in the working directory, for each of gymnasium's own environments that has
-    an outdated attribute in its model.
+    gymnasium advises to upgrade to another version, but the config names one; for an id without a version it
+    says which one it takes, for each environment again. MuJoCo 4 writes a line to stderr, and to
+    MUJOCO_LOG.TXT in the working directory, for each of gymnasium's own environments that has an outdated
+    attribute in its model.
     """
     spec = gym.registry.get(env_id)
     of_mujoco = spec is not None and str(spec.entry_point).startswith("gymnasium.envs.mujoco")
     with warnings.catch_warnings(), _without_outdated_models() if of_mujoco else contextlib.nullcontext():
         warnings.filterwarnings("ignore", ".* is out of date", DeprecationWarning)
+        warnings.filterwarnings("ignore", ".*Using the latest versioned environment", UserWarning)
         yield
 
 

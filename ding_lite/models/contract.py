@@ -103,6 +103,14 @@ def check_outputs(
             )
         if distribution is None:
             return None
+        if (
+            not hasattr(model, "actor_head")
+            and type(model).distribution.__qualname__ == "ActorCritic.distribution"
+        ):
+            raise ContractError(
+                f"{where} has no actor_head, which makes distributions of logits; set self.actor_head = "
+                "ActionHead(action_space, features) in __init__, and use it in compute_actor"
+            )
         shapes = map_tree(kind_of, logit)
         with _named_errors(f"{where}: the distribution of the logit {shapes} that compute_actor returned"):
             dist = distribution(inputs, logit)

@@ -38,7 +38,7 @@ Shapes: N samples, C channels, H x W pixels, F features.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -124,9 +124,14 @@ class IndexEncoder(nn.Module):
         super().__init__()
         if isinstance(space, gym.spaces.Discrete):
             sizes = [int(space.n)]
+        elif isinstance(space, gym.spaces.MultiDiscrete):
+            sizes = space.nvec.flatten().tolist()
         else:
-            sizes = cast(gym.spaces.MultiDiscrete, space).nvec.flatten().tolist()
-        start = np.atleast_1d(cast(Any, space).start).flatten()
+            raise ConfigError(
+                "policy.model.encoder: embedding is for Discrete and MultiDiscrete, and the observation is a "
+                f"{type(space).__name__} of shape {space.shape}"
+            )
+        start = np.atleast_1d(space.start).flatten()
         # All indices share one table; the rows of each index begin where those of the previous one end.
         offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]) - start
         self.offset: Tensor
@@ -168,6 +173,12 @@ class ImageEncoder(nn.Module):
 
     def __init__(self, space: gym.Space, channels: str | None = None) -> None:
         super().__init__()
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) not in (2, 3):
+            raise ConfigError(
+                f"policy.model.encoder: {type(self).__name__} is for images, Boxes of two or three "
+                f"dimensions, and the observation is a {type(space).__name__} of shape {space.shape}; for "
+                "vectors: mlp"
+            )
         self.scale = 1 / 255 if space.dtype == np.uint8 else 1.0
         shape = tuple(space.shape or ())
         self.two_dimensional = len(shape) == 2

@@ -237,6 +237,8 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns what ``learn.compile="auto"`` stands for, by the number of gradient steps planned."""
         policy = values["policy"]
         updates = cls._planned_updates(policy) * values["max_env_step"] / policy["collect"]["n_sample"]
+        if values["max_train_iter"] is not None:
+            updates = min(updates, values["max_train_iter"])
         return WITHOUT_CLOSED_FORM if updates >= COMPILE_FROM else False
 
     @classmethod

@@ -161,6 +161,9 @@ def find_checkpoint(path: Path, name: str) -> Path:
     for folder in (path, *(path / "ckpt" / candidate for candidate in names)):
         if (folder / MANIFEST).is_file():
             return folder
+    saved = sorted(manifest.parent.name for manifest in path.glob(f"ckpt/*/{MANIFEST}"))
+    if saved:
+        raise CheckpointError(f"{path} has no checkpoint {name!r}; it has {', '.join(saved)}")
     if (path / "config.json").is_file():
         raise CheckpointError(
             f"{path} is a run without a checkpoint: it ended before its first save. A lower checkpoint.freq "

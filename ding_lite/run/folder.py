@@ -37,6 +37,8 @@ OWNER_MARK = "  process "  # precedes the process that writes a log, in the line
 def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
     """Creates the folder of a new run, and removes it if the block ends with an error.
 
+    The folder of a run that failed before its first iteration is replaced: it has nothing to continue from.
+
     Args:
         exp_name: a path if ``exact``, else a name under ``runs/``, with a suffix ``_2``, ``_3``, ... if the
             name is taken.
@@ -54,6 +56,9 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
             folder.mkdir(parents=True)
             break
         except FileExistsError as error:
+            if _never_trained(folder):
+                shutil.rmtree(folder)
+                continue
             if exact and not is_run(folder):
                 raise ConfigError(
                     f"{folder} exists and is no run; choose another --exp-name, such as runs/my_run"
@@ -75,6 +80,17 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
             with contextlib.suppress(OSError):  # another process has put something there
                 parent.rmdir()
         raise
+
+
+def _never_trained(folder: Path) -> bool:
+    """Returns whether a folder is that of a run that failed in its first iteration, and has only logs."""
+    try:
+        result = json.loads((folder / "result.json").read_text())
+        failed_at_once = (result["status"], result["iterations"]) == ("failed", 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    kept = (*folder.glob("ckpt/*/manifest.json"), *folder.glob("dump"))
+    return failed_at_once and not kept
 
 
 def claim(folder: Path) -> TextIO:

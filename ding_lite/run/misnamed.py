@@ -30,6 +30,9 @@ def what_is_there(path: Path) -> str:
 
 
 def _in_folder(folder: Path) -> str:
+    saved = sorted(file.parent.name for file in folder.glob("*/manifest.json"))
+    if saved:
+        return f"{folder} has the checkpoints {', '.join(saved)}; name one, such as {folder / saved[0]}"
     runs = runs_in(folder)
     if not runs:
         return ""

@@ -3,7 +3,7 @@
     envs -> Collector -> rollout -> Learner -> policy
                                     Evaluator ---^   (beside the loop: never changes training)
 
-The pipeline is an iterator, so that a script that embeds it owns the loop.
+A loop over the pipeline trains, so that a script that embeds it owns the loop.
 
 Under ``torchrun``, every rank runs this loop with its share of environments and samples. They take each
 gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's folder and shows the progress.
@@ -29,7 +29,7 @@ from ding_lite.config.near_names import near_name_warnings
 from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting
-from ding_lite.errors import CheckpointError, DingLiteError, EnvError, RankError
+from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, RankError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart
 from ding_lite.rl.schedules import schedule
@@ -39,6 +39,7 @@ from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
 from ding_lite.run.folder import claim, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hooks
+from ding_lite.run.interrupt import HeldInterrupt
 from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors, refuse_misfit
 from ding_lite.run.progress import Progress
@@ -87,8 +88,8 @@ class SerialPipeline:
             ``policy.learn.pretrained_model_path`` may import.
         display: shows the progress. If None, nothing is shown.
         own_process: sets torch's threads to ``num_threads`` and keeps freed memory. :meth:`close` restores
-            the thread count; glibc's allocator can not be set back. At most one open pipeline at a time may
-            own the process. The command line moreover sets variables that are read when NumPy and torch are
+            the thread count, the last one if there are several; glibc's allocator can not be set back. The
+            command line moreover sets variables that are read when NumPy and torch are
             loaded (OPENBLAS_NUM_THREADS, GOMP_SPINCOUNT); a script sets them itself before it imports torch.
 
     Attributes:
@@ -143,6 +144,8 @@ class SerialPipeline:
             with ExitStack() as undo:
                 new_folder = new_run_folder(name, exact=folder is not None)
                 self.folder = self.ranks.from_first(lambda: undo.enter_context(new_folder))
+                if folder is None and self.folder != Path("runs", name):
+                    messages.append(f"runs/{name} exists: this run is {self.folder}")
                 log = self.ranks.on_first(lambda: claim(self.folder))
                 self._record(log, ["new run", *messages])
                 if self.ranks.is_first:
@@ -271,6 +274,8 @@ class SerialPipeline:
         self.status = "running"
         self.error = ""
         self._stop_reason = ""
+        self._is_closed = False
+        self._is_whole = True  # False while an iteration runs
         self._saved_by = self.ranks.size  # number of ranks that saved the state
         self._earlier_wall_time = 0.0
         self._started = time.monotonic()
@@ -353,7 +358,18 @@ class SerialPipeline:
 
         A ``break`` saves the run, which can then be resumed, and leaves the pipeline open. With several ranks
         it ends the loops of all. The end of the interpreter does the same for a loop that is still open.
+
+        Ctrl-C lets the iteration end, saves the run and raises KeyboardInterrupt, unless the program has a
+        handler of its own for it. A second Ctrl-C stops at once.
+
+        Raises:
+            ContractError: if the pipeline is closed and the run is not over.
         """
+        if self._is_closed and not self.is_over():
+            raise ContractError(
+                f"this pipeline is closed: its run ended ({self.status}) or it was closed. "
+                f"SerialPipeline.resume({str(self.folder)!r}) continues the run"
+            )
         turns = self._turns()
         atexit.register(_close_if_open, weakref.ref(turns))
         return turns
@@ -361,11 +377,14 @@ class SerialPipeline:
     def _turns(self) -> Generator[Progress, None, None]:
         self._started = time.monotonic()
         self.status = "running"
+        interrupt = HeldInterrupt(lambda: self.request_stop("SIGINT"))
         try:
             self.hooks.call("before_run", self)
             while not (self.is_over() or self._agree_to_stop()):
-                self.step()
-                yield self.progress
+                with interrupt:
+                    progress = self.step()
+                if not interrupt.received:
+                    yield progress
             self._conclude()
         except GeneratorExit:
             if self.ranks.size > 1 and not self.is_over():  # the other ranks leave their loops, too
@@ -379,6 +398,8 @@ class SerialPipeline:
             self._fail(error)
             raise
         self.close()
+        if interrupt.received:
+            raise KeyboardInterrupt(self.summary())
 
     def is_over(self) -> bool:
         """Returns whether a limit is reached, or the task is solved."""
@@ -411,6 +432,7 @@ class SerialPipeline:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         self.hooks.call("before_iter", self)
         progress = self.progress
+        self._is_whole = False
         began = time.perf_counter()
         rollout = self.collector.collect()
         collect_seconds = time.perf_counter() - began
@@ -421,6 +443,7 @@ class SerialPipeline:
         progress.train_iter = self.learner.train_iter
         progress.iteration += 1
         progress.metrics = report.metrics
+        self._is_whole = True
         for line in report.lines:
             self.say(line)
         self._check_ranks()
@@ -440,7 +463,7 @@ class SerialPipeline:
         self.recorder.film(progress)
         self._save_due()
         self.display.show(progress, self.cfg.max_env_step)
-        return progress
+        return dataclasses.replace(progress)
 
     def _report(self, rollout: Rollout, learn_metrics: Mapping[str, float], collect_seconds: float) -> Report:
         """Returns the steps, metrics, episodes and lines of this iteration, of all ranks together."""
@@ -546,6 +569,7 @@ class SerialPipeline:
         newest = max(checkpoints_of(self.folder).values(), default=0)
         if self.ranks.size > 1 or newest >= self.progress.iteration:
             return
+        self._is_whole = True  # an environment fails before or after learning
         self.save("last")
         self.say(
             f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
@@ -604,6 +628,7 @@ class SerialPipeline:
 
         A second call has no effect.
         """
+        self._is_closed = True
         self._resources.close()
         self.recorder.close()
 
@@ -618,6 +643,9 @@ class SerialPipeline:
         """Saves a checkpoint as ``ckpt/<name>`` in the run's folder and returns its path.
 
         All ranks must call it; rank 0 writes.
+
+        Raises:
+            CheckpointError: if it cannot be written, or an iteration was cut before its end.
         """
         state = self.state_dict()  # of all ranks
         return self.ranks.from_first(lambda: self.checkpoints.save(name, state))
@@ -635,7 +663,16 @@ class SerialPipeline:
         """Returns the whole state of the run as a tree; only ``clock`` depends on the machine's speed.
 
         All ranks must call it. On rank 0 it has the states of all.
+
+        Raises:
+            CheckpointError: if an iteration was cut before its end: the weights may have learned from steps
+                that are not counted.
         """
+        if not self._is_whole:
+            raise CheckpointError(
+                "the last iteration did not end, so the weights belong to no number of env steps. Its "
+                f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
+            )
         state = {name: part.state_dict() for name, part in self._stateful_parts().items()}
         if of_hooks := self.hooks.state_dict():
             state["hooks"] = of_hooks
@@ -723,6 +760,8 @@ def serial_pipeline(
     max_train_iter: int | None = None,
     max_env_step: int | None = None,
     *,
+    folder: str | Path | None = None,
+    init_from: str | Path | None = None,
     trust: Sequence[str] = (),
     own_process: bool = False,
 ) -> Policy:
@@ -738,6 +777,8 @@ def serial_pipeline(
             model=model,
             max_train_iter=max_train_iter,
             max_env_step=max_env_step,
+            folder=folder,
+            init_from=init_from,
             trust=trust,
             display=display,
             own_process=own_process,

@@ -11,7 +11,7 @@ from ding_lite.data.evaluation import Evaluation
 
 @dataclass
 class Progress:
-    """State of a run after an iteration; the pipeline yields the same object after every iteration.
+    """State of a run after an iteration.
 
     Attributes:
         env_step: valid transitions collected so far. A transition is one decision of the policy, whatever the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import sys
 from collections.abc import Iterator
 
@@ -33,28 +34,40 @@ def thread_count(num_threads: int | str, obs_space: gym.Space) -> int:
 
     Args:
         num_threads: a number, or "auto": 1 for vector observations, whose matrices are small, and every core
-            where an observation is an image.
+            where an observation is an image, but not more than the variable OMP_NUM_THREADS allows.
         obs_space: space of the observations.
     """
     if not isinstance(num_threads, str):
         return num_threads
-    return cores() if any(is_image(leaf) for _, leaf in space_leaves(obs_space)) else 1
+    if not any(is_image(leaf) for _, leaf in space_leaves(obs_space)):
+        return 1
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores(), max(1, int(allowed))) if allowed.isdigit() else cores()
+
+
+_tuned = 0  # number of open blocks of tuned_process
+_threads_before = 0  # torch's threads before the first of them
 
 
 @contextlib.contextmanager
 def tuned_process(num_threads: int) -> Iterator[None]:
-    """Sets torch's CPU threads and keeps freed memory; restores the number of threads on exit.
+    """Sets torch's CPU threads and keeps freed memory; the last open block restores the number of threads.
 
     :func:`keep_freed_memory` stays in effect: glibc has no call that reads or undoes its options.
     """
-    threads_before = torch.get_num_threads()
+    global _tuned, _threads_before
     set_threads = torch.set_num_threads  # where no one calls close(), the end comes after torch has gone
+    if not _tuned:
+        _threads_before = torch.get_num_threads()
+    _tuned += 1
     keep_freed_memory()
     set_threads(num_threads)
     try:
         yield
     finally:
-        set_threads(threads_before)
+        _tuned -= 1
+        if not _tuned:
+            set_threads(_threads_before)
 
 
 def keep_freed_memory() -> bool:

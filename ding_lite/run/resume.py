@@ -13,6 +13,7 @@ were set on the command line.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import platform
 from collections.abc import Mapping, Sequence
@@ -82,6 +83,8 @@ EFFECTS = {
     "policy.normalize.obs": REFUSED,
     "policy.normalize.reward": REFUSED,
 }
+# A file that differs in one of these describes another task or another algorithm.
+WHAT_IT_IS = ("env.type", "env.env_id", "policy.type")
 
 
 def kind_of(path: str) -> str:
@@ -190,7 +193,7 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
     if folder != best and best.is_dir() and (damage := damage_of(best)):
         messages = [*messages, f"WARNING: {damage}. The next evaluation with a better score replaces it"]
     own = config_of_checkpoint(folder, saved, request.trust)
-    config, changed, change_messages = _changed_config(own, request, folder)
+    config, changed, change_messages = _changed_config(own, request, folder, _done(state))
     version_messages = _version_messages(saved)
     file = None if request.config is None else request.config.file
     config = dataclasses.replace(config, imports=tuple(request.trust), file=file)
@@ -270,13 +273,16 @@ def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence
         raise CheckpointError(f"the config of {folder} cannot be used: {reason}") from error
 
 
-def _changed_config(own: Config, request: ResumeRequest, folder: Path) -> tuple[Config, list[str], list[str]]:
+def _changed_config(
+    own: Config, request: ResumeRequest, folder: Path, done: Mapping[str, int]
+) -> tuple[Config, list[str], list[str]]:
     """Returns the config to continue with, the keys that change, and lines for the user.
 
     Args:
         own: the saved config.
         request: the requested changes.
         folder: the checkpoint, for messages.
+        done: what the run has done, by the keys of its limits.
 
     Raises:
         ConfigError: if a change is faulty, or is refused and not overridden.
@@ -285,15 +291,18 @@ def _changed_config(own: Config, request: ResumeRequest, folder: Path) -> tuple[
     changes = [
         (key, old, new) for key, old, new in differences(own.values, requested.values) if key != "exp_name"
     ]
+    _refuse_passed_limits(changes, done)
     _refuse_changes(changes, request.override, folder)
     lines = [(kind_of(key), f"applied: {key}: {old!r} -> {new!r}") for key, old, new in changes]
     from_file: dict[str, Any] = {}
     file_differences = [] if request.config is None else differences(requested.values, request.config.values)
+    _refuse_file_of_another_run(file_differences, request.override)
     for key, own_value, file_value in file_differences:
         if key == "exp_name" or key in request.changes:
             continue
         kind = kind_of(key)
-        if kind == FREE and requested.source.get(key) != "command line":
+        is_own = requested.source.get(key) == "command line" or _is_passed(key, file_value, done)
+        if kind == FREE and not is_own:
             from_file[key] = file_value
             lines.append((kind, f"applied from the file: {key}: {own_value!r} -> {file_value!r}"))
         else:
@@ -306,6 +315,37 @@ def _changed_config(own: Config, request: ResumeRequest, folder: Path) -> tuple[
     if any(kind_of(key) != FREE for key, _, _ in changes):
         messages.append(NOT_BIT_EQUAL)
     return config, [key for key, _, _ in changes] + list(from_file), messages
+
+
+def _done(state: Mapping[str, Any]) -> dict[str, int]:
+    """Returns what the run has done, by the keys of its limits."""
+    progress = Progress()
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # reported when it is restored
+        progress.load_state_dict(state["progress"])
+    return {"max_env_step": progress.env_step, "max_train_iter": progress.train_iter}
+
+
+def _is_passed(key: str, value: Any, done: Mapping[str, int]) -> bool:
+    """Returns whether ``value`` is a limit below what the run has done."""
+    return isinstance(value, int) and value < done.get(key, 0)
+
+
+def _refuse_passed_limits(changes: Sequence[tuple[str, Any, Any]], done: Mapping[str, int]) -> None:
+    for key, _, limit in changes:
+        if _is_passed(key, limit, done):
+            raise ConfigError(
+                f"{key}: {limit:,} is a total, and the run has done {done[key]:,}; for {limit:,} more write "
+                f"{key}={done[key] + limit}"
+            )
+
+
+def _refuse_file_of_another_run(differences: Sequence[tuple[str, Any, Any]], override: bool) -> None:
+    for key, own, other in differences:
+        if key in WHAT_IT_IS and not override:
+            raise ConfigError(
+                f"the config is not that of the run: {key} is {other!r}, and the run has {own!r}; leave -c "
+                "(config=) out, or begin a new run"
+            )
 
 
 def _refuse_changes(changes: Sequence[tuple[str, Any, Any]], override: bool, folder: Path) -> None:

@@ -193,6 +193,46 @@ def test_with_block_closes_the_pipeline_and_saves_the_run_that_an_error_left(mak
     again.close()
 
 
+def test_each_turn_yields_a_progress_of_its_own(make):
+    pipeline = make()
+    seen = list(pipeline)
+    assert [progress.env_step for progress in seen] == [256, 512, 768, 1024, 1280, 1536]
+    assert len({progress.metrics["learn/policy_loss"] for progress in seen}) == 6
+
+
+def test_loop_over_a_closed_pipeline_says_how_to_go_on(make):
+    pipeline = make()
+    for _ in pipeline:
+        break
+    pipeline.close()
+    before = result_of(pipeline)
+    with pytest.raises(ContractError, match=r"is closed.*SerialPipeline\.resume\("):
+        next(iter(pipeline))
+    assert result_of(pipeline) == before
+
+
+def test_save_after_a_cut_iteration_is_refused_and_the_checkpoints_stay_whole(make, monkeypatch):
+    pipeline = make()
+    train = pipeline.learner.train
+
+    def train_and_stop(rollout):
+        train(rollout)
+        if pipeline.progress.iteration == 2:
+            raise KeyboardInterrupt
+
+    turns = iter(pipeline)
+    next(turns)
+    pipeline.save()
+    monkeypatch.setattr(pipeline.learner, "train", lambda rollout: train_and_stop(rollout) or train(rollout))
+    with pytest.raises(KeyboardInterrupt):
+        list(turns)
+    with pytest.raises(CheckpointError, match="did not end"):
+        pipeline.save()
+    again = SerialPipeline.resume(pipeline.folder)
+    assert again.progress.iteration == 1
+    again.close()
+
+
 def test_resuming_a_finished_run_takes_no_further_turn(make):
     pipeline = finished(make())
     again = SerialPipeline.resume(pipeline.folder)

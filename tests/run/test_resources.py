@@ -142,6 +142,19 @@ def test_close_restores_the_threads_once(torch_threads, tmp_path):
     assert torch.get_num_threads() == 4
 
 
+def test_the_last_of_several_owners_restores_the_threads(torch_threads, tmp_path):
+    first, second = (
+        SerialPipeline(
+            {**SMALL_RUN, "num_threads": threads}, folder=tmp_path / str(threads), own_process=True
+        )
+        for threads in (3, 4)
+    )
+    first.close()
+    assert torch.get_num_threads() == 4
+    second.close()
+    assert torch.get_num_threads() == torch_threads
+
+
 def test_script_that_does_not_close_its_pipeline_ends_without_an_error(tmp_path):
     code = """
         import json, sys
@@ -286,8 +299,17 @@ def test_idle_threads_free_their_core():
         (3, IMAGE, 3),
     ],
 )
-def test_images_get_every_core_and_vectors_one(num_threads, space, threads):
+def test_images_get_every_core_and_vectors_one(num_threads, space, threads, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert thread_count(num_threads, space) == threads
+
+
+@pytest.mark.parametrize(("variable", "threads"), [("1", 1), ("4", 4), ("99", 8), ("", 8), ("many", 8)])
+def test_images_get_no_more_threads_than_the_variable_allows(variable, threads, monkeypatch):
+    monkeypatch.setattr("ding_lite.run.resources.cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    assert thread_count("auto", IMAGE) == threads
+    assert thread_count(6, IMAGE) == 6
 
 
 @pytest.mark.parametrize(

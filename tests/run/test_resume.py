@@ -319,6 +319,35 @@ def test_of_a_file_only_what_is_free_is_taken_over_and_no_command_line_is_overru
     pipeline.close()
 
 
+@pytest.mark.parametrize("limits", [{"max_env_step": 511}, {"max_train_iter": 3}])
+def test_limit_below_what_is_done_is_refused_and_changes_nothing(limits, tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 2)
+    before = (folder / "config.json").read_bytes(), state_of(folder)
+    with pytest.raises(ConfigError, match="is a total, and the run has done"):
+        SerialPipeline.resume(folder, **limits)
+    assert ((folder / "config.json").read_bytes(), state_of(folder)) == before
+    SerialPipeline.resume(folder, max_env_step=512).close()  # what is done, and no more
+
+
+def test_limit_of_a_file_below_what_is_done_is_not_taken_over(tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 3)
+    pipeline = SerialPipeline.resume(folder, config=compile_config(merged(CONFIG, {"max_env_step": 512})))
+    assert pipeline.cfg.max_env_step == CONFIG["max_env_step"]
+    pipeline.close()
+
+
+@pytest.mark.parametrize(
+    "other", [{"env": {"env_id": "Acrobot-v1"}}, {"policy": {"type": "ppo_offpolicy"}}], ids=["env", "policy"]
+)
+def test_file_of_another_run_is_refused(other, tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 1)
+    config = merged(CONFIG, other)
+    if "policy" in other:
+        config["policy"]["learn"].pop("epoch_per_collect", None)
+    with pytest.raises(ConfigError, match="the config is not that of the run"):
+        SerialPipeline.resume(folder, config=compile_config(config))
+
+
 # ---------------------------------------------------------------------- solved runs
 
 
