@@ -41,7 +41,7 @@ def seed_number(text: str) -> int:
     try:
         return whole_number(text)
     except argparse.ArgumentTypeError:
-        several = "; several are written with spaces, as in -s 0 1 2" if text[:1].isdigit() else ""
+        several = "; several are written with spaces, as in -s 0 1 2" if re.match(r"\d+[,-]", text) else ""
         raise argparse.ArgumentTypeError(f"a seed is a whole number, got {text!r}{several}") from None
 
 

@@ -93,7 +93,7 @@ def _explain(text: str, config: Config) -> int:
     )
     if not keys:
         raise ConfigError(
-            f"--explain: {text!r} is in no key and in no explanation; without --explain, all are listed"
+            f"--explain: no key contains {text!r}, and no explanation; without --explain, all are listed"
         )
     for entry in keys:
         rules = f"{entry.type}, {entry.range}" if entry.range else entry.type

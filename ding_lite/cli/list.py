@@ -14,7 +14,7 @@ Lists the names that a config or the command line can use, with a line about eac
 
 policies       key policy.type                     envs       key env.type
 models         key policy.model.type               wrappers   key env.wrappers
-encoders       key policy.model.encoder.type       trackers   key logger.trackers
+encoders       key policy.model.encoder            trackers   key logger.trackers
 distributions  key policy.model.box_distribution   hooks      key hooks
 intrinsic      key policy.intrinsic.type           configs    option -c
 """

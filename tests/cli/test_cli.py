@@ -241,6 +241,11 @@ def test_argument_too_many_is_refused_by_its_command(capsys):
     [
         ("train -s abc", "argument -s/--seed: a seed is a whole number, got 'abc'"),
         ("train -c x.py -s 1.5 seed=3", "argument -s/--seed: a seed is a whole number, got '1.5'"),
+        (
+            "train -c x.py -s 0,1",
+            "argument -s/--seed: a seed is a whole number, got '0,1'; several are written with spaces, as in "
+            "-s 0 1 2",
+        ),
         ("eval -s abc runs/x", "argument -s/--seed: a seed is a whole number, got 'abc'"),
         ("train --max-env-step 1.5", "argument --max-env-step: expected a whole number, got '1.5'"),
         ("train --max-env-step inf", "argument --max-env-step: expected a whole number, got 'inf'"),
@@ -696,6 +701,12 @@ def test_resume_does_not_take_an_override_for_the_name_of_a_run(copied):
     assert "env.collector_env_num: 4 -> 5" in done.stderr
     assert "--override" in done.stderr
     assert "there is no folder" not in done.stderr
+
+
+def test_resume_into_another_folder_is_refused(copied):
+    done = run("train", "--resume", "copied", "--exp-name", "other", cwd=copied.parent)
+    assert done.returncode == 2
+    assert "continues in its own folder, not in --exp-name other" in done.stderr
 
 
 def test_resume_of_nothing_is_refused(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from ding_lite.cli import main
 
 
@@ -29,6 +31,15 @@ def test_explain_has_the_keys_of_the_policy_of_the_config(capsys):
     assert [(path, value) for path, value, *_ in keys] == [("policy.learn.aux_freq", "8")]
     assert main(["config", "-c", "cartpole_ppo", "--explain", "aux_freq"]) == 2
     assert "no key contains 'aux_freq'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "path"), [("gamma", "policy.collect.discount_factor"), ("Rollout", "policy.collect.n_sample")]
+)
+def test_explain_knows_words_of_other_libraries_and_those_of_explanations(text, path, capsys):
+    keys = explained(capsys, "-c", "cartpole_ppo", "--explain", text)
+    assert path in [path for path, *_ in keys]
+    assert not any(text in path for path, *_ in keys)
 
 
 def test_explain_with_an_empty_text_has_every_key_of_the_config(capsys):

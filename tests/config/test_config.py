@@ -602,6 +602,9 @@ def test_key_that_is_no_string_is_refused():
         ("policy.type=my.module:Mine", "policy.type", "my.module:Mine"),
         ("a=b=c", "a", "b=c"),
         ("a=[1,", "a", "[1,"),
+        ("a=[frame_stack]", "a", ["frame_stack"]),  # the shell has taken the quotes
+        ("a=[my.module:Mine, 3,none]", "a", ["my.module:Mine", 3, None]),
+        ("a=[b c]", "a", "[b c]"),
         ("a={{}}", "a", "{{}}"),
     ],
 )
@@ -657,6 +660,12 @@ def test_name_of_the_vector_backend_is_shorthand_for_its_section():
     assert values_of(CARTPOLE, overrides={"env.manager": "base"}).env.manager.type == "base"
     after = {"env.manager": "base", "env.manager.max_restarts": 1}
     assert values_of(CARTPOLE, overrides=after).env.manager.max_restarts == 1
+
+
+@pytest.mark.parametrize(("path", "name"), [("policy.model.encoder", "mlp"), ("policy.intrinsic", "rnd")])
+def test_name_of_a_type_is_shorthand_for_its_section(path, name):
+    short, whole = (values_of(CARTPOLE, overrides={key: name}) for key in (path, f"{path}.type"))
+    assert short == whole
 
 
 # ------------------------------------------------------------------ where a value came from

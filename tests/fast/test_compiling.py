@@ -365,6 +365,8 @@ def test_the_limit_of_the_command_line_counts_and_a_resumed_run_stays_what_it_wa
     assert short.values.policy.learn.compile is False
     assert short.replaced(max_env_step=10**9).values.policy.learn.compile == WITHOUT_CLOSED_FORM
     assert config.replaced(seed=3).values.policy.learn.compile == WITHOUT_CLOSED_FORM
+    few, many = (config.replaced(max_train_iter=n).values for n in (COMPILE_FROM - 1, COMPILE_FROM))
+    assert (few.policy.learn.compile, many.policy.learn.compile) == (False, WITHOUT_CLOSED_FORM)
     again = compile_config(short.as_json(), {"max_env_step": 10**9})  # as --resume does
     assert again.values.policy.learn.compile is False
 

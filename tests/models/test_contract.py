@@ -165,6 +165,22 @@ def test_wrong_output_of_a_model_is_named(method, change, fault, given):
         build()
 
 
+def test_model_without_an_action_head_is_told_to_make_one():
+    class Headless(ActorCritic):
+        def __init__(self, obs_space, action_space):
+            super().__init__(obs_space, action_space)
+            self.layer, self.value = nn.Linear(3, 3), nn.Linear(3, 1)
+
+        def compute_actor(self, obs):
+            return self.layer(obs)
+
+        def compute_critic(self, obs):
+            return self.value(obs).squeeze(-1)
+
+    with pytest.raises(ContractError, match=r"Headless\) has no actor_head.*ActionHead\(action_space"):
+        policy_with(Headless(SeededEnv.observation_space, SeededEnv.action_space))
+
+
 def policy_with(model, kind=PPOPolicy):
     cfg = trainee("ppo", SeededEnv)[0].cfg
     return kind(cfg, model.obs_space, model.action_space, model=model)

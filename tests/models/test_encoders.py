@@ -171,6 +171,19 @@ def test_unsupported_observation_space_is_refused_by_name():
         Encoder(spaces.Text(5), None, None, "tanh")
 
 
+@pytest.mark.parametrize(
+    ("kind", "space"),
+    [
+        ("nature_cnn", spaces.Box(-1, 1, (4,))),
+        ("impala_cnn", spaces.Discrete(3)),
+        ("embedding", spaces.Box(-1, 1, (4,))),
+    ],
+)
+def test_encoder_of_another_kind_of_observation_is_refused_by_its_key(kind, space):
+    with pytest.raises(ConfigError, match=r"^policy\.model\.encoder: .* is for .* a (Box|Discrete) of shape"):
+        Encoder(space, {"type": kind}, None, "tanh")
+
+
 # ------------------------------------------------------------------ vectors and indices
 
 

@@ -357,7 +357,7 @@ def test_folder_of_nothing_says_what_was_expected(tmp_path):
 
 
 def test_snapshot_that_does_not_exist_is_never_replaced_by_another(folder, tmp_path):
-    with pytest.raises(CheckpointError, match="iteration_00000099"):
+    with pytest.raises(CheckpointError, match=r"has no checkpoint 'iteration_00000099'; it has last$"):
         find_checkpoint(tmp_path, "iteration_00000099")
 
 

@@ -76,6 +76,6 @@ def test_kill_dash_nine_and_resume_end_where_the_straight_run_does(warm, tmp_pat
     both = [(folder / "metrics.csv").read_text() for folder in (run, tmp_path / "straight")]
     assert timeless(both[0]) == timeless(both[1])
     assert (run / "episodes.csv").read_bytes() == (tmp_path / "straight" / "episodes.csv").read_bytes()
-    assert len(both[0].splitlines()) > ROUNDS // 2  # every second kill waited for a row
+    assert len(both[0].splitlines()) > ROUNDS // 4  # it did train between the kills
     left = [f.name for f in run.rglob("*") if f.name.endswith(".tmp")]
     assert left == []

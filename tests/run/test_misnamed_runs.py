@@ -67,6 +67,12 @@ def test_missing_checkpoint_of_a_run_is_answered_with_those_that_it_has(home):
     assert answer("runs/a/ckpt/best") == "there is no folder runs/a/ckpt/best; runs/a/ckpt has last"
 
 
+def test_folder_of_the_checkpoints_is_answered_with_their_names(home):
+    make_runs(home, "a")
+    answered = "runs/a/ckpt has the checkpoints last; name one, such as runs/a/ckpt/last"
+    assert answer("runs/a/ckpt") == answered
+
+
 def test_without_any_run_the_command_that_lists_them_is_named():
     assert answer("nope") == "there is no folder nope; `ding-lite runs FOLDER` lists the runs in a folder"
 

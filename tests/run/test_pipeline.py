@@ -193,6 +193,31 @@ def test_with_block_closes_the_pipeline_and_saves_the_run_that_an_error_left(mak
     again.close()
 
 
+def test_name_that_is_taken_is_said_and_a_folder_without_an_iteration_is_replaced(tmp_path, monkeypatch):
+    class Failing(PPOPolicy):
+        def policy_loss(self, batch):
+            raise ValueError("mine")
+
+    monkeypatch.chdir(tmp_path)
+    config = counted(exp_name="mine")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="mine"):
+            serial_pipeline(merged(config, {"policy": {"type": Failing}}))
+    assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["mine"]
+    for number, folder in enumerate(["mine", "mine_2"]):
+        pipeline = finished(SerialPipeline(config, max_env_step=256))
+        assert pipeline.folder.name == folder
+        told = "runs/mine exists: this run is runs/mine_2" in (pipeline.folder / "log.txt").read_text()
+        assert told is bool(number)
+
+
+def test_serial_pipeline_takes_a_folder_and_weights_to_begin_with(make, tmp_path, capsys):
+    first = finished(make())
+    policy = serial_pipeline(counted(max_env_step=256), folder=tmp_path / "own", init_from=first.folder)
+    assert load_checkpoint(tmp_path / "own" / "ckpt" / "last")[0]["progress"]["env_step"] == 256
+    assert policy.act(policy.obs_space.sample()) in policy.action_space
+
+
 def test_each_turn_yields_a_progress_of_its_own(make):
     pipeline = make()
     seen = list(pipeline)
