@@ -177,8 +177,10 @@ def test_model_without_an_action_head_is_told_to_make_one():
         def compute_critic(self, obs):
             return self.value(obs).squeeze(-1)
 
+    spaces = SeededEnv.observation_space, SeededEnv.action_space
+    cfg = trainee("ppo", SeededEnv, learn={"value_norm": False})[0].cfg
     with pytest.raises(ContractError, match=r"Headless\) has no actor_head.*ActionHead\(action_space"):
-        policy_with(Headless(SeededEnv.observation_space, SeededEnv.action_space))
+        PPOPolicy(cfg, *spaces, model=Headless(*spaces))
 
 
 def policy_with(model, kind=PPOPolicy):
