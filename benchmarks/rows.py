@@ -56,8 +56,9 @@ PENDULUM = _zoo(-172.2, "100k")
 GROUPS = {
     "classic_control": {
         "cartpole_ppo": Row("cartpole_ppo", CARTPOLE, mean=475, worst=475),
-        "cartpole_37details_ppo": Row(
-            "cartpole_37details_ppo", Published(490.0, "CleanRL, 500k, 3 seeds"), mean=475
+        "cartpole_37details_ppo": Row("cartpole_37details_ppo", CARTPOLE, mean=475),
+        "cartpole_cleanrl_ppo": Row(
+            "cartpole_cleanrl_ppo", Published(490.0, "CleanRL, 500k, 3 seeds"), mean=475
         ),
         "cartpole_recompute_ppo": Row("cartpole_recompute_ppo", CARTPOLE, mean=475),
         "cartpole_ppo_offpolicy": Row("cartpole_ppo_offpolicy", CARTPOLE, mean=475, worst=475),

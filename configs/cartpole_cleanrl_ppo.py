@@ -1,0 +1,39 @@
+"""The settings of CleanRL's ppo.py, after "The 37 Implementation Details of PPO", on CartPole-v1.
+
+ding-lite train -c cartpole_cleanrl_ppo
+"""
+
+config = dict(
+    exp_name="cartpole_cleanrl_ppo",
+    seed=0,
+    max_env_step=500_000,
+    env=dict(env_id="CartPole-v1", collector_env_num=4, evaluator_env_num=8, n_evaluator_episode=16),
+    policy=dict(
+        type="ppo",
+        recompute_adv=False,
+        model=dict(
+            share_encoder=False,
+            encoder_hidden_size_list=[64, 64],
+            activation="tanh",
+            init="orthogonal",
+            init_gain=dict(hidden=2**0.5, policy=0.01, value=1.0),
+        ),
+        learn=dict(
+            epoch_per_collect=4,
+            batch_size=128,  # 4 minibatches of 4 x 128 samples
+            learning_rate=2.5e-4,
+            adam_eps=1e-5,
+            value_weight=0.5,
+            value_clip=0.2,
+            value_norm=False,
+            entropy_weight=0.01,
+            lr_schedule="linear",
+            clip_ratio=0.2,
+            adv_norm="minibatch",
+            grad_clip_type="clip_norm",
+            grad_clip_value=0.5,
+        ),
+        collect=dict(n_sample=512, discount_factor=0.99, gae_lambda=0.95),
+        eval=dict(eval_freq=50_000),
+    ),
+)
