@@ -1,4 +1,4 @@
-"""The vectorised PPO of "The 37 Implementation Details of PPO" on CartPole-v1: constant rate, no entropy bonus.
+"""The vectorised PPO of "The 37 Implementation Details of PPO" on CartPole-v1, without annealing.
 
 ding-lite train -c cartpole_37details_ppo
 """

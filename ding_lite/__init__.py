@@ -54,6 +54,8 @@ __all__ = sorted(_HOME)  # noqa: PLE0605 - ruff expects a literal
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("ding_lite")
     if name not in _HOME:
         raise AttributeError(f"module 'ding_lite' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import os
@@ -41,6 +42,8 @@ def no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
+        # nanobind reports its objects as leaked if they are still frozen at the end.
+        atexit.register(lambda: gc.unfreeze() if "ale_py" in sys.modules else None)
         if enabled:
             gc.enable()
 

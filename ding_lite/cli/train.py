@@ -240,7 +240,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
 
 
 def _has_final_result(folder: Path) -> bool:
-    """Returns whether ``result.json`` says that the run is complete; a killed run may not have written it."""
+    """Returns whether ``result.json`` says that the run is complete; a killed run has not written it."""
     from ding_lite.tools.runs import ENDED
 
     try:

@@ -172,9 +172,9 @@ def compile_config(
 
 
 def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns copies of a config and of its sources; only a run's ``config.json`` has sources."""
+    """Returns copies of a config and of its sources, which a ``config.json`` of a run or checkpoint has."""
     content: dict[str, Any] = copy.deepcopy(dict(user))
-    if set(content) != {"config", "source"}:
+    if not {"config", "source"} <= set(content) <= {"config", "source", "spaces", "versions"}:
         return content, {}
     if not (isinstance(content["config"], dict) and isinstance(content["source"], dict)):
         raise ConfigError(f"{origin}: 'config' and 'source' of a run's config.json must be objects")

@@ -20,6 +20,7 @@ from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.trees import in_one_order, leading_size, map_tree, to_dict
 
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+MOST_USES = 2**31 - 1  # uses are counted in int32
 
 
 @dataclass(frozen=True)

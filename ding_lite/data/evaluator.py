@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,10 @@ from ding_lite.rl.ranks import ALONE, Ranks
 from ding_lite.trees import Tree
 
 
+class EvaluationStopped(Exception):
+    """An evaluation was given up, since :attr:`Evaluator.stop_at` has passed."""
+
+
 class Evaluator:
     """Plays ``n_episode`` episodes, an equal share in each environment.
 
@@ -29,6 +34,10 @@ class Evaluator:
         n_episode: episodes in one evaluation.
         max_steps: an episode that reaches this length is cut, in case the environment has no limit.
         ranks: that play a share of the episodes each; every rank gets the evaluation of all.
+
+    Attributes:
+        stop_at: time (``time.monotonic``) from which on an evaluation is given up; None: never. With several
+            ranks it has no effect.
     """
 
     def __init__(
@@ -39,6 +48,7 @@ class Evaluator:
         self.n_episode = n_episode
         self.max_steps = max_steps
         self.ranks = ranks
+        self.stop_at: float | None = None
         self._watch = Watch(envs, ", in an evaluation")
         self._env_indices = np.arange(envs.num_envs)
         self._bad_values_before = 0  # envs.bad_values when the evaluation began
@@ -61,6 +71,7 @@ class Evaluator:
                 or a mask leaves no legal action.
             NotFiniteError: if env.on_bad_value allows values that are not finite, and they occur more than
                 ``SPOILED_PER_EPISODE * n_episode`` times.
+            EvaluationStopped: if ``stop_at`` passes before the last episode has ended.
         """
         left = shares(self.n_episode, self.envs.num_envs)
         self._bad_values_before = self.envs.bad_values
@@ -100,6 +111,8 @@ class Evaluator:
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         self._check_spoiled()
         while any(left):
+            if self.stop_at is not None and self.ranks.size == 1 and time.monotonic() >= self.stop_at:
+                raise EvaluationStopped
             if on_step is not None:
                 on_step(obs)
             output = mode.forward(obs) if state is None else mode.forward(obs, state)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key
+from ding_lite.data.buffer import MOST_USES
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout, bytes_of
 from ding_lite.errors import ContractError
@@ -46,8 +47,9 @@ TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG ha
 def _buffer() -> dict[str, Any]:
     return dict(
         replay_buffer_size=Key(None, (int,), low=1, optional=True),  # transitions; None: 4 n_sample
-        max_use=Key(3, low=1),  # draws of one transition
-        max_staleness=Key(4, low=0),  # iterations after its own that a transition is drawn in
+        max_use=Key(3, low=1, high=MOST_USES),  # draws of one transition
+        # Iterations after its own that a transition is drawn in.
+        max_staleness=Key(4, low=0, high=MOST_USES),
     )
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key, default_values, leaves, merged_config
-from ding_lite.data.buffer import Limits, ReplayBuffer
+from ding_lite.data.buffer import MOST_USES, Limits, ReplayBuffer
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout
 from ding_lite.errors import ContractError, NumericsError
@@ -146,8 +146,9 @@ class PPOPolicy(ActorCriticPolicy):
         other=dict(
             replay_buffer=dict(
                 replay_buffer_size=Key(10_000, low=1),  # transitions; the oldest rollouts leave first
-                max_use=Key(3, low=1),  # draws of one transition
-                max_staleness=Key(4, low=0),  # iterations after its own that a transition is drawn in
+                max_use=Key(3, low=1, high=MOST_USES),  # draws of one transition
+                # Iterations after its own that a transition is drawn in.
+                max_staleness=Key(4, low=0, high=MOST_USES),
                 alpha=Key(0.6, low=0, high=1),  # exponent of priorities: 0 draws uniformly
                 beta=Key(0.4, low=0, high=1),  # exponent of priority_IS_weight: 1 corrects the draws in full
             ),

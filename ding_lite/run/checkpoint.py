@@ -12,6 +12,7 @@ never runs code: nothing is unpickled, imported or executed. See SECURITY.md.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,7 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     body = {
         "format_version": FORMAT_VERSION,
+        "written_by": _this_version(),
         "files": {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in contents.items()},
     }
     manifest = json.dumps({**body, "sha256": _sha256(_canonical(body))}, indent=1).encode()
@@ -88,6 +91,11 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
         raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@functools.cache
+def _this_version() -> str:
+    return f"ding_lite {metadata.version('ding_lite')}"
 
 
 def _write_files(folder: Path, contents: Mapping[str, bytes], others: Mapping[str, Path]) -> None:
@@ -313,11 +321,21 @@ class CheckpointKeeper:
             saving.result()
         except CheckpointError as error:
             self._failures += 1
-            if self._failures == MAX_FAILURES or not isinstance(error.__cause__, OSError):
+            if not isinstance(error.__cause__, OSError):
                 raise
+            earlier = (
+                "earlier checkpoints are complete"
+                if checkpoints_of(self.folder.parent)
+                else "there is no earlier checkpoint"
+            )
+            if self._failures == MAX_FAILURES:
+                raise CheckpointError(
+                    f"{error}; {MAX_FAILURES} saves in a row have failed; {earlier}. Make room, then "
+                    "continue with --resume"
+                ) from error
             return (
-                f"WARNING: {error}. Earlier checkpoints are complete and training goes on, until "
-                f"{MAX_FAILURES} saves in a row have failed (this is number {self._failures})"
+                f"WARNING: {error}; {earlier}. Training goes on, until {MAX_FAILURES} saves in a row have "
+                f"failed (this is number {self._failures})"
             )
         self._failures = 0
         return None
@@ -407,8 +425,10 @@ def _parse_manifest(folder: Path) -> dict[str, Any]:
     if not intact:
         raise CheckpointError(f"checkpoint {folder}: {MANIFEST} is damaged (its checksum does not match)")
     if version != FORMAT_VERSION:
+        writer = manifest.get("written_by", "another ding_lite")
         raise CheckpointError(
-            f"checkpoint {folder} has the format version {version}, this ding_lite reads {FORMAT_VERSION}"
+            f"checkpoint {folder} has the format version {version!r:.20} (written by {writer!s:.40}), and "
+            f"this is {_this_version()}, which reads {FORMAT_VERSION}; upgrade ding_lite"
         )
     return manifest
 

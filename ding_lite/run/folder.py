@@ -107,6 +107,10 @@ def claim(folder: Path) -> TextIO:
     except BlockingIOError as error:
         owners = [line for line in file.read_text(errors="replace").splitlines() if OWNER_MARK in line]
         owner = owners[-1].partition(OWNER_MARK)[2] if owners else "(unknown)"
+        if owner.split()[0] == str(os.getpid()):
+            raise ConfigError(
+                f"run folder {folder} is in use by another pipeline of this program: close() that one first"
+            ) from error
         raise ConfigError(
             f"run folder {folder} is in use by process {owner}: two runs would mix their rows and "
             "checkpoints. Wait for the process, stop it, or choose another --exp-name"
@@ -283,6 +287,10 @@ class RunLogger:
                 f"run folder {self.folder} cannot be written to: {error}. Free some disk space, and continue "
                 f"from the last checkpoint, if there was one: --resume {self.folder}"
             ) from error
+
+    def forget_result(self) -> None:
+        """Removes result.json."""
+        (self.folder / "result.json").unlink(missing_ok=True)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, complete or not at all.

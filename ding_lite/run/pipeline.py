@@ -26,7 +26,7 @@ import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.near_names import near_name_warnings
-from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
+from ding_lite.data.evaluator import EvaluationStopped, Evaluator, Scores, evaluation_metrics
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, RankError
@@ -60,6 +60,7 @@ from ding_lite.run.trackers.tracking import check_trackers
 from ding_lite.run.video import Camera
 from ding_lite.run.warm_start import warm_start
 
+SECONDS_FOR_EVALUATION = 10.0  # after a signal; batch systems kill a process 30 s after it
 SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 
 
@@ -257,6 +258,8 @@ class SerialPipeline:
             self.say(f"moved to ckpt/abandoned: {', '.join(moved)}")
         if moved or point.changed or self.progress.state_dict() != progress_before:
             self.save("last")
+        if not self.is_over():
+            self.recorder.forget_result()
 
     def _build(
         self,
@@ -380,6 +383,9 @@ class SerialPipeline:
         interrupt = HeldInterrupt(lambda: self.request_stop("SIGINT"))
         try:
             self.hooks.call("before_run", self)
+            if self.is_over() and self.progress.owes_evaluation:  # there is no next iteration
+                self._evaluate()
+                self._save_due()
             while not (self.is_over() or self._agree_to_stop()):
                 with interrupt:
                     progress = self.step()
@@ -414,9 +420,12 @@ class SerialPipeline:
         """Requests the run to end at the next iteration boundary; safe to call from a signal handler.
 
         Args:
-            reason: for result.json, and for the summary unless it is the name of a signal.
+            reason: for result.json, and for the summary unless it is the name of a signal. For a signal, an
+                evaluation is given up that takes longer than ``SECONDS_FOR_EVALUATION``.
         """
         self._stop_reason = reason
+        if reason in signal.Signals.__members__:  # who sends one kills the process when it takes too long
+            self.evaluator.stop_at = time.monotonic() + SECONDS_FOR_EVALUATION
 
     def _agree_to_stop(self) -> bool:
         """Returns whether any rank was requested to stop: a signal does not reach all at the same moment.
@@ -450,7 +459,7 @@ class SerialPipeline:
         for finding in self.health.check(progress.metrics, progress.env_step):
             self.say(f"health: {finding}")
         progress.evaluation = None
-        if self.is_over() or progress.crossed(self.cfg.policy.eval.eval_freq):
+        if self.is_over() or progress.owes_evaluation or progress.crossed(self.cfg.policy.eval.eval_freq):
             try:
                 self._evaluate()
             except EnvError:  # the iteration is whole without its evaluation
@@ -484,7 +493,16 @@ class SerialPipeline:
     def _evaluate(self) -> None:
         progress = self.progress
         began = time.perf_counter()
-        progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        try:
+            progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        except EvaluationStopped:
+            progress.owes_evaluation = True
+            self.say(
+                f"an evaluation was given up {SECONDS_FOR_EVALUATION:g} s after the signal; the next "
+                "iteration of the run makes it"
+            )
+            return
+        progress.owes_evaluation = False
         asked = self.cfg.env.n_evaluator_episode
         progress.confirming = asked if len(progress.evaluation.returns) > asked else 0
         progress.solved |= solved
@@ -530,7 +548,8 @@ class SerialPipeline:
 
     def _conclude(self) -> None:
         """Saves a run that has ended in order, and writes its result."""
-        if self.is_over():  # even if a stop was requested in the last iteration
+        # Even if a stop was requested in the last iteration.
+        if self.is_over() and not self.progress.owes_evaluation:
             self.status = "solved" if self.progress.solved else "finished"
             self.error = ""
         else:

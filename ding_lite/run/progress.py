@@ -24,6 +24,7 @@ class Progress:
         solved: whether an evaluation and its repetition reached ``env.stop_value``.
         past_solved: whether the run trains on after it is solved.
         turn_began: ``env_step`` before the last iteration.
+        owes_evaluation: whether a signal cut an evaluation short that was due; the next iteration makes it.
     """
 
     env_step: int = 0
@@ -35,6 +36,7 @@ class Progress:
     solved: bool = False
     past_solved: bool = False
     turn_began: int = 0
+    owes_evaluation: bool = False
 
     def crossed(self, freq: int) -> bool:
         """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps.
@@ -44,7 +46,7 @@ class Progress:
         return freq > 0 and self.env_step // freq > self.turn_began // freq
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("env_step", "train_iter", "iteration", "solved", "past_solved")
+        names = ("env_step", "train_iter", "iteration", "solved", "past_solved", "owes_evaluation")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -53,3 +55,4 @@ class Progress:
         self.iteration = int(state["iteration"])
         self.solved = bool(state["solved"])
         self.past_solved = bool(state["past_solved"])
+        self.owes_evaluation = bool(state.get("owes_evaluation", False))  # earlier versions have none

@@ -178,6 +178,11 @@ class Recorder:
             self._logger.write_result(result)
             self._tracking.result(result)
 
+    def forget_result(self) -> None:
+        """Removes result.json of an earlier session: if this one is killed, none says how it ended."""
+        if self._logger is not None:
+            self._logger.forget_result()
+
     def close(self) -> None:
         """Waits for the checkpoints and closes all files and trackers; a second call has no effect."""
         self.checkpoints.close()

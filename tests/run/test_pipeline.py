@@ -127,7 +127,7 @@ def test_best_score_is_that_of_the_best_checkpoint_though_another_save_failed(ma
     pipeline = make(config)
     monkeypatch.setattr(pipeline.evaluator, "evaluate", lambda *stream: Evaluation((next(returns),), (1,), 0))
     finished(pipeline)
-    assert "training goes on" in (pipeline.folder / "log.txt").read_text()
+    assert "Training goes on" in (pipeline.folder / "log.txt").read_text()
     state, _ = load_checkpoint(pipeline.folder / "ckpt" / "best")
     assert state["progress"]["iteration"] == 2
     assert result_of(pipeline)["best_eval_value"] == 5.0
@@ -216,6 +216,42 @@ def test_serial_pipeline_takes_a_folder_and_weights_to_begin_with(make, tmp_path
     policy = serial_pipeline(counted(max_env_step=256), folder=tmp_path / "own", init_from=first.folder)
     assert load_checkpoint(tmp_path / "own" / "ckpt" / "last")[0]["progress"]["env_step"] == 256
     assert policy.act(policy.obs_space.sample()) in policy.action_space
+
+
+def stopped_in(make, monkeypatch, iteration):
+    """Returns a run that a signal stopped while an iteration learned, too late for its evaluation."""
+    monkeypatch.setattr("ding_lite.run.pipeline.SECONDS_FOR_EVALUATION", 0.0)
+    pipeline = make(counted(policy={"eval": {"eval_freq": 512}}))
+    train = pipeline.learner.train
+
+    def train_and_stop(rollout):
+        if pipeline.progress.iteration + 1 == iteration:
+            pipeline.request_stop("SIGTERM")
+        return train(rollout)
+
+    monkeypatch.setattr(pipeline.learner, "train", train_and_stop)
+    assert [bool(progress.evaluation) for progress in pipeline][-1] is False
+    assert result_of(pipeline)["status"] == "interrupted"
+    return pipeline
+
+
+def test_evaluation_that_a_signal_cut_short_is_made_up_for_by_the_next_iteration(make, monkeypatch):
+    straight = [
+        (p.env_step, p.evaluation is not None) for p in make(counted(policy={"eval": {"eval_freq": 512}}))
+    ]
+    assert straight == [(256, False), (512, True), (768, False), (1024, True), (1280, False), (1536, True)]
+    again = SerialPipeline.resume(stopped_in(make, monkeypatch, 2).folder)
+    resumed = [(progress.env_step, progress.evaluation is not None) for progress in again]
+    assert resumed == [(768, True), *straight[3:]]
+
+
+def test_last_evaluation_that_a_signal_cut_short_is_made_when_the_run_goes_on(make, monkeypatch):
+    straight = finished(make(counted(policy={"eval": {"eval_freq": 512}})))
+    again = SerialPipeline.resume(stopped_in(make, monkeypatch, 6).folder)
+    assert list(again) == []
+    assert again.scores.last == straight.scores.last
+    assert result_of(again)["status"] == "finished"
+    assert result_of(again)["eval_value"] == result_of(straight)["eval_value"]
 
 
 def test_each_turn_yields_a_progress_of_its_own(make):
