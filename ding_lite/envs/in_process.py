@@ -28,7 +28,7 @@ from ding_lite.envs.recorder import (
 )
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.transition import Episode, Transition
-from ding_lite.envs.vector import ALL, NO_ENVS, Status, VectorEnv
+from ding_lite.envs.vector import ALL, NO_ENVS, Status, VectorEnv, check_same_spaces
 from ding_lite.errors import (
     FOREIGN,
     CheckpointError,
@@ -92,12 +92,13 @@ class InProcessVectorEnv(VectorEnv):
         try:
             for i in range(num_envs):
                 self.envs.append(_make_env(make, index_offset + i))
-            self._check_same_spaces()
+            first = _spaces_of(self.envs[0])
+            for i, env in enumerate(self.envs, index_offset):
+                check_same_spaces(i, _spaces_of(env), index_offset, first)
         except BaseException:
             self.close()
             raise
-        self.obs_space = self.envs[0].observation_space
-        self.action_space = self.envs[0].action_space
+        self.obs_space, self.action_space = first
         self._recorders = [find_recorder(env) for env in self.envs]
         self._buffer = ObservationBuffer(self.obs_space, num_envs)
         self._stream: tuple[str | int, ...] = ()
@@ -106,16 +107,6 @@ class InProcessVectorEnv(VectorEnv):
         # For each reset that began no new game: how many actions came before it.
         self._resets_in_game: list[list[int]] = [[] for _ in range(num_envs)]
         self._pending_reset = np.zeros(num_envs, bool)  # NEXT_STEP: the episode ended in the last row
-
-    def _check_same_spaces(self) -> None:
-        first, start = self.envs[0], self.index_offset
-        for i, env in enumerate(self.envs, start):
-            for name in ("observation_space", "action_space"):
-                if getattr(env, name) != getattr(first, name):
-                    raise EnvError(
-                        f"env {i} has the {name} {getattr(env, name)}, env {start} {getattr(first, name)}; "
-                        "all environments of a run must have the same"
-                    )
 
     @property
     def episode_returns(self) -> np.ndarray:  # type: ignore[override]
@@ -385,6 +376,10 @@ def _make_env(make: Callable[[int], gym.Env], index: int) -> gym.Env:
         raise
     except FOREIGN as error:
         raise EnvError(f"env {index} cannot be made: {error_text(error)}") from error
+
+
+def _spaces_of(env: gym.Env) -> tuple[gym.Space, gym.Space]:
+    return env.observation_space, env.action_space
 
 
 def _copied(action: Any) -> Any:

@@ -56,6 +56,26 @@ def _warn(line: str) -> None:
     warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 
+def check_same_spaces(
+    env: int, spaces: tuple[gym.Space, gym.Space], first: int, expected: tuple[gym.Space, gym.Space]
+) -> None:
+    """Refuses environment number ``env`` if it has other spaces than environment number ``first``.
+
+    Args:
+        env, first: numbers of two environments of a run.
+        spaces, expected: their observation space and action space.
+
+    Raises:
+        EnvError: naming both environments and both spaces.
+    """
+    for name, space, other in zip(("observation_space", "action_space"), spaces, expected, strict=True):
+        if space != other:
+            raise EnvError(
+                f"env {env} has the {name} {space}, env {first} {other}; all environments of a run must have "
+                "the same"
+            )
+
+
 class VectorEnv(ABC):
     """B environments of one kind.
 
@@ -170,7 +190,7 @@ class VectorEnv(ABC):
 
     def describe(self, env: int) -> str:
         """Returns the number of an environment and its current episode and step, for messages."""
-        return f"env {env} (step {int(self.episode_lengths[env])})"
+        return f"env {self.index_offset + env} (step {int(self.episode_lengths[env])})"
 
     def _count_bad_values(self, messages: Sequence[str]) -> None:
         """Counts values that are not finite, and reports the first one of the run."""

@@ -205,6 +205,12 @@ def test_episodes_of_each_mode_have_the_returns_and_lengths_counted_by_hand(mode
     assert [e for e in episodes if e[0] == 1][:3] == [(1, 6, 3), (1, 11, 1), (1, 21, 1)]
 
 
+def test_messages_count_from_the_index_offset():
+    envs = NativeVectorEnv(SyncVectorEnv([CountingEnv, CountingEnv]), index_offset=4)
+    envs.reset("collect")
+    assert envs.describe(1) == "env 5 (step 0)"
+
+
 def test_float64_observations_are_handed_over_as_float32():
     envs = NativeVectorEnv(SyncVectorEnv([SeededEnv, SeededEnv]))
     assert envs.reset("collect").dtype == np.float32

@@ -34,7 +34,7 @@ import numpy as np
 from ding_lite.envs.bad_values import RAISE
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.transition import Transition
-from ding_lite.envs.vector import ALL, Status, VectorEnv
+from ding_lite.envs.vector import ALL, Status, VectorEnv, check_same_spaces
 from ding_lite.envs.workers import messages
 from ding_lite.envs.workers.group import Group
 from ding_lite.envs.workers.launcher import Launcher, Worker
@@ -158,14 +158,10 @@ class SubprocessVectorEnv(VectorEnv):
         return shared
 
     def _check_spaces(self, replies: Mapping[int, bytes]) -> None:
-        expected = {"observation_space": self.obs_space, "action_space": self.action_space}
+        expected = self.obs_space, self.action_space
         for number, reply in sorted(replies.items()):
-            for (name, first), space in zip(expected.items(), cloudpickle.loads(reply), strict=True):
-                if space != first:
-                    raise EnvError(
-                        f"env {self._pool.workers[number].rows[0]} has the {name} {space}, env 0 {first}; "
-                        "all environments of a run must have the same"
-                    )
+            env = self.index_offset + self._pool.workers[number].rows[0]
+            check_same_spaces(env, cloudpickle.loads(reply), self.index_offset, expected)
 
     # ---- the interface of every vector environment
 

@@ -285,6 +285,13 @@ def test_an_error_of_the_library_keeps_its_kind():
         pass
 
 
+@pytest.mark.slow
+def test_environments_with_different_spaces_are_named_by_their_numbers_in_the_whole_vector():
+    expected = pytest.raises(EnvError, match="env 2 has the observation_space .*, env 1 ")
+    with expected, pool(worlds.uneven, num_envs=2, index_offset=1):
+        pass
+
+
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "env", [broken_worlds.ThreeValues, broken_worlds.NoInfo, broken_worlds.SeedlessReset]
