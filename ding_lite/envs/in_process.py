@@ -127,7 +127,8 @@ class InProcessVectorEnv(VectorEnv):
             episodes: the number of the episode to begin, for each environment.
         """
         self._check_open()
-        self._stream, self._sent_action = stream, None
+        self._status, self._sent_action = Status.INTERRUPTED, None
+        self._stream = stream
         self._pending_reset[:] = False
         for i, episode in enumerate(episodes):
             self._reset_until_finite(i, episode, self._reset_to_new_game)
@@ -334,7 +335,8 @@ class InProcessVectorEnv(VectorEnv):
             raise CheckpointError(
                 f"the checkpoint has {len(state['envs'])} environments, this run {self.num_envs}"
             )
-        self._stream, self._sent_action = tuple(state["stream"]), None
+        self._status, self._sent_action = Status.INTERRUPTED, None
+        self._stream = tuple(state["stream"])
         self._pending_reset = np.array(state["pending_reset"], bool)
         for i, saved in enumerate(state["envs"]):
             self._play_again(i, saved)

@@ -111,13 +111,15 @@ class NativeVectorEnv(VectorEnv):
 
     def reset(self, *stream: str | int) -> Tree:
         self._check_open()
-        self._status, self._sent_action = Status.READY, None
+        self._status, self._sent_action = Status.INTERRUPTED, None
         self.episode_returns[:] = 0
         self.episode_lengths[:] = 0
         self._pending_reset[:] = False
         self._any_pending = False
         part = (self.index_offset,) if self.index_offset else ()
-        return self._reset_env(integer_seed(self.seed, *stream, *part))
+        obs = self._reset_env(integer_seed(self.seed, *stream, *part))
+        self._status = Status.READY
+        return obs
 
     def _reset_env(self, seed: int) -> Tree:
         try:
@@ -222,14 +224,16 @@ class NativeVectorEnv(VectorEnv):
         self._check_open()
         if self.adapter is None or state["native"] is None:
             raise CheckpointError(f"{self.backend}: its open episodes cannot be restored")
-        self._status, self._sent_action = Status.READY, None
+        self._status, self._sent_action = Status.INTERRUPTED, None
         self.env.reset(seed=0)  # creates the generator and the arrays that the adapter fills
         self.adapter.write(self.env.unwrapped, state["native"])
         self._pending_reset = np.array(state["pending_reset"], bool)
         self._any_pending = bool(self._pending_reset.any())
         self.episode_returns = np.array(state["returns"], np.float64)
         self.episode_lengths = np.array(state["lengths"], np.int64)
-        return self.adapter.observe(self.env.unwrapped)
+        obs = self.adapter.observe(self.env.unwrapped)
+        self._status = Status.READY
+        return obs
 
     def close(self) -> None:
         self._status = Status.CLOSED

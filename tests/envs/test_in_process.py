@@ -448,6 +448,27 @@ def test_loading_an_environment_that_is_not_deterministic_is_an_error():
         other.load_state_dict(envs.state_dict())
 
 
+def test_step_after_a_failed_restore_is_refused_until_a_reset():
+    envs = vector_of(lambda index: UnseededEnv(), 2)
+    envs.reset("collect")
+    steps(envs, 3)
+    with pytest.raises(CheckpointError):
+        envs.load_state_dict(envs.state_dict())
+    with pytest.raises(EnvError, match=r"failed or was interrupted.*reset\(\)"):
+        steps(envs, 1)
+    envs.reset("collect")
+    steps(envs, 1)
+
+
+def test_step_after_a_failed_reset_is_refused():
+    envs = vector_of(lambda index: SpoiledEnv(1 if index == 1 else -1, lambda result: 1 / 0), 2)
+    envs.reset("collect")
+    with pytest.raises(EnvError, match="env 1 .*ZeroDivisionError"):
+        envs.reset("collect")
+    with pytest.raises(EnvError, match=r"failed or was interrupted.*reset\(\)"):
+        steps(envs, 1)
+
+
 def test_step_numbers_of_one_environment_never_jump_inside_an_episode():
     envs = counting()
     obs = [envs.reset("collect").copy()] + [one.obs for one in steps(envs, 20)]

@@ -263,6 +263,40 @@ def test_exception_of_a_vector_environment_names_its_call_and_line():
         envs.step(np.zeros(1, np.int64))
 
 
+class FailingReset(CountingEnv):
+    """An environment whose resets fail after the first ``fine`` ones."""
+
+    def __init__(self, fine=1):
+        super().__init__(((1, "terminated"),))
+        self.left = fine
+
+    def reset(self, **kwargs):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("no such level")
+        return super().reset(**kwargs)
+
+
+def test_step_after_a_failed_reset_is_refused():
+    envs = NativeVectorEnv(SyncVectorEnv([FailingReset]))
+    envs.reset("collect")
+    with pytest.raises(EnvError, match="SyncVectorEnv.*reset raised OSError"):
+        envs.reset("collect")
+    with pytest.raises(EnvError, match=r"failed or was interrupted.*reset\(\)"):
+        envs.step(np.zeros(1, np.int64))
+
+
+def test_step_after_a_failed_restore_is_refused():
+    envs = cartpole()
+    envs.reset("collect")
+    state = envs.state_dict()
+    del state["native"]["steps"]
+    with pytest.raises(KeyError):
+        envs.load_state_dict(state)
+    with pytest.raises(EnvError, match="failed or was interrupted"):
+        envs.step(np.zeros(NUM_ENVS, np.int64))
+
+
 @pytest.mark.slow
 def test_env_pool_begins_anew_from_the_seed_of_the_stream():
     starts = [env_pool(seed).reset("evaluate", number).copy() for seed, number in ((1, 0), (1, 0), (1, 1))]
