@@ -73,12 +73,11 @@ class EnvPoolVectorEnv(NativeVectorEnv):
                 "its own names for environments; envpool.list_all_envs() returns them"
             ) from error
 
-    def _reset_env(self, seed: int) -> Tree:
+    def _begin(self, seed: int) -> tuple[Tree, Mapping[str, Any]]:
         self.env.close()
         self.env = self._make(self.num_envs, seed)
         with _without_cast_warnings():
-            obs, info = self.env.reset()
-        return self._with_mask(self._to_tree(obs), info)
+            return self._reset_env()
 
     def _raw_reward(self, reward: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
         # On Atari, info has the reward before EnvPool's own clipping.

@@ -117,16 +117,21 @@ class NativeVectorEnv(VectorEnv):
         self._pending_reset[:] = False
         self._any_pending = False
         part = (self.index_offset,) if self.index_offset else ()
-        obs = self._reset_env(integer_seed(self.seed, *stream, *part))
+        obs, info = self._begin(integer_seed(self.seed, *stream, *part))
+        obs = self._with_mask(obs, info)
         self._status = Status.READY
         return obs
 
-    def _reset_env(self, seed: int) -> Tree:
+    def _begin(self, seed: int) -> tuple[Tree, Mapping[str, Any]]:
+        """Seeds all environments, begins an episode in each, and returns what ``reset`` returns."""
+        return self._reset_env(seed=seed)
+
+    def _reset_env(self, **arguments: Any) -> tuple[Tree, Mapping[str, Any]]:
         try:
-            obs, info = self.env.reset(seed=seed)
+            obs, info = self.env.reset(**arguments)
         except FOREIGN as error:
             raise self._located("reset", error) from error
-        return self._with_mask(self._to_tree(obs), info)
+        return self._to_tree(obs), info
 
     def _to_tree(self, obs: Any) -> Tree:
         return observation_to_tree(obs, self._obs_space_without_mask)
@@ -172,8 +177,7 @@ class NativeVectorEnv(VectorEnv):
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
             episodes = self._finish(done, info)
             if self.mode is AutoresetMode.DISABLED:
-                obs, info = self.env.reset(options={"reset_mask": done})
-                obs = self._to_tree(obs)
+                obs, info = self._reset_env(options={"reset_mask": done})
         obs = self._with_mask(obs, info)
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 

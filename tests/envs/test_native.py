@@ -286,6 +286,20 @@ def test_step_after_a_failed_reset_is_refused():
         envs.step(np.zeros(1, np.int64))
 
 
+def test_failed_reset_after_an_end_names_its_call():
+    inner = SyncVectorEnv([FailingReset], autoreset_mode=AutoresetMode.DISABLED)
+    envs = NativeVectorEnv(inner)
+    envs.reset("collect")
+    with pytest.raises(EnvError, match=r"SyncVectorEnv.*reset raised OSError: no such level"):
+        envs.step(np.zeros(1, np.int64))
+
+
+def test_failed_reset_of_env_pool_names_its_call(monkeypatch):
+    monkeypatch.setattr(EnvPoolVectorEnv, "_make", lambda self, num_envs, seed: SyncVectorEnv([lambda: FailingReset(0)]))
+    with pytest.raises(EnvError, match=r"EnvPool's Some-v0.*reset raised OSError: no such level"):
+        EnvPoolVectorEnv("Some-v0", 1).reset("collect")
+
+
 def test_step_after_a_failed_restore_is_refused():
     envs = cartpole()
     envs.reset("collect")
