@@ -378,8 +378,11 @@ def _range_fault(item: Any, key: Key, in_list: bool) -> str:
     if isinstance(item, bool) or not isinstance(item, (int, float)):
         bounded = any(bound is not None for bound, _, _ in bounds)
         return f"expected a list of numbers, got {_show(item)} in it" if in_list and bounded else ""
-    if not math.isfinite(item):
-        return f"expected a finite number, got {item}"
+    try:
+        if not math.isfinite(item):
+            return f"expected a finite number, got {item}"
+    except OverflowError:
+        return "expected a number from -1.7e+308 to 1.7e+308, got an integer beyond them"
     if any(bound is not None and not holds(item, bound) for bound, holds, _ in bounds):
         wanted = " and ".join(f"{word} {bound:g}" for bound, _, word in bounds if bound is not None)
         return f"expected a number {wanted}, got {item!r}"

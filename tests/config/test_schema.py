@@ -265,6 +265,13 @@ def test_nan_is_refused_whatever_the_range(key):
     assert fault_of(key, raw) == "k: expected a finite number, got nan"
 
 
+@pytest.mark.parametrize("value", [10**400, -(10**400), 10**5000], ids=["high", "low", "unprintable"])
+@pytest.mark.parametrize("key", [Key(0, low=0), Key(0), Key([1], low=0)])
+def test_integer_beyond_every_float_is_refused_whatever_the_range(key, value):
+    fault = fault_of(key, [value] if isinstance(key.default, list) else value)
+    assert fault == "k: expected a number from -1.7e+308 to 1.7e+308, got an integer beyond them"
+
+
 def test_range_of_a_list_is_that_of_its_items():
     key = Key([64], low=1)
     assert value_of(key, [1, 2]) == [1, 2]
