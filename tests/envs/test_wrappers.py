@@ -342,6 +342,11 @@ def test_noop_reset_draws_from_the_seed():
     assert counts == [float(env.reset(seed=seed)[0][0]) for seed in range(40)]
 
 
+def test_noop_reset_of_no_step_is_refused_when_it_is_made():
+    with pytest.raises(ConfigError, match=r"^env\.wrappers: noop_reset: noop_max=0; .*at least 1"):
+        made({"type": "noop_reset", "noop_max": 0})
+
+
 def test_noop_reset_goes_on_where_a_game_ends_under_it():
     env = made({"type": "noop_reset", "noop_max": 30}, kind=lambda: CountingEnv(((2, "terminated"),)))
     for seed in range(10):
