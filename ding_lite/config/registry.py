@@ -49,8 +49,6 @@ class Registry:
         self._library_prefixes = tuple(f"{module}." for module in modules)
         self._entries: dict[str, Any] = {}
         self._replaced: set[str] = set()  # names registered with force=True
-        self._section: dict[str, Any] = {}
-        self._section_faults: Callable[[Mapping[str, Any]], list[str]] = lambda values: []
 
     def register(self, name: str, *, force: bool = False) -> Callable[[T], T]:
         """Registers the decorated class or function.
@@ -174,29 +172,6 @@ class Registry:
         """Returns every registered name, sorted."""
         self._load_library()
         return sorted(self._entries)
-
-    def declare_section(
-        self, config: dict[str, Any], faults: Callable[[Mapping[str, Any]], list[str]]
-    ) -> None:
-        """Declares the config section that all entries of this registry share.
-
-        Args:
-            config: a nested dict of defaults.
-            faults: returns the faults between keys of a complete section, one message each.
-        """
-        self._section = config
-        self._section_faults = faults
-
-    @property
-    def section(self) -> dict[str, Any]:
-        """The shared section, as a nested dict of defaults."""
-        self._load_library()
-        return self._section
-
-    def section_faults(self, values: Mapping[str, Any]) -> list[str]:
-        """Returns the faults between keys of a complete section, one message each."""
-        self._load_library()
-        return self._section_faults(values)
 
     @property
     def base(self) -> type:

@@ -15,7 +15,6 @@ from typing import Any
 from ding_lite.config.files import file_that_registers
 from ding_lite.config.other_names import OTHER_ALGORITHMS
 from ding_lite.config.registry import (
-    ENV_REGISTRY,
     HOOK_REGISTRY,
     INTRINSIC_REGISTRY,
     MODEL_REGISTRY,
@@ -94,11 +93,16 @@ def schema_of(user: Mapping[str, Any], folder: Path | None = None) -> tuple[Sche
     """
     schema = as_schema(RUN_CONFIG)
     env = _mapping(user.get("env"))
-    schema["env"] = as_schema(ENV_REGISTRY.section)
+    schema["env"] = as_schema(_envs().CONFIG)
     if env.get("wrappers"):
         _import_quietly(modules_of([env.get("type"), env.get("env_id")]))
     schema["policy"], faults = _policy_schema(_mapping(user.get("policy")), folder)
     return schema, faults
+
+
+def _envs() -> Any:
+    """Returns the module that declares the section ``env``; by name, because it is in a higher layer."""
+    return importlib.import_module("ding_lite.envs.make")
 
 
 def _policy_schema(policy: Mapping[str, Any], folder: Path | None) -> tuple[Schema | Key, list[str]]:
@@ -235,7 +239,7 @@ def cross_checks(values: Mapping[str, Any]) -> list[str]:
     n_episode = policy["collect"].get("n_episode")
     length = policy["collect"].get("unroll_len") or 0
     batch_size = policy["learn"].get("batch_size")
-    faults = ENV_REGISTRY.section_faults(env)
+    faults: list[str] = _envs().section_faults(env)
     if n_episode is not None and n_episode < env_num:
         faults.append(
             f"policy.collect.n_episode: got {n_episode} episodes for {env_num} environments, each of which "

@@ -102,9 +102,6 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-ENV_REGISTRY.declare_section(CONFIG, section_faults)
-
-
 @ENV_REGISTRY.register("gymnasium")
 def make_gymnasium(env_id: str | gym.envs.registration.EnvSpec, **kwargs: Any) -> gym.Env:
     """Makes an environment that is registered with gymnasium; ding_lite's checks replace gymnasium's."""
