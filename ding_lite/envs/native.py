@@ -122,11 +122,11 @@ class NativeVectorEnv(VectorEnv):
         self._status = Status.READY
         return obs
 
-    def _begin(self, seed: int) -> tuple[Tree, Mapping[str, Any]]:
+    def _begin(self, seed: int) -> tuple[Tree, dict[str, Any]]:
         """Seeds all environments, begins an episode in each, and returns what ``reset`` returns."""
         return self._reset_env(seed=seed)
 
-    def _reset_env(self, **arguments: Any) -> tuple[Tree, Mapping[str, Any]]:
+    def _reset_env(self, **arguments: Any) -> tuple[Tree, dict[str, Any]]:
         try:
             obs, info = self.env.reset(**arguments)
         except FOREIGN as error:

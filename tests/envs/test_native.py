@@ -295,7 +295,8 @@ def test_failed_reset_after_an_end_names_its_call():
 
 
 def test_failed_reset_of_env_pool_names_its_call(monkeypatch):
-    monkeypatch.setattr(EnvPoolVectorEnv, "_make", lambda self, num_envs, seed: SyncVectorEnv([lambda: FailingReset(0)]))
+    inner = SyncVectorEnv([lambda: FailingReset(0)])
+    monkeypatch.setattr(EnvPoolVectorEnv, "_make", lambda self, num_envs, seed: inner)
     with pytest.raises(EnvError, match=r"EnvPool's Some-v0.*reset raised OSError: no such level"):
         EnvPoolVectorEnv("Some-v0", 1).reset("collect")
 
