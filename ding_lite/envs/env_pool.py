@@ -29,9 +29,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         num_envs: B.
         seed: of the run.
         kwargs: arguments of ``envpool.make_gymnasium``, such as ``num_threads``.
-        info_keys: keys of an ended episode's info that are recorded.
-        index_offset: number of the first environment if these are a part of a larger vector.
-        final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
+        options: the other arguments of :class:`NativeVectorEnv`.
 
     Raises:
         EnvError: if EnvPool is not installed, or has no such environment.
@@ -43,21 +41,13 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         num_envs: int,
         seed: int = 0,
         kwargs: Mapping[str, Any] | None = None,
-        info_keys: tuple[str, ...] = (),
-        index_offset: int = 0,
-        final_of_terminated: bool = False,
+        **options: Any,
     ) -> None:
         self._env_id = env_id
         self._kwargs = dict(kwargs or {})
         with _without_cast_warnings():
             env = self._make(num_envs, integer_seed(seed, "spaces"))
-            super().__init__(
-                env,
-                seed,
-                info_keys=info_keys,
-                index_offset=index_offset,
-                final_of_terminated=final_of_terminated,
-            )
+            super().__init__(env, seed, **options)
         self.backend = f"EnvPool's {env_id}, {num_envs} environments"
 
     def _make(self, num_envs: int, seed: int) -> Any:
@@ -73,7 +63,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
                 "its own names for environments; envpool.list_all_envs() returns them"
             ) from error
 
-    def _begin(self, seed: int) -> tuple[Tree, Mapping[str, Any]]:
+    def _begin(self, seed: int) -> tuple[Tree, dict[str, Any]]:
         self.env.close()
         self.env = self._make(self.num_envs, seed)
         with _without_cast_warnings():

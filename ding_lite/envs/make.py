@@ -209,35 +209,27 @@ def make_vector_env(
             rank of a larger vector.
     """
     kind = backend_of(env_cfg)
+    options: dict[str, Any] = dict(
+        seed=seed, index_offset=index_offset, final_of_terminated=final_of_terminated
+    )
     if kind in ("vector", "env_pool"):
         make = _make_native if kind == "vector" else _make_env_pool
-        return make(env_cfg, num_envs, seed, index_offset, final_of_terminated)
+        return make(env_cfg, num_envs, **options)
     manager = env_cfg["manager"]
+    options |= dict(autoreset=manager["autoreset"], on_bad_value=env_cfg["on_bad_value"])
     if kind in ("subprocess", "ray"):
         from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 
         return SubprocessVectorEnv(
             functools.partial(_make_numbered, _resolved(env_cfg), evaluate),
             num_envs,
-            seed,
-            manager["autoreset"],
-            final_of_terminated,
             num_workers=manager["worker_num"],
-            on_bad_value=env_cfg["on_bad_value"],
             double_buffer=manager["double_buffer"] and not evaluate,
-            index_offset=index_offset,
             launcher=_ray_launcher(manager, num_envs, evaluate) if kind == "ray" else None,
             **{name: manager[name] for name in WORKER_KEYS},
+            **options,
         )
-    return InProcessVectorEnv(
-        functools.partial(_make_numbered, env_cfg, evaluate),
-        num_envs,
-        seed,
-        autoreset=manager["autoreset"],
-        final_of_terminated=final_of_terminated,
-        on_bad_value=env_cfg["on_bad_value"],
-        index_offset=index_offset,
-    )
+    return InProcessVectorEnv(functools.partial(_make_numbered, env_cfg, evaluate), num_envs, **options)
 
 
 def _ray_launcher(manager: Mapping[str, Any], num_envs: int, evaluate: bool) -> Launcher:
@@ -298,9 +290,7 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _make_native(
-    env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int, final_of_terminated: bool
-) -> NativeVectorEnv:
+def _make_native(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> NativeVectorEnv:
     _refuse_wrappers(env_cfg)
     name = env_name(env_cfg)
     try:
@@ -321,18 +311,14 @@ def _make_native(
         raise EnvError(f"vector env {name!r} cannot be made: {_message(error)}") from error
     return NativeVectorEnv(
         env,
-        seed,
         entry_point=native_entry_point(env_cfg),
         info_keys=tuple(env_cfg["info_keys"]),
         mask_from_info=env_cfg["action_mask"] == "info",
-        index_offset=index_offset,
-        final_of_terminated=final_of_terminated,
+        **options,
     )
 
 
-def _make_env_pool(
-    env_cfg: Mapping[str, Any], num_envs: int, seed: int, index_offset: int, final_of_terminated: bool
-) -> NativeVectorEnv:
+def _make_env_pool(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> NativeVectorEnv:
     from ding_lite.envs.env_pool import EnvPoolVectorEnv
 
     _refuse_wrappers(env_cfg)
@@ -344,11 +330,9 @@ def _make_env_pool(
     return EnvPoolVectorEnv(
         env_cfg["env_id"],
         num_envs=num_envs,
-        seed=seed,
         kwargs=env_cfg["kwargs"],
         info_keys=tuple(env_cfg["info_keys"]),
-        index_offset=index_offset,
-        final_of_terminated=final_of_terminated,
+        **options,
     )
 
 
