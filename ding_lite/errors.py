@@ -21,7 +21,7 @@ import signal
 import sysconfig
 from collections.abc import Mapping
 from opcode import opname
-from types import TracebackType
+from traceback import walk_tb
 from typing import Any
 
 # The errors to catch around calls of code outside of ding_lite: environments, config files, user modules.
@@ -159,7 +159,11 @@ def error_text(error: BaseException) -> str:
         return message
     name = type(error).__name__
     message = f"{name}: {message}" if message else name
-    place = _last_user_line(error.__traceback__)
+    place = ""
+    for frame, line in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not file.startswith(LIBRARY_PREFIXES):
+            place = f"{os.path.basename(file)}:{line}"
     return f"{message} (at {place})" if place else message
 
 
@@ -169,23 +173,11 @@ def is_of_user(error: BaseException) -> bool:
     Then no frame of ding_lite is further in than the innermost frame of the user's code, except for those of
     ``HELPERS``, which it calls.
     """
-    traceback, of_user = error.__traceback__, False
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
+    of_user = False
+    for frame, _ in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
         if not file.startswith(LIBRARY_PREFIXES):
             of_user = True
         elif file.startswith(OWN_PREFIX) and not file.startswith(HELPERS):
             of_user = False
-        traceback = traceback.tb_next
     return of_user
-
-
-def _last_user_line(traceback: TracebackType | None) -> str:
-    """Returns "file:line" of the innermost frame in the user's code, or "" if there is none."""
-    place = ""
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not file.startswith(LIBRARY_PREFIXES):
-            place = f"{os.path.basename(file)}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return place
