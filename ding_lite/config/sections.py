@@ -111,24 +111,25 @@ def _policy_schema(policy: Mapping[str, Any], folder: Path | None) -> tuple[Sche
     policy_class, faults = _chosen(POLICY_REGISTRY, kind, "policy.type", folder)
     if policy_class is None:
         return Key({}, (dict,)), faults
-    schema = _keys(policy_class, kind)
+    schema = {**merged_config(policy_class), "type": Key(kind, (str, object))}
     model = _mapping(policy.get("model"))
     kind = model.get("type", _default_model(policy_class))
     model_class, model_faults = _chosen(MODEL_REGISTRY, kind, "policy.model.type", folder)
     if model_class is None:
         schema["model"] = Key({}, (dict,))
     else:
-        keys = {**schema.get("model", {}), **_keys(model_class, kind), "type": Key(kind, (str, object))}
+        keys = {**schema.get("model", {}), **merged_config(model_class), "type": Key(kind, (str, object))}
         schema["model"] = _opened(keys, model) if model_faults else keys
     intrinsic = _mapping(policy.get("intrinsic"))
-    kind = intrinsic.get("type", _default_of(schema, "intrinsic", "type"))
+    declared = schema.get("intrinsic", {}).get("type")
+    kind = intrinsic.get("type", declared and declared.default)
     reward_class, reward_faults = (
         (None, _missing_type(intrinsic))
         if kind is None
         else _chosen(INTRINSIC_REGISTRY, kind, "policy.intrinsic.type", folder)
     )
     if reward_class is not None:
-        keys = {**_keys(reward_class, kind), "type": Key(kind, (str, object), optional=True)}
+        keys = {**merged_config(reward_class), "type": Key(kind, (str, object), optional=True)}
         schema["intrinsic"] = _opened(keys, intrinsic) if reward_faults else keys
     elif kind is not None or intrinsic:  # no class declares these keys; with type=None they have no effect
         schema["intrinsic"] = Key({}, (dict,))
@@ -150,14 +151,6 @@ def _opened(schema: Schema, user: Mapping[str, Any]) -> Schema:
         name: _opened(rule, _mapping(user.get(name))) if isinstance(rule, dict) else rule
         for name, rule in schema.items()
     }
-
-
-def _default_of(schema: Schema, *path: str) -> Any:
-    """Returns the default of the key at ``path``; None if there is no such key."""
-    *sections, name = path
-    for section in sections:
-        schema = schema.get(section, {})
-    return schema[name].default if name in schema else None
 
 
 def _import_quietly(modules: Sequence[str]) -> None:
@@ -220,14 +213,6 @@ def _with_advice(registry: Registry, kind: Any, folder: Path | None, message: st
     if in_lower_case and not registry.closest(kind):
         return f"{message} Did you mean {in_lower_case!r}?"
     return message
-
-
-def _keys(cls: type, kind: Any) -> Schema:
-    """Returns the schema of a class, with ``kind`` as the default of its key ``type``."""
-    schema = merged_config(cls)
-    if "type" in schema:
-        schema["type"] = Key(kind, (str, object))
-    return schema
 
 
 def cross_checks(values: Mapping[str, Any]) -> list[str]:
