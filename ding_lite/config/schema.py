@@ -160,24 +160,21 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             yield where, value
 
 
-def check(user: Mapping[str, Any], schema: Schema, path: str = "") -> tuple[dict[str, Any], list[str]]:
+def check(
+    user: Mapping[str, Any], schema: Schema, path: str = "", root: Schema | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """Checks the part of a config that the user wrote.
 
     Args:
         user: nested dict.
         schema: of ``user``.
         path: of ``user`` in the whole config, for the messages.
+        root: the schema in which unknown keys are looked up; None: ``schema``.
 
     Returns:
         ``(values, faults)``: ``user`` converted to the declared types, and one message for each fault.
     """
-    return _check(user, schema, schema, path)
-
-
-def _check(
-    user: Mapping[str, Any], schema: Schema, root: Schema, path: str
-) -> tuple[dict[str, Any], list[str]]:
-    """Does the work of :func:`check`; ``root`` is the schema in which unknown keys are looked up."""
+    root = schema if root is None else root
     values: dict[str, Any] = {}
     faults: list[str] = []
     for name, value in user.items():
@@ -185,10 +182,11 @@ def _check(
         where = f"{path}.{name}" if path else str(name)
         rule = schema.get(name)
         if rule is None:
-            faults.append(_unknown(str(name), value, path, schema, root))
+            meant = _meant(str(name), value, path, schema, root)
+            faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}; {meant}")
         elif isinstance(rule, dict):
             if isinstance(value, Mapping):
-                values[name], section_faults = _check(value, rule, root, where)
+                values[name], section_faults = check(value, rule, where, root)
                 faults += section_faults
             else:
                 faults.append(
@@ -214,12 +212,8 @@ def without_numpy(value: Any) -> Any:
     return value.item() if is_scalar else value
 
 
-def _unknown(name: str, value: Any, path: str, schema: Schema, root: Schema) -> str:
-    """Returns the message for an unknown key, with the key that was probably meant."""
-    return f"{f'{path}: ' if path else ''}unknown key {name!r}; {_meant(name, value, path, schema, root)}"
-
-
 def _meant(name: str, value: Any, path: str, schema: Schema, root: Schema) -> str:
+    """Returns what was probably meant by an unknown key, for its message."""
     same_name = paths_named(name, root)
     if same_name:
         key = SYNONYMS.get(name, name).rpartition(".")[2]
