@@ -18,7 +18,7 @@ from typing import Any
 
 from easydict import EasyDict
 
-from ding_lite.config.di_engine import CREATE, MAIN, as_mapping, from_di_engine, is_pair
+from ding_lite.config.di_engine import CREATE, MAIN, from_di_engine, is_pair
 from ding_lite.config.files import (
     file_name,
     find_config,
@@ -85,8 +85,7 @@ class Config:
         """
         changes = {name: value for name, value in values.items() if value is not None}
         checked, faults = check(changes, as_schema(RUN_CONFIG))
-        if faults:
-            raise _error("the call", faults)
+        _refuse("the call", faults)
         source = {**self.source, **dict.fromkeys(checked, COMMAND_LINE)}
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
         is_planned = source.get("policy.learn.compile") == PLANNED_STEPS
@@ -140,9 +139,7 @@ def compile_config(
     if set(user) == {MAIN, CREATE}:
         user, notes, faults_of_pair = from_di_engine(user[MAIN], user[CREATE])
     user, source = _config_and_source(user, origin)
-    key_faults = list(_key_faults(user))
-    if key_faults:
-        raise _error(origin, key_faults)
+    _refuse(origin, list(_key_faults(user)))
     _expand_short_forms(user)
     user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
     for path, value in (overrides or {}).items():
@@ -151,18 +148,14 @@ def compile_config(
         user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
         user_sources[path] = COMMAND_LINE
     origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
-    key_faults = list(_key_faults(user))
-    if key_faults:
-        raise _error(origins, key_faults)
+    _refuse(origins, list(_key_faults(user)))
     schema, faults = schema_of(user, folder)
     values, value_faults = check(user, schema)
     faults = faults_of_pair + faults + value_faults
     if not faults:
         values = _merge(default_values(schema), values)
         faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
-    if faults:
-        warnings = [note for note in notes if note.startswith("warning: ")]
-        raise _error(origins, faults, warnings)
+    _refuse(origins, faults, [note for note in notes if note.startswith("warning: ")])
     for path, _ in leaves(values):
         # The longest one: a value that was {} or None in the user's config may have been given keys since.
         above = max((p for p in user_sources if path == p or path.startswith(f"{p}.")), key=len, default=None)
@@ -215,9 +208,11 @@ def _expand_short_forms(user: dict[str, Any]) -> None:
             logger["trackers"] = [*others, "tensorboard"] if wanted else others
 
 
-def _error(origin: str, faults: list[str], warnings: Sequence[str] = ()) -> ConfigError:
-    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
-    return ConfigError("\n  ".join([f"{origin} has {count}:", *faults, *warnings]))
+def _refuse(origin: str, faults: Sequence[str], warnings: Sequence[str] = ()) -> None:
+    """Raises a ConfigError that lists the faults, and behind them the warnings, if there are faults."""
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        raise ConfigError("\n  ".join([f"{origin} has {count}:", *faults, *warnings]))
 
 
 def _key_faults(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
@@ -318,7 +313,7 @@ def registered_classes(values: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
+def _refuse_untrusted(modules: Sequence[str], trust: Sequence[str]) -> None:
     """Checks that the user trusts the modules that a checkpoint's config names.
 
     Args:
@@ -361,7 +356,7 @@ def trusted_config(
         named = modules(saved["config"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's config is not that of a run: {error!r}") from error
-    refuse_untrusted(named, trust)
+    _refuse_untrusted(named, trust)
     for module in trust:
         _import_trusted(module)
     config: dict[str, Any] = saved["config"]
@@ -475,7 +470,8 @@ def as_config(config: AnyConfig) -> Config:
     if isinstance(config, (str, Path)):
         return load_config(config)
     if is_pair(config):
-        return compile_config(as_mapping(config), origin="(main_config, create_config)")
+        both = dict(zip((MAIN, CREATE), config, strict=True))
+        return compile_config(both, origin="(main_config, create_config)")
     if not isinstance(config, Mapping):
         raise ConfigError(
             "expected a config: a dict, a file, the name of a shipped config, a compiled one, or DI-engine's "

@@ -155,11 +155,6 @@ def is_pair(config: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     )
 
 
-def as_mapping(pair: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns a pair as ``{"main_config": ..., "create_config": ...}``, the form that files have."""
-    return dict(zip((MAIN, CREATE), pair, strict=True))
-
-
 def from_di_engine(main: Mapping[str, Any], create: Mapping[str, Any]) -> Converted:
     """Converts a config of DI-engine; neither argument is changed."""
     return _Conversion(main, create).run()
