@@ -58,9 +58,9 @@ class InProcessVectorEnv(VectorEnv):
         final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
         index_offset: number of the first environment if these are a part of a larger vector. ``make``, seeds
             and messages count from it; rows count from 0.
-        on_bad_value: with ``"raise"`` the caller checks observations. With ``"reset_env"`` and ``"drop"`` no
-            returned observation is not finite: the environment begins a new episode instead, and the row is
-            not valid.
+        on_bad_value: with ``"raise"`` the caller checks observations. With ``"reset_env"`` and ``"drop"`` every
+            returned observation is finite: in place of one that is not, the environment begins a new episode,
+            and the row is not valid.
 
     Raises:
         EnvError: if an environment cannot be made, or the environments differ in their spaces.
@@ -82,7 +82,6 @@ class InProcessVectorEnv(VectorEnv):
             raise ValueError(f"autoreset is one of {', '.join(AUTORESET)}, got {autoreset!r}")
         self.num_envs = num_envs
         self.seed = seed
-        self.autoreset = autoreset
         self.has_fillers = autoreset == "next_step"
         self.final_of_terminated = final_of_terminated
         self.index_offset = index_offset
@@ -213,7 +212,10 @@ class InProcessVectorEnv(VectorEnv):
                     if not over or self.final_of_terminated:
                         final_rows.append(row)
                         final_obs.append(self._buffer.rows(slice(i, i + 1)))
-                    self._reset_or_defer(i)
+                    if self.has_fillers:
+                        self._pending_reset[i] = True
+                    else:
+                        self._reset_until_finite(i, self._episode[i] + 1, self._reset_one)
             else:
                 self._pending_reset[i] = False
                 self._reset_until_finite(i, self._episode[i] + 1, self._reset_one)
@@ -242,13 +244,6 @@ class InProcessVectorEnv(VectorEnv):
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             got = " ".join(f"{batch!r:.100}".split())
         raise EnvError(f"step got {got} for {count} environments, of the action space {self.action_space}")
-
-    def _reset_or_defer(self, i: int) -> None:
-        """Resets environment ``i`` now; under NEXT_STEP marks it for the next row."""
-        if self.autoreset == "next_step":
-            self._pending_reset[i] = True
-        else:
-            self._reset_until_finite(i, self._episode[i] + 1, self._reset_one)
 
     def _restart_after(self, i: int, error: NotFiniteError) -> None:
         """Begins a new game after a step that gave a value that is not finite."""

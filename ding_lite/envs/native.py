@@ -168,7 +168,7 @@ class NativeVectorEnv(VectorEnv):
         self.episode_lengths += valid
         done = terminated | truncated
         any_done = bool(np.count_nonzero(done))  # takes a third of the time of done.any()
-        if self.mode is AutoresetMode.NEXT_STEP:
+        if self.has_fillers:
             self._pending_reset, self._any_pending = done, any_done
         final_obs, final_env, episodes = None, NO_ENVS, []
         if any_done:
