@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -44,6 +45,15 @@ from ding_lite.trees import Tree, map_tree, to_tree, tree_leaves
 
 AUTORESET = ("same_step", "next_step", "disabled")
 MAX_RESETS = 10  # resets in a row whose first observation may be not finite
+
+
+@dataclass
+class _Game:
+    """The open game of one environment: what it is restored from."""
+
+    episode: int = 0  # the number of its first episode, which names its seed
+    actions: list[Any] = field(default_factory=list)
+    kept_on: list[int] = field(default_factory=list)  # the number of actions before each reset that kept it
 
 
 class InProcessVectorEnv(VectorEnv):
@@ -101,10 +111,7 @@ class InProcessVectorEnv(VectorEnv):
         self._recorders = [find_recorder(env) for env in self.envs]
         self._buffer = ObservationBuffer(self.obs_space, num_envs)
         self._stream: tuple[str | int, ...] = ()
-        self._episode = [0] * num_envs  # number of the open episode
-        self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
-        # For each reset that began no new game: how many actions came before it.
-        self._resets_in_game: list[list[int]] = [[] for _ in range(num_envs)]
+        self._games = [_Game() for _ in range(num_envs)]
         self._pending_reset = np.zeros(num_envs, bool)  # NEXT_STEP: the episode ended in the last row
 
     @property
@@ -151,7 +158,7 @@ class InProcessVectorEnv(VectorEnv):
                         f"{error}; the {MAX_RESETS - 1} resets before gave such an observation too"
                     ) from error
                 self._discard_episode(i, error)
-                episode, begin = self._episode[i] + 1, self._reset_to_new_game
+                episode, begin = self._games[i].episode + 1, self._reset_to_new_game
 
     def _reset_to_new_game(self, i: int, episode: int) -> None:
         """Resets environment ``i`` until a new game begins: a wrapper may keep the first reset from it."""
@@ -162,9 +169,9 @@ class InProcessVectorEnv(VectorEnv):
 
     def _reset_one(self, i: int, episode: int) -> None:
         """Resets environment ``i``, which begins game number ``episode`` or goes on with the open game."""
-        open_game = self._episode[i], self._actions[i]
+        open_game = self._games[i]
         games = self._recorders[i].games
-        self._episode[i], self._actions[i] = episode, []
+        self._games[i] = _Game(episode)
         try:
             result = self.envs[i].reset(seed=self._episode_seed(i))
             self._refuse(i, reset_fault(result))
@@ -174,14 +181,12 @@ class InProcessVectorEnv(VectorEnv):
             if is_ctrl_c(error):
                 raise
             raise self._located(i, error) from error
-        if self._recorders[i].games > games:
-            self._resets_in_game[i] = []
-        else:
-            self._episode[i], self._actions[i] = open_game
-            self._resets_in_game[i].append(len(self._actions[i]))
+        if self._recorders[i].games == games:
+            self._games[i] = open_game
+            open_game.kept_on.append(len(open_game.actions))
 
     def _episode_seed(self, i: int) -> int:
-        return integer_seed(self.seed, *self._stream, self.index_offset + i, self._episode[i])
+        return integer_seed(self.seed, *self._stream, self.index_offset + i, self._games[i].episode)
 
     def step(self, action: Tree, group: slice = ALL) -> Transition:
         """Steps the environments of ``group`` with one action each."""
@@ -215,10 +220,10 @@ class InProcessVectorEnv(VectorEnv):
                     if self.has_fillers:
                         self._pending_reset[i] = True
                     else:
-                        self._reset_until_finite(i, self._episode[i] + 1, self._reset_one)
+                        self._reset_until_finite(i, self._games[i].episode + 1, self._reset_one)
             else:
                 self._pending_reset[i] = False
-                self._reset_until_finite(i, self._episode[i] + 1, self._reset_one)
+                self._reset_until_finite(i, self._games[i].episode + 1, self._reset_one)
             if self._recorders[i].finished:
                 episodes += [Episode(row, *fields) for fields in self._recorders[i].finished]
                 self._recorders[i].finished.clear()
@@ -249,7 +254,7 @@ class InProcessVectorEnv(VectorEnv):
         """Begins a new game after a step that gave a value that is not finite."""
         self._discard_episode(i, error)
         self._recorders[i].finished.clear()
-        self._reset_until_finite(i, self._episode[i] + 1, self._reset_to_new_game)
+        self._reset_until_finite(i, self._games[i].episode + 1, self._reset_to_new_game)
 
     def _discard_episode(self, i: int, error: NotFiniteError) -> None:
         """Counts a value that is not finite, and keeps its episode from being reported."""
@@ -258,7 +263,7 @@ class InProcessVectorEnv(VectorEnv):
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
         """Steps environment ``i`` and returns (reward, terminated, truncated)."""
-        self._actions[i].append(_copied(action))
+        self._games[i].actions.append(_copied(action))
         self._recorders[i].decisions += 1
         try:
             result = self.envs[i].step(action)
@@ -288,10 +293,11 @@ class InProcessVectorEnv(VectorEnv):
     def _located(self, i: int, error: BaseException) -> DingLiteError:
         """Returns an error that says in which environment, episode and step ``error`` was raised."""
         message = unpacking_fault(error) or error_text(error)
-        if not self._actions[i]:
+        actions = self._games[i].actions
+        if not actions:
             where = f"{self.describe(i)}, action 'none, at reset'"
         else:
-            action = self._actions[i][-1]
+            action = actions[-1]
             where = f"{self.describe(i)}, action {action!r:.100}"
             if not is_finite(to_tree(action, self.action_space)):  # the policy's fault, whatever followed
                 return NumericsError(
@@ -302,9 +308,10 @@ class InProcessVectorEnv(VectorEnv):
         return kind(f"{where}: {message}")
 
     def describe(self, env: int) -> str:
+        game = self._games[env]
         return (
-            f"env {self.index_offset + env} (seed {self._episode_seed(env)}, episode {self._episode[env]}, "
-            f"step {len(self._actions[env])})"
+            f"env {self.index_offset + env} (seed {self._episode_seed(env)}, episode {game.episode}, "
+            f"step {len(game.actions)})"
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -314,13 +321,11 @@ class InProcessVectorEnv(VectorEnv):
             "obs": map_tree(np.copy, self._buffer.tree),
             "envs": [
                 {
-                    "episode": episode,
-                    "actions": stack_actions(actions, self.action_space),
-                    "kept_on": list(kept_on),
+                    "episode": game.episode,
+                    "actions": stack_actions(game.actions, self.action_space),
+                    "kept_on": list(game.kept_on),
                 }
-                for episode, actions, kept_on in zip(
-                    self._episode, self._actions, self._resets_in_game, strict=True
-                )
+                for game in self._games
             ],
         }
 

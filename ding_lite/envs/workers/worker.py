@@ -118,7 +118,8 @@ class WorkerEnvs(InProcessVectorEnv):
         self._busy[0] = self._first_row + i
         self._shared_episode[i], self._shared_step[i] = episode, 0
         super()._reset_one(i, episode)
-        self._shared_episode[i], self._shared_step[i] = self._episode[i], len(self._actions[i])
+        game = self._games[i]
+        self._shared_episode[i], self._shared_step[i] = game.episode, len(game.actions)
 
     def _step_one(self, i: int, action: Any) -> tuple[float, bool, bool]:
         self._busy[0] = self._first_row + i
