@@ -51,7 +51,7 @@ class Worker(ABC):
 
     channel: WorkerChannel
 
-    def __init__(self, number: int, rows: range, index_offset: int = 0) -> None:
+    def __init__(self, number: int, rows: range, index_offset: int) -> None:
         self.number = number
         self.rows = rows
         self.attached = False
@@ -111,7 +111,7 @@ class Launcher(ABC):
         """Returns how many cores of this machine so many workers keep busy."""
 
     @abstractmethod
-    def start(self, number: int, rows: range, grace: float, index_offset: int = 0) -> Worker:
+    def start(self, number: int, rows: range, grace: float, index_offset: int) -> Worker:
         """Starts a worker without waiting for it.
 
         Args:

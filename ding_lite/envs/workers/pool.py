@@ -66,7 +66,8 @@ class Exchange(NamedTuple):
     seq: int
     workers: list[Worker]
     deadline: float
-    grace: float  # seconds to read an answer that arrived in time, if the parent begins to wait later
+    # Seconds to read the answers, at least, even if the deadline has passed when the parent begins to wait.
+    grace: float
     limit: str  # the deadline for messages, such as "within step_timeout=300 s"
 
 
@@ -76,8 +77,7 @@ class WorkerPool:
     Args:
         slices: the numbers of each worker's environments.
         close_timeout: seconds that all environments together have to close.
-        locate: returns the environment that a worker is calling (or ``messages.IDLE``), and a description of
-            it for messages.
+        locate: describes the environment that a worker is calling, for messages; "" if it calls none.
         launcher: starts the workers.
         index_offset: number of the first environment in the messages.
 
@@ -91,9 +91,9 @@ class WorkerPool:
         self,
         slices: Sequence[range],
         close_timeout: float,
-        locate: Callable[[Worker], tuple[int, str]],
+        locate: Callable[[Worker], str],
         launcher: Launcher,
-        index_offset: int = 0,
+        index_offset: int,
     ) -> None:
         self.close_timeout = close_timeout
         self.index_offset = index_offset
@@ -140,7 +140,7 @@ class WorkerPool:
             try:
                 self._launcher.attach(worker)
             except messages.ChannelClosed:
-                self._lose(worker, self._death(worker))
+                self._lose_dead(worker)
             else:
                 worker.attached = True
 
@@ -248,9 +248,9 @@ class WorkerPool:
             worker.channel.send(self._seq, kind, payload, deadline)
             return True
         except messages.ChannelClosed:
-            self._lose(worker, self._death(worker))
+            self._lose_dead(worker)
         except messages.ChannelTimeout:
-            self._lose(worker, self._kill_hung(worker, limit))
+            self._lose_late(worker, limit)
         return False
 
     def _receive(self, worker: Worker, deadline: float, limit: str) -> messages.Message | None:
@@ -258,9 +258,9 @@ class WorkerPool:
         try:
             return worker.channel.receive(deadline)
         except messages.ChannelClosed:
-            self._lose(worker, self._death(worker))
+            self._lose_dead(worker)
         except messages.ChannelTimeout:
-            self._lose(worker, self._kill_hung(worker, limit))
+            self._lose_late(worker, limit)
         return None
 
     def _lose_silent(self, waiting: Collection[Worker], deadline: float, limit: str) -> None:
@@ -268,9 +268,9 @@ class WorkerPool:
         late = time.monotonic() >= deadline
         for worker in sorted(waiting, key=lambda worker: worker.number):
             if worker.has_died():
-                self._lose(worker, self._death(worker))
+                self._lose_dead(worker)
             elif late:
-                self._lose(worker, self._kill_hung(worker, limit))
+                self._lose_late(worker, limit)
 
     def _handle_report(self, worker: Worker, payload: bytes) -> CheckpointError | None:
         """Handles the error that a worker reports.
@@ -294,24 +294,19 @@ class WorkerPool:
         self.budget.take(failure)
         self.failed[worker.number] = failure
 
-    def _death(self, worker: Worker) -> EnvWorkerError:
-        cause = worker.cause_of_death()
-        return EnvWorkerError(
-            f"{worker.name} {cause}{self._where(worker)}", worker.number, tuple(worker.rows)
-        )
+    def _lose_dead(self, worker: Worker) -> None:
+        message = f"{worker.name} {worker.cause_of_death()}{self._where(worker)}"
+        self._lose(worker, EnvWorkerError(message, worker.number, tuple(worker.rows)))
 
-    def _kill_hung(self, worker: Worker, limit: str) -> EnvWorkerError:
+    def _lose_late(self, worker: Worker, limit: str) -> None:
         advice = worker.advice_when_late
         worker.kill()  # first, so that it no longer writes to the shared memory
-        return EnvWorkerError(
-            f"{worker.name} did not answer {limit}{self._where(worker)}. Killed; {advice}",
-            worker.number,
-            tuple(worker.rows),
-        )
+        message = f"{worker.name} did not answer {limit}{self._where(worker)}. Killed; {advice}"
+        self._lose(worker, EnvWorkerError(message, worker.number, tuple(worker.rows)))
 
     def _where(self, worker: Worker) -> str:
         locate = self._locate()
-        description = locate(worker)[1] if locate else ""
+        description = locate(worker) if locate else ""
         return f", in {description}" if description else ""
 
     def fail(self, error: BaseException) -> None:

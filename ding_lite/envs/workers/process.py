@@ -59,7 +59,7 @@ class WorkerProcess(Worker):
 
     channel: Channel
 
-    def __init__(self, number: int, rows: range, grace: float, index_offset: int = 0) -> None:
+    def __init__(self, number: int, rows: range, grace: float, index_offset: int) -> None:
         super().__init__(number, rows, index_offset)
         self._killed = False
         # The kernel ends a tied child with the thread that started it: only the main thread lives on.
@@ -136,7 +136,7 @@ class ProcessLauncher(Launcher):
     def busy_cores(self, num_workers: int) -> int:
         return num_workers
 
-    def start(self, number: int, rows: range, grace: float, index_offset: int = 0) -> WorkerProcess:
+    def start(self, number: int, rows: range, grace: float, index_offset: int) -> WorkerProcess:
         return WorkerProcess(number, rows, grace, index_offset)
 
     def share(self, spaces: tuple[gym.Space, gym.Space], num_envs: int, num_workers: int) -> SharedArrays:

@@ -286,7 +286,7 @@ class RayLauncher(Launcher):
         machines = sum(node["Alive"] and node["Resources"].get("CPU", 0) > 0 for node in self._ray.nodes())
         return math.ceil(num_workers / max(1, machines))  # Ray spreads them over its machines
 
-    def start(self, number: int, rows: range, grace: float, index_offset: int = 0) -> RayWorker:
+    def start(self, number: int, rows: range, grace: float, index_offset: int) -> RayWorker:
         paths = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
         actor = self._ray.remote(WorkerActor).options(
             num_cpus=self._cpus,

@@ -42,7 +42,7 @@ from ding_lite.envs.workers.pool import Exchange, RestartBudget, WorkerPool
 from ding_lite.envs.workers.process import ProcessLauncher
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import Tree, map_tree, tree_leaves
+from ding_lite.trees import Tree, leading_size, map_tree
 
 
 class SubprocessVectorEnv(VectorEnv):
@@ -273,7 +273,7 @@ class SubprocessVectorEnv(VectorEnv):
             payloads[worker.number] = pickle.dumps(part, pickle.HIGHEST_PROTOCOL)
         # Each worker plays every action of its open episodes again, one environment after the other.
         records = [env["actions"] for env in state["envs"] if env["actions"] is not None]
-        num_actions = sum(len(tree_leaves(actions)[0]) for actions in records)
+        num_actions = sum(leading_size(actions) for actions in records)
         timeout = self.num_envs * self.reset_timeout + num_actions * self.step_timeout
         self._request(messages.LOAD, payloads, timeout, "envs * reset_timeout + actions * step_timeout")
         self._lost[:] = state.get("lost", False)
@@ -381,12 +381,12 @@ class SubprocessVectorEnv(VectorEnv):
         self._count_bad_resets(replies)
         return list(replies)
 
-    def _locate(self, worker: Worker) -> tuple[int, str]:
-        """Returns the environment that a worker is calling, and a description of it for messages."""
+    def _locate(self, worker: Worker) -> str:
+        """Describes the environment that a worker is calling, for messages; "" if it calls none."""
         if self._shared is None or not worker.attached:
-            return messages.IDLE, "the making of its environments"
+            return "the making of its environments"
         env = int(self._shared.busy[worker.number])
-        return env, "" if env == messages.IDLE else self.describe(env)
+        return "" if env == messages.IDLE else self.describe(env)
 
 
 def _check_arguments(num_envs: int, num_workers: int | None, autoreset: str) -> None:
