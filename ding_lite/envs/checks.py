@@ -51,7 +51,7 @@ class Watch:
             self._refuse(bad.env, bad.message, NotFiniteError)
         self._check_indices(obs, numbers)
         if self._masked:
-            self._check_masks(obs, np.ones(len(numbers), bool), numbers)
+            self._check_masks(obs, numbers)
         return obs
 
     def look(self, transition: Transition, numbers: np.ndarray) -> None:
@@ -72,10 +72,10 @@ class Watch:
             if transition.final_obs is not None:
                 self._check_indices(transition.final_obs, numbers[transition.final_env], LAST_OBSERVATION)
         if self._masked:
-            acts = np.ones(len(numbers), bool)
+            acts: np.ndarray | bool = True
             if self.envs.has_fillers:  # the policy's action on an episode's last observation is discarded
                 acts = ~(transition.terminated | transition.truncated)
-            self._check_masks(transition.obs, acts, numbers)
+            self._check_masks(transition.obs, numbers, acts)
 
     def look_at_bounds(self, obs: Tree) -> None:
         """Reports the first number outside of its Box, once for each leaf; it is used as it is.
@@ -107,8 +107,8 @@ class Watch:
                 value = f"{name}{path_text(leaf.path)}{index or ''} = {array[(row, *index)]}"
                 self._refuse(int(numbers[row]), f"{value}, which is not in {leaf.space}")
 
-    def _check_masks(self, obs: Tree, acts: np.ndarray, numbers: np.ndarray) -> None:
-        """Refuses masks without a legal action of environments that the policy acts in, ``acts`` (G,)."""
+    def _check_masks(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
+        """Refuses masks without a legal action of environments that the policy acts in: ``acts`` (G,)."""
         stuck = without_legal_action(obs[MASK_KEY], self.envs.action_space) & acts
         if stuck.any():
             self._refuse(int(numbers[stuck][0]), f"{MASK_KEY} leaves no legal action")
