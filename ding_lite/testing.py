@@ -39,16 +39,16 @@ from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy, check_arguments
-from ding_lite.policies.failed_step import bad_gradients
+from ding_lite.policies.failed_step import bad_gradients, is_finite
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.rl.distributions import Distribution
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.load import as_tensors, policy_from_state
 from ding_lite.run.pipeline import SerialPipeline
-from ding_lite.trees import Tree, map_tree, tree_leaves
+from ding_lite.trees import map_tree, tree_leaves
 
 SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
-SHARP = 4.0  # KLs of these checks are, at least once, this multiple of the accepted difference
+SHARP = 4.0  # smallest ratio of a KL to its accepted difference that shows that kl was checked
 PARAMETERS = 4  # models with other parameters in these checks
 STANDARD_ERRORS = 5.0  # accepted difference in these checks
 ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the quadrature of TanhNormal
@@ -203,13 +203,9 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     loss, metrics = getattr(policy, state["loss"])(batch)
     return {
         "metrics": {name: float(value.detach()) for name, value in metrics.items()},
-        "inputs": sorted(name for name, value in inputs.items() if not _is_finite(value)),
+        "inputs": sorted(name for name, value in inputs.items() if not is_finite(value)),
         "gradients": bad_gradients(policy.model, loss),
     }
-
-
-def _is_finite(tree: Tree) -> bool:
-    return all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves(tree))
 
 
 def _complete(name: str | type, config: Mapping[str, Any]) -> Any:
@@ -264,7 +260,8 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
         recomputed = policy.rollout_log_probs(rollout, torch.arange(rollout.valid.numel()))
     else:
         with torch.no_grad():
-            dist = _dist(policy, rollout.obs.flatten(0, 1))
+            inputs = rollout.obs.flatten(0, 1)
+            dist = policy.distribution(inputs, policy.model.compute_actor(inputs))
             recomputed = dist.log_prob(map_tree(lambda x: x.flatten(0, 1), rollout.action))
     difference = float((recomputed - rollout.log_prob.flatten()).abs().max())
     reduced_precision = any(
@@ -305,12 +302,6 @@ def _check_memory(policy: ActorCriticPolicy, rollout: Rollout) -> None:
             f"{what} along sequences are those of single steps, with a new memory in each episode, got a "
             f"relative difference of {difference:.2g}",
         )
-
-
-def _dist(policy: Policy, obs: Any) -> Any:
-    """Returns the action distribution for a batch of observations."""
-    inputs = policy.inputs(obs) if isinstance(policy, ActorCriticPolicy) else obs
-    return policy.distribution(inputs, policy.model.compute_actor(inputs))
 
 
 def _check_distribution(policy: Policy, obs: Any) -> None:
