@@ -319,7 +319,7 @@ class AuxiliaryRollouts:
 
     def append(self, iteration: int, fields: Mapping[str, Any]) -> None:
         """Adds a copy of fields (T, B, ...) of the rollout of one iteration, at least those of ``FIELDS``."""
-        fields = map_tree(lambda leaf: leaf.cpu().clone(), to_dict(dict(fields)))
+        fields = map_tree(lambda leaf: leaf.cpu().clone(), fields)
         self.starts[iteration] = sum(each.valid.shape[1] for each in self._rollouts)
         self._places[iteration] = len(self._rollouts)
         self._rollouts.append(as_rollout(fields))

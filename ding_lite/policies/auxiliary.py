@@ -26,7 +26,7 @@ from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.optimizer import Failure, Optimizer
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
-from ding_lite.trees import map_tree, to_dict
+from ding_lite.trees import map_tree
 
 MEASURED = 1024  # samples of the auxiliary memory, at most, that the KL and the heads are measured on
 
@@ -246,7 +246,7 @@ class AuxiliarySequences(AuxiliaryPhase):
         fields = self._stored_fields(rollout)
         fields |= {name: rollout[name] for name in AuxiliaryRollouts.FIELDS}
         if not self.stored.starts:
-            self.check_fits(self.learn.aux_freq * bytes_of({k: to_dict(x) for k, x in fields.items()}))
+            self.check_fits(self.learn.aux_freq * bytes_of(fields))
         self.stored.append(iteration, fields)
 
     def renew_targets(self, buffer: ReplayBuffer) -> None:
@@ -289,7 +289,7 @@ class AuxiliarySequences(AuxiliaryPhase):
         policy, data, packed = self.policy, self.stored.data, self._table.packed(index)
         assert policy.memory is not None
         others = {name: data[name] for name in self.fields if name != "obs"}
-        samples = map_tree(lambda leaf: leaf.flatten(0, 1)[packed.rows].to(policy.device), to_dict(others))
+        samples = map_tree(lambda leaf: leaf.flatten(0, 1)[packed.rows].to(policy.device), others)
         samples["obs"] = policy.memory.packed_inputs(packed, data)
         return self._batch(samples, packed.rows, old_logit, share)
 

@@ -120,7 +120,7 @@ class PolicyMemory:
             obs: (N, ...).
             state: (N, ...); None: that of an episode's start.
         """
-        return single_steps(obs, self.initial_state(len(tree_leaves(obs)[0])) if state is None else state)
+        return single_steps(obs, self.initial_state(leading_size(obs)) if state is None else state)
 
     @torch.no_grad()
     def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *others: Any) -> Any:

@@ -38,7 +38,7 @@ from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import SCHEDULES, AdaptivePenalty, schedule
 from ding_lite.rl.seeding import GeneratorState
-from ding_lite.trees import has_box, map_tree, to_dict
+from ding_lite.trees import has_box, map_tree
 
 OFF_POLICY_LEARN = ("update_per_collect", "reuse", "proximal", "weight_bound")
 # Keys that have no effect on the other kind of data, and are refused there.
@@ -509,7 +509,7 @@ class PPOPolicy(ActorCriticPolicy):
         if self.obs_norm is not None:
             metrics["obs_clipped"] = self.obs_norm.clipped_share(data.obs, data.valid)
         if self.iteration % DEAD_UNITS_EVERY == 0:
-            some = map_tree(lambda leaf: leaf.flatten(0, 1)[:DEAD_UNITS_OF], to_dict(data.obs))
+            some = map_tree(lambda leaf: leaf.flatten(0, 1)[:DEAD_UNITS_OF], data.obs)
             metrics["dead_units"] = dead_units(self.model, self.inputs(some))
         return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
 
