@@ -100,7 +100,9 @@ class ObservationBuffer:
                 )
         self.space = space
         if arrays is None:
-            arrays = map_space(lambda leaf: _zeros(leaf, num_envs), space)
+            arrays = map_space(
+                lambda leaf: np.zeros((num_envs, *leaf.shape), stored_dtype(leaf.dtype)), space
+            )
         self.tree: Tree = arrays
         self._leaves = [LeafBuffer(leaf, path, leaf_at(arrays, path)) for path, leaf in leaves]
         self._branches = space_branches(space)
@@ -138,10 +140,6 @@ class ObservationBuffer:
     def rows(self, index: Any) -> Tree:
         """Returns a copy of some rows of every leaf."""
         return map_tree(lambda array: array[index].copy(), self.tree)
-
-
-def _zeros(leaf: gym.Space, num_envs: int) -> np.ndarray:
-    return np.zeros((num_envs, *(leaf.shape or ())), stored_dtype(leaf.dtype))
 
 
 def sample_actions(space: gym.Space, n: int) -> Tree:
