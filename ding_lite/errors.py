@@ -29,7 +29,7 @@ from typing import Any
 # KeyboardInterrupt is not: it comes from the user, except where :func:`is_ctrl_c` says that it does not.
 FOREIGN = (Exception, SystemExit)
 OWN_PREFIX = os.path.dirname(__file__) + os.sep
-# An error of a function in these files is that of the caller's arguments.
+# An error raised in these files comes from the arguments of their caller.
 HELPERS = tuple(OWN_PREFIX + path for path in ("rl" + os.sep, os.path.join("data", "minibatches.py")))
 # Frames whose file name begins with one of these are not code of the user.
 LIBRARY_PREFIXES = (

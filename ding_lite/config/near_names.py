@@ -31,7 +31,7 @@ def near_name_warnings(values: Mapping[str, Any], others: Iterable[type] = ()) -
         values: a complete config, whose classes can be imported.
         others: classes that the config need not name, such as those of the model's parts.
     """
-    # The entries of the other registries have no base class, or are not imported with given environments.
+    # Entries of the other registries have no base class to compare with.
     named = [
         registry.get(name) for registry, name in classes_of(values) if name and registry.base is not object
     ]

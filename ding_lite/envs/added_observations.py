@@ -124,7 +124,10 @@ class PreviousAction(AddedObservation):
 
 @WRAPPER_REGISTRY.register("previous_reward")
 class PreviousReward(AddedObservation):
-    """Adds ``previous_reward``: the last reward as it is at this place in the list; 0 at the first step."""
+    """Adds ``previous_reward``: the last reward, as the wrappers before this one have changed it.
+
+    It is 0 at the first step.
+    """
 
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env, PREVIOUS_REWARD, gym.spaces.Box(-np.inf, np.inf, (1,), np.float32))

@@ -68,9 +68,9 @@ class InProcessVectorEnv(VectorEnv):
         final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
         index_offset: number of the first environment if these are a part of a larger vector. ``make``, seeds
             and messages count from it; rows count from 0.
-        on_bad_value: with ``"raise"`` the caller checks observations. With ``"reset_env"`` and ``"drop"`` every
-            returned observation is finite: in place of one that is not, the environment begins a new episode,
-            and the row is not valid.
+        on_bad_value: with ``"raise"`` the caller checks observations. With ``"reset_env"`` and ``"drop"``
+            every returned observation is finite: in place of one that is not, the environment begins a new
+            episode, and the row is not valid.
 
     Raises:
         EnvError: if an environment cannot be made, or the environments differ in their spaces.
