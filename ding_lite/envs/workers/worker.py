@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import math
 import mmap
 import os
@@ -23,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -39,6 +38,7 @@ from ding_lite.envs.workers.messages import (
     LOAD,
     OK,
     RESET,
+    START,
     STATE,
     STEP,
     Channel,
@@ -61,6 +61,7 @@ class WorkerEnvs(InProcessVectorEnv):
         self.stepped = ALL  # the environments that the last request was for
         self._unreported_bad_values: list[str] = []
         self._first_row = job.rows.start  # in the shared arrays
+        self._busy: Any = [IDLE]  # until the shared one is attached
         super().__init__(
             job.make,
             len(job.rows),
@@ -175,8 +176,55 @@ def _view(array: np.ndarray) -> Any:
     return memoryview(array)  # type: ignore[arg-type]
 
 
+class Responder:
+    """Answers the requests of the parent: the first one makes the environments, which carry out the others.
+
+    Attributes:
+        envs: None until they are made.
+        arrays: that they write into, once they are attached.
+    """
+
+    def __init__(self) -> None:
+        self.envs: WorkerEnvs | None = None
+        self.arrays: SharedArrays
+        self._job: Job
+
+    def outcome(self, kind: int, payload: bytes) -> tuple[int, bytes]:
+        """Returns the kind and the payload of the answer: the result, or the error that was raised."""
+        try:
+            return OK, self._make(payload) if self.envs is None else self.envs.answer(kind, payload)
+        except Exception as error:
+            report = ErrorReport(
+                kind=type(error).__name__,
+                message=error_text(error),
+                traceback=traceback.format_exc(),
+                busy=IDLE if self.envs is None else self.envs.busy,
+            )
+            return ERROR, pickle.dumps(report)
+
+    def _make(self, payload: bytes) -> bytes:
+        """Makes the environments and returns their spaces, pickled."""
+        self._job = cloudpickle.loads(payload)
+        self.envs = WorkerEnvs(self._job)
+        spaces: bytes = cloudpickle.dumps(self.envs.spaces)
+        return spaces
+
+    def attach(self, fd: int) -> None:
+        """Lets the environments write into the memory of a descriptor; -1: of this process alone."""
+        assert self.envs is not None
+        layout = self.envs.spaces, self._job.num_envs, self._job.num_workers
+        memory = mmap.mmap(fd, SharedArrays(None, *layout).size)  # duplicates the descriptor
+        self.arrays = SharedArrays(memory, *layout)
+        self.envs.attach(self.arrays, self._job.number)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        if self.envs is not None:
+            self.envs.close()
+
+
 def main(fd: int, parent: int, grace: float) -> None:
-    """Runs a worker until the parent closes its end of the socket.
+    """Runs a worker until the parent closes its end of the socket, or the environments cannot be made.
 
     Args:
         fd: the worker's end of the socket.
@@ -186,22 +234,33 @@ def main(fd: int, parent: int, grace: float) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     sock = socket.socket(fileno=fd)
     _die_with_parent(sock, parent, grace)
-    channel = Channel(sock)
-    made: list[WorkerEnvs] = []
+    channel, responder = Channel(sock), Responder()
     try:
-        if _start(channel, made):
-            while True:
-                seq, kind, payload = channel.receive()
-                _answer(channel, seq, functools.partial(made[0].answer, kind, payload), made[0])
+        while True:
+            seq, kind, payload = channel.receive()
+            result, answer = responder.outcome(kind, payload)
+            channel.send(seq, result, answer)
+            if kind == START:
+                if result == ERROR:
+                    break
+                _attach(responder, sock)
     except ChannelClosed:
         pass  # the parent has closed the connection or is dead
     finally:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(math.ceil(grace))  # ends this process if an environment hangs below
-        for envs in made:
-            with contextlib.suppress(Exception):
-                envs.close()
+        with contextlib.suppress(Exception):
+            responder.close()
         sock.close()
+
+
+def _attach(responder: Responder, sock: socket.socket) -> None:
+    """Attaches the shared memory, whose descriptor the parent sends next."""
+    _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    if not fds:
+        raise ChannelClosed
+    responder.attach(fds[0])
+    os.close(fds[0])
 
 
 def _die_with_parent(sock: socket.socket, parent: int, grace: float) -> None:
@@ -222,66 +281,17 @@ def _die_with_parent(sock: socket.socket, parent: int, grace: float) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _start(channel: Channel, made: list[WorkerEnvs]) -> bool:
-    """Makes the environments, answers with their spaces, and attaches the shared memory.
-
-    Args:
-        channel: to the parent.
-        made: receives the environments as soon as they exist, so that the caller can close them.
-
-    Returns:
-        False if they could not be made; the parent has received the error.
-    """
-    request = channel.receive()
-    job: Job | None = None
-
-    def make_all() -> bytes:
-        nonlocal job
-        job = cloudpickle.loads(request.payload)
-        made.append(WorkerEnvs(job))
-        return cloudpickle.dumps(made[0].spaces)
-
-    if not _answer(channel, request.seq, make_all) or job is None:
-        return False
-    _, fds, _, _ = socket.recv_fds(channel.sock, 1, 1)
-    if not fds:
-        raise ChannelClosed
-    envs = made[0]
-    size = SharedArrays(None, envs.spaces, job.num_envs, job.num_workers).size
-    memory = mmap.mmap(fds[0], size)  # duplicates the descriptor
-    os.close(fds[0])
-    envs.attach(SharedArrays(memory, envs.spaces, job.num_envs, job.num_workers), job.number)
-    return True
-
-
-def _answer(channel: Channel, seq: int, work: Callable[[], bytes], envs: WorkerEnvs | None = None) -> bool:
-    """Sends what ``work`` returns, or the error that it raises; returns whether it succeeded."""
-    kind, payload = _outcome(work, envs)
-    channel.send(seq, kind, payload)
-    return kind == OK
-
-
-def _outcome(work: Callable[[], bytes], envs: WorkerEnvs | None) -> tuple[int, bytes]:
-    """Returns the kind and the payload of an answer: what ``work`` returns, or the error that it raises."""
-    try:
-        return OK, work()
-    except Exception as error:
-        report = ErrorReport(
-            kind=type(error).__name__,
-            message=error_text(error),
-            traceback=traceback.format_exc(),
-            busy=IDLE if envs is None else envs.busy,
-        )
-        return ERROR, pickle.dumps(report)
-
-
-class WorkerActor:
+class WorkerActor(Responder):
     """A worker as a Ray actor. It shares no memory, so each answer has the rows that it wrote."""
 
     def __init__(self) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-        self._envs: WorkerEnvs | None = None
-        self._arrays: SharedArrays
+        super().__init__()
+
+    def _make(self, payload: bytes) -> bytes:
+        spaces = super()._make(payload)
+        self.attach(-1)  # only the pages of this worker's rows are ever written, and take memory
+        return spaces
 
     def answer(self, kind: int, payload: bytes) -> tuple[int, bytes, bytes]:
         """Carries out one request.
@@ -289,24 +299,8 @@ class WorkerActor:
         Returns:
             Kind and payload of the answer; pickled (rows, ``SharedArrays.results`` of them), or b"".
         """
-        if self._envs is None:
-            return *_outcome(functools.partial(self._make, payload), None), b""
-        outcome = _outcome(functools.partial(self._envs.answer, kind, payload), self._envs)
-        rows = self._envs.stepped_rows
-        return *outcome, pickle.dumps((rows, self._arrays.results(rows)), pickle.HIGHEST_PROTOCOL)
-
-    def _make(self, payload: bytes) -> bytes:
-        job: Job = cloudpickle.loads(payload)
-        envs = WorkerEnvs(job)
-        size = SharedArrays(None, envs.spaces, job.num_envs, job.num_workers).size
-        # Only the pages of this worker's rows are ever written, and take memory.
-        self._arrays = SharedArrays(mmap.mmap(-1, size), envs.spaces, job.num_envs, job.num_workers)
-        envs.attach(self._arrays, job.number)
-        self._envs = envs
-        spaces: bytes = cloudpickle.dumps(envs.spaces)
-        return spaces
-
-    def close(self) -> None:
-        """Closes the environments."""
-        if self._envs is not None:
-            self._envs.close()
+        outcome = self.outcome(kind, payload)
+        if self.envs is None or kind == START:
+            return *outcome, b""
+        rows = self.envs.stepped_rows
+        return *outcome, pickle.dumps((rows, self.arrays.results(rows)), pickle.HIGHEST_PROTOCOL)
