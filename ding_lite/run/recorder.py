@@ -67,6 +67,7 @@ class Recorder:
         self._folder = folder
         self._policy = policy
         self._camera = camera
+        self._video_freq = config.values.logger.video_freq
         self._ranks = ranks
         self._display = display
         self.pending_lines: list[str] = []
@@ -151,8 +152,12 @@ class Recorder:
         self._ranks.from_first(write)
 
     def film(self, progress: Progress) -> None:
-        """Records an evaluation episode if it is due, and sends it to the trackers."""
-        if self._camera.is_due(progress):
+        """Records an evaluation episode if the iteration passed a multiple of ``logger.video_freq``.
+
+        It is sent to the trackers.
+        """
+        # Also after a video has failed, which rank 0 alone knows: all ranks must exchange the same.
+        if progress.crossed(self._video_freq):
             self._ranks.from_first(lambda: self._film(progress))
 
     def _film(self, progress: Progress) -> None:

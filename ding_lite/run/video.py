@@ -19,7 +19,7 @@ from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, missing_extra
 from ding_lite.envs.recorder import find_recorder
-from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.run.progress import Progress
 
 NEEDS_MOVIEPY = 'needs the package moviepy, which is not installed: pip install "ding_lite[video]"'
@@ -138,10 +138,10 @@ class Camera:
     """
 
     def __init__(self, cfg: Any, own_envs: bool) -> None:
-        self._freq = cfg.logger.video_freq
         self._env_cfg = cfg.env
         self._seed = cfg.seed
-        if not self._freq:
+        self._has_failed = False
+        if not cfg.logger.video_freq:
             return
         if not own_envs:
             raise ConfigError(
@@ -150,10 +150,6 @@ class Camera:
             )
         if not has_moviepy():
             raise ConfigError(f"logger.video_freq {NEEDS_MOVIEPY}")
-
-    def is_due(self, progress: Progress) -> bool:
-        """Returns whether the last iteration reached or passed a multiple of ``logger.video_freq``."""
-        return progress.crossed(self._freq)
 
     def film(
         self, folder: Path, progress: Progress, mode: EvalMode, say: Callable[[str], None]
@@ -169,6 +165,8 @@ class Camera:
         Returns:
             the file, or None if it could not be made.
         """
+        if self._has_failed:
+            return None
         file = folder / f"step_{progress.env_step}.mp4"
         try:
             folder.mkdir(exist_ok=True)
@@ -179,9 +177,12 @@ class Camera:
                     Evaluator(envs, mode, 1, self._env_cfg.max_eval_steps).evaluate(
                         "video", progress.iteration
                     )
-                next(new.glob("*.mp4")).rename(file)
-        except (DingLiteError, OSError) as error:
-            self._freq = 0
+                drawn = list(new.glob("*.mp4"))
+                if not drawn:
+                    raise EnvError("no picture was drawn: render() of the environment returned no array")
+                drawn[0].rename(file)
+        except FOREIGN as error:
+            self._has_failed = True
             say(f"WARNING: {error_text(error)}; no more videos are recorded")
             return None
         return file

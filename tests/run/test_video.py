@@ -1,9 +1,12 @@
 """Videos of training runs: when they are made, and that they change nothing."""
 
 import importlib.util
+import json
 import os
 import sys
+from unittest import mock
 
+import numpy as np
 import pytest
 from worlds import MatchEnv, digest, small_config
 
@@ -24,10 +27,36 @@ class Album(Tracker):
         self.received.append((env_step, name, file.name, file.stat().st_size > 1000))
 
 
-def train(folder, world="CartPole-v1", **logger):
+class Blind(MatchEnv):
+    """Says that it draws, and draws nothing."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return None
+
+
+class Growing(Blind):
+    """Draws pictures of several sizes, of which no video can be made."""
+
+    size = 16
+
+    def render(self):
+        self.size += 2
+        return np.zeros((self.size, self.size, 3), np.uint8)
+
+
+def pipeline_of(folder, world="CartPole-v1", **logger):
     config = small_config(world, env={"manager": "base"}, logger=logger, max_env_step=1024)
-    pipeline = SerialPipeline(config, folder=folder)
-    for _ in pipeline:
+    return SerialPipeline(config, folder=folder)
+
+
+def train(folder, world="CartPole-v1", **logger):
+    for _ in pipeline_of(folder, world, **logger):
         pass
     return load_checkpoint(folder / "ckpt" / "last")[0]
 
@@ -54,6 +83,40 @@ def test_environment_that_renders_nothing_costs_one_warning(tmp_path):
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("no more videos are recorded") == 1
     assert not list((tmp_path / "run" / "videos").iterdir())
+
+
+@needs_video
+@pytest.mark.filterwarnings(
+    "ignore:.*Recording stopped", "ignore:.*zero frames to save", "ignore:.*Unable to save last"
+)
+@pytest.mark.parametrize(
+    ("world", "reason"),
+    [(Blind, "no picture was drawn"), (Growing, "requires all images to be the same size")],
+    ids=["none", "sizes"],
+)
+def test_picture_that_cannot_be_taken_ends_the_videos_and_not_the_run(world, reason, tmp_path):
+    train(tmp_path / "run", world, video_freq=256)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    (warning,) = [line for line in log.splitlines() if "no more videos are recorded" in line]
+    assert reason in warning
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+
+
+@needs_video
+def test_ranks_exchange_the_same_after_a_failed_video_of_the_first(tmp_path, monkeypatch):
+    """The others do not know that it has failed."""
+    pipeline = pipeline_of(tmp_path / "run", MatchEnv, video_freq=256)
+    recorder, exchanges = pipeline.recorder, []
+
+    def film(progress):
+        with mock.patch.object(recorder, "_ranks", mock.Mock(wraps=recorder._ranks)) as ranks:
+            type(recorder).film(recorder, progress)
+        exchanges.append(len(ranks.mock_calls))
+
+    monkeypatch.setattr(recorder, "film", film)
+    for _ in pipeline:
+        pass
+    assert exchanges == [1] * 4
 
 
 def test_missing_package_is_named_with_one_line_to_install_it(tmp_path, monkeypatch):
