@@ -136,12 +136,11 @@ def _config(args: argparse.Namespace) -> Config:
 def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:
     from ding_lite.tools.env_check import as_shapes, random_rollout, tree_lines
 
+    with stdout_to_stderr(args.json):
+        tree = random_rollout(env_cfg, args.rollout, seed)
     if args.json:
-        with stdout_to_stderr():
-            tree = random_rollout(env_cfg, args.rollout, seed)
         print(json.dumps(as_shapes(tree)))
         return 0
-    tree = random_rollout(env_cfg, args.rollout, seed)
     print(f"{args.rollout} random steps of {name}, seed {seed}")
     print("\n".join(tree_lines(tree)))
     return 0

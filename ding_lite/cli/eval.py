@@ -16,6 +16,7 @@ from ding_lite.cli.common import (
     check_player_options,
     trusted_modules,
 )
+from ding_lite.cli.process import stdout_to_stderr
 
 if TYPE_CHECKING:
     from ding_lite.data.evaluation import Evaluation
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     check_player_options(args)
     played: list[Episode] = []
     videos: list[Path] = []
-    with _progress(args.episodes, shown=sys.stdout.isatty() and not args.json) as show:
+    is_shown = sys.stdout.isatty() and not args.json
+    with stdout_to_stderr(args.json), _progress(args.episodes, is_shown) as show:
 
         def ended(episode: Episode) -> None:
             played.append(episode)

@@ -64,11 +64,17 @@ def flush_output() -> OSError | None:
 
 
 @contextlib.contextmanager
-def stdout_to_stderr() -> Iterator[None]:
+def stdout_to_stderr(active: bool = True) -> Iterator[None]:
     """Redirects standard output to standard error, in this process and in the worker processes it starts.
 
     Commands with ``--json`` use it, so that an environment that prints something does not spoil the JSON.
+
+    Args:
+        active: without it, nothing is redirected.
     """
+    if not active:
+        yield
+        return
     sys.stdout.flush()
     kept = os.dup(1)
     try:

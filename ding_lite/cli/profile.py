@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 def _show_phases(config: Config, args: argparse.Namespace) -> int:
     from ding_lite.tools.profile import profile
 
-    with stdout_to_stderr() if args.json else contextlib.nullcontext():
+    with stdout_to_stderr(args.json):
         result = profile(config, iterations=args.iterations, seed=args.seed)
     report = _report(result, config)
     print(json.dumps(report) if args.json else "\n".join(_phase_table(report)))
@@ -194,7 +194,7 @@ def _tune(config: Config, args: argparse.Namespace) -> int:
 
     minutes = DEFAULT_MINUTES if args.minutes is None else args.minutes
     deadline = time.monotonic() + 60 * minutes
-    with stdout_to_stderr() if args.json else contextlib.nullcontext():
+    with stdout_to_stderr(args.json):
         present = profile(config, iterations=2, warm_up=1, seed=args.seed)
 
     def start(setting: Setting) -> TrainingProcess:

@@ -510,6 +510,7 @@ class Lucky(CartPoleEnv):
 
     def reset(self, **kwargs):
         self.steps = 0
+        print("a word of the environment's own")
         return super().reset(**kwargs)
 
     def step(self, action):
@@ -525,7 +526,9 @@ gym.register("Lucky-v0", Lucky)
 def test_eval_tells_the_share_of_successes_that_the_environment_reports(home, first):
     (home / "lucky.py").write_text(LUCKY)
     command = ("eval", "runs/tiny", "-n", "8", "--import", "lucky.py", "env.env_id=Lucky-v0")
-    found = json.loads(done_well(*command, "--json", cwd=home).stdout)
+    done = run(*command, "--json", cwd=home)
+    assert set(done.stderr.splitlines()) == {"a word of the environment's own"}
+    found = json.loads(done.stdout)
     share = sum(length % 2 for length in found["lengths"]) / 8
     assert 0 < share < 1
     assert found["success"] == share
