@@ -301,16 +301,16 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}")
     lines = [_listed(path) for path in find_runs(folder)]
+    by_task: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}
+    for run, settings in lines:
+        if settings:
+            by_task.setdefault((run.policy, run.env_id), []).append(settings)
+    keys = {task: distinguishing_keys([alike]) for task, alike in by_task.items()}
     runs = []
     for run, settings in lines:
-        alike = [other for line, other in lines if other and _task_of(line) == _task_of(run)]
-        differs = {key: settings.get(key) for key in distinguishing_keys([alike])} if settings else {}
-        runs.append(run._replace(differs=differs))
+        shown = keys[run.policy, run.env_id] if settings else []
+        runs.append(run._replace(differs={key: settings.get(key) for key in shown}))
     return sorted(sorted(runs, key=ORDERS["name"]), key=ORDERS[order])
-
-
-def _task_of(run: ListedRun) -> tuple[str | None, str | None]:
-    return run.policy, run.env_id
 
 
 # ------------------------------------------------------------------ grouping

@@ -6,6 +6,7 @@ import fcntl
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from written_runs import write_run
@@ -120,6 +121,15 @@ def test_a_run_is_described_by_its_last_evaluation(tmp_path):
     assert (run.status, run.score, run.score_std, run.best_score) == ("finished", 9.0, 2.5, 95.0)
     assert (run.env_step, run.max_env_step, run.started) == (5000, 4500, "2030-01-02 03:04:05")
     assert (run.policy, run.env_id, run.seed, run.differs) == ("ppg", "CartPole-v1", 3, {})
+
+
+def test_the_keys_that_differ_are_found_once_for_all_runs_of_a_task(tmp_path, monkeypatch):
+    for number in range(4):
+        write_run(tmp_path / f"run_{number}")
+    find = mock.Mock(wraps=distinguishing_keys)
+    monkeypatch.setattr("ding_lite.tools.runs.distinguishing_keys", find)
+    assert len(list_runs(tmp_path)) == 4
+    assert find.call_count == 1
 
 
 def test_every_kind_of_run_is_listed_with_its_status(tmp_path):
