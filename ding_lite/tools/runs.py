@@ -13,13 +13,14 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ding_lite.config.registry import env_name
+from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import is_locked
 
@@ -345,9 +346,11 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Groups the seeds of each config (:func:`independent`), and labels the groups by what differs."""
     members = independent(runs)
     settings = [settings_of(group[0].config) for group in members]
-    descriptions = (
-        _descriptions(settings, distinguishing_keys([settings])) if len(members) > 1 else [shared(settings)]
-    )
+    if len(members) > 1:
+        keys = distinguishing_keys([settings])
+        descriptions = [describe(flat, keys) for flat in settings]
+    else:
+        descriptions = [shared(settings)]
     names = relative_names([group[0].folder for group in members])
     groups = []
     for group, parts, name in zip(members, descriptions, names, strict=True):
@@ -364,17 +367,9 @@ def relative_names(folders: Sequence[Path]) -> list[str]:
     return [os.path.relpath(path, top) for path in paths]
 
 
-def settings_of(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the config as ``{"path.of.key": value}``, without the keys that may differ inside a group."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if prefix + key in NOT_COMPARED:
-            continue
-        if isinstance(value, dict) and value:
-            flat |= settings_of(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+    return dict(leaves({key: value for key, value in config.items() if key not in NOT_COMPARED}))
 
 
 def shared(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -406,10 +401,6 @@ def distinguishing_keys(tasks: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
         if varies or classes([*keys, key]) > classes(keys):
             keys.append(key)
     return keys
-
-
-def _descriptions(settings: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[list[str]]:
-    return [describe(flat, keys) for flat in settings]
 
 
 def describe(settings: dict[str, Any], keys: Sequence[str]) -> list[str]:
