@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from ding_lite.run.progress import Progress
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
-class Display(Protocol):
-    """Shows the progress of a run; it must never change or stop the run."""
-
-    def say(self, text: str) -> None: ...
-
-    def show(self, progress: Progress, max_env_step: int) -> None: ...
-
-
-class Quiet:
-    """Shows nothing."""
+class Display:
+    """Shows the progress of a run, which it must never change or stop; this base class shows nothing."""
 
     def say(self, text: str) -> None:
-        """Ignores the text."""
+        """Shows a line."""
 
     def show(self, progress: Progress, max_env_step: int) -> None:
-        """Ignores the progress."""
+        """Shows the progress after an iteration."""
 
 
-class Lines:
+class Lines(Display):
     """Writes plain lines, for logs and pipes: one every few seconds, and one at each evaluation.
 
     Args:
-        stream: standard output if None.
+        stream: to write to.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stdout
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
         self._last_line_at = 0.0
 
     def say(self, text: str) -> None:
@@ -63,7 +54,7 @@ class Lines:
             self.say("  ".join(texts))
 
 
-class Bar:
+class Bar(Display):
     """Draws a live bar: steps, return and length of the recent episodes, learning rate, speed, time left."""
 
     def __init__(self) -> None:
@@ -111,7 +102,7 @@ class Bar:
 def display_for(stream: TextIO, quiet: bool = False) -> Iterator[Display]:
     """Yields a bar for a terminal, lines for any other stream, or nothing if ``quiet``."""
     if quiet:
-        yield Quiet()
+        yield Display()
     elif stream.isatty():
         bar = Bar()
         with bar.live():

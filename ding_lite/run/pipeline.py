@@ -35,7 +35,7 @@ from ding_lite.rl.ranks import joined, keep_for_restart
 from ding_lite.rl.schedules import schedule
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
 from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.run.display import Display, Quiet, display_for, evaluation_line
+from ding_lite.run.display import Display, display_for, evaluation_line
 from ding_lite.run.folder import claim, new_run_folder
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hooks
@@ -273,7 +273,7 @@ class SerialPipeline:
         self.config = config
         self.cfg = cfg = config.values
         own = share_of(cfg, self.ranks, env_setting)
-        self.display = display if display is not None and self.ranks.is_first else Quiet()
+        self.display = display if display is not None and self.ranks.is_first else Display()
         self.status = "running"
         self.error = ""
         self._stop_reason = ""

@@ -10,7 +10,7 @@ from ding_lite.run.display import Lines
 from ding_lite.tools.several import Board, Training
 
 
-class EventLines:
+class EventLines(Board):
     """Writes one plain line for each event, for logs and pipes.
 
     Args:
@@ -24,21 +24,8 @@ class EventLines:
         """Writes a line."""
         self._lines.say(text)
 
-    def show(self, running: Sequence[Training]) -> None:
-        """Writes nothing; only events get a line."""
 
-
-class Nothing:
-    """Shows nothing."""
-
-    def say(self, text: str) -> None:
-        """Ignores the text."""
-
-    def show(self, running: Sequence[Training]) -> None:
-        """Ignores the progress."""
-
-
-class Bars:
+class Bars(Board):
     """Draws a bar for each run that trains now, and writes the events above them."""
 
     def __init__(self) -> None:
@@ -87,7 +74,7 @@ class Bars:
 def board_for(stream: TextIO, quiet: bool = False) -> Iterator[Board]:
     """Yields bars for a terminal, lines for any other stream, or nothing if ``quiet``."""
     if quiet:
-        yield Nothing()
+        yield Board()
     elif stream.isatty():
         bars = Bars()
         with bars.live():

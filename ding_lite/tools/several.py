@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import ENDED, SCORE
@@ -176,8 +176,8 @@ class Rows:
         return new
 
 
-class Board(Protocol):
-    """Shows several runs."""
+class Board:
+    """Shows several runs; this base class shows nothing."""
 
     def say(self, text: str) -> None:
         """Shows a line."""
