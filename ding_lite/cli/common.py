@@ -6,11 +6,10 @@ import argparse
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.errors import ConfigError
-from ding_lite.run.interrupt import answer_user
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
@@ -257,18 +256,6 @@ def player_options(args: argparse.Namespace) -> list[str]:
     """Returns the arguments of :func:`add_player_options`, for another command that plays."""
     sampled = ["--stochastic"] if args.stochastic else []
     return [args.run, *args.overrides, "-n", str(args.episodes), *source_options(args), *sampled]
-
-
-def ask_to_end(request_stop: Callable[[str], None], signal: str, wait: str) -> None:
-    """Handles the first signal of a training: passes it on, and answers the user.
-
-    Args:
-        request_stop: ends the training at the next moment at which it can be saved.
-        signal: name of the signal.
-        wait: what the training waits for, such as "this iteration".
-    """
-    request_stop(signal)
-    answer_user(wait)
 
 
 def config_of(args: argparse.Namespace) -> Config:

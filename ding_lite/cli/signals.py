@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+from ding_lite.run.interrupt import answer_user
+
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
 
 
@@ -43,14 +45,23 @@ class Signals:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def hand_over(self, request_stop: Callable[[str], None]) -> None:
+    def hand_over(self, request_stop: Callable[[str], None], wait: str) -> None:
         """Calls ``request_stop(name)`` for each signal from now on, in place of raising KeyboardInterrupt.
 
         It is called at once if a signal came before: an import in progress may have swallowed the exception.
+
+        Args:
+            request_stop: ends the training at the next moment at which it can be saved.
+            wait: what the training waits for, such as "this iteration"; the user is told.
         """
-        self._request_stop = request_stop
+
+        def end(name: str) -> None:
+            request_stop(name)
+            answer_user(wait)
+
+        self._request_stop = end
         if self.caught:
-            request_stop(self.caught)
+            end(self.caught)
 
     @property
     def exit_code(self) -> int:

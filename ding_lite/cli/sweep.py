@@ -15,7 +15,6 @@ from ding_lite.cli.common import (
     add_json,
     add_parallel,
     add_seeds,
-    ask_to_end,
     config_of,
     jobs_of,
     open_place,
@@ -123,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         sweep = Sweep(folder, config, space, seeds, arguments, resume=args.resume)
         stack.enter_context(contextlib.closing(sweep))
         crew = Crew(place, jobs, board)
-        args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
+        args.signals.hand_over(crew.request_stop, "these iterations")
         sweep.run(crew, trials)
     _report(args, sweep, _imports(args, config))
     code = 0 if sweep.best() is not None else exit_code_of(crew.failures)

@@ -13,7 +13,6 @@ from ding_lite.cli.common import (
     add_config_options,
     add_parallel,
     add_seeds,
-    ask_to_end,
     config_of,
     jobs_of,
     open_place,
@@ -125,7 +124,7 @@ def _train_one(args: argparse.Namespace) -> int:
     _continue_after_restart(args)
     with display_for(sys.stdout, args.quiet) as display:
         pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
-        args.signals.hand_over(lambda name: ask_to_end(pipeline.request_stop, name, "this iteration"))
+        args.signals.hand_over(pipeline.request_stop, "this iteration")
         if args.resume is not None and pipeline.is_over() and _has_final_result(pipeline.folder):
             pipeline.display.say(_finished_message(pipeline))
             pipeline.close()
@@ -230,7 +229,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
             place = stack.enter_context(open_place(args, config))
         board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
         crew = Crew(place, jobs_of(args, place, len(seeds)), board)
-        args.signals.hand_over(lambda name: ask_to_end(crew.request_stop, name, "these iterations"))
+        args.signals.hand_over(crew.request_stop, "these iterations")
         crew.train(trainings)
     if args.json:
         print(json.dumps(seeds_report(trainings)))
