@@ -10,8 +10,7 @@ import numpy as np
 from rows import Comparison, Row
 
 from ding_lite.tools.plot import (
-    STYLES,
-    X_LABELS,
+    X_LABEL,
     Curve,
     add_texts,
     curve_notes,
@@ -20,6 +19,7 @@ from ding_lite.tools.plot import (
     new_figure,
     save,
     seeds_curve,
+    style_of,
 )
 from ding_lite.tools.statistics import Scores, aggregate_iqm, interval, probability_of_improvement
 
@@ -116,12 +116,12 @@ def draw_curves(comparison: Comparison, seeds_of: Seeds, file: Path) -> None:
     curves = []
     for place, group in enumerate(groups):
         axes = figure.add_subplot(1, len(groups), place + 1, axisbelow=True)
-        for arm, style in zip(arms, STYLES, strict=False):
+        for order, arm in enumerate(arms):
             seeds = seeds_of[f"{group}.{arm}"]
             if len(seeds) > 1:
                 curves.append(seeds_curve([_evaluations(seed) for seed in seeds], "iqm"))
-                draw_curve(axes, curves[-1], style)
-        format_axes(axes, group, X_LABELS["env_step"], comparison.unit if not place else "")
+                draw_curve(axes, curves[-1], style_of(order))
+        format_axes(axes, group, X_LABEL, comparison.unit if not place else "")
     add_texts(figure, arms, curve_notes(curves, "iqm"), "")
     file.parent.mkdir(exist_ok=True)
     save(figure, file)
@@ -142,14 +142,14 @@ def draw_rows(rows: dict[str, Row], seeds_of: Seeds, file: Path) -> bool:
     curves = [curve_of_row(seeds) for seeds in measured.values()]
     for place, (name, data) in enumerate(zip(measured, curves, strict=True)):
         axes = figure.add_subplot(lines, columns, place + 1, axisbelow=True)
-        draw_curve(axes, data, STYLES[0])
+        draw_curve(axes, data, style_of(0))
         published = rows[name].published
         if published is not None:
             axes.axhline(published.value, **LINE, zorder=3)
             at_the_right = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
             who = published.source.partition(",")[0]
             axes.text(1, published.value, who, **at_the_right, fontsize=7, color=LINE["color"])
-        x_label = X_LABELS["env_step"] if place + columns >= len(measured) else ""
+        x_label = X_LABEL if place + columns >= len(measured) else ""
         format_axes(axes, name, x_label, "" if place % columns else "return")
     notes = [
         *curve_notes(curves, "iqm"),

@@ -19,6 +19,8 @@ from ding_lite.envs.transition import RECENT_EPISODES
 from ding_lite.errors import ConfigError
 from ding_lite.tools.runs import (
     ENV_STEP,
+    SCORE,
+    SPREAD,
     Group,
     Run,
     group_runs,
@@ -46,36 +48,32 @@ STATISTIC_NAMES = {"mean": "mean", "iqm": "interquartile mean"}
 # Colours that colour-blind readers can distinguish (Okabe and Ito); the dashes work without colours.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", ":")
-STYLES: list[dict[str, Any]] = [
-    {"color": COLORS[i % len(COLORS)], "linestyle": DASHES[i % len(DASHES)]}
-    for i in range(len(COLORS) * len(DASHES))
-]
 PANEL_WIDTH, NARROWEST = 3.7, 2.7  # inches of a plot with its labels: by default, and at least
 PANEL_HEIGHT = 2.4
 TEXTS_HEIGHT = 0.9  # inches of the texts above and below the plots; more lines of the legend need more
 CHARACTERS = 14  # of a title, in an inch
 TICK_STEPS = (1, 2, 5, 10)  # not 2.5: 5k, 10k, 15k, and not 7.5k, 12.5k
-X_LABELS = {ENV_STEP: "Env steps"}
+X_LABEL = "Env steps"
 
 
 class Panel(NamedTuple):
     """One of the plots of the figure.
 
     Attributes:
+        name: by which it is chosen.
         column: of metrics.csv, to draw.
         title: of the plot.
+        y_label: of its vertical axis.
         spread: column with the standard deviation over episodes; "" if there is none.
         extremes: columns with the lowest and the highest value of an episode, which the band stays between.
-        name: by which it is chosen.
-        y_label: of its vertical axis.
     """
 
+    name: str
     column: str
     title: str
+    y_label: str
     spread: str = ""
     extremes: tuple[str, ...] = ()
-    name: str = ""
-    y_label: str = ""
 
     @property
     def columns(self) -> set[str]:
@@ -85,31 +83,23 @@ class Panel(NamedTuple):
 
 PANELS = (
     Panel(
-        "collect/episode_return",
-        f"Training return (last {RECENT_EPISODES} episodes)",
-        name="training",
-        y_label="Return",
+        "training", "collect/episode_return", f"Training return (last {RECENT_EPISODES} episodes)", "Return"
     ),
     Panel(
+        "training-length",
         "collect/episode_length_max",
         f"Training episode length (max of {RECENT_EPISODES})",
-        name="training-length",
-        y_label="Steps",
+        "Steps",
     ),
     Panel(
-        "eval/episode_return_mean",
+        "evaluation",
+        SCORE,
         "Evaluation return",
-        "eval/episode_return_std",
-        ("eval/episode_return_min", "eval/episode_return_max"),
-        name="evaluation",
-        y_label="Return",
+        "Return",
+        spread=SPREAD,
+        extremes=("eval/episode_return_min", "eval/episode_return_max"),
     ),
-    Panel(
-        "eval/episode_length_max",
-        "Evaluation episode length (max)",
-        name="evaluation-length",
-        y_label="Steps",
-    ),
+    Panel("evaluation-length", "eval/episode_length_max", "Evaluation episode length (max)", "Steps"),
 )
 COLUMNS = {column for panel in PANELS for column in panel.columns}
 
@@ -132,9 +122,6 @@ class Curve(NamedTuple):
     seeds: tuple[tuple[np.ndarray, np.ndarray], ...] = ()
     n: int = 1
     cut: bool = False
-
-
-PanelCurves = dict[Panel, list[Curve | None]]  # for each panel with data: the curve of each group, or None
 
 
 def curve(runs: Sequence[Run], panel: Panel, statistic: str = "mean") -> Curve | None:
@@ -336,9 +323,9 @@ def draw(
         axes = figure.add_subplot(rows, cols, place + 1, sharex=shared_axes, axisbelow=True)
         for index, data in enumerate(row):
             if data is not None:
-                draw_curve(axes, data, STYLES[index % len(STYLES)])
+                draw_curve(axes, data, style_of(index))
         # The plots share the horizontal axis; the lowest one of each column has its label.
-        x_label = X_LABELS[ENV_STEP] if place + cols >= len(drawn) else ""
+        x_label = X_LABEL if place + cols >= len(drawn) else ""
         format_axes(axes, panel.title, x_label, panel.y_label)
         if "length" in panel.column:
             axes.set_ylim(bottom=0)
@@ -354,6 +341,11 @@ def draw(
         title = agreed if labels else groups[0].label
     add_texts(figure, labels, notes, title)
     return figure
+
+
+def style_of(place: int) -> dict[str, Any]:
+    """Returns the colour and the dashes of a group, by its place among the groups."""
+    return {"color": COLORS[place % len(COLORS)], "linestyle": DASHES[place % len(DASHES)]}
 
 
 def draw_curve(axes: Axes, data: Curve, style: dict[str, Any]) -> None:
@@ -432,7 +424,7 @@ def add_texts(
 
     Args:
         figure: to add them to.
-        labels: of the legend, in the order of ``STYLES``.
+        labels: of the legend, each in the :func:`style_of` its place.
         notes: sentences.
         title: of the figure.
         markers: of the labels, beside the styles of their lines; empty: none.
@@ -446,7 +438,7 @@ def add_texts(
         Line2D(
             [],
             [],
-            **STYLES[index % len(STYLES)],
+            **style_of(index),
             linewidth=1.5,
             marker=markers[index % len(markers)] if markers else "",
             markersize=5,

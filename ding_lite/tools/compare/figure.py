@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,7 @@ from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.compare.comparison import Comparison, Summary
 from ding_lite.tools.plot import (
-    STYLES,
-    X_LABELS,
+    X_LABEL,
     Curve,
     add_texts,
     check_panels,
@@ -23,6 +22,7 @@ from ding_lite.tools.plot import (
     format_axes,
     grid_of,
     seeds_curve,
+    style_of,
 )
 from ding_lite.tools.runs import SCORE, points_of
 
@@ -130,16 +130,12 @@ def draw_comparison(
 def _draw_learning(axes: Axes, comparison: Comparison, task: str) -> list[Curve]:
     """Draws the learning curves of a task, and returns them."""
     curves = learning_curves(comparison, task)
-    for style, curve in zip(_styles(comparison), curves, strict=True):
-        draw_curve(axes, curve, style)
+    for place, curve in enumerate(curves):
+        draw_curve(axes, curve, style_of(place))
     heading = "Evaluation return" + (f", {task}" if len(comparison.tasks) > 1 else "")
-    format_axes(axes, heading, X_LABELS["env_step"], "Return")
+    format_axes(axes, heading, X_LABEL, "Return")
     axes.set_xlim(left=0)
     return curves
-
-
-def _styles(comparison: Comparison) -> list[dict[str, Any]]:
-    return [STYLES[place % len(STYLES)] for place in range(len(comparison.labels))]
 
 
 def _draw_scores(axes: Axes, comparison: Comparison, summaries: Sequence[Summary]) -> None:
@@ -151,7 +147,7 @@ def _draw_scores(axes: Axes, comparison: Comparison, summaries: Sequence[Summary
             np.full(len(runs), place + 0.13),
             linestyle="",
             marker="|",
-            color=_color(place),
+            color=style_of(place)["color"],
             alpha=0.8,
             markersize=6,
         )
@@ -160,7 +156,8 @@ def _draw_scores(axes: Axes, comparison: Comparison, summaries: Sequence[Summary
 
 def _draw_profile(axes: Axes, comparison: Comparison) -> None:
     found = score_profile(comparison)
-    for style, shares, band in zip(_styles(comparison), found.shares, found.bands, strict=True):
+    for place, (shares, band) in enumerate(zip(found.shares, found.bands, strict=True)):
+        style = style_of(place)
         axes.step(found.levels, shares, where="post", **style, linewidth=1.5)
         if band is not None:
             low, high = band
@@ -185,13 +182,10 @@ def _draw_improvement(axes: Axes, comparison: Comparison, summaries: Sequence[Su
 
 def _draw_bar(axes: Axes, place: int, value: float, edges: tuple[float, float] | None) -> None:
     """Draws a value with its interval in the row of a group."""
+    color = style_of(place)["color"]
     if edges is not None:
-        axes.plot(edges, [place, place], color=_color(place), linewidth=5, alpha=0.35, solid_capstyle="butt")
-    axes.plot([value], [place], color=_color(place), marker=MARKERS[place % len(MARKERS)], markersize=6)
-
-
-def _color(place: int) -> str:
-    return str(STYLES[place % len(STYLES)]["color"])
+        axes.plot(edges, [place, place], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
+    axes.plot([value], [place], color=color, marker=MARKERS[place % len(MARKERS)], markersize=6)
 
 
 def _format_rows(axes: Axes, labels: Sequence[str], title: str, x_label: str) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ding_lite.tools.compare.comparison import Comparison, Range, Summary, number, table_of
 from ding_lite.tools.compare.figure import SCORES_TITLE, learning_curves, score_profile
-from ding_lite.tools.plot import X_LABELS
+from ding_lite.tools.plot import X_LABEL
 from ding_lite.tools.runs import SCORE, points_of
 
 PLACE = re.compile(r"\{\{(\w+)\}\}")
@@ -109,7 +109,7 @@ def _learning_chart(comparison: Comparison, task: str) -> dict[str, Any]:
     return {
         "kind": "lines",
         "title": f"Evaluation return, {task}",
-        "xLabel": X_LABELS["env_step"],
+        "xLabel": X_LABEL,
         "yLabel": "Return, interquartile mean",
         "from": 0,
         "lines": lines,
