@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import os
 import tempfile
@@ -46,7 +45,15 @@ def recording_env(
     """
     if not has_moviepy():
         raise EnvError(f"a video {NEEDS_MOVIEPY}")
-    make = functools.partial(_recording_env, env_cfg, folder, episodes, on_video)
+
+    def make(index: int) -> gym.Env:
+        env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
+        env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
+        try:
+            return Recording(env, folder, episodes, on_video)
+        except FOREIGN as error:
+            raise EnvError(f"no video can be recorded: {error_text(error)}.{missing_extra(error)}") from error
+
     return InProcessVectorEnv(make, 1, seed, on_bad_value=env_cfg["on_bad_value"])
 
 
@@ -88,26 +95,6 @@ class Recording(gym.wrappers.RecordVideo):
             self._videos += 1
             if self._on_video is not None:
                 self._on_video(named)
-
-
-def _recording_env(
-    env_cfg: Mapping[str, Any],
-    folder: Path,
-    episodes: int,
-    on_video: Callable[[Path], Any] | None,
-    index: int,
-) -> gym.Env:
-    """Makes the environment.
-
-    Args:
-        index: of the environment; unused, there is only one.
-    """
-    env = make_env(env_cfg, evaluate=True, render_mode="rgb_array")
-    env = gym.wrappers.TimeLimit(env, env_cfg["max_eval_steps"])
-    try:
-        return Recording(env, folder, episodes, on_video)
-    except FOREIGN as error:
-        raise EnvError(f"no video can be recorded: {error_text(error)}.{missing_extra(error)}") from error
 
 
 @contextlib.contextmanager
