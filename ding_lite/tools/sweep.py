@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from ding_lite.config.compile import Config, differences, plain
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.atomic_files import open_locked, replacing
+from ding_lite.run.atomic_files import is_locked, open_locked, replacing
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.tools.runs import ENDED, SWEEP_FILE
 from ding_lite.tools.search import SearchSpace, Values
@@ -313,11 +313,7 @@ def _wait_until_free(folder: Path) -> None:
         CheckpointError: if it still runs after ``SECONDS_TO_FREE``.
     """
     deadline = time.monotonic() + SECONDS_TO_FREE
-    while True:
-        try:
-            open_locked(folder / "log.txt").close()
-            return
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise CheckpointError(f"run folder {folder} is in use by another process") from error
-            time.sleep(0.1)
+    while is_locked(folder / "log.txt"):
+        if time.monotonic() > deadline:
+            raise CheckpointError(f"run folder {folder} is in use by another process")
+        time.sleep(0.1)
