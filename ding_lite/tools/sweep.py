@@ -55,14 +55,12 @@ class Trial:
 
     Attributes:
         number: of the trial.
-        values: of the keys.
         runs: one for each seed.
         reported: evaluations that Optuna knows, by their env steps.
         ending: "" while it goes on, else "pruned" or "failed".
     """
 
     number: int
-    values: dict[str, Any]
     optuna: optuna.Trial
     runs: list[Training]
     reported: set[int] = field(default_factory=set)
@@ -211,7 +209,7 @@ class Sweep:
         values = {key: self._value(key, _suggested(trial, key, self.space[key])) for key in self.space}
         runs = [self._training(trial.number, seed, values) for seed in self.seeds]
         reported = set(self.trials()[trial.number].intermediate_values)
-        opened = Trial(trial.number, values, trial, runs, reported)
+        opened = Trial(trial.number, trial, runs, reported)
         self._open |= {run.name: opened for run in runs}
         self._say(f"trial {trial.number}: {assignments(values)}")
         for run in runs:
@@ -268,10 +266,14 @@ class Sweep:
             self.study.tell(trial.number, state=state)
             self._say(f"trial {trial.number}: {trial.ending}")
 
+    def ranked(self) -> list[optuna.trial.FrozenTrial]:
+        """Returns the complete trials, that with the highest score first."""
+        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
+        return sorted(complete, key=lambda trial: -float(trial.value or 0.0))
+
     def best(self) -> optuna.trial.FrozenTrial | None:
         """Returns the trial with the highest score; None if no trial is complete."""
-        complete = [trial for trial in self.trials() if trial.state == TrialState.COMPLETE]
-        return max(complete, key=lambda trial: float(trial.value or 0.0), default=None)
+        return next(iter(self.ranked()), None)
 
     def run_folder(self, number: int, seed: int) -> Path:
         """Returns the folder of the run of a trial with a seed."""

@@ -11,14 +11,14 @@ from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import replacing
+from ding_lite.tools.plot import new_figure, save
 from ding_lite.tools.seeds import one_digit
 from ding_lite.tools.statistics import MIN_RUNS
 from ding_lite.tools.sweep import STATES, Sweep, assignments
 from ding_lite.tools.table import aligned
+from ding_lite.trees import from_named_leaves
 
 try:  # before the search, not after it
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
     from optuna.trial import FrozenTrial, TrialState
@@ -42,8 +42,7 @@ def importances(sweep: Sweep) -> dict[str, float]:
 
     Empty if the trials are too few or too alike to tell.
     """
-    complete = [trial for trial in sweep.trials() if trial.state == TrialState.COMPLETE]
-    if len({trial.value for trial in complete}) < 2 or len(sweep.space) < 2:
+    if len({trial.value for trial in sweep.ranked()}) < 2 or len(sweep.space) < 2:
         return {}
     found = get_param_importances(sweep.study, evaluator=PedAnovaImportanceEvaluator())
     return dict(sorted(found.items(), key=lambda item: -item[1]))
@@ -73,9 +72,7 @@ def sweep_report(sweep: Sweep) -> dict[str, Any]:
 
 def sweep_table(sweep: Sweep) -> str:
     """Returns the best trials as a table, the importance of the keys, and the command to type next."""
-    trials = sweep.trials()
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    ranked = sorted(complete, key=lambda trial: -float(trial.value or 0.0))
+    trials, ranked = sweep.trials(), sweep.ranked()
     rows = [["trial", "score", "values"]]
     for trial in ranked[:SHOWN]:
         rows.append([str(trial.number), one_digit(trial.value), assignments(sweep.values_of(trial))])
@@ -88,7 +85,7 @@ def sweep_table(sweep: Sweep) -> str:
         lines.append(
             "importance: "
             + ", ".join(f"{key} {100 * x:.0f} %" for key, x in shares.items())
-            + caution(len(complete))
+            + caution(len(ranked))
         )
     return "\n".join(lines)
 
@@ -116,14 +113,13 @@ def write_best(sweep: Sweep) -> Path | None:
         return None
     saved = json.loads(origin.read_text())
     source = saved["source"]
-    config: dict[str, Any] = {}
-    for path, value in leaves(saved["config"]):
-        if source.get(path) != "default":
-            *sections, name = path.split(".")
-            section = config
-            for key in sections:
-                section = section.setdefault(key, {})
-            section[name] = value
+    config = from_named_leaves(
+        {
+            tuple(path.split(".")): value
+            for path, value in leaves(saved["config"])
+            if source.get(path) != "default"
+        }
+    )
     config["exp_name"] = f"{sweep.config.values.exp_name}_best"
     comments = [
         f"The best of {len(sweep.trials())} trials: trial {best.number}, score {one_digit(best.value)} over "
@@ -163,17 +159,13 @@ def draw_sweep(sweep: Sweep) -> Path | None:
     if sweep.best() is None:
         return None
     shares = importances(sweep)
-    figure = Figure(figsize=(9.0 if shares else 5.0, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(9.0 if shares else 5.0, 3.2)
     panels = figure.subplots(1, 2 if shares else 1, squeeze=False, width_ratios=[3, 2] if shares else None)[0]
     _draw_history(panels[0], sweep.trials())
     if shares:
         _draw_importances(panels[1], shares)
     file = sweep.folder / "sweep.png"
-    try:
-        figure.savefig(file, dpi=200)
-    except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error}") from error
+    save(figure, file, tight=False)
     return file
 
 
