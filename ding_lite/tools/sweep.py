@@ -76,6 +76,7 @@ class Sweep:
         space: keys and their values.
         seeds: that each trial trains with.
         arguments: of ``ding-lite`` that train the config, beginning with ``train``.
+        crew: trains the runs.
         resume: continue the sweep in ``folder``.
 
     Raises:
@@ -90,6 +91,7 @@ class Sweep:
         space: SearchSpace,
         seeds: Sequence[int],
         arguments: Sequence[str],
+        crew: Crew,
         *,
         resume: bool = False,
     ) -> None:
@@ -98,6 +100,7 @@ class Sweep:
         self.space = space
         self.seeds = tuple(seeds)
         self.arguments = list(arguments)
+        self._crew = crew
         self._log = self._open_folder(resume)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         optuna.logging.disable_propagation()
@@ -186,15 +189,14 @@ class Sweep:
 
     # ------------------------------------------------------------------ the search
 
-    def run(self, crew: Crew, trials: int) -> None:
+    def run(self, trials: int) -> None:
         """Searches until there are ``trials`` trials in all, or the crew is stopped; open trials first."""
-        self._crew = crew
         states = [STATES[trial.state] for trial in self.trials()]
         if states:
             is_open = states.count("open")
             more = f", {is_open} open" if is_open else ""
             self._say(f"{len(states) - is_open} of {max(trials, len(states))} trials are done{more}")
-        crew.train(self._runs(trials), self._on_evaluation, self._on_end)
+        self._crew.train(self._runs(trials), self._on_evaluation, self._on_end)
 
     def _runs(self, trials: int) -> Iterator[Training]:
         """Yields the runs of open trials, then those of new ones; a trial that has ended starts no more."""
