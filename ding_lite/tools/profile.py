@@ -18,6 +18,7 @@ import torch
 from easydict import EasyDict
 
 from ding_lite.config.compile import Config
+from ding_lite.config.schema import leaves
 from ding_lite.data.modes import CollectMode
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.run.pipeline import SerialPipeline
@@ -84,9 +85,6 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         ("checkpoint.keep_freq", "more env steps between snapshots"),
     ),
 }
-
-
-MISSING = object()
 # Values of keys that already follow the advice.
 ADVISED_VALUES = {"policy.recompute_adv": False, "env.manager.double_buffer": True}
 
@@ -156,14 +154,12 @@ def advice(group: str, config: Config) -> list[tuple[str, Any, str]]:
     unused = {"policy.collect.n_sample" if policy.collect.get("n_episode") else "policy.collect.n_episode"}
     if "actor_epoch_per_collect" in policy.learn:  # PPG has two keys in place of this one
         unused.add("policy.learn.epoch_per_collect")
-    rows = []
-    for key, hint in ADVICE[group]:
-        value: Any = config.values
-        for name in key.split("."):
-            value = value.get(name, MISSING) if value is not MISSING else value
-        if value is not MISSING and value is not ADVISED_VALUES.get(key, MISSING) and key not in unused:
-            rows.append((key, value, hint))
-    return rows
+    values = {key: value for key, value in leaves(config.values) if key not in unused}
+    return [
+        (key, values[key], hint)
+        for key, hint in ADVICE[group]
+        if key in values and (key, values[key]) not in ADVISED_VALUES.items()
+    ]
 
 
 class Stopwatch:
@@ -266,7 +262,10 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
     """
     # Config.replaced would also decide policy.learn.compile anew.
     unlimited = Config(EasyDict({**config.values, "max_env_step": NO_LIMIT}), config.source)
-    with _open_pipeline(unlimited, seed) as pipeline:
+    with (
+        tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
+        SerialPipeline(unlimited, seed=seed, folder=Path(folder) / "run", own_process=True) as pipeline,
+    ):
         progress = pipeline.progress
         progress.past_solved = True  # continue although the task is solved
         watch = _watch_pipeline(pipeline)
@@ -291,16 +290,6 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
             )
 
         yield measure
-
-
-@contextmanager
-def _open_pipeline(config: Config, seed: int | None) -> Iterator[SerialPipeline]:
-    with tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder:
-        pipeline = SerialPipeline(config, seed=seed, folder=Path(folder) / "run", own_process=True)
-        try:
-            yield pipeline
-        finally:
-            pipeline.close()
 
 
 def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
