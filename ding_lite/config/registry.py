@@ -16,7 +16,7 @@ import difflib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ding_lite.config.schema import Schema, arguments_of, check
@@ -167,6 +167,17 @@ class Registry:
             for i, item in enumerate(items)
             for fault in self.choice_faults({"type": None, **as_choice(item)}, f"{path}[{i}]")
         ]
+
+    def named_choices(self, items: Sequence[Any]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+        """Yields name, class and arguments of each item of a list of entries; repeated names get a number.
+
+        Raises:
+            RegistryError: if an item names no entry.
+        """
+        choices = [as_choice(item) for item in items]
+        kinds = [choice.pop("type") for choice in choices]
+        for name, kind, arguments in zip(numbered(list(map(name_of, kinds))), kinds, choices, strict=True):
+            yield name, self.get_class(kind), arguments
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ding_lite.config.registry import HOOK_REGISTRY, as_choice, name_of, numbered
+from ding_lite.config.registry import HOOK_REGISTRY
 from ding_lite.config.schema import without_numpy
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, HookError, error_text
 from ding_lite.run.checkpoint import refuse_unsaveable
@@ -69,17 +69,11 @@ class Hooks:
 
     def __init__(self, items: Sequence[Any]) -> None:
         self._hooks: dict[str, Hook] = {}
-        choices = [as_choice(item) for item in items]
-        for name, choice in zip(numbered([name_of(c["type"]) for c in choices]), choices, strict=True):
-            cls = HOOK_REGISTRY.get_class(choice.pop("type"))
+        for name, cls, arguments in HOOK_REGISTRY.named_choices(items):
             try:
-                self._hooks[name] = cls(**choice)
+                self._hooks[name] = cls(**arguments)
             except FOREIGN as error:
                 raise ConfigError(f"hooks: {name!r} cannot be made: {error_text(error)}") from error
-
-    def classes(self) -> list[type]:
-        """Returns the classes of the hooks."""
-        return [type(hook) for hook in self._hooks.values()]
 
     def call(self, method: str, pipeline: Any) -> None:
         """Calls one method of every hook.

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.config.registry import TRACKER_REGISTRY, as_choice, name_of, numbered
+from ding_lite.config.registry import TRACKER_REGISTRY, as_choice, name_of
 from ding_lite.config.schema import argument_faults
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import FOREIGN, ConfigError, error_text
@@ -73,12 +73,10 @@ class Tracking:
         self._episodes: list[Episode] = []  # since the last row
         self._trackers: dict[str, Tracker] = {}
         identities = {} if run.resume_at is None else self._saved_identities()
-        choices = [as_choice(item) for item in items]
-        for name, choice in zip(numbered([name_of(c["type"]) for c in choices]), choices, strict=True):
-            cls = TRACKER_REGISTRY.get_class(choice.pop("type"))
+        for name, cls, arguments in TRACKER_REGISTRY.named_choices(items):
             known = identities.get(name, {})
             try:
-                self._trackers[name] = cls(run._replace(identity=known), **choice)
+                self._trackers[name] = cls(run._replace(identity=known), **arguments)
             except FOREIGN as error:
                 self._warn(name, "cannot be started", error)
         self._save_identities(identities)
