@@ -90,6 +90,17 @@ class LoadedPlayer(NamedTuple):
                     f"policy was trained with {own}"
                 )
 
+    def play(self, envs: VectorEnv, episodes: int, on_episode: Callable[[Episode], Any] | None) -> Evaluation:
+        """Plays episodes in these environments, and closes them.
+
+        Raises:
+            EnvError: if the policy cannot play in them, or one of them fails.
+        """
+        with contextlib.closing(envs):
+            self.check(envs)
+            evaluator = Evaluator(envs, self.mode, episodes, self.env_cfg["max_eval_steps"])
+            return evaluator.evaluate("command", on_episode=on_episode)
+
 
 def _layout(space: gym.Space) -> list[Any]:
     """Returns what a network depends on: the paths of a space's leaves, and their shapes or ranges."""
@@ -179,10 +190,7 @@ def evaluate_checkpoint(
             envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
         else:
             envs = recording_env(player.env_cfg, video, episodes, seed, on_video)
-        with contextlib.closing(envs):
-            player.check(envs)
-            evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
-            evaluation = evaluator.evaluate("command", on_episode=ended)
+        evaluation = player.play(envs, episodes, ended)
     if episodes_csv is not None:
         _write_episodes(episodes_csv, seed, played, player.env_cfg["info_keys"])
     return player.checkpoint, evaluation
@@ -275,10 +283,7 @@ def play_checkpoint(
 
     with sdl_driver(driver) if driver else contextlib.nullcontext():
         envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
-        with contextlib.closing(envs):
-            player.check(envs)
-            evaluator = Evaluator(envs, player.mode, episodes, player.env_cfg["max_eval_steps"])
-            return player.checkpoint, evaluator.evaluate("command", on_episode=on_episode)
+        return player.checkpoint, player.play(envs, episodes, on_episode)
 
 
 def screen_driver() -> str | None:
