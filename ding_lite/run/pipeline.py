@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import shlex
 import signal
 import sys
 import time
@@ -46,7 +47,7 @@ from ding_lite.run.progress import Progress
 from ding_lite.run.rank_reports import Report, merged_report
 from ding_lite.run.rank_states import digest, gathered, of_rank
 from ding_lite.run.recorder import Recorder
-from ding_lite.run.report import description, next_command, results
+from ding_lite.run.report import description, import_options, results
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import (
     NOT_BIT_EQUAL,
@@ -634,8 +635,9 @@ class SerialPipeline:
         )
 
     def _command(self, arguments: str, options: str = "") -> str:
-        """Returns a command about this run as it can be typed."""
-        return next_command(arguments, self.folder, self.policy, self.config, options)
+        """Returns a command about this run as it can be typed, with what finds the user's classes."""
+        imports = import_options(self.policy, self.config)
+        return f"ding-lite {arguments} {shlex.quote(str(self.folder))}{options}{imports}"
 
     @property
     def wall_time(self) -> float:

@@ -114,11 +114,6 @@ def results(cfg: Any, progress: Progress, scores: Scores, wall_time: float) -> d
     }
 
 
-def next_command(arguments: str, run: Path, policy: Policy, config: Config, options: str = "") -> str:
-    """Returns a command about a run as it can be typed, with the options that find the user's classes."""
-    return f"ding-lite {arguments} {shlex.quote(str(run))}{options}{import_options(policy, config)}"
-
-
 def import_options(policy: Policy, config: Config) -> str:
     """Returns ``-c FILE`` and ``--import MODULE``, as far as a run needs them to find its classes, or ""."""
     modules = {cls.__module__ for cls in _classes_of(policy, config)}
