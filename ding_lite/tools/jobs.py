@@ -52,7 +52,7 @@ class Running(Protocol):
         """Sends it a signal, such as "SIGINT"; does nothing if it has ended."""
 
     def error(self) -> str:
-        """Returns its error message; "" if there is none. It must have ended."""
+        """Returns its error message; "" if there is none. To be called once, when it has ended."""
 
 
 class Place(Protocol):
@@ -63,9 +63,6 @@ class Place(Protocol):
 
     def slots(self) -> int:
         """Returns how many trainings may run at a time by default."""
-
-    def close(self) -> None:
-        """Frees what the place holds."""
 
 
 class Processes:
@@ -86,9 +83,6 @@ class Processes:
         """Returns as many trainings as there are cores for."""
         return max(1, cores() // self._needs.cores)
 
-    def close(self) -> None:
-        """Does nothing."""
-
 
 class LocalTraining:
     """A training in a process.
@@ -100,7 +94,6 @@ class LocalTraining:
 
     def __init__(self, arguments: Sequence[str], cwd: Path | None = None) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in error
-        self._message = ""
         self._process = subprocess.Popen(
             [sys.executable, "-c", BOOT, str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
@@ -121,14 +114,14 @@ class LocalTraining:
             self._process.send_signal(signal.Signals[name])
 
     def error(self) -> str:
-        """Returns the error that it printed: its message, the last line of a traceback, or its signal."""
+        """Returns the error that it printed: its message, the last line of a traceback, or its signal.
+
+        To be called once.
+        """
         code = self._process.wait()
-        if not self._errors.closed:
+        with self._errors:
             self._errors.seek(0)
-            text = self._errors.read()
-            self._errors.close()
-            self._message = error_message(text, code)
-        return self._message
+            return error_message(self._errors.read(), code)
 
 
 def error_message(text: str, code: int, command: str = "train") -> str:

@@ -124,7 +124,7 @@ class Training:
             self.result = dict(json.loads((self.folder / "result.json").read_text()))
         if code not in (0, *INTERRUPTED):  # result.json may be missing, or be that of an earlier session
             self.status = "failed"
-            self.error = error or str(self.result.get("error") or f"ended with exit code {code}")
+            self.error = error
             return
         if self.status != "pruned" or code == 0:
             self.status = self.result.get("status", "interrupted")
