@@ -120,15 +120,14 @@ class Comparison:
         """Returns the name of the scores that are compared over all tasks."""
         return "Normalised score" if self.ranges else "Return"
 
-    def values(self, group: int, tasks: Sequence[str] | None = None) -> list[np.ndarray]:
+    def values(self, group: int) -> list[np.ndarray]:
         """Returns the scores of a group as arrays, one per task, normalised if there are ranges.
 
         Args:
             group: its place.
-            tasks: the tasks; None: all.
         """
         arrays = []
-        for task in self.tasks if tasks is None else tasks:
+        for task in self.tasks:
             returns = np.array([score.value for score in self.scores[group][task]])
             low, high = self.ranges.get(task, (0.0, 1.0))
             arrays.append((returns - low) / (high - low))
