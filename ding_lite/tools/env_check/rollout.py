@@ -10,6 +10,7 @@ import numpy as np
 from ding_lite.rl.seeding import integer_seed, numpy_generator
 from ding_lite.tools.env_check.playing import is_set, make_bare, reset_env, step_env
 from ding_lite.tools.env_check.trees import draw_legal, stored
+from ding_lite.tools.table import aligned
 from ding_lite.trees import Tree, map_tree
 
 
@@ -47,11 +48,7 @@ def random_rollout(env_cfg: Mapping[str, Any], steps: int, seed: int = 0) -> Tre
 
 def tree_lines(tree: Tree) -> list[str]:
     """Returns a tree of arrays as lines of text: name, shape, dtype and range of each leaf."""
-    rows = list(_rows(tree, ""))
-    widths = [max(len(row[k]) for row in rows) for k in range(3)]
-    return [
-        "  ".join(f"{cell:<{w}}" for cell, w in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows
-    ]
+    return aligned(list(_rows(tree, "")))
 
 
 def _rows(tree: Tree, indent: str) -> Iterator[tuple[str, str, str, str]]:

@@ -125,8 +125,6 @@ def _choice(n: int, rng: np.random.Generator, mask: Any) -> int:
 def draw_legal(space: gym.Space, obs: Any, rng: np.random.Generator) -> Any:
     """Returns a random action; it is legal if ``obs`` has a valid mask."""
     mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
-    if mask is None:
-        return draw(space, rng)
     try:
         return draw(space, rng, mask)
     except (ValueError, IndexError, TypeError):
