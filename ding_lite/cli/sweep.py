@@ -103,7 +103,6 @@ def _refuse_folder(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> int:
     """Searches and prints the best trials; returns 0 if a trial has a score, or a signal's exit code."""
     from ding_lite.tools.board import board_for
-    from ding_lite.tools.seeds import exit_code_of
     from ding_lite.tools.several import Crew
     from ding_lite.tools.sweep import Sweep
 
@@ -125,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         args.signals.hand_over(crew.request_stop, "these iterations")
         sweep.run(trials)
     _report(args, sweep, _imports(args, config))
-    code = 0 if sweep.best() is not None else exit_code_of(crew.failures)
+    code = 0 if sweep.best() is not None else crew.exit_code
     return int(args.signals.exit_code) or code
 
 

@@ -209,7 +209,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     from ding_lite.rl.ranks import number_of_processes
     from ding_lite.run.display import Lines
     from ding_lite.tools.board import board_for
-    from ding_lite.tools.seeds import exit_code_of, seed_trainings, seeds_report, seeds_table
+    from ding_lite.tools.seeds import seed_trainings, seeds_report, seeds_table
     from ding_lite.tools.several import Crew
 
     if number_of_processes() > 1:
@@ -235,7 +235,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
         print(json.dumps(seeds_report(trainings)))
     elif not args.quiet:
         Lines(sys.stdout).say(seeds_table(trainings))  # a closed pipe is no error
-    return int(args.signals.exit_code) or exit_code_of(crew.failures)
+    return int(args.signals.exit_code) or crew.exit_code
 
 
 def _has_final_result(folder: Path) -> bool:

@@ -173,9 +173,3 @@ def summary_lines(summary: SeedsSummary, of: int) -> list[str]:
 def one_digit(value: float | None) -> str:
     """Returns a number with one digit for a table, or "-" for None."""
     return "-" if value is None else f"{value:,.1f}"
-
-
-def exit_code_of(failures: Sequence[Training]) -> int:
-    """Returns the exit code of the first run that failed, or 0; that of a killed run is 1."""
-    codes = [training.code or 1 for training in failures]
-    return max(codes[0], 1) if codes else 0

@@ -211,6 +211,11 @@ class Crew:
         self.stopped_by = ""
         self._running: list[Training] = []
 
+    @property
+    def exit_code(self) -> int:
+        """Returns the exit code of the first run that failed, or 0; that of a killed run is 1."""
+        return max(self.failures[0].code or 1, 1) if self.failures else 0
+
     def request_stop(self, signal: str) -> None:
         """Ends all runs after their iterations, each saved; safe to call from a signal handler."""
         self.stopped_by = signal

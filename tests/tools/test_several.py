@@ -16,13 +16,12 @@ from ding_lite.run.folder import CsvFile
 from ding_lite.tools.jobs import Needs, Processes, error_message, needs_of
 from ding_lite.tools.seeds import (
     commands_to_continue,
-    exit_code_of,
     seed_trainings,
     seeds_report,
     seeds_table,
     summary_of,
 )
-from ding_lite.tools.several import Rows, Training
+from ding_lite.tools.several import Board, Crew, Rows, Training
 
 
 def training(seed=0, **known):
@@ -92,9 +91,12 @@ def test_error_of_another_command_is_read_as_that_of_a_training():
 
 
 def test_exit_code_is_that_of_the_first_failure_and_that_of_a_killed_run_is_1():
-    assert exit_code_of([]) == 0
-    assert exit_code_of([training(code=5), training(code=3)]) == 5
-    assert exit_code_of([training(code=-9), training(code=3)]) == 1
+    crew = Crew(Processes(Needs(1, 0)), 1, Board())
+    assert crew.exit_code == 0
+    crew.failures = [training(code=5), training(code=3)]
+    assert crew.exit_code == 5
+    crew.failures = [training(code=-9), training(code=3)]
+    assert crew.exit_code == 1
 
 
 # ------------------------------------------------------------------ folders and cores
