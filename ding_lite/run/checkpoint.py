@@ -164,7 +164,6 @@ def find_checkpoint(path: Path, name: str) -> Path:
     Raises:
         CheckpointError: if there is no such checkpoint.
     """
-    path = Path(path)
     names = (name, "last") if name == "best" else (name,)
     for folder in (path, *(path / "ckpt" / candidate for candidate in names)):
         if (folder / MANIFEST).is_file():
@@ -195,7 +194,7 @@ def load_of_run(path: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, 
         return folder, *load_checkpoint(folder)
     except CheckpointError as error:
         last = folder.with_name("last")
-        if folder == Path(path) or folder == last or not (last / MANIFEST).is_file():
+        if folder in (path, last) or not (last / MANIFEST).is_file():
             raise
         raise CheckpointError(f"{error}. The run has another checkpoint: {last}") from error
 
