@@ -240,16 +240,19 @@ def jobs_of(args: argparse.Namespace, place: Place, runs: int) -> int:
 def source_options(args: argparse.Namespace) -> list[str]:
     """Returns the options of this command that name the config and one seed, for another command."""
     names = {"-c": "config", "--env": "env", "--policy": "policy", "-s": "seed"}
-    values = {option: getattr(args, name, None) for option, name in names.items()}
-    options = [word for option, value in values.items() if value is not None for word in (option, str(value))]
+    options = _given({option: getattr(args, name, None) for option, name in names.items()})
     return options + [word for name in args.imports for word in ("--import", name)]
 
 
 def run_options(args: argparse.Namespace) -> list[str]:
     """Returns the arguments that all runs of this command share: config, limits, overrides."""
-    values = {"--max-env-step": args.max_env_step, "--max-train-iter": args.max_train_iter}
-    limits = [word for option, value in values.items() if value is not None for word in (option, str(value))]
+    limits = _given({"--max-env-step": args.max_env_step, "--max-train-iter": args.max_train_iter})
     return [*source_options(args), *limits, *args.overrides]
+
+
+def _given(options: Mapping[str, Any]) -> list[str]:
+    """Returns the options that have a value, each followed by it."""
+    return [word for name, value in options.items() if value is not None for word in (name, str(value))]
 
 
 def player_options(args: argparse.Namespace) -> list[str]:
@@ -265,22 +268,20 @@ def config_of(args: argparse.Namespace) -> Config:
         ConfigError: if there is no config, or it has a fault.
     """
     overrides = overrides_of(args, args.overrides)
-    if args.config and (args.env or args.policy):
-        raise ConfigError(
-            "-c and --env or --policy exclude each other; with -c, change the environment by env.env_id=ID "
-            "and the policy by policy.type=NAME"
-        )
-    if not (args.config or args.env):
+    if args.config:
+        if args.env or args.policy:
+            raise ConfigError(
+                "-c and --env or --policy exclude each other; with -c, change the environment by "
+                "env.env_id=ID and the policy by policy.type=NAME"
+            )
+        config = compile_file(args.config, overrides)
+    elif args.env:
+        user = {"env": env_section(args.env), "policy": {"type": args.policy or "ppo"}}
+        config = compile_arguments(user, overrides)
+    else:
         raise ConfigError(
             "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID"
         )
-    config = (
-        compile_file(args.config, overrides)
-        if args.config
-        else compile_arguments(
-            {"env": env_section(args.env), "policy": {"type": args.policy or "ppo"}}, overrides
-        )
-    )
     return dataclasses.replace(config, imports=tuple(args.modules))
 
 
