@@ -251,9 +251,9 @@ class RunLogger:
 
     def write_owner(self) -> None:
         """Writes the id of this process to log.txt; :func:`claim` tells it to other processes."""
-        self.say(f"{OWNER_MARK.strip()} {os.getpid()} on {platform.node()}")
+        self.log(f"{OWNER_MARK.strip()} {os.getpid()} on {platform.node()}")
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Writes lines to log.txt, each with the time; a full disk does not end the run here."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with contextlib.suppress(OSError, ValueError):  # the next row of metrics.csv raises
@@ -262,7 +262,7 @@ class RunLogger:
 
     def write_traceback(self, error: BaseException) -> None:
         """Writes the traceback of an error and of its causes, in this process or a worker, to log.txt."""
-        self.say("".join(traceback.format_exception(error)))
+        self.log("".join(traceback.format_exception(error)))
 
     def write_iteration(self, env_step: int, row: Mapping[str, Any], episodes: Iterable[Episode]) -> None:
         """Writes one iteration: its row of metrics, and its finished episodes.

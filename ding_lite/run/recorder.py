@@ -102,7 +102,7 @@ class Recorder:
         if self._logger is None:
             say = explain = _to_first(self.pending_lines, self._ranks.rank)
         else:
-            say, explain = _log_and_show(self._logger, self._display), self._logger.say
+            say, explain = _log_and_show(self._logger, self._display), self._logger.log
         envs.say = say
         evaluator_envs.say = lambda line: say(f"in evaluation: {line}")
         # Tracebacks of replaced workers go to the log alone.
@@ -116,7 +116,7 @@ class Recorder:
     def log(self, text: str) -> None:
         """Writes lines to log.txt, and shows nothing."""
         if self._logger is not None:
-            self._logger.say(text)
+            self._logger.log(text)
 
     def write_iteration(
         self, progress: Progress, wall_time: float, episodes: Sequence[Episode], rollout: Rollout
@@ -171,7 +171,7 @@ class Recorder:
         if self._logger is not None:
             self.checkpoints.dump(error)
             self._logger.write_traceback(error)
-            self._logger.say(f"{type(error).__name__}: {error}")
+            self._logger.log(f"{type(error).__name__}: {error}")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, and sends the result to the trackers.
@@ -206,7 +206,7 @@ def _log_and_show(logger: RunLogger, display: Display) -> Callable[[str], None]:
     """Returns a function that writes a line to log.txt and shows it."""
 
     def say(line: str) -> None:
-        logger.say(line)
+        logger.log(line)
         display.say(line)
 
     return say

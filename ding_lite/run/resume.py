@@ -87,7 +87,7 @@ EFFECTS = {
 WHAT_IT_IS = ("env.type", "env.env_id", "policy.type")
 
 
-def kind_of(path: str) -> str:
+def effect_of(path: str) -> str:
     """Returns the effect of a change of the key ``path`` on a saved state: free, warned or refused."""
     parts = path.split(".")
     prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
@@ -204,7 +204,8 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
         requested=request.changes,
         changed=frozenset(changed),
         new_episodes=request.override,
-        is_exact=not (request.override or version_messages) and all(kind_of(key) == FREE for key in changed),
+        is_exact=not (request.override or version_messages)
+        and all(effect_of(key) == FREE for key in changed),
         messages=(*messages, *version_messages, *change_messages),
     )
 
@@ -293,26 +294,28 @@ def _changed_config(
     ]
     _refuse_passed_limits(changes, done)
     _refuse_changes(changes, request.override, folder)
-    lines = [(kind_of(key), f"applied: {key}: {old!r} -> {new!r}") for key, old, new in changes]
+    lines = [(effect_of(key), f"applied: {key}: {old!r} -> {new!r}") for key, old, new in changes]
     from_file: dict[str, Any] = {}
     file_differences = [] if request.config is None else differences(requested.values, request.config.values)
     _refuse_file_of_another_run(file_differences, request.override)
     for key, own_value, file_value in file_differences:
         if key == "exp_name" or key in request.changes:
             continue
-        kind = kind_of(key)
+        effect = effect_of(key)
         is_own = requested.source.get(key) == "command line" or _is_passed(key, file_value, done)
-        if kind == FREE and not is_own:
+        if effect == FREE and not is_own:
             from_file[key] = file_value
-            lines.append((kind, f"applied from the file: {key}: {own_value!r} -> {file_value!r}"))
+            lines.append((effect, f"applied from the file: {key}: {own_value!r} -> {file_value!r}"))
         else:
-            lines.append((kind, f"the run keeps its own value: {key}: {own_value!r}, not {file_value!r}"))
+            lines.append((effect, f"the run keeps its own value: {key}: {own_value!r}, not {file_value!r}"))
     config = compile_config(requested.as_json(), from_file)
     if request.config is not None:
         config.source.update({key: request.config.source[key] for key in from_file})
     order = (FREE, WARNED, REFUSED)
-    messages = [f"{kind}: {line}" for kind, line in sorted(lines, key=lambda entry: order.index(entry[0]))]
-    if any(kind_of(key) != FREE for key, _, _ in changes):
+    messages = [
+        f"{effect}: {line}" for effect, line in sorted(lines, key=lambda entry: order.index(entry[0]))
+    ]
+    if any(effect_of(key) != FREE for key, _, _ in changes):
         messages.append(NOT_BIT_EQUAL)
     return config, [key for key, _, _ in changes] + list(from_file), messages
 
@@ -349,7 +352,7 @@ def _refuse_file_of_another_run(differences: Sequence[tuple[str, Any, Any]], ove
 
 
 def _refuse_changes(changes: Sequence[tuple[str, Any, Any]], override: bool, folder: Path) -> None:
-    refused = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if kind_of(key) == REFUSED]
+    refused = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes if effect_of(key) == REFUSED]
     if refused and not override:
         raise ConfigError(
             "\n  ".join(["the saved state would be wrong under these changes:", *refused])

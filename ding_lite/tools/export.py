@@ -204,7 +204,7 @@ def export_policy(
     described = _description(run, opened, module, output.suffix)
     data = file_of(module, output.suffix, described)
     recorded = list(record(opened.config.values.env, module.policy, observations, seed))
-    parity = compare(runner(data, output.suffix), module, recorded)
+    parity = parity_of(runner(data, output.suffix), module, recorded)
     if not parity.holds:
         raise DingLiteError(
             f"{output} would act otherwise than {run}: on {parity.observations} observations the largest "
@@ -444,7 +444,7 @@ def record(
         envs.close()
 
 
-def compare(run: Runner, module: ExportedPolicy, recorded: Sequence[Recorded]) -> Parity:
+def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Recorded]) -> Parity:
     """Compares an exported file with the policy, step by step; each remembers for itself.
 
     Actions are compared with those of ``policy.act``, the other outputs with those of ``module`` in torch.

@@ -13,7 +13,7 @@ from ding_lite.config.compile import compile_config
 from ding_lite.config.schema import leaves
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.checkpoint import TENSORS, checkpoints_of, load_checkpoint, save_checkpoint
-from ding_lite.run.resume import EFFECTS, FREE, NOT_BIT_EQUAL, REFUSED, WARNED, kind_of
+from ding_lite.run.resume import EFFECTS, FREE, NOT_BIT_EQUAL, REFUSED, WARNED, effect_of
 
 CONFIG = small_config(env={"manager": {"type": "base"}}, policy={"eval": {"eval_freq": 256}})
 SOLVED = small_config(LengthEnv, env={"stop_value": 1.0}, policy={"eval": {"eval_freq": 256}})
@@ -169,7 +169,7 @@ def test_guide_names_every_key_with_its_kind():
     named = {
         name.removesuffix(".*"): kind for kind, row in rows.items() for name in re.findall(r"`([^`]+)`", row)
     }
-    assert {name: kind_of(name) for name in named} == named
+    assert {name: effect_of(name) for name in named} == named
     assert named.keys() >= EFFECTS.keys()
 
 
@@ -180,7 +180,7 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
     configs = [compile_config({"env": {"env_id": "x"}, "policy": {"type": kind}}) for kind in ("ppo", "ppg")]
     keys = {path for config in configs for path, _ in leaves(config.values)}
     assert all(any(key == path or key.startswith(f"{path}.") for key in keys) for path in EFFECTS)
-    kinds = {key: kind_of(key) for key in keys}
+    kinds = {key: effect_of(key) for key in keys}
     assert {
         k for k, kind in kinds.items() if kind == REFUSED and not k.startswith(("env.", "policy.model."))
     } == {

@@ -17,7 +17,7 @@ from ding_lite.cli import main
 from ding_lite.errors import ConfigError, ContractError, DingLiteError
 from ding_lite.models import VAC
 from ding_lite.tools.evaluate import open_checkpoint
-from ding_lite.tools.export import ExportedPolicy, compare, export_policy, file_of, record, runner
+from ding_lite.tools.export import ExportedPolicy, export_policy, file_of, parity_of, record, runner
 from ding_lite.trees import map_tree, named_leaves, to_tree
 
 ONNX_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
@@ -187,11 +187,11 @@ def exported(run_of):
 def test_difference_of_one_weight_is_found(exported):
     policy, module, data, recorded = exported
     run = runner(data, ".pt2")
-    assert compare(run, module, recorded).holds
+    assert parity_of(run, module, recorded).holds
     bias = policy.model.actor_head.out.layer.bias
     before = bias.clone()
     bias[0] += 1e-4
-    parity = compare(run, module, recorded)
+    parity = parity_of(run, module, recorded)
     bias.copy_(before)
     assert not parity.holds
     assert parity.output == "logit"
@@ -206,7 +206,7 @@ def test_another_action_and_a_nan_are_found(exported):
         outputs = run(inputs)
         return {**outputs, "action": outputs["action"] + 1}
 
-    parity = compare(shifted, module, recorded)
+    parity = parity_of(shifted, module, recorded)
     assert parity.different_actions == 64 + 1, "and one observation alone"
     assert not parity.holds
 
@@ -214,7 +214,7 @@ def test_another_action_and_a_nan_are_found(exported):
         outputs = run(inputs)
         return {**outputs, "logit": outputs["logit"] * np.nan}
 
-    assert not compare(spoiled, module, recorded).holds
+    assert not parity_of(spoiled, module, recorded).holds
 
 
 def test_value_network_is_not_in_the_file(exported):
