@@ -28,6 +28,7 @@ class Key:
     Attributes:
         default: the value of a config that does not have the key.
         kind: the accepted types; empty: the type of the default, or any type if the default is None.
+        item: the type of each item of a list; None: any.
         low, high: inclusive bounds of a number, or of each item of a list.
         above, below: exclusive bounds.
         choices: accepted values; with ``kind``, in addition to the values of these types.
@@ -39,6 +40,7 @@ class Key:
 
     default: Any
     kind: tuple[type, ...] = ()
+    item: type | None = None
     low: float | None = None
     high: float | None = None
     above: float | None = None
@@ -298,9 +300,9 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
         return value, fault
     if isinstance(converted, (Mapping, type)) or callable(converted):
         return converted, ""
-    items = converted if isinstance(converted, list) else [converted]
-    for item in items:
-        fault = _range_fault(item, key, in_list=isinstance(converted, list))
+    in_list = isinstance(converted, list)
+    for item in converted if in_list else [converted]:
+        fault = _range_fault(item, key, in_list)
         if fault:
             return value, fault
     return converted, ""
@@ -312,6 +314,10 @@ def _convert(value: Any, key: Key) -> tuple[Any, str]:
     Converts only without loss: 64.0 to 64, 1 to 1.0, a tuple to a list.
     """
     kinds = key.kinds
+    if list in kinds and isinstance(value, (list, tuple)) and key.item is not None:
+        found = [_convert(item, Key(None, (key.item,))) for item in value]
+        fault = next((f"in the list: {fault}" for _, fault in found if fault), "")
+        return [item for item, _ in found], fault
     if type(value) in kinds:
         return (copy.deepcopy(value) if isinstance(value, (list, dict)) else value), ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -54,7 +54,7 @@ CONFIG: dict[str, Any] = dict(
     # Where action masks come from: "obs" (its key "action_mask", if present) or "info".
     action_mask=Key("obs", choices=("obs", "info")),
     # Numbers of an ended episode's info that are written to episodes.csv, by their keys.
-    info_keys=["is_success"],
+    info_keys=Key(["is_success"], item=str),
     manager=dict(
         # What steps the environments: auto, base (this process), subprocess (worker processes), ray (Ray
         # actors, on any machine of a cluster), vector (gymnasium's own vector environment), or env_pool

@@ -125,7 +125,7 @@ class VAC(ActorCritic):
         # had "minatar_cnn", whose layers after the convolution are large: 1.8 million parameters at 32 x 32.
         small_image_encoder=Key("small_cnn", choices=("small_cnn", "minatar_cnn")),
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
-        encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
+        encoder_hidden_size_list=Key(None, (list,), item=int, low=1, optional=True),
         # Memory behind each encoder: "lstm" or "gru"; None: no memory.
         rnn=Key(None, choices=tuple(RECURRENT_LAYERS), optional=True),
         rnn_hidden_size=Key(128, low=1),  # units of a memory's layer
@@ -138,8 +138,9 @@ class VAC(ActorCritic):
         # Activation of hidden layers; None: tanh, or relu if the observations have images.
         activation=Key(None, choices=tuple(ACTIVATIONS), optional=True),
         # Widths of the policy head's hidden layers, before its last linear layer.
-        actor_head_hidden_size_list=Key([], low=1),
-        critic_head_hidden_size_list=Key([], low=1),  # as actor_head_hidden_size_list, of the value head
+        actor_head_hidden_size_list=Key([], item=int, low=1),
+        # As actor_head_hidden_size_list, of the value head.
+        critic_head_hidden_size_list=Key([], item=int, low=1),
         # Distribution of Box actions: "normal" (clipped to the bounds), "tanh_normal" or "beta" (both scaled
         # to them), a name that you registered, or "package.module:Class".
         box_distribution=Key("normal", (str, object), faults=box_distribution_faults),

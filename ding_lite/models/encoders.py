@@ -94,7 +94,7 @@ class VectorEncoder(nn.Module):
         (N, ...) of any dtype -> (N, F)
     """
 
-    config = dict(activation=ACTIVATION, hidden_size_list=Key([], low=1))
+    config = dict(activation=ACTIVATION, hidden_size_list=Key([], item=int, low=1))
 
     def __init__(
         self, space: gym.Space, activation: str = "tanh", hidden_size_list: Sequence[int] = ()
@@ -242,7 +242,7 @@ class NatureCNN(ImageEncoder):
     """
 
     trunk = (512,)
-    config = dict(widths=Key([32, 64, 64], low=1))
+    config = dict(widths=Key([32, 64, 64], item=int, low=1))
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class ImpalaCNN(ImageEncoder):
     """
 
     trunk = (256,)
-    config = dict(widths=Key([16, 32, 32], low=1))
+    config = dict(widths=Key([16, 32, 32], item=int, low=1))
 
     def __init__(
         self,

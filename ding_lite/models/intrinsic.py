@@ -107,7 +107,7 @@ class RND(IntrinsicReward):
         # The predictor has two more layers of feature_size.
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
         # As policy.model.encoder_hidden_size_list, of both networks.
-        encoder_hidden_size_list=Key(None, (list,), low=1, optional=True),
+        encoder_hidden_size_list=Key(None, (list,), item=int, low=1, optional=True),
     )
 
     def __init__(

@@ -161,6 +161,18 @@ def test_value_becomes_the_type_asked_for_where_nothing_is_lost(default, raw, ex
     assert type(value) is type(expected)
 
 
+def test_items_of_a_list_become_the_type_asked_for():
+    key = Key([], item=int, low=1)
+    given = [64.0, 32]
+    assert value_of(key, given) == [64, 32]
+    assert [type(item) for item in value_of(key, (64.0, 32))] == [int, int]
+    assert given == [64.0, 32]
+    assert fault_of(key, [64, 6.5]) == "k: in the list: expected a whole number, got 6.5"
+    assert fault_of(key, [64, True]) == "k: in the list: expected a whole number, got True"
+    assert fault_of(key, [64, 0]).startswith("k: expected a number at least 1")
+    assert value_of(Key(["a"], item=str), []) == []
+
+
 @pytest.mark.parametrize("raw", [64.5, "64", [64], {"a": 1}, math.inf, None])
 def test_what_is_not_a_whole_number_is_refused(raw):
     assert fault_of(1, raw).startswith("k: expected a whole number, got ")

@@ -256,7 +256,10 @@ def main(fd: int, parent: int, grace: float) -> None:
 
 def _attach(responder: Responder, sock: socket.socket) -> None:
     """Attaches the shared memory, whose descriptor the parent sends next."""
-    _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    try:
+        _, fds, _, _ = socket.recv_fds(sock, 1, 1)
+    except ConnectionError as error:
+        raise ChannelClosed from error
     if not fds:
         raise ChannelClosed
     responder.attach(fds[0])
