@@ -51,7 +51,7 @@ MAX_RESETS = 10  # resets in a row whose first observation may be not finite
 class _Game:
     """The open game of one environment: what it is restored from."""
 
-    episode: int = 0  # the number of its first episode, which names its seed
+    episode: int = 0  # its number, which names its seed
     actions: list[Any] = field(default_factory=list)
     kept_on: list[int] = field(default_factory=list)  # the number of actions before each reset that kept it
 
