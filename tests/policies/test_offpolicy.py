@@ -683,7 +683,7 @@ REFUSED = {
     "max_use 0": (
         "ppo_offpolicy",
         {"other": {"replay_buffer": {"max_use": 0}}},
-        r"max_use.*at least 1, got 0",
+        r"max_use.*at least 1 .*got 0",
     ),
     "a bound below the weight of fresh samples": (
         "ppo_offpolicy",

@@ -233,7 +233,16 @@ def test_pipe_in_place_of_a_file_is_not_waited_for(name, original, tmp_path):
     folder = write(tmp_path / "c", original, signed=True)
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+    with pytest.raises(CheckpointError, match=f"{name} is no file"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_link_in_place_of_a_file_is_refused_with_what_to_do(name, original, tmp_path):
+    folder = write(tmp_path / "c", original, signed=True)
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(CheckpointError, match=f"{name} is a link, .* copy"):
         load_checkpoint(folder)
 
 

@@ -9,7 +9,7 @@ from small_worlds import LengthEnv, UnseededEnv
 from worlds import digest, merged, small_config
 
 from ding_lite import SerialPipeline
-from ding_lite.config.compile import compile_config
+from ding_lite.config.compile import compile_config, load_config
 from ding_lite.config.schema import leaves
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.checkpoint import TENSORS, checkpoints_of, load_checkpoint, save_checkpoint
@@ -348,6 +348,24 @@ def test_file_of_another_run_is_refused(other, tmp_path):
         SerialPipeline.resume(folder, config=compile_config(config))
 
 
+def test_result_of_the_session_before_goes_when_a_run_goes_on(tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 2)
+    assert (folder / "result.json").exists()
+    pipeline = SerialPipeline.resume(folder)
+    assert not (folder / "result.json").exists()
+    for _ in pipeline:
+        pass
+    before = (folder / "result.json").read_bytes()
+    SerialPipeline.resume(folder).close()  # it is over: there is nothing to go on with
+    assert (folder / "result.json").read_bytes() == before
+
+
+def test_config_of_a_checkpoint_is_that_of_its_run(tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 1)
+    ours, theirs = (load_config(folder / path) for path in ("config.json", "ckpt/last/config.json"))
+    assert (ours.values, ours.source) == (theirs.values, theirs.source)
+
+
 # ---------------------------------------------------------------------- solved runs
 
 
@@ -393,7 +411,7 @@ def test_folder_is_locked_as_long_as_the_pipeline_is_open(tmp_path):
     pipeline = SerialPipeline(CONFIG, folder=tmp_path / "run")
     for _ in pipeline:
         break
-    with pytest.raises(ConfigError, match="in use by process"):
+    with pytest.raises(ConfigError, match="in use by another pipeline of this program: close"):
         SerialPipeline.resume(tmp_path / "run")
     pipeline.close()
     SerialPipeline.resume(tmp_path / "run").close()
