@@ -46,8 +46,9 @@ class Progress:
         return freq > 0 and self.env_step // freq > self.turn_began // freq
 
     def state_dict(self) -> dict[str, Any]:
-        names = ("env_step", "train_iter", "iteration", "solved", "past_solved", "owes_evaluation")
-        return {name: getattr(self, name) for name in names}
+        names = ("env_step", "train_iter", "iteration", "solved", "past_solved")
+        owes = {"owes_evaluation": True} if self.owes_evaluation else {}
+        return {**{name: getattr(self, name) for name in names}, **owes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.env_step = int(state["env_step"])
@@ -55,4 +56,4 @@ class Progress:
         self.iteration = int(state["iteration"])
         self.solved = bool(state["solved"])
         self.past_solved = bool(state["past_solved"])
-        self.owes_evaluation = bool(state.get("owes_evaluation", False))  # earlier versions have none
+        self.owes_evaluation = bool(state.get("owes_evaluation", False))
