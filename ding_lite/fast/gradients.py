@@ -56,7 +56,9 @@ def autograd_gradient(
                 f"{loss.__name__} has no gradient, so a step would learn nothing: its result is detached or "
                 "computed under torch.no_grad(), or no parameter of the model is in it"
             )
-        gradients = torch.autograd.grad(part_loss, parameters, allow_unused=True)
+        trained = [p for p in parameters if p.requires_grad]
+        of_trained = iter(torch.autograd.grad(part_loss, trained, allow_unused=True))
+        gradients = [next(of_trained) if p.requires_grad else None for p in parameters]
         with torch.no_grad():
             values = [
                 b if a is None else a if b is None else a + b for a, b in zip(values, gradients, strict=True)

@@ -210,7 +210,7 @@ class MultiBinaryHead(Head):
         return self.layer(x)
 
     def distribution(self, logit: Tensor, mask: Tensor | None = None) -> D.Distribution:
-        return D.Bernoulli(logit, mask)
+        return D.Bernoulli(logit, None if mask is None else mask.flatten(1))
 
     def to_env(self, action: np.ndarray) -> np.ndarray:
         return action.reshape(-1, *self.shape).astype(self.dtype)

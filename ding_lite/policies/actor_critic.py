@@ -436,6 +436,12 @@ class ActorCriticPolicy(Policy):
         if self.reference is not None:
             self.reference.add_logits(rollout)
 
+    def forget_open_episodes(self) -> None:
+        if self.reward_scale is not None:
+            self.reward_scale.running_return = None
+        if self.reference is not None:
+            self.reference.state = None
+
     def _update_obs_norm(self, data: Rollout) -> None:
         if self.obs_norm is not None and self.cfg.normalize.obs is True:
             self.obs_norm.update(data.obs, data.valid)

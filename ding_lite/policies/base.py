@@ -149,6 +149,9 @@ class Policy:
         self._generators[name] = generator
         return generator
 
+    def forget_open_episodes(self) -> None:
+        """Drops what belongs to episodes that do not go on: a resumed run has begun new ones."""
+
     def change_ranks(self, step: int) -> None:
         """Begins new random streams, since the saved ones are those of another number of ranks.
 

@@ -117,7 +117,10 @@ class ReplaySource:
             if is_other:
                 samples, place_before = self._samples(data, place, self._proximal), place
             if ranks.any(is_other or credit is not data) or training_set is None:
+                is_first = training_set is None
                 training_set = self._training_set(data, samples, credit, place)
+                if is_first:
+                    steps = self._fewer_steps(steps, len(place), training_set.count)
             planned = int(min(steps, training_set.count))
             if self._prioritizes and isinstance(training_set, TrainingSet):
                 yield self._prioritized(training_set, place, planned)
@@ -128,6 +131,20 @@ class ReplaySource:
             steps -= planned
         if math.isfinite(steps):
             self.metrics[f"{self.prefix}_missing_updates"] = float(steps)
+
+    def _fewer_steps(self, steps: float, samples: int, count: int) -> float:
+        """Returns the steps that ``reuse`` asks for if whole sequences exceed ``batch_size`` by half or more.
+
+        Args:
+            steps: planned for minibatches of ``batch_size``.
+            samples: of a pass.
+            count: number of its minibatches.
+        """
+        learn = self.cfg.learn
+        if self.cfg.on_policy or learn.update_per_collect is not None:
+            return steps
+        share = learn.batch_size * count / samples
+        return self.policy.ranks.smallest(float(steps if share > 2 / 3 else math.ceil(steps * share)))
 
     @torch.no_grad()
     def kl_to_proximal(self) -> float:
@@ -230,7 +247,10 @@ class ReplaySource:
     def _weighted(self, batch: Batch, n_p: Tensor, unspent: Tensor, index: Tensor) -> Batch:
         """Returns a batch with the weights (N P)^-beta of its draws (arXiv:1511.05952, section 3.4)."""
         weight = n_p.clamp_min(1e-12) ** -self.cfg.other.replay_buffer.beta
-        value_weight = weight[index] / weight[unspent].max()
+        largest = weight[unspent].max()
+        if self.policy.ranks.size > 1:
+            largest = torch.as_tensor(-self.policy.ranks.smallest(-float(largest)))
+        value_weight = weight[index] / largest.to(weight)
         stale_weight = batch.policy_weight
         policy_weight = value_weight * (1.0 if stale_weight is None else stale_weight)
         fields = {**batch.fields(), "value_weight": value_weight, "policy_weight": policy_weight}

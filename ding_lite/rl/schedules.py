@@ -60,6 +60,9 @@ class TrainingProgress:
             self.learning_rate = float(state["learning_rate"])
 
 
+FARTHEST = 2.0**20  # the largest ratio of an adaptive coefficient to its first value
+
+
 class AdaptivePenalty:
     """The coefficient beta of the KL penalty that keeps the policy's KL near a target.
 
@@ -78,13 +81,15 @@ class AdaptivePenalty:
     def __init__(self, start: float, target: float, device: torch.device) -> None:
         self.target = target
         self.value = torch.full((), start, device=device)
+        self.low, self.high = start / FARTHEST, start * FARTHEST
 
     def update(self, kl: float) -> None:
-        """Changes beta after a policy phase with the mean KL ``kl``."""
+        """Changes beta after a policy phase with the mean KL ``kl``, within bounds it can return from."""
         if kl < self.target / 1.5:
             self.value /= 2
         elif kl > self.target * 1.5:
             self.value *= 2
+        self.value.clamp_(self.low, self.high)
 
     def state_dict(self) -> dict[str, Any]:
         return {"value": float(self.value)}

@@ -724,6 +724,8 @@ class SerialPipeline:
                 raise CheckpointError(
                     f"the checkpoint's {name!r} does not fit: {type(error).__name__}: {error}"
                 ) from error
+        if new_episodes or state["collector"].get("envs", True) is None:
+            self.policy.forget_open_episodes()
         self.hooks.load_state_dict(state.get("hooks", {}))
         try:
             self._earlier_wall_time = float(state["clock"]["wall_time"])

@@ -423,3 +423,15 @@ def test_a_range_of_what_is_no_parameter_is_an_error():
 
     with pytest.raises(ContractError, match="Misspelt.*'log_sgima'.*: log_sigma"):
         parameter_ranges(torch.nn.Sequential(Misspelt()))
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (4, 1)])
+def test_masked_bits_of_any_shape_are_zero(shape):
+    head = head_for(spaces.MultiBinary(shape))
+    mask = torch.tensor([True, False, True, False]).view(shape).expand(50, *shape)
+    dist = head.distribution(head(features(50)), mask)
+    action = dist.sample(torch.Generator().manual_seed(0))
+    assert action.shape == (50, 4)
+    assert not action[:, [1, 3]].any()
+    assert action[:, [0, 2]].any()
+    assert dist.log_prob(action).shape == dist.entropy().shape == (50,)

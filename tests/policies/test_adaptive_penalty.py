@@ -22,6 +22,16 @@ def test_beta_is_halved_and_doubled_outside_of_a_factor_of_1_5(kl, factor):
     assert float(penalty.value) == 3.0 * factor
 
 
+@pytest.mark.parametrize("kl", [0.0, 1e9])
+def test_beta_returns_however_long_the_kl_was_on_one_side(kl):
+    penalty = AdaptivePenalty(3.0, 0.01, torch.device("cpu"))
+    for _ in range(2000):
+        penalty.update(kl)
+    for _ in range(20):
+        penalty.update(1.0 if kl == 0 else 0.0)
+    assert float(penalty.value) == 3.0
+
+
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_kl_is_that_from_the_policy_before_the_iteration_to_the_one_after(kind, world):

@@ -722,3 +722,19 @@ def test_update_per_collect_is_the_number_of_steps_on_sequences(steps):
     )
     for _ in range(2):
         assert policy.learn_mode.forward(collector.collect())["updates"] == steps
+
+
+@pytest.mark.parametrize("batch_size", [4, 16])
+@pytest.mark.parametrize("rnn", [None, "lstm"])
+def test_transitions_are_drawn_as_often_as_asked_for_also_in_whole_sequences(rnn, batch_size, monkeypatch):
+    learn = dict(sequence_length=16, reuse=2.0, batch_size=batch_size)
+    options = dict(learn=learn, other=dict(replay_buffer=dict(max_use=30)), model=dict(rnn=rnn))
+    policy, collector = trainee("ppo_offpolicy", SeededBox, n_sample=128, **options)
+    buffer, drawn, use = policy.buffers["policy"], [], policy.buffers["policy"].use
+    monkeypatch.setattr(buffer, "use", lambda place: drawn.append(len(place)) or use(place))
+    collected = 0
+    for _ in range(8):
+        rollout = collector.collect()
+        collected += int(rollout.valid.sum())
+        policy.learn_mode.forward(rollout)
+    assert sum(drawn) / collected == pytest.approx(2.0, rel=0.25)
