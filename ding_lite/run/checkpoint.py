@@ -95,7 +95,10 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 @functools.cache
 def _this_version() -> str:
-    return f"ding_lite {metadata.version('ding_lite')}"
+    try:
+        return f"ding_lite {metadata.version('ding_lite')}"
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        return "a ding_lite that is not installed"
 
 
 def _write_files(folder: Path, contents: Mapping[str, bytes], others: Mapping[str, Path]) -> None:

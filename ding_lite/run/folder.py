@@ -30,6 +30,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.atomic_files import open_locked, replacing
 from ding_lite.run.misnamed import is_run
 
+LOGS = {"config.json", "episodes.csv", "git.txt", "log.txt", "metrics.csv", "result.json", "tb"}
 OWNER_MARK = "  process "  # precedes the process that writes a log, in the lines of the log
 
 
@@ -83,14 +84,13 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
 
 
 def _never_trained(folder: Path) -> bool:
-    """Returns whether a folder is that of a run that failed in its first iteration, and has only logs."""
+    """Returns whether a folder has only the logs of a run that failed in its first iteration."""
     try:
         result = json.loads((folder / "result.json").read_text())
         failed_at_once = (result["status"], result["iterations"]) == ("failed", 0)
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    kept = (*folder.glob("ckpt/*/manifest.json"), *folder.glob("dump"))
-    return failed_at_once and not kept
+    return failed_at_once and {entry.name for entry in folder.iterdir()} <= LOGS
 
 
 def claim(folder: Path) -> TextIO:

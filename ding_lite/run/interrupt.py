@@ -15,8 +15,8 @@ STDERR = 2
 class HeldInterrupt:
     """Holds a first Ctrl-C back while a ``with`` block runs; a second one raises KeyboardInterrupt at once.
 
-    It does so in the main thread and where the handler is Python's own. Whoever has installed another one, as
-    the command line has, decides.
+    It does so in the main thread, and only if the handler is Python's own: a program with another handler, as
+    the command line has, decides itself.
 
     Args:
         request_stop: called when a Ctrl-C is held back.

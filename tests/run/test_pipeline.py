@@ -204,6 +204,10 @@ def test_name_that_is_taken_is_said_and_a_folder_without_an_iteration_is_replace
         with pytest.raises(ValueError, match="mine"):
             serial_pipeline(merged(config, {"policy": {"type": Failing}}))
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["mine"]
+    (tmp_path / "runs" / "mine" / "notes.txt").write_text("kept")
+    with pytest.raises(ConfigError, match="run folder .* exists"):
+        SerialPipeline(config, folder=tmp_path / "runs" / "mine")
+    (tmp_path / "runs" / "mine" / "notes.txt").unlink()
     for number, folder in enumerate(["mine", "mine_2"]):
         pipeline = finished(SerialPipeline(config, max_env_step=256))
         assert pipeline.folder.name == folder
