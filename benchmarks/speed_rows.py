@@ -264,6 +264,11 @@ SPEED_ROWS = {
 }
 
 BFLOAT16 = "ding_lite, encoders in bfloat16"
+ON_GPU: dict[str, tuple[str, dict[str, Any]]] = {
+    "ding_lite": ("ours:train", {}),
+    "ding_lite, without CUDA graphs": ("ours:train", {"cuda_graph": False}),
+    BFLOAT16: ("ours:train", {"dtype": "bfloat16"}),
+}
 GPU_ROWS = {  # measured by gpu.py
     row.name: row
     for row in (
@@ -271,11 +276,7 @@ GPU_ROWS = {  # measured by gpu.py
             "atari",
             {
                 name: System(function, ATARI, (10_240, 51_200), options)
-                for name, (function, options) in {
-                    **OURS,
-                    BFLOAT16: ("ours:train", {"dtype": "bfloat16"}),
-                    f"{BFLOAT16}, compiled": ("ours:train", {"dtype": "bfloat16", "compiled": True}),
-                }.items()
+                for name, (function, options) in ON_GPU.items()
             }
             | {"environments alone": System("alone:pool_envs", ATARI, (81_920, 409_600))},
             base="ding_lite",
@@ -284,10 +285,7 @@ GPU_ROWS = {  # measured by gpu.py
             "procgen",
             {
                 name: System(function, BIGFISH, (32_768, 98_304), options)
-                for name, (function, options) in {
-                    **OURS,
-                    BFLOAT16: ("ours:train", {"dtype": "bfloat16"}),
-                }.items()
+                for name, (function, options) in ON_GPU.items()
             }
             | {"environments alone": System("alone:pool_envs", BIGFISH, (163_840, 819_200))},
             base="ding_lite",

@@ -39,9 +39,19 @@ OWN: dict[str, dict[str, Any]] = {
 OWN["envpool_bigfish"] = {**OWN["procgen_ppg"], "model": {**OWN["procgen_ppg"]["model"], "arch": "dual"}}
 
 
-def train(work: Work, steps: int, *, compiled: bool = False, every: int = 0, dtype: str = "float32") -> Done:
+def train(
+    work: Work,
+    steps: int,
+    *,
+    compiled: bool = False,
+    every: int = 0,
+    dtype: str = "float32",
+    cuda_graph: bool = True,
+) -> Done:
     """Trains; with ``every`` also evaluates and saves after each so many steps."""
     config = _config(work, steps, compiled, every)
+    if not cuda_graph:
+        config["policy"]["cuda_graph"] = False
     if dtype != "float32":  # older versions do not have the key
         config["policy"]["model"] = {**config["policy"]["model"], "encoder_dtype": dtype}
     pipeline = _pipeline(config)

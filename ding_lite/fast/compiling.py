@@ -1,4 +1,4 @@
-"""torch.compile for the gradient step: when it pays, and the fallback if it fails.
+"""torch.compile for the gradient step on the CPU: when it pays, and the fallback if it fails.
 
 The step of a small network is some hundred calls to torch: forward, backward and clipping. Compiled they are
 one call, in less than half the time. The step of a network on images is mostly convolutions, which are not
@@ -33,10 +33,13 @@ def has_compiler() -> bool:
 
 
 def may_compile(option: str | bool, device: torch.device) -> bool:
-    """Returns whether gradient steps may be compiled, by the config's ``learn.compile``."""
-    if option == WITHOUT_CLOSED_FORM:  # by default on the CPU only: compiled steps were not tried on a GPU
-        return device.type == "cpu" and has_compiler()
-    return option is True
+    """Returns whether gradient steps may be compiled, by the config's ``learn.compile``.
+
+    On a GPU they are recorded instead (``fast.cuda_graphs``), which needs no compiler and keeps the bits.
+    """
+    if device.type != "cpu":
+        return False
+    return option is True or (option == WITHOUT_CLOSED_FORM and has_compiler())
 
 
 class CompiledFunction:
@@ -48,16 +51,13 @@ class CompiledFunction:
     Args:
         function: pure, so that it can be called again if its compiled form raises an error.
         any_size: make one graph for all lengths of the leaves in lists of trees.
-        cuda_graph: record the kernels on a GPU and launch them together. The next call overwrites the
-        results.
     """
 
     _numbers = itertools.count()
 
-    def __init__(self, function: Callable[..., Any], *, any_size: bool, cuda_graph: bool = False) -> None:
+    def __init__(self, function: Callable[..., Any], *, any_size: bool) -> None:
         self.function = function
         self.any_size = any_size
-        self.cuda_graph = cuda_graph
         self._compiled: Callable[..., Any] | None = None
         self._failed = False
 
@@ -98,10 +98,9 @@ class CompiledFunction:
         code = code.replace(co_name=f"{code.co_name}_{next(self._numbers)}")
         own = types.FunctionType(code, self.function.__globals__)
         options: dict[str, Any] = {
-            # One C++ function: torch's Python code around the kernels costs a tenth more on the host.
-            "cpp_wrapper": not self.cuda_graph,
+            # One C++ function: torch's Python code around the kernels costs a tenth more.
+            "cpp_wrapper": True,
             "cpp.use_decompose_tanh": True,  # by exp, in half the time and within 2e-7
-            "triton.cudagraphs": self.cuda_graph,  # torch does without if it must
         }
         compiled: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
         return compiled

@@ -1,4 +1,4 @@
-"""The clipped gradient of a loss by torch: plain autograd, or the same function compiled."""
+"""The clipped gradient of a loss by torch: plain autograd, or the same function compiled or recorded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from ding_lite.data.minibatches import Batch
 from ding_lite.errors import ContractError
 from ding_lite.fast.compiling import CompiledFunction
+from ding_lite.fast.cuda_graphs import Recorder
 from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.rl.ranks import Ranks
 from ding_lite.trees import leading_size
@@ -134,20 +135,21 @@ def _on_host(gradient: Gradient) -> Gradient:
 
 
 class TorchGradients:
-    """Gradients by autograd; compiled if ``compiled_size`` is given.
+    """Gradients by autograd; compiled if ``compiled_size`` is given, or recorded as CUDA graphs.
 
     Args:
         parameters: to differentiate by.
         compiled_size: number of samples of a full minibatch. One graph is compiled for full minibatches and
             one for all other sizes, such as that of a short last minibatch. None: nothing is compiled.
+        cuda_graph: whether to record; for parameters on a GPU.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], compiled_size: int | None = None) -> None:
+    def __init__(
+        self, parameters: Sequence[Tensor], compiled_size: int | None = None, *, cuda_graph: bool = False
+    ) -> None:
         self.parameters, self.compiled_size = list(parameters), compiled_size
-        device = self.parameters[0].device.type
-        self._on_host = device == "cpu"
-        # A CUDA graph has one size, so minibatches of other sizes run without.
-        self._of_full = CompiledFunction(gradient_of_fields, any_size=False, cuda_graph=device == "cuda")
+        self.recorder = Recorder() if cuda_graph else None
+        self._of_full = CompiledFunction(gradient_of_fields, any_size=False)
         self._of_others = CompiledFunction(gradient_of_fields, any_size=True)
 
     def of(self, loss: Loss) -> GradientFunction:
@@ -155,6 +157,8 @@ class TorchGradients:
 
         It is valid until the policy or its model is changed from outside.
         """
+        if self.recorder is not None:
+            return self._recorded(loss, self.recorder)
         if self.compiled_size is None:
             return partial(autograd_gradient, loss, self.parameters)
         return partial(self._compiled, loss)
@@ -162,18 +166,33 @@ class TorchGradients:
     def _compiled(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
         size = sum(leading_size(part.obs) for part in parts)
         compiled = self._of_full if size == self.compiled_size else self._of_others
-        result = compiled(loss, self.parameters, [part.fields() for part in parts], clip)
-        return result if self._on_host else _lasting(result)
+        result: Gradient = compiled(loss, self.parameters, [part.fields() for part in parts], clip)
+        return result
+
+    def _recorded(self, loss: Loss, recorder: Recorder) -> GradientFunction:
+        def of_arguments(arguments: Mapping[str, Any]) -> Gradient:
+            parts = arguments["parts"].values()
+            return gradient_of_fields(loss, self.parameters, list(parts), arguments["clip"])
+
+        recorded = recorder.recorded(of_arguments)
+
+        def of_parts(parts: Sequence[Batch], clip: Clip) -> Gradient:
+            fields = {str(number): part.fields() for number, part in enumerate(parts)}
+            return _lasting(recorded({"parts": fields, "clip": clip}))
+
+        return of_parts
 
     def name_of(self, loss: Loss) -> str:
-        """Returns "compiled" or "autograd"."""
+        """Returns "CUDA graph", "compiled" or "autograd"."""
+        if self.recorder is not None:
+            return "CUDA graph"
         return "autograd" if self.compiled_size is None else "compiled"
 
 
 def _lasting(gradient: Gradient) -> Gradient:
     """Returns the gradient with copies of all numbers that are read after its step.
 
-    A CUDA graph writes its results over those of the step before.
+    A recorded gradient is written over that of the step before.
     """
     norm, *metrics = stacked([gradient.norm, *gradient.metrics.values()]).unbind()
     return gradient._replace(

@@ -1,8 +1,8 @@
 """Decides which implementation acts, computes values, and takes gradients: NumPy, or torch.
 
-    acting       NumPy, or torch
+    acting       NumPy, or torch, on a GPU as a CUDA graph
     values       NumPy, or torch
-    gradients    closed form (in NumPy), compiled, or autograd
+    gradients    closed form (in NumPy), compiled, autograd, or on a GPU autograd as a CUDA graph
 
 Whether torch's gradients are compiled is ``learn.compile`` (``compiling.may_compile``). All implementations
 give the same numbers within rounding. The NumPy implementations are for small networks of vectors on the
@@ -27,6 +27,7 @@ from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, view
 from ding_lite.fast.closed_form import ClosedForm, Options
+from ding_lite.fast.cuda_graphs import Recorded, Recorder
 from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
 from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic
@@ -65,6 +66,10 @@ class ActorCriticLike(Protocol):
     obs_norm: Any
     generator: torch.Generator
     cfg: Any
+    device: torch.device
+
+    @property
+    def records(self) -> bool: ...
 
     def inputs(self, obs: Tree) -> Any: ...
     def distribution(self, inputs: Any, logit: Any) -> Distribution: ...
@@ -146,6 +151,48 @@ class TorchActing:
             return {"action": policy.distribution(inputs, policy.model.compute_actor(inputs)).mode()}
 
 
+class RecordedActing:
+    """Acts by the model on a GPU, whose kernels are launched together and waited for once.
+
+    Args:
+        policy: with its model on a GPU.
+        recorder: of all rollouts.
+    """
+
+    name = "torch, as a CUDA graph"
+
+    def __init__(self, policy: ActorCriticLike, recorder: Recorder) -> None:
+        acting, self._present = TorchActing(policy), torch.cuda.current_stream(policy.device)
+        self.device = policy.device
+        functions = (acting.sample, acting.sample_with_values, acting.greedy)
+        self._sample, self._sample_with_values, self._greedy = (
+            recorder.recorded(function, policy.generator) for function in functions
+        )
+
+    def sample(self, obs: Tree) -> dict[str, Any]:
+        """Returns actions and their log-probs."""
+        return self._on_host(self._sample, obs)
+
+    def sample_with_values(self, obs: Tree) -> dict[str, Any]:
+        """Returns actions, their log-probs, and the values of the observations in training units."""
+        return self._on_host(self._sample_with_values, obs)
+
+    def greedy(self, obs: Tree) -> dict[str, Any]:
+        """Returns the greedy actions."""
+        return self._on_host(self._greedy, obs)
+
+    @torch.inference_mode()
+    def _on_host(self, function: Recorded, obs: Tree) -> dict[str, Any]:
+        results = function(map_tree(self._to_device, obs))
+        found: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), results)
+        self._present.synchronize()
+        return found
+
+    def _to_device(self, leaf: Any) -> Tensor:
+        leaf = torch.as_tensor(leaf)
+        return leaf if leaf.is_cuda else leaf.pin_memory().to(self.device, non_blocking=True)
+
+
 class NumpyActing:
     """Acts in NumPy; observations that are not plain arrays go to the model."""
 
@@ -203,6 +250,7 @@ class Switch:
 
     def __init__(self, policy: ActorCriticLike) -> None:
         self.policy, self.use_numpy = policy, True
+        self.recorder = Recorder()
         self._networks: tuple[NumpyActor | None, NumpyMLP | None] = None, None
         self._examined: ActorCritic | None = None  # the model that _networks were found in
 
@@ -213,14 +261,16 @@ class Switch:
             self._examined, self._networks = model, (find_actor(model), find_critic(model))
         return self._networks
 
-    def acting(self) -> NumpyActing | TorchActing:
+    def acting(self) -> NumpyActing | TorchActing | RecordedActing:
         """Returns the implementation that acts."""
-        if self.use_numpy and _model_is_ours(self.policy.model, "policy"):
-            actor, _ = self.networks()
-            fits = actor is not None and actor.acts_faster() and _is_own_norm(self.policy.obs_norm)
-            if actor is not None and fits and are_library_methods(self.policy, INPUTS):
-                return NumpyActing(self.policy, actor)
-        return TorchActing(self.policy)
+        policy = self.policy
+        if _model_is_ours(policy.model, "policy") and are_library_methods(policy, INPUTS):
+            if policy.records:
+                return RecordedActing(policy, self.recorder)
+            actor = self.networks()[0] if self.use_numpy else None
+            if actor is not None and actor.acts_faster() and _is_own_norm(policy.obs_norm):
+                return NumpyActing(policy, actor)
+        return TorchActing(policy)
 
     def rollout_mode(self, mode: CollectMode) -> CollectMode:
         """Returns the policy's own ``mode``, specialised for one rollout."""
@@ -235,7 +285,7 @@ class Switch:
                 return mode.get_train_sample(rollout)
 
             return mode._replace(forward=acting.sample_outputs, get_train_sample=get_train_sample)
-        if isinstance(acting, TorchActing) and self._gives_values():
+        if not isinstance(acting, NumpyActing) and self._gives_values():
             return mode._replace(forward=acting.sample_with_values)
         return mode._replace(forward=acting.sample)
 
@@ -284,25 +334,30 @@ class Switch:
         return None if critic is None or critic.has_hooks() else critic
 
     def gradients(
-        self, parameters: Sequence[Tensor], compiled_size: int | None, *, closed_form: bool
+        self, parameters: Sequence[Tensor], compiled_size: int | None, *, closed_form: bool, cuda_graph: bool
     ) -> PolicyGradients:
         """Returns the choice of gradients for one optimiser.
 
         Args:
             parameters: of the optimiser.
-            compiled_size: see :class:`~ding_lite.fast.gradients.TorchGradients`.
+            compiled_size, cuda_graph: see :class:`~ding_lite.fast.gradients.TorchGradients`.
             closed_form: whether closed forms may be used.
         """
-        return PolicyGradients(self, parameters, compiled_size, closed_form)
+        return PolicyGradients(self, parameters, compiled_size, closed_form, cuda_graph)
 
 
 class PolicyGradients(TorchGradients):
     """The closed form if it is valid, else torch."""
 
     def __init__(
-        self, switch: Switch, parameters: Sequence[Tensor], compiled_size: int | None, closed_form: bool
+        self,
+        switch: Switch,
+        parameters: Sequence[Tensor],
+        compiled_size: int | None,
+        closed_form: bool,
+        cuda_graph: bool,
     ) -> None:
-        super().__init__(parameters, compiled_size)
+        super().__init__(parameters, compiled_size, cuda_graph=cuda_graph)
         self.switch = switch
         self.closed_form = closed_form
         self._form: ClosedForm | None = None

@@ -230,6 +230,11 @@ class ActorCriticPolicy(Policy):
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         return self.fast.acting().greedy(obs) if self.memory is None else self.memory.greedy(obs, state)
 
+    @property
+    def records(self) -> bool:
+        """Whether kernels are recorded as CUDA graphs; those of a model with memory are not."""
+        return self.device.type == "cuda" and bool(self.cfg.cuda_graph) and self.memory is None
+
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         # A mode in which a caller has replaced a function stays as it is.
         return self.fast.rollout_mode(mode) if self.memory is None and mode == self.collect_mode else mode

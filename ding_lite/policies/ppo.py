@@ -127,8 +127,8 @@ class PPOPolicy(ActorCriticPolicy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),  # the largest norm, or the largest absolute value
             skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
-            # torch.compile for gradient steps: True for all; "no_closed_form" for steps without a closed
-            # form, on the CPU; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
+            # torch.compile for gradient steps on the CPU: True for all; "no_closed_form" for steps without
+            # a closed form; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
             # How the learning rate changes over schedule_env_step.
             lr_schedule=Key("constant", choices=SCHEDULES),
@@ -318,6 +318,7 @@ class PPOPolicy(ActorCriticPolicy):
                 trained,
                 compiled_size=(batch_size or learn.batch_size) if compiled else None,
                 closed_form=learn.compile is not True,
+                cuda_graph=self.records,
             ),
             learning_rate=learn.learning_rate,
             eps=learn.adam_eps,

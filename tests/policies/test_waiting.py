@@ -116,6 +116,7 @@ def test_a_loss_that_reads_a_number_is_seen(monkeypatch):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_on_a_gpu_nothing_waits_for_it_between_the_steps(kind, options, monkeypatch):
     policy, collector = trainee(kind, device="cuda", **options)
