@@ -278,7 +278,7 @@ GPU_ROWS = {  # measured by gpu.py
                 name: System(function, ATARI, (10_240, 51_200), options)
                 for name, (function, options) in ON_GPU.items()
             }
-            | {"environments alone": System("alone:pool_envs", ATARI, (81_920, 409_600))},
+            | {"environments alone": System("alone:pool_envs", ATARI, (20_480, 102_400))},
             base="ding_lite",
         ),
         SpeedRow(

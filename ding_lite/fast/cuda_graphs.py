@@ -1,7 +1,8 @@
 """CUDA graphs: the kernels of a function are recorded at one call and launched together at later ones.
 
 A GPU computes a small network in less time than Python needs to launch its kernels one by one. A graph
-launches all of them in one call. They are the same kernels, so the results have the same bits.
+launches all of them in one call. The results are equal within rounding: a library may choose another
+kernel when one is recorded.
 
 Python does not run again in a recorded call: whatever the function read besides its arguments is as it was
 when it was recorded. So a recording is used within one rollout, one evaluation or one phase of gradient
@@ -14,10 +15,11 @@ import warnings
 from collections.abc import Callable, Hashable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.trees import Tree, map_tree, named_leaves, tree_leaves
+from ding_lite.trees import Tree, from_named_leaves, map_tree, named_leaves, tree_leaves
 
 Function = Callable[[Tree], Tree]  # of one tree, whose tensors are on the GPU
 WARM_UPS = 2  # calls before the first recording of a shape, in which libraries load and choose kernels
@@ -76,7 +78,7 @@ class Recorder:
                     graph.capture_end()
         except Exception as error:  # noqa: BLE001 - the plain call raises an error of the function itself
             self.failed = True
-            if generator is not None:  # it still belongs to the graph
+            if generator is not None and state is not None:  # it still belongs to the graph
                 fresh = torch.Generator(generator.device)
                 fresh.set_state(state)
                 generator.graphsafe_set_state(fresh.graphsafe_get_state())
@@ -91,6 +93,38 @@ class Recorder:
         present.wait_stream(self._stream)
         self._last = graph
         return graph, inputs, outputs
+
+
+class PinnedMemory:
+    """Memory of the host that a GPU reads by itself: copies from it do not wait, and take half the time.
+
+    The copies of a call must be complete before the next call.
+    """
+
+    def __init__(self) -> None:
+        self._of_leaf: dict[Hashable, Tensor] = {}
+
+    def __reduce__(self) -> Any:
+        return PinnedMemory, ()
+
+    def to_device(self, tree: Tree, device: torch.device) -> Tree:
+        """Returns a tree of arrays or tensors as tensors on a GPU."""
+        leaves = {path: torch.as_tensor(leaf) for path, leaf in named_leaves(tree)}
+        return from_named_leaves(
+            {
+                path: leaf if leaf.is_cuda else self._pinned(path, leaf).to(device, non_blocking=True)
+                for path, leaf in leaves.items()
+            }
+        )
+
+    def _pinned(self, path: tuple[str, ...], leaf: Tensor) -> Tensor:
+        key = (path, leaf.shape, leaf.dtype)
+        if key not in self._of_leaf:
+            self._of_leaf[key] = torch.empty_like(leaf, pin_memory=True)
+        pinned = self._of_leaf[key]
+        # By NumPy: torch copies with all its threads, which then wait for work on cores of the environments.
+        np.copyto(pinned.numpy(), leaf.numpy())
+        return pinned
 
 
 class Recorded:

@@ -27,7 +27,7 @@ from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, view
 from ding_lite.fast.closed_form import ClosedForm, Options
-from ding_lite.fast.cuda_graphs import Recorded, Recorder
+from ding_lite.fast.cuda_graphs import PinnedMemory, Recorded, Recorder
 from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
 from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic
@@ -156,14 +156,14 @@ class RecordedActing:
 
     Args:
         policy: with its model on a GPU.
-        recorder: of all rollouts.
+        recorder, pinned: of all rollouts.
     """
 
     name = "torch, as a CUDA graph"
 
-    def __init__(self, policy: ActorCriticLike, recorder: Recorder) -> None:
+    def __init__(self, policy: ActorCriticLike, recorder: Recorder, pinned: PinnedMemory) -> None:
         acting, self._present = TorchActing(policy), torch.cuda.current_stream(policy.device)
-        self.device = policy.device
+        self.device, self._pinned = policy.device, pinned
         functions = (acting.sample, acting.sample_with_values, acting.greedy)
         self._sample, self._sample_with_values, self._greedy = (
             recorder.recorded(function, policy.generator) for function in functions
@@ -183,14 +183,10 @@ class RecordedActing:
 
     @torch.inference_mode()
     def _on_host(self, function: Recorded, obs: Tree) -> dict[str, Any]:
-        results = function(map_tree(self._to_device, obs))
+        results = function(self._pinned.to_device(obs, self.device))
         found: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), results)
         self._present.synchronize()
         return found
-
-    def _to_device(self, leaf: Any) -> Tensor:
-        leaf = torch.as_tensor(leaf)
-        return leaf if leaf.is_cuda else leaf.pin_memory().to(self.device, non_blocking=True)
 
 
 class NumpyActing:
@@ -250,7 +246,7 @@ class Switch:
 
     def __init__(self, policy: ActorCriticLike) -> None:
         self.policy, self.use_numpy = policy, True
-        self.recorder = Recorder()
+        self.recorder, self.pinned = Recorder(), PinnedMemory()
         self._networks: tuple[NumpyActor | None, NumpyMLP | None] = None, None
         self._examined: ActorCritic | None = None  # the model that _networks were found in
 
@@ -266,7 +262,7 @@ class Switch:
         policy = self.policy
         if _model_is_ours(policy.model, "policy") and are_library_methods(policy, INPUTS):
             if policy.records:
-                return RecordedActing(policy, self.recorder)
+                return RecordedActing(policy, self.recorder, self.pinned)
             actor = self.networks()[0] if self.use_numpy else None
             if actor is not None and actor.acts_faster() and _is_own_norm(policy.obs_norm):
                 return NumpyActing(policy, actor)

@@ -56,7 +56,7 @@ EFFECTS = {
     "env.manager.double_buffer": WARNED,  # which environments share a batch of actions, and their order
     "policy.device": WARNED,
     "policy.cuda": WARNED,
-    "policy.cuda_graph": FREE,  # the same kernels
+    "policy.cuda_graph": WARNED,  # other rounding
     "policy.multi_gpu": FREE,
     "policy.check_ranks": FREE,
     "policy.model.encoder_dtype": WARNED,  # the saved weights are float32
