@@ -218,12 +218,12 @@ def test_a_loss_that_waits_for_the_gpu_is_not_recorded_and_it_is_said_once():
     assert told == pytest.approx(plain.learn_mode.forward(rollout), rel=1e-5)
 
 
-class Counting(torch.nn.Module):
+class WaitingEncoder(torch.nn.Module):
     """An encoder that reads a number from the GPU."""
 
     def __init__(self, plain):
         super().__init__()
-        self.plain, self.output_size = plain, plain.output_size
+        self.plain = plain
 
     def forward(self, obs):
         return self.plain(obs) * (1.0 if float(obs.sum()) < 1e9 else 2.0)
@@ -233,7 +233,7 @@ class Counting(torch.nn.Module):
 def test_a_model_that_waits_for_the_gpu_acts_as_without_graphs():
     both = [trainee("ppo", device="cuda", cuda_graph=on) for on in (False, True)]
     for policy, _ in both:
-        policy.model.actor_encoder = Counting(policy.model.actor_encoder)
+        policy.model.actor_encoder = WaitingEncoder(policy.model.actor_encoder)
     plain = both[0][1].collect()
     with pytest.warns(RuntimeWarning, match=r"policy\.cuda_graph"):
         recorded = both[1][1].collect()

@@ -30,9 +30,14 @@ OPTIONS = [
 def torchrun(ranks, *arguments, cwd, options=("--standalone",), output="output"):
     """Runs torchrun inside of the block; its output goes to the file ``output`` in ``cwd``."""
     command = [processes.python(), "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # see end_of
     with (cwd / output).open("w") as output:
         process = subprocess.Popen(
-            [*command, *options, *map(str, arguments)], cwd=cwd, stdout=output, stderr=output
+            [*command, *options, *map(str, arguments)],
+            cwd=cwd,
+            stdout=output,
+            stderr=output,
+            env=environment,
         )
     try:
         yield process
@@ -62,6 +67,20 @@ def ranks_in(cwd):
         except OSError:
             continue
     return found
+
+
+def end_of(process, cwd):
+    """Returns the exit code of torchrun, which gives its ranks 30 seconds to end.
+
+    A rank that does not end is made to print where all of its threads are.
+    """
+    try:
+        return process.wait(25)
+    except subprocess.TimeoutExpired:
+        for pid in ranks_in(cwd).values():
+            os.kill(pid, signal.SIGABRT)
+        process.wait(60)
+        raise AssertionError((cwd / "output").read_text()) from None
 
 
 def wait_for(condition, seconds=60):
@@ -146,7 +165,7 @@ def test_a_rank_that_is_killed_stops_the_others_and_is_named(tmp_path):
     with torchrun(2, *TRAIN, *OPTIONS, "--exp-name", "run", cwd=cwd) as process:
         wait_for(lambda: (cwd / "run" / "ckpt" / "last").exists())
         os.kill(ranks_in(cwd)[1], signal.SIGKILL)
-        assert process.wait(30) != 0
+        assert end_of(process, cwd) != 0
     assert "error: rank 1 of 2 is gone: it was killed" in (cwd / "output").read_text()
     assert json.loads((cwd / "run" / "result.json").read_text())["status"] == "failed"
     assert not ranks_in(cwd)
