@@ -35,7 +35,7 @@ def has_compiler() -> bool:
 def may_compile(option: str | bool, device: torch.device) -> bool:
     """Returns whether gradient steps may be compiled, by the config's ``learn.compile``.
 
-    On a GPU they are recorded instead (``fast.cuda_graphs``), which needs no compiler and keeps the bits.
+    On a GPU their kernels are captured instead (``fast.cuda_graphs``), which needs no compiler.
     """
     if device.type != "cpu":
         return False

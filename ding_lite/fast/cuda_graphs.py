@@ -1,19 +1,21 @@
-"""CUDA graphs: the kernels of a function are recorded at one call and launched together at later ones.
+"""CUDA graphs: the kernels of a function are captured once, and replayed in one launch.
 
 A GPU computes a small network in less time than Python needs to launch its kernels one by one. A graph
-launches all of them in one call. The results are equal within rounding: a library may choose another
-kernel when one is recorded.
+launches all of them in one call. The results are equal within rounding: a library may choose another kernel
+in a capture.
 
-Python does not run again in a recorded call: whatever the function read besides its arguments is as it was
-when it was recorded. So a recording is used within one rollout, one evaluation or one phase of gradient
-steps, in which nothing else changes the policy; the next one records anew.
+Python does not run in a replay: whatever the function read besides its arguments is as it was at the
+capture. So a captured function lives for one rollout, one evaluation or one phase of gradient steps, in which
+nothing else changes the policy.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import warnings
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,90 +24,151 @@ from torch import Tensor
 from ding_lite.trees import Tree, from_named_leaves, map_tree, named_leaves, tree_leaves
 
 Function = Callable[[Tree], Tree]  # of one tree, whose tensors are on the GPU
-WARM_UPS = 2  # calls before the first recording of a shape, in which libraries load and choose kernels
 
 
-class Recorder:
-    """Records functions on a stream of its own. All recordings share their memory, so only the last is valid.
+class Graph(NamedTuple):
+    """A captured call: its graph, the tensors that it reads its arguments from, and its results."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    outputs: Tree
+
+
+class GraphPool:
+    """The stream and the memory of captured functions, which are never replayed at the same time.
+
+    A replay may overwrite the results of any other one: use them before.
 
     Attributes:
-        failed: whether a recording failed; from then on functions run as they are.
+        failed: whether a capture failed; from then on functions run as they are.
     """
 
     def __init__(self) -> None:
         self.failed = False
         self._stream: torch.cuda.Stream | None = None
-        self._last: torch.cuda.CUDAGraph | None = None  # its memory is that of the next recording
+        self._last: torch.cuda.CUDAGraph | None = None  # the next graph shares its memory
         self._warm: set[Hashable] = set()
 
     def __reduce__(self) -> Any:
-        return Recorder, ()  # a graph cannot be copied
+        return GraphPool, ()  # a graph cannot be copied
 
-    def recorded(self, function: Function, generator: torch.Generator | None = None) -> Recorded:
+    def captured(
+        self, function: Function, name: str, generator: torch.Generator | None = None
+    ) -> CapturedFunction:
         """Returns a function with the results of ``function``.
 
         Args:
-            function: of a tree; it must change nothing, and must not wait for the GPU.
+            function: of a tree; it changes nothing, and does not wait for the GPU.
+            name: the same for functions with the same kernels.
             generator: on the GPU, that it draws from.
         """
-        return Recorded(self, function, generator)
+        return CapturedFunction(self, function, name, generator)
 
-    def record(
-        self, function: Function, arguments: Tree, generator: torch.Generator | None, signature: Hashable
-    ) -> tuple[torch.cuda.CUDAGraph, Tree, Tree] | None:
-        """Returns a graph, the memory that it reads its arguments from, and its results; None if it fails."""
-        inputs = map_tree(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, arguments)
-        present = torch.cuda.current_stream()
-        self._stream = self._stream or torch.cuda.Stream()
-        self._stream.wait_stream(present)
-        state = None if generator is None else generator.get_state()
+    def capture(
+        self, function: Function, arguments: Tree, call: Hashable, generator: torch.Generator | None
+    ) -> Graph | None:
+        """Returns a graph of ``function(arguments)``, or None with a warning if there can be none.
+
+        Args:
+            function, arguments, generator: see :meth:`captured`.
+            call: the name of the function, and the shapes of its arguments.
+        """
+        device = _tensors(arguments)[0].device
         try:
-            with torch.cuda.stream(self._stream):
-                if signature not in self._warm:
-                    for _ in range(WARM_UPS):
-                        function(inputs)
-                    self._stream.synchronize()
-                    self._warm.add(signature)
-                    if generator is not None and state is not None:
-                        generator.set_state(state)
-                graph = torch.cuda.CUDAGraph()
-                if generator is not None:
-                    graph.register_generator_state(generator)
-                graph.capture_begin(pool=None if self._last is None else self._last.pool())
-                try:
-                    outputs = function(inputs)
-                finally:
-                    graph.capture_end()
+            with torch.cuda.device(device), _kept_states(device, generator):
+                return self._graph_of(function, arguments, call, generator)
         except Exception as error:  # noqa: BLE001 - the plain call raises an error of the function itself
             self.failed = True
-            if generator is not None and state is not None:  # it still belongs to the graph
-                fresh = torch.Generator(generator.device)
-                fresh.set_state(state)
-                generator.graphsafe_set_state(fresh.graphsafe_get_state())
-            reason = str(error).strip().splitlines() or [""]
+            cause = error.__context__ or error
+            reason = str(cause).strip().splitlines() or [""]
             warnings.warn(
-                "policy.cuda_graph: no CUDA graph could be recorded, and kernels are launched one by one; "
-                f"set it to False to silence this: {type(error).__name__}: {reason[0]}",
+                "policy.cuda_graph: there is no CUDA graph of these kernels, which are launched one by one; "
+                f"set it to False to silence this: {type(cause).__name__}: {reason[0]}",
                 RuntimeWarning,
                 stacklevel=2,
             )
             return None
-        present.wait_stream(self._stream)
+
+    def _graph_of(
+        self, function: Function, arguments: Tree, call: Hashable, generator: torch.Generator | None
+    ) -> Graph:
+        inputs = map_tree(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, arguments)
+        current = torch.cuda.current_stream()
+        self._stream = self._stream or torch.cuda.Stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            if call not in self._warm:
+                state = None if generator is None else generator.get_state()
+                with _waits_are_errors():  # in a capture they would leave torch in a state of no return
+                    function(inputs)  # libraries load and choose their kernels
+                self._stream.synchronize()
+                torch.cuda.empty_cache()  # the graph has memory of its own
+                self._warm.add(call)
+                if generator is not None and state is not None:
+                    generator.set_state(state)
+            graph = torch.cuda.CUDAGraph()
+            if generator is not None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # newer versions of torch need no call
+                    graph.register_generator_state(generator)
+            with _without_garbage_collection():  # it may free another graph
+                graph.capture_begin(
+                    pool=None if self._last is None else self._last.pool(), capture_error_mode="thread_local"
+                )
+                try:
+                    outputs = function(inputs)
+                finally:
+                    graph.capture_end()
+        current.wait_stream(self._stream)
         self._last = graph
-        return graph, inputs, outputs
+        return Graph(graph, _tensors(inputs), outputs)
+
+
+class CapturedFunction:
+    """A function whose kernels are captured at its second call with arguments of the same shapes."""
+
+    def __init__(
+        self, pool: GraphPool, function: Function, name: str, generator: torch.Generator | None
+    ) -> None:
+        self.pool, self.function, self.name, self.generator = pool, function, name, generator
+        self._graphs: dict[Hashable, Graph | None] = {}  # None after the first call
+
+    def __call__(self, arguments: Tree) -> Tree:
+        call = None if self.pool.failed else self._call_of(arguments)
+        if call is None:
+            return self.function(arguments)
+        if call not in self._graphs:
+            self._graphs[call] = None
+            return self.function(arguments)
+        graph = self._graphs[call] or self.pool.capture(self.function, arguments, call, self.generator)
+        if graph is None:
+            return self.function(arguments)
+        self._graphs[call] = graph
+        torch._foreach_copy_(graph.inputs, _tensors(arguments))
+        with torch.cuda.device(graph.inputs[0].device):
+            graph.graph.replay()
+        return graph.outputs
+
+    def _call_of(self, arguments: Tree) -> Hashable:
+        """Returns what decides on the kernels of a call; None if one of its tensors is not on a GPU."""
+        parts: list[Hashable] = [self.name]
+        for path, leaf in named_leaves(arguments):
+            if isinstance(leaf, Tensor):
+                if not leaf.is_cuda:
+                    return None
+                leaf = (leaf.shape, leaf.dtype)
+            parts.append((path, leaf))
+        return tuple(parts)
 
 
 class PinnedMemory:
-    """Memory of the host that a GPU reads by itself: copies from it do not wait, and take half the time.
+    """Memory of the host that a GPU reads by itself: copies from it do not wait.
 
     The copies of a call must be complete before the next call.
     """
 
     def __init__(self) -> None:
         self._of_leaf: dict[Hashable, Tensor] = {}
-
-    def __reduce__(self) -> Any:
-        return PinnedMemory, ()
 
     def to_device(self, tree: Tree, device: torch.device) -> Tree:
         """Returns a tree of arrays or tensors as tensors on a GPU."""
@@ -127,45 +190,44 @@ class PinnedMemory:
         return pinned
 
 
-class Recorded:
-    """A function whose kernels are recorded at its second call with arguments of the same shapes.
-
-    A call overwrites the results of the call before.
-    """
-
-    def __init__(self, recorder: Recorder, function: Function, generator: torch.Generator | None) -> None:
-        self.recorder, self.function, self.generator = recorder, function, generator
-        self._recordings: dict[Hashable, tuple[torch.cuda.CUDAGraph, Tree, Tree] | None] = {}
-
-    def __call__(self, arguments: Tree) -> Tree:
-        signature = None if self.recorder.failed else _signature(arguments)
-        if signature is None or signature not in self._recordings:
-            self._recordings[signature] = None
-            return self.function(arguments)
-        if self._recordings[signature] is None:
-            self._recordings[signature] = self.recorder.record(
-                self.function, arguments, self.generator, signature
-            )
-        recording = self._recordings[signature]
-        if recording is None:
-            return self.function(arguments)
-        graph, inputs, outputs = recording
-        torch._foreach_copy_(_tensors(inputs), _tensors(arguments))
-        graph.replay()
-        return outputs
-
-
 def _tensors(tree: Tree) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _signature(arguments: Tree) -> Hashable:
-    """Returns what decides on the kernels of a call; None if one of its tensors is not on a GPU."""
-    parts = []
-    for path, leaf in named_leaves(arguments):
-        if isinstance(leaf, Tensor):
-            if leaf.device.type != "cuda":
-                return None
-            leaf = (leaf.shape, leaf.dtype)
-        parts.append((path, leaf))
-    return tuple(parts)
+@contextlib.contextmanager
+def _waits_are_errors() -> Iterator[None]:
+    """Raises a RuntimeError where the host waits for the GPU, such as to read a number."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that it may miss some waits
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextlib.contextmanager
+def _kept_states(device: torch.device, generator: torch.Generator | None) -> Iterator[None]:
+    """Gives generators back their states after an error; torch leaves them to a graph that failed."""
+    of_torch = torch.cuda.default_generators[device.index or 0]
+    states = [(each, each.get_state()) for each in (generator, of_torch) if each is not None]
+    try:
+        yield
+    except BaseException:
+        for each, state in states:
+            fresh = torch.Generator(device)
+            fresh.set_state(state)
+            each.graphsafe_set_state(fresh.graphsafe_get_state())
+        raise
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

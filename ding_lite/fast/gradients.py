@@ -1,4 +1,4 @@
-"""The clipped gradient of a loss by torch: plain autograd, or the same function compiled or recorded."""
+"""The clipped gradient of a loss by torch: plain autograd, or the same function compiled or captured."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.minibatches import Batch
+from ding_lite.data.rollout import as_field
 from ding_lite.errors import ContractError
 from ding_lite.fast.compiling import CompiledFunction
-from ding_lite.fast.cuda_graphs import Recorder
+from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.rl.ranks import Ranks
 from ding_lite.trees import leading_size
@@ -135,20 +136,24 @@ def _on_host(gradient: Gradient) -> Gradient:
 
 
 class TorchGradients:
-    """Gradients by autograd; compiled if ``compiled_size`` is given, or recorded as CUDA graphs.
+    """Gradients by autograd; compiled if ``compiled_size`` is given, or captured as CUDA graphs.
 
     Args:
         parameters: to differentiate by.
         compiled_size: number of samples of a full minibatch. One graph is compiled for full minibatches and
             one for all other sizes, such as that of a short last minibatch. None: nothing is compiled.
-        cuda_graph: whether to record; for parameters on a GPU.
+        captured_size: for parameters on a GPU, the number of samples of minibatches whose kernels are
+            captured. None: none are.
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], compiled_size: int | None = None, *, cuda_graph: bool = False
+        self,
+        parameters: Sequence[Tensor],
+        compiled_size: int | None = None,
+        captured_size: int | None = None,
     ) -> None:
         self.parameters, self.compiled_size = list(parameters), compiled_size
-        self.recorder = Recorder() if cuda_graph else None
+        self.captured_size, self.graph_pool = captured_size, GraphPool()
         self._of_full = CompiledFunction(gradient_of_fields, any_size=False)
         self._of_others = CompiledFunction(gradient_of_fields, any_size=True)
 
@@ -157,8 +162,8 @@ class TorchGradients:
 
         It is valid until the policy or its model is changed from outside.
         """
-        if self.recorder is not None:
-            return self._recorded(loss, self.recorder)
+        if self.captured_size is not None:
+            return self._captured(loss)
         if self.compiled_size is None:
             return partial(autograd_gradient, loss, self.parameters)
         return partial(self._compiled, loss)
@@ -169,30 +174,35 @@ class TorchGradients:
         result: Gradient = compiled(loss, self.parameters, [part.fields() for part in parts], clip)
         return result
 
-    def _recorded(self, loss: Loss, recorder: Recorder) -> GradientFunction:
+    def _captured(self, loss: Loss) -> GradientFunction:
         def of_arguments(arguments: Mapping[str, Any]) -> Gradient:
-            parts = arguments["parts"].values()
-            return gradient_of_fields(loss, self.parameters, list(parts), arguments["clip"])
+            parts = [
+                {name: as_field(field) for name, field in fields.items()}
+                for fields in arguments["parts"].values()
+            ]
+            return gradient_of_fields(loss, self.parameters, parts, arguments["clip"])
 
-        recorded = recorder.recorded(of_arguments)
+        captured = self.graph_pool.captured(of_arguments, getattr(loss, "__name__", ""))
 
         def of_parts(parts: Sequence[Batch], clip: Clip) -> Gradient:
+            if sum(leading_size(part.obs) for part in parts) != self.captured_size:
+                return autograd_gradient(loss, self.parameters, parts, clip)
             fields = {str(number): part.fields() for number, part in enumerate(parts)}
-            return _lasting(recorded({"parts": fields, "clip": clip}))
+            return _with_own_metrics(captured({"parts": fields, "clip": clip}))
 
         return of_parts
 
     def name_of(self, loss: Loss) -> str:
-        """Returns "CUDA graph", "compiled" or "autograd"."""
-        if self.recorder is not None:
-            return "CUDA graph"
+        """Returns "autograd (CUDA graph)", "compiled" or "autograd"."""
+        if self.captured_size is not None and not self.graph_pool.failed:
+            return "autograd (CUDA graph)"
         return "autograd" if self.compiled_size is None else "compiled"
 
 
-def _lasting(gradient: Gradient) -> Gradient:
+def _with_own_metrics(gradient: Gradient) -> Gradient:
     """Returns the gradient with copies of all numbers that are read after its step.
 
-    A recorded gradient is written over that of the step before.
+    A replay writes its results over those of the step before.
     """
     norm, *metrics = stacked([gradient.norm, *gradient.metrics.values()]).unbind()
     return gradient._replace(

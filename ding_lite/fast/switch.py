@@ -17,18 +17,19 @@ in a phase, and otherwise at every call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, view
 from ding_lite.fast.closed_form import ClosedForm, Options
-from ding_lite.fast.cuda_graphs import PinnedMemory, Recorded, Recorder
-from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
+from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool, PinnedMemory
+from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients, autograd_gradient
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
 from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic
 from ding_lite.models.actor_critic import VAC, ActorCritic
@@ -69,7 +70,7 @@ class ActorCriticLike(Protocol):
     device: torch.device
 
     @property
-    def records(self) -> bool: ...
+    def uses_cuda_graphs(self) -> bool: ...
 
     def inputs(self, obs: Tree) -> Any: ...
     def distribution(self, inputs: Any, logit: Any) -> Distribution: ...
@@ -102,6 +103,12 @@ def _module_of(function: Any) -> str:
 def _model_is_ours(model: ActorCritic, part: str) -> bool:
     """Returns whether the methods that compute the "policy" or the "value" are those of this library."""
     return are_library_methods(model, [name for name in MODEL[part] if hasattr(model, name)])
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Returns whether a layer has a hook, which a replay would not call."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(layer, kind) for layer in model.modules() for kind in kinds)
 
 
 def _is_own_norm(norm: Any) -> bool:
@@ -151,22 +158,24 @@ class TorchActing:
             return {"action": policy.distribution(inputs, policy.model.compute_actor(inputs)).mode()}
 
 
-class RecordedActing:
+class GraphActing:
     """Acts by the model on a GPU, whose kernels are launched together and waited for once.
+
+    It is for one rollout or one evaluation. Its results are on the host.
 
     Args:
         policy: with its model on a GPU.
-        recorder, pinned: of all rollouts.
+        pool: of the graphs of all rollouts and evaluations.
     """
 
-    name = "torch, as a CUDA graph"
+    name = "torch (CUDA graph)"
 
-    def __init__(self, policy: ActorCriticLike, recorder: Recorder, pinned: PinnedMemory) -> None:
-        acting, self._present = TorchActing(policy), torch.cuda.current_stream(policy.device)
-        self.device, self._pinned = policy.device, pinned
+    def __init__(self, policy: ActorCriticLike, pool: GraphPool) -> None:
+        acting, self._stream = TorchActing(policy), torch.cuda.current_stream(policy.device)
+        self.device, self._pinned = policy.device, PinnedMemory()
         functions = (acting.sample, acting.sample_with_values, acting.greedy)
         self._sample, self._sample_with_values, self._greedy = (
-            recorder.recorded(function, policy.generator) for function in functions
+            pool.captured(function, function.__name__, policy.generator) for function in functions
         )
 
     def sample(self, obs: Tree) -> dict[str, Any]:
@@ -182,10 +191,10 @@ class RecordedActing:
         return self._on_host(self._greedy, obs)
 
     @torch.inference_mode()
-    def _on_host(self, function: Recorded, obs: Tree) -> dict[str, Any]:
+    def _on_host(self, function: CapturedFunction, obs: Tree) -> dict[str, Any]:
         results = function(self._pinned.to_device(obs, self.device))
         found: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), results)
-        self._present.synchronize()
+        self._stream.synchronize()
         return found
 
 
@@ -246,7 +255,7 @@ class Switch:
 
     def __init__(self, policy: ActorCriticLike) -> None:
         self.policy, self.use_numpy = policy, True
-        self.recorder, self.pinned = Recorder(), PinnedMemory()
+        self.graph_pool = GraphPool()
         self._networks: tuple[NumpyActor | None, NumpyMLP | None] = None, None
         self._examined: ActorCritic | None = None  # the model that _networks were found in
 
@@ -257,22 +266,31 @@ class Switch:
             self._examined, self._networks = model, (find_actor(model), find_critic(model))
         return self._networks
 
-    def acting(self) -> NumpyActing | TorchActing | RecordedActing:
-        """Returns the implementation that acts."""
+    def acting(self) -> NumpyActing | TorchActing:
+        """Returns the implementation that acts once."""
         policy = self.policy
-        if _model_is_ours(policy.model, "policy") and are_library_methods(policy, INPUTS):
-            if policy.records:
-                return RecordedActing(policy, self.recorder, self.pinned)
-            actor = self.networks()[0] if self.use_numpy else None
-            if actor is not None and actor.acts_faster() and _is_own_norm(policy.obs_norm):
+        if self.use_numpy and _model_is_ours(policy.model, "policy"):
+            actor, _ = self.networks()
+            fits = actor is not None and actor.acts_faster() and _is_own_norm(policy.obs_norm)
+            if actor is not None and fits and are_library_methods(policy, INPUTS):
                 return NumpyActing(policy, actor)
         return TorchActing(policy)
+
+    def acting_many_times(self) -> NumpyActing | TorchActing | GraphActing:
+        """Returns the implementation that acts in a rollout or an evaluation."""
+        policy = self.policy
+        ours = _model_is_ours(policy.model, "policy") and are_library_methods(policy, INPUTS)
+        if policy.uses_cuda_graphs and ours and not has_hooks(policy.model):
+            return GraphActing(policy, self.graph_pool)
+        return self.acting()
 
     def rollout_mode(self, mode: CollectMode) -> CollectMode:
         """Returns the policy's own ``mode``, specialised for one rollout."""
         if not are_library_methods(self.policy, ("_forward_collect",)):
             return mode
-        acting = self.acting()
+        # A policy's own version of these may expect the actions on its device.
+        on_host = are_library_methods(self.policy, ("_to_env", "_process_transition"))
+        acting = self.acting_many_times() if on_host else self.acting()
         if isinstance(acting, NumpyActing) and are_library_methods(self.policy, LATE_LOG_PROBS):
             add_log_probs = acting.add_log_probs
 
@@ -289,7 +307,9 @@ class Switch:
         """Returns the policy's own ``mode``, specialised for one evaluation."""
         if not are_library_methods(self.policy, ("_forward_eval",)):
             return mode
-        return mode._replace(forward=self.acting().greedy)
+        on_host = are_library_methods(self.policy, ("_to_env",))
+        acting = self.acting_many_times() if on_host else self.acting()
+        return mode._replace(forward=acting.greedy)
 
     def takes_acting_values(self) -> bool:
         """Returns whether values that were computed while acting may replace those of ``rollout_values``."""
@@ -330,16 +350,21 @@ class Switch:
         return None if critic is None or critic.has_hooks() else critic
 
     def gradients(
-        self, parameters: Sequence[Tensor], compiled_size: int | None, *, closed_form: bool, cuda_graph: bool
+        self,
+        parameters: Sequence[Tensor],
+        compiled_size: int | None,
+        captured_size: int | None,
+        *,
+        closed_form: bool,
     ) -> PolicyGradients:
         """Returns the choice of gradients for one optimiser.
 
         Args:
             parameters: of the optimiser.
-            compiled_size, cuda_graph: see :class:`~ding_lite.fast.gradients.TorchGradients`.
+            compiled_size, captured_size: see :class:`~ding_lite.fast.gradients.TorchGradients`.
             closed_form: whether closed forms may be used.
         """
-        return PolicyGradients(self, parameters, compiled_size, closed_form, cuda_graph)
+        return PolicyGradients(self, parameters, compiled_size, captured_size, closed_form)
 
 
 class PolicyGradients(TorchGradients):
@@ -350,10 +375,10 @@ class PolicyGradients(TorchGradients):
         switch: Switch,
         parameters: Sequence[Tensor],
         compiled_size: int | None,
+        captured_size: int | None,
         closed_form: bool,
-        cuda_graph: bool,
     ) -> None:
-        super().__init__(parameters, compiled_size, cuda_graph=cuda_graph)
+        super().__init__(parameters, compiled_size, captured_size)
         self.switch = switch
         self.closed_form = closed_form
         self._form: ClosedForm | None = None
@@ -361,7 +386,11 @@ class PolicyGradients(TorchGradients):
     def of(self, loss: Loss) -> GradientFunction:
         """Returns the function that computes the gradient of ``loss`` of the policy as it is now."""
         closed = self._closed(loss)
-        return super().of(loss) if closed is None else closed
+        if closed is not None:
+            return closed
+        if self.captured_size is not None and has_hooks(self.switch.policy.model):
+            return partial(autograd_gradient, loss, self.parameters)
+        return super().of(loss)
 
     def name_of(self, loss: Loss) -> str:
         """Returns "closed form", "compiled" or "autograd"."""

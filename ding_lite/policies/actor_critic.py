@@ -51,6 +51,9 @@ class ActorCriticPolicy(Policy):
     config: dict[str, Any] = dict(
         # DI-engine's. Read from the environment; if it is given, it must agree.
         action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
+        # On a GPU, models without memory: launch all kernels of acting in one call, and those of forward,
+        # backward and clipping. Python in losses and models then runs in the first steps of a phase only.
+        cuda_graph=True,
         intrinsic=dict(
             # An intrinsic reward: "rnd", a name that you registered, or "package.module:Class"; None: none.
             # Its class declares its other keys (``models.intrinsic``).
@@ -167,7 +170,7 @@ class ActorCriticPolicy(Policy):
 
     def _implementations(self) -> list[str]:
         """Returns which implementation does what, a phrase each."""
-        return [f"acting: {self.fast.acting().name}"]
+        return [f"acting: {self.fast.acting_many_times().name}"]
 
     def use_reference(self, reference: Policy) -> None:
         """Sets the frozen policy that the penalty ``learn.kl_beta`` refers to.
@@ -231,9 +234,10 @@ class ActorCriticPolicy(Policy):
         return self.fast.acting().greedy(obs) if self.memory is None else self.memory.greedy(obs, state)
 
     @property
-    def records(self) -> bool:
-        """Whether kernels are recorded as CUDA graphs; those of a model with memory are not."""
-        return self.device.type == "cuda" and bool(self.cfg.cuda_graph) and self.memory is None
+    def uses_cuda_graphs(self) -> bool:
+        """Whether kernels are captured as CUDA graphs; those of a model with memory are not."""
+        wanted = self.cfg.get("cuda_graph", True)  # saved configs of earlier versions do not have it
+        return self.device.type == "cuda" and bool(wanted) and self.memory is None
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         # A mode in which a caller has replaced a function stays as it is.

@@ -78,7 +78,6 @@ class Policy:
         type=Key("ppo", (str, object)),
         device="auto",  # auto, cpu, cuda, cuda:N or mps; auto is a GPU if there is one
         cuda=Key(None, (bool,), optional=True),  # DI-engine's: True is device="cuda"
-        cuda_graph=True,  # on a GPU: launch all kernels of a gradient step, or of acting, in one call
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,
         check_ranks=False,  # stop with an error if the ranks' parameters are not bit-equal after an iteration

@@ -312,13 +312,14 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns an optimiser by the config; ``batch_size`` is that of full minibatches."""
         learn, trained = self.cfg.learn, [p for p in parameters if p.requires_grad]
         compiled = self.memory is None and may_compile(learn.compile, self.device)
+        full_size = batch_size or learn.batch_size
         return Optimizer(
             trained,
             gradients=self.fast.gradients(
                 trained,
-                compiled_size=(batch_size or learn.batch_size) if compiled else None,
+                compiled_size=full_size if compiled else None,
+                captured_size=full_size if self.uses_cuda_graphs else None,
                 closed_form=learn.compile is not True,
-                cuda_graph=self.records,
             ),
             learning_rate=learn.learning_rate,
             eps=learn.adam_eps,
@@ -357,6 +358,8 @@ class PPOPolicy(ActorCriticPolicy):
             return lines
         for source in self.sources.values():
             lines += source.describe()
+        if self.cfg.learn.compile is True and self.device.type != "cpu":
+            lines.append("policy.learn.compile=True: no effect, since steps are compiled on the CPU only")
         if self.compiles:
             lines.append("gradient steps are compiled: the first ones take some seconds, or tens of them")
         return lines

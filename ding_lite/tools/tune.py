@@ -161,7 +161,8 @@ def _twice_the_workers(setting: Setting, num_envs: int) -> list[Setting]:
 
 def _compilations(config: Config, present: Profile) -> list[Setting]:
     policy = config.values.policy
-    compiles = "compile" in policy.learn and not policy.model.get("rnn")
+    on_cpu = present.device == "cpu"  # on a GPU steps are recorded, not compiled
+    compiles = on_cpu and "compile" in policy.learn and not policy.model.get("rnn")
     return [{"policy.learn.compile": not present.compiled}] if compiles else []
 
 

@@ -17,7 +17,7 @@ from worlds import gradient_of, merged, take_step, trainee
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.data.minibatches import Batch
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, CompiledFunction, may_compile
-from ding_lite.fast.cuda_graphs import Recorder
+from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import autograd_gradient
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.tools.profile import profile
@@ -145,10 +145,10 @@ def test_encoders_in_bfloat16_are_compiled_to_c(differences, compilations):
     assert 0 < max(differences) < 0.02
 
 
-class Overwriting(Recorder):
-    """Puts the results of all calls where those of the first one lie, as a CUDA graph does."""
+class Overwriting(GraphPool):
+    """Puts the results of all calls where those of the first one lie, as a replay does."""
 
-    def recorded(self, function, generator=None):
+    def captured(self, function, name, generator=None):
         first = []
 
         def written(arguments):
@@ -171,10 +171,11 @@ def test_results_that_the_next_step_writes_over_are_kept(results, monkeypatch):
     (plain, collector), (policy, _) = (
         trainee("ppo", learn=learn, model={"activation": "gelu"}) for _ in range(2)
     )
-    policy.optimizer.gradients.recorder = Overwriting()
+    gradients = policy.optimizer.gradients
+    gradients.graph_pool, gradients.captured_size = Overwriting(), 16
     plain.optimizer.on_host, policy.optimizer.on_host = False, False
     if results == "lost":
-        monkeypatch.setattr("ding_lite.fast.gradients._lasting", lambda gradient: gradient)
+        monkeypatch.setattr("ding_lite.fast.gradients._with_own_metrics", lambda gradient: gradient)
     rollout = collector.collect()
     expected, told = plain.learn_mode.forward(rollout), policy.learn_mode.forward(rollout)
     assert (told == pytest.approx(expected, rel=1e-5)) == (results == "kept")
@@ -393,7 +394,7 @@ def test_unasked_only_the_cpu_compiles_and_only_where_there_is_a_compiler(monkey
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert may_compile(WITHOUT_CLOSED_FORM, cpu)
     assert not may_compile(WITHOUT_CLOSED_FORM, gpu)
-    assert not may_compile(True, gpu), "there, steps are recorded"
+    assert not may_compile(True, gpu), "there, kernels are captured"
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     assert not may_compile(WITHOUT_CLOSED_FORM, cpu)

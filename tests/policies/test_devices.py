@@ -178,27 +178,48 @@ def test_a_gpu_learns_what_the_host_does():
         assert told[name] == pytest.approx(expected[name], rel=1e-4, abs=1e-6)
 
 
+SHARED = {"share_encoder": True}
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "options"), CASES)
-def test_cuda_graphs_collect_and_learn_the_same(kind, options):
-    both = [trainee(kind, device="cuda", **merged({"cuda_graph": on}, options)) for on in (False, True)]
-    for policy, _ in both:
-        policy.warm_up(torch.linspace(-1, 1, 192).view(64, 3))
+@pytest.mark.parametrize("n_sample", [64, 72])
+@pytest.mark.parametrize(("kind", "options"), [*CASES, ("ppo", {"model": SHARED})])
+def test_cuda_graphs_collect_and_learn_the_same(kind, options, n_sample):
+    (without, plain_collector), (policy, collector) = both = [
+        trainee(kind, n_sample=n_sample, device="cuda", **merged({"cuda_graph": on}, options))
+        for on in (False, True)
+    ]
+    for each, _ in both:
+        each.warm_up(torch.linspace(-1, 1, 192).view(64, 3))
     for _ in range(3):
-        plain, recorded = (collector.collect() for _, collector in both)
-        assert torch.equal(plain.action, recorded.action)
+        plain, captured = plain_collector.collect(), collector.collect()
+        assert torch.equal(plain.action, captured.action)
         for name in ("obs", "log_prob", "value", "advantage"):
-            torch.testing.assert_close(recorded[name], plain[name], rtol=1e-4, atol=1e-5)
-        told, expected = (
-            policy.learn_mode.forward(rollout)
-            for (policy, _), rollout in zip(reversed(both), (recorded, plain), strict=True)
-        )
+            torch.testing.assert_close(captured[name], plain[name], rtol=1e-4, atol=1e-5)
+        expected = without.learn_mode.forward(plain)
+        told = policy.learn_mode.forward(captured)
         assert told == pytest.approx(expected, rel=1e-3, abs=1e-5, nan_ok=True)
-    without, policy = (policy for policy, _ in both)
-    assert without.fast.recorder._last is None
-    assert policy.fast.recorder._last is not None
-    assert policy.optimizer.gradients.recorder._last is not None
     assert torch.equal(policy.generator.get_state(), without.generator.get_state())
+    modes = [each.eval_mode.for_evaluation() for each, _ in both]
+    for obs in np.random.default_rng(0).normal(size=(4, 8, 3)):
+        plain, captured = (mode.forward(obs)["action"].cpu() for mode in modes)
+        assert torch.equal(plain, captured)
+    assert policy.fast.graph_pool._last is not None
+    assert policy.optimizer.gradients.graph_pool._last is not None
+    assert without.fast.graph_pool._last is without.optimizer.gradients.graph_pool._last is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("world", [Masked, partial(Anything, "nested", "discrete")])
+def test_masks_and_dicts_of_observations_are_captured(world):
+    (_, plain), (policy, captured) = (
+        trainee("ppo", world, device="cuda", cuda_graph=on, **ONE_EPOCH) for on in (False, True)
+    )
+    expected, rollout = plain.collect(), captured.collect()
+    assert torch.equal(rollout.action, expected.action)
+    assert policy.learn_mode.forward(rollout)["updates"] > 1
+    assert policy.fast.graph_pool._last is not None
+    assert policy.optimizer.gradients.graph_pool._last is not None
 
 
 class Waiting(PPOPolicy):
@@ -208,14 +229,30 @@ class Waiting(PPOPolicy):
 
 
 @pytest.mark.gpu
-def test_a_loss_that_waits_for_the_gpu_is_not_recorded_and_it_is_said_once():
+def test_a_loss_that_waits_for_the_gpu_is_not_captured_and_it_is_said_once():
     options = {"device": "cuda", "learn": {"batch_size": 16}}
     (policy, collector), (plain, _) = (trainee("ppo", cls=cls, **options) for cls in (Waiting, PPOPolicy))
     rollout = collector.collect()
-    with pytest.warns(RuntimeWarning, match=r"policy\.cuda_graph: no CUDA graph could be recorded") as said:
+    with pytest.warns(RuntimeWarning, match=r"policy\.cuda_graph: there is no CUDA graph .*sync") as said:
         told = policy.learn_mode.forward(rollout)
     assert len(said) == 1
     assert told == pytest.approx(plain.learn_mode.forward(rollout), rel=1e-5)
+    assert policy.optimizer.gradients.name_of(policy.loss) == "autograd"
+    # What a failed capture could have left behind.
+    torch.randn(3, device="cuda")
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.gpu
+def test_a_model_with_a_hook_is_not_captured():
+    policy, collector = trainee("ppo", device="cuda")
+    calls = []
+    policy.model.actor_encoder.register_forward_hook(lambda *_: calls.append(1))
+    rollout = collector.collect()
+    collected = len(calls)
+    updates = policy.learn_mode.forward(rollout)["updates"]
+    assert collected >= 16
+    assert len(calls) - collected >= updates
 
 
 class WaitingEncoder(torch.nn.Module):
@@ -234,11 +271,13 @@ def test_a_model_that_waits_for_the_gpu_acts_as_without_graphs():
     both = [trainee("ppo", device="cuda", cuda_graph=on) for on in (False, True)]
     for policy, _ in both:
         policy.model.actor_encoder = WaitingEncoder(policy.model.actor_encoder)
-    plain = both[0][1].collect()
+    (without, plain), (policy, collector) = both
+    expected = plain.collect()
     with pytest.warns(RuntimeWarning, match=r"policy\.cuda_graph"):
-        recorded = both[1][1].collect()
-    assert torch.equal(plain.action, recorded.action)
-    assert torch.equal(both[1][1].collect().action, both[0][1].collect().action)
+        rollout = collector.collect()
+    assert torch.equal(rollout.action, expected.action)
+    assert torch.equal(collector.collect().action, plain.collect().action)
+    assert torch.equal(policy.generator.get_state(), without.generator.get_state())
 
 
 @pytest.mark.gpu
