@@ -99,7 +99,7 @@ class GraphPool:
         with torch.cuda.stream(self._stream):
             if call not in self._warm:
                 state = None if generator is None else generator.get_state()
-                with _waits_are_errors():  # in a capture they would leave torch in a state of no return
+                with _waits_are_errors():  # in a capture, torch's memory would not recover from one
                     function(inputs)  # libraries load and choose their kernels
                 self._stream.synchronize()
                 torch.cuda.empty_cache()  # the graph has memory of its own
@@ -130,7 +130,10 @@ class CapturedFunction:
     def __init__(
         self, pool: GraphPool, function: Function, name: str, generator: torch.Generator | None
     ) -> None:
-        self.pool, self.function, self.name, self.generator = pool, function, name, generator
+        self.pool = pool
+        self.function = function
+        self.name = name
+        self.generator = generator
         self._graphs: dict[Hashable, Graph | None] = {}  # None after the first call
 
     def __call__(self, arguments: Tree) -> Tree:

@@ -171,8 +171,10 @@ class GraphActing:
     name = "torch (CUDA graph)"
 
     def __init__(self, policy: ActorCriticLike, pool: GraphPool) -> None:
-        acting, self._stream = TorchActing(policy), torch.cuda.current_stream(policy.device)
-        self.device, self._pinned = policy.device, PinnedMemory()
+        self.device = policy.device
+        self._stream = torch.cuda.current_stream(policy.device)
+        self._pinned = PinnedMemory()
+        acting = TorchActing(policy)
         functions = (acting.sample, acting.sample_with_values, acting.greedy)
         self._sample, self._sample_with_values, self._greedy = (
             pool.captured(function, function.__name__, policy.generator) for function in functions
@@ -276,10 +278,17 @@ class Switch:
                 return NumpyActing(policy, actor)
         return TorchActing(policy)
 
-    def acting_many_times(self) -> NumpyActing | TorchActing | GraphActing:
-        """Returns the implementation that acts in a rollout or an evaluation."""
+    def acting_many_times(
+        self, takers: Sequence[str] = ("_to_env", "_process_transition")
+    ) -> NumpyActing | TorchActing | GraphActing:
+        """Returns the implementation that acts in a rollout or an evaluation.
+
+        Args:
+            takers: the policy's methods that take its results. If one is not of this library, it may expect
+                them on the policy's device, and there is no CUDA graph.
+        """
         policy = self.policy
-        ours = _model_is_ours(policy.model, "policy") and are_library_methods(policy, INPUTS)
+        ours = _model_is_ours(policy.model, "policy") and are_library_methods(policy, (*INPUTS, *takers))
         if policy.uses_cuda_graphs and ours and not has_hooks(policy.model):
             return GraphActing(policy, self.graph_pool)
         return self.acting()
@@ -288,9 +297,7 @@ class Switch:
         """Returns the policy's own ``mode``, specialised for one rollout."""
         if not are_library_methods(self.policy, ("_forward_collect",)):
             return mode
-        # A policy's own version of these may expect the actions on its device.
-        on_host = are_library_methods(self.policy, ("_to_env", "_process_transition"))
-        acting = self.acting_many_times() if on_host else self.acting()
+        acting = self.acting_many_times()
         if isinstance(acting, NumpyActing) and are_library_methods(self.policy, LATE_LOG_PROBS):
             add_log_probs = acting.add_log_probs
 
@@ -307,9 +314,7 @@ class Switch:
         """Returns the policy's own ``mode``, specialised for one evaluation."""
         if not are_library_methods(self.policy, ("_forward_eval",)):
             return mode
-        on_host = are_library_methods(self.policy, ("_to_env",))
-        acting = self.acting_many_times() if on_host else self.acting()
-        return mode._replace(forward=acting.greedy)
+        return mode._replace(forward=self.acting_many_times(takers=("_to_env",)).greedy)
 
     def takes_acting_values(self) -> bool:
         """Returns whether values that were computed while acting may replace those of ``rollout_values``."""

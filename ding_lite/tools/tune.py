@@ -161,7 +161,7 @@ def _twice_the_workers(setting: Setting, num_envs: int) -> list[Setting]:
 
 def _compilations(config: Config, present: Profile) -> list[Setting]:
     policy = config.values.policy
-    on_cpu = present.device == "cpu"  # on a GPU steps are recorded, not compiled
+    on_cpu = present.device == "cpu"  # on a GPU kernels are captured, and nothing is compiled
     compiles = on_cpu and "compile" in policy.learn and not policy.model.get("rnn")
     return [{"policy.learn.compile": not present.compiled}] if compiles else []
 
