@@ -63,7 +63,7 @@ def in_one_order(tree: Tree) -> Any:
 def leaf_at(tree: Tree, path: Sequence[str]) -> Any:
     """Returns the leaf of a tree at ``path``, or None if there is none."""
     for name in path:
-        if not isinstance(tree, Mapping):
+        if not is_branch(tree):
             return None
         tree = tree.get(name)
     return tree

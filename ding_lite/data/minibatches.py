@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import as_field, bytes_of, view
+from ding_lite.data.rollout import as_field, as_rollout, bytes_of, view
 from ding_lite.rl.losses import normalize_advantage
 from ding_lite.rl.ranks import ALONE, Ranks
-from ding_lite.trees import leading_size, leaf_at, map_tree, to_dict
+from ding_lite.trees import Tree, is_branch, leading_size, leaf_at, map_tree
 
 SHUFFLED_BYTES = 2**22  # a training set up to this size is copied in the order of its minibatches
 
@@ -96,17 +94,20 @@ class Batch:
     policy_weight: Tensor | None = None
     value_weight: Tensor | None = None
     remake: Callable[[], Batch]
+    _names: tuple[str, ...] = ()
+
+    def __init__(self, **fields: Any) -> None:
+        self._names = tuple(fields)
+        for name, field in fields.items():
+            setattr(self, name, field)
 
     def __getattr__(self, name: str) -> Any:
-        names = self._names()
+        names = self._names
         if "old_logit" in names and "share" in names:  # of the auxiliary phase
             hint = "; a policy's auxiliary_fields names fields of the rollout that are kept for it"
         else:
             hint = f"; it has {', '.join(sorted(names))}"
         raise AttributeError(f"a minibatch has no {name!r}{hint}")
-
-    def __init__(self, **fields: Any) -> None:
-        vars(self).update(fields)
 
     @property
     def size(self) -> int:
@@ -115,10 +116,7 @@ class Batch:
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields by name."""
-        return {name: getattr(self, name) for name in self._names()}
-
-    def _names(self) -> list[str]:
-        return [name for name in vars(self) if name != "remake"]
+        return {name: getattr(self, name) for name in self._names}
 
     def with_outputs(self, **outputs: Any) -> Batch:
         """Returns a batch of the same fields and ``outputs``, such as ``dist`` and ``new_value``."""
@@ -126,54 +124,8 @@ class Batch:
 
     def array(self, *path: str) -> Any:
         """Returns the leaf at ``path``, which is on the CPU, as an array on its memory; None without it."""
-        return _array_at({path[0]: getattr(self, path[0], None)}, path)
-
-
-class _Slice(Batch):
-    """The samples ``start`` to ``end`` of a set of fields. A field is cut when it is first read.
-
-    Args:
-        whole: the fields.
-        arrays: views of their leaves, shared by all slices of the set.
-    """
-
-    def __init__(
-        self, whole: Mapping[str, Any], arrays: dict[tuple[str, ...], Any], start: int, end: int
-    ) -> None:
-        super().__init__(_whole=whole, _arrays=arrays, _start=start, _end=end)
-        for name in ("policy_weight", "value_weight"):  # the class has these, so __getattr__ is not called
-            if name in whole:
-                vars(self)[name] = self._cut(name)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in vars(self).get("_whole", ()):  # copy.copy asks before it has set _whole
-            return super().__getattr__(name)
-        vars(self)[name] = field = self._cut(name)
-        return field
-
-    def _names(self) -> list[str]:
-        # The order is always the same: torch.compile looks at it.
-        whole = vars(self).get("_whole", {})
-        internal = ("_whole", "_arrays", "_start", "_end")
-        return [*whole, *(n for n in super()._names() if n not in whole and n not in internal)]
-
-    def _cut(self, name: str) -> Any:
-        start, size = self._start, self._end - self._start
-        cut = map_tree(lambda leaf: leaf.narrow(0, start, size), self._whole[name])
-        return as_field(cut)
-
-    def array(self, *path: str) -> Any:
-        if path[0] in vars(self):  # the attribute may have been replaced
-            return super().array(*path)
-        if path not in self._arrays:
-            self._arrays[path] = _array_at(self._whole, path)
-        array = self._arrays[path]
-        return None if array is None else array[self._start : self._end]
-
-
-def _array_at(tree: Mapping[str, Any], path: tuple[str, ...]) -> np.ndarray | None:
-    leaf = leaf_at(to_dict(tree), path)
-    return None if leaf is None else view(leaf)
+        leaf = leaf_at(getattr(self, path[0], None), path[1:])
+        return None if leaf is None else view(leaf)
 
 
 class TrainingSet:
@@ -215,11 +167,11 @@ class TrainingSet:
         """
         # leaf[index] takes up to twenty times as long.
         fields = map_tree(lambda leaf: leaf.index_select(0, index), self.fields)
-        batch = Batch(**{name: as_field(tree) for name, tree in fields.items()})
         if self.normalizes:
             if scale is None:
                 scale = self._scales([index])[0]
-            vars(batch)["advantage"] = normalize_advantage(batch.advantage, scale)
+            fields["advantage"] = normalize_advantage(fields["advantage"], scale)
+        batch = Batch(**{name: as_field(tree) for name, tree in fields.items()})
         batch.remake = partial(self.batch, index, scale)
         return batch
 
@@ -245,15 +197,21 @@ class TrainingSet:
         shuffled = map_tree(lambda leaf: leaf.index_select(0, order), self.fields)
         if self.normalizes:
             shuffled["advantage"] = _normalized(shuffled["advantage"], sizes, scales)
-        arrays: dict[tuple[str, ...], Any] = {}
-        batches: list[Batch] = []
-        for index, scale, (start, end) in zip(
-            indices, scales, pairwise(accumulate(sizes, initial=0)), strict=True
-        ):
-            batch = _Slice(shuffled, arrays, start, end)
+        parts_of_each = [_split(tree, sizes) for tree in shuffled.values()]
+        batches = []
+        for index, scale, *parts in zip(indices, scales, *parts_of_each, strict=True):
+            batch = Batch(**dict(zip(shuffled, parts, strict=True)))
             batch.remake = partial(self.batch, index, scale)
             batches.append(batch)
         return order, iter(batches)
+
+
+def _split(tree: Tree, sizes: list[int]) -> Sequence[Any]:
+    """Returns the parts of a tree of leaves (N, ...), each of as many samples as ``sizes`` says."""
+    if not is_branch(tree):
+        return tree.split(sizes)
+    branches = {name: _split(branch, sizes) for name, branch in tree.items()}
+    return [as_rollout({name: parts[k] for name, parts in branches.items()}) for k in range(len(sizes))]
 
 
 def _normalized(advantage: Tensor, sizes: Sequence[int], scales: Sequence[Scale | None]) -> Tensor:

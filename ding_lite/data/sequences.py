@@ -227,12 +227,12 @@ class SequenceSet:
         """
         places = self._index[packed.rows]
         fields = {name: map_tree(lambda leaf: leaf[places], tree) for name, tree in self.samples.items()}
+        if self.normalizes:
+            fields["advantage"] = normalize_advantage(fields["advantage"], scale)
         batch = Batch(
             **{name: as_field(tree) for name, tree in fields.items()},
             obs=packed.inputs(self.obs, self.stored, self.initial_state),
         )
-        if self.normalizes:
-            vars(batch)["advantage"] = normalize_advantage(batch.advantage, scale)
         batch.remake = partial(self._batch, packed, scale)
         return batch
 

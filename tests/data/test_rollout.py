@@ -109,11 +109,10 @@ def cut_in_two(**others):
     return split(fields, [3, 3])[1]
 
 
-def test_a_cut_minibatch_gives_all_its_fields_and_what_was_put_into_it():
+def test_a_cut_minibatch_gives_all_its_fields():
     batch = cut_in_two(policy_weight=torch.arange(6.0) / 10, _hidden=torch.arange(6))
-    batch.remake, batch.own = None, torch.ones(3)
     fields = batch.fields()
-    assert list(fields) == ["obs", "reward", "policy_weight", "_hidden", "own"]
+    assert list(fields) == ["obs", "reward", "policy_weight", "_hidden"]
     assert fields["_hidden"].tolist() == [3, 4, 5]
     assert fields["reward"].tolist() == [3, 4, 5]
     assert fields["policy_weight"].tolist() == pytest.approx([0.3, 0.4, 0.5])
