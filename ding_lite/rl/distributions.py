@@ -420,9 +420,10 @@ class TanhNormal(Normal):
         |u - t| over t with the density sech(t)^2 / 2. The mean over u of |u - t| is that of a folded
         Normal, which is smooth in t, and the mean over t is computed by Gauss-Laguerre quadrature.
         """
-        # Both branches of the torch.where below must be finite, or its gradient would be nan.
-        narrow = self.sigma.clamp(max=1)
-        wide = self.sigma.clamp(min=1)
+        # Both branches of the torch.where below must be finite, or its gradient would be nan. The gradient of
+        # clamp at its bound depends on torch's version.
+        is_narrow = self.sigma < 1
+        narrow, wide = torch.where(is_narrow, self.sigma, 1.0), torch.where(is_narrow, 1.0, self.sigma)
 
         def log_cosh(z: Tensor) -> Tensor:
             u = self.mu + narrow * z
@@ -433,7 +434,7 @@ class TanhNormal(Normal):
             peak = math.sqrt(2 / math.pi) * torch.exp(-0.5 * d * d)
             return wide * (peak + d * torch.erf(math.sqrt(0.5) * d))
 
-        return torch.where(self.sigma < 1, self._mean(log_cosh, self._normal), self._mean(folded, self._sech))
+        return torch.where(is_narrow, self._mean(log_cosh, self._normal), self._mean(folded, self._sech))
 
     def _mean(self, function: Callable[[Tensor], Tensor], quadrature: tuple[Tensor, Tensor]) -> Tensor:
         """Returns the weighted sum of ``function`` over the nodes of a quadrature rule, (N, A)."""

@@ -235,11 +235,13 @@ class SerialPipeline:
         weights = point.state.get("policy", {}).get("model")
         if isinstance(weights, Mapping):
             refuse_misfit(point.checkpoint, self.policy.model.state_dict(), weights)
-        self.load_state_dict(point.state, new_episodes=point.new_episodes)
+        has_episodes = self._restore(point)
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
         messages = [f"resumed at {self.progress.env_step:,} env steps", *point.messages]
-        is_exact = point.is_exact
+        is_exact = point.is_exact and has_episodes
+        if not has_episodes:
+            messages.append(f"the open episodes could not be restored: new episodes; {NOT_BIT_EQUAL}")
         if self._saved_by != self.ranks.size:
             is_exact = False
             messages.append(
@@ -261,6 +263,21 @@ class SerialPipeline:
             self.save("last")
         if not self.is_over():
             self.recorder.forget_result()
+
+    def _restore(self, point: ResumePoint) -> bool:
+        """Restores the state of a checkpoint; returns False if the environments lost their open episodes.
+
+        Only a run that is over may lose them: it does not need them any more.
+        """
+        try:
+            self.load_state_dict(point.state, new_episodes=point.new_episodes)
+        except CheckpointError:
+            point.apply_to(self.progress)
+            if not self.is_over():
+                raise
+            self.load_state_dict(point.state, new_episodes=True)
+            return False
+        return True
 
     def _build(
         self,
@@ -674,10 +691,10 @@ class SerialPipeline:
     def _stateful_parts(self) -> dict[str, Any]:
         return {
             "policy": self.policy,
-            "collector": self.collector,
             "learner": self.learner,
             "progress": self.progress,
             "scores": self.scores,
+            "collector": self.collector,  # the last one: it may fail where an environment has changed
         }
 
     def state_dict(self) -> dict[str, Any]:

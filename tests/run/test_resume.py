@@ -288,6 +288,17 @@ def test_environments_that_are_not_deterministic_go_on_with_new_episodes_by_over
     assert (pipeline.status, pipeline.progress.iteration) == ("finished", 6)
 
 
+def test_a_finished_run_needs_no_open_episodes(tmp_path):
+    folder = train(tmp_path / "run", small_config(UnseededEnv))
+    pipeline = go_on(folder, trust=TRUST)
+    assert (pipeline.status, pipeline.progress.iteration) == ("finished", 6)
+    assert "the open episodes could not be restored" in log(folder)
+    with pytest.raises(CheckpointError, match="not deterministic"):  # a run that goes on needs them
+        SerialPipeline.resume(
+            train(tmp_path / "other", small_config(UnseededEnv)), trust=TRUST, max_env_step=9999
+        )
+
+
 def test_override_of_what_cannot_be_is_a_readable_error(tmp_path):
     folder = train(tmp_path / "run", CONFIG, 1)
     with pytest.raises(CheckpointError, match="'model' does not fit"):
