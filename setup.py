@@ -73,7 +73,7 @@ setup(
     package_data={"ding_lite": ["py.typed", "tools/compare/page.html"]},
     cmdclass={"build_py": BuildWithData},
     install_requires=[
-        "torch>=2.10",
+        "torch>=2.11",
         "gymnasium>=1.1",
         "numpy>=2.0",
         "easydict>=1.10",

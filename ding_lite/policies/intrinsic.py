@@ -14,7 +14,7 @@ Shapes: T steps, B envs, C columns of rollouts, N samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -207,12 +207,11 @@ class Intrinsic:
         """Returns the loss of the reward on the steps that train it, and that of the value on all.
 
         Shapes:
-            ``batch.obs``, ``action``, ``next_obs``: (N, ...); ``done``, ``trained``: (N,) bool;
-            ``value_target``: (N,)
+            ``batch.obs``, ``action``, ``next_obs``: (N, ...); ``done``: (N,) bool; ``value_target``: (N,);
+            ``reward_weight``: (N,), 0 for a step that does not train the reward
         """
         of_step = self.loss_of_steps(Steps(batch.obs, batch.action, batch.next_obs, batch.done))
-        share = batch.trained.to(of_step.dtype)
-        reward_loss = (of_step * share).sum() / share.sum().clamp_min(1.0)
+        reward_loss = losses.weighted_mean(of_step, batch.reward_weight)
         value_loss = losses.value_error(self.critic(batch.obs), batch.value_target).mean()
         return reward_loss + value_loss, {"loss": reward_loss, "value_loss": value_loss}
 
@@ -232,10 +231,8 @@ class Intrinsic:
         with self.optimizer.phase(self._failure) as steps:
             for _ in range(self.cfg.epoch_per_collect):
                 order = permutation(len(table.rows), self.generator)
-                for index in order.split(sizes):
-                    draws = torch.rand(len(index), generator=self.generator, device=order.device)
-                    trained = draws < self.cfg.update_proportion
-                    make = partial(self._batch, table, table.rows[index], target.flatten(), trained)
+                for index, weight in zip(order.split(sizes), self._reward_weights(sizes), strict=True):
+                    make = partial(self._batch, table, table.rows[index], target.flatten(), weight)
                     take = partial(steps.take, self.policy.intrinsic_loss, make(), remake=make)
                     _named_errors(type(self.reward), "loss", take)
                 if self.optimizer.on_host:
@@ -249,10 +246,25 @@ class Intrinsic:
         }
         return {f"intrinsic_{name}": metrics[name] for name in METRICS}
 
+    def _reward_weights(self, sizes: Sequence[int]) -> list[Tensor]:
+        """Draws the steps of each minibatch that train the reward, and returns the weights (N,) of all steps.
+
+        With these weights, the mean over a minibatch of all ranks is that of the drawn steps.
+        """
+        device = self.generator.device
+        draws = [torch.rand(size, generator=self.generator, device=device) for size in sizes]
+        trained = [draw < self.cfg.update_proportion for draw in draws]
+        counts = torch.stack(
+            [torch.stack([steps.sum() for steps in trained]), torch.tensor(sizes).to(device)]
+        )
+        drawn, all_steps = self.policy.ranks.sum(counts)
+        shares = (drawn.clamp_min(1) / all_steps).unbind()
+        return [steps / share for steps, share in zip(trained, shares, strict=True)]
+
     @staticmethod
-    def _batch(table: StepTable, rows: Tensor, target: Tensor, trained: Tensor) -> Batch:
+    def _batch(table: StepTable, rows: Tensor, target: Tensor, reward_weight: Tensor) -> Batch:
         steps = table.at(rows)
-        return Batch(**steps._asdict(), value_target=target[rows], trained=trained)
+        return Batch(**steps._asdict(), value_target=target[rows], reward_weight=reward_weight)
 
     def _failure(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
         where = f"gradient step {step} of the intrinsic reward"

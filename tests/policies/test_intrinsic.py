@@ -228,7 +228,7 @@ def test_the_random_network_stays_as_it_is():
 def test_the_share_of_steps_that_train_the_predictor():
     policy, collector = curious(intrinsic=dict(update_proportion=0.3, epoch_per_collect=25))
     seen, loss = [], policy.intrinsic_loss
-    policy.intrinsic_loss = lambda batch: (seen.append(batch.trained), loss(batch))[1]
+    policy.intrinsic_loss = lambda batch: (seen.append(batch.reward_weight > 0), loss(batch))[1]
     policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
     assert float(torch.cat(seen).float().mean()) == pytest.approx(0.3, abs=0.05)
 
@@ -516,14 +516,15 @@ def test_each_step_trains_the_networks_with_its_own_observation_and_target_and_t
         torch.testing.assert_close(batch.value_target, target[place])
         rnd, critic = policy.intrinsic.reward, policy.intrinsic.critic
         error = (rnd.predictor(following[place]) - rnd.target(following[place])).square().mean(-1)
-        reward_loss = error[batch.trained].mean()
+        trained = batch.reward_weight > 0
+        reward_loss = error[trained].mean()
         value_loss = 0.5 * (critic(obs[place]) - target[place]).square().mean()
         total, metrics = plain(batch)
         torch.testing.assert_close(metrics["loss"], reward_loss)
         torch.testing.assert_close(metrics["value_loss"], value_loss)
         torch.testing.assert_close(total, reward_loss + value_loss)
         places.append(place)
-        shares.append(float(batch.trained.float().mean()))
+        shares.append(float(trained.float().mean()))
         return total, metrics
 
     policy.intrinsic_loss = by_hand

@@ -152,6 +152,25 @@ def advantage_distance(ranks, *, gathered_one_by_one):
     return max(ranks.from_all(distance(torch.cat(found), torch.cat(expected))))
 
 
+def reward_weight_distance(ranks, weighing_ranks):
+    """Returns how far weighted means of the intrinsic loss are from those of the drawn steps of all ranks.
+
+    Each rank has other numbers of samples; ``weighing_ranks`` choose the weights.
+    """
+    cfg = config_of("ppo", "CartPole-v1", {"intrinsic.type": "rnd"})
+    intrinsic = policy_of(cfg, share_of(cfg, ranks)).intrinsic
+    intrinsic.policy.ranks = weighing_ranks
+    intrinsic.generator.manual_seed(ranks.rank)
+    sizes = [40 - 7 * ranks.rank, 20 + 3 * ranks.rank]
+    found, expected = [], []
+    for weight in intrinsic._reward_weights(sizes):
+        x = torch.rand(len(weight), generator=intrinsic.generator)
+        whole, weights = torch.cat(ranks.from_all(x)), torch.cat(ranks.from_all(weight))
+        found.append((whole * weights).mean())
+        expected.append(whole[weights > 0].mean())
+    return distance(torch.stack(found), torch.stack(expected))
+
+
 @contextlib.contextmanager
 def planted(fault):
     """Plants a fault inside of the block in what the ranks do together."""
@@ -233,6 +252,10 @@ def main(file, *faults):
                 found[fault]["advantages"] = {
                     str(one_by_one): advantage_distance(ranks, gathered_one_by_one=one_by_one)
                     for one_by_one in (False, True)
+                }
+                found[fault]["reward weights"] = {
+                    "of all": reward_weight_distance(ranks, ranks),
+                    "of each": reward_weight_distance(ranks, ALONE),
                 }
         if ranks.is_first:
             print(json.dumps(found))

@@ -41,6 +41,8 @@ def distances(tmp_path_factory):
 def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks, distances):
     cases = distances(ranks)
     assert max(cases.pop("advantages").values()) < GRADIENT
+    weights = cases.pop("reward weights")
+    assert weights["of all"] < GRADIENT < 1e-3 < weights["of each"]
     assert len(cases) == 11
     for name, found in cases.items():
         assert found["gradient"] < GRADIENT, name
@@ -54,6 +56,7 @@ def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks, dista
 @pytest.mark.parametrize("fault", ["no averaging", "local advantages", "equal weights"])
 def test_a_planted_fault_shows(fault, distances):
     cases = distances(2, fault)
+    cases.pop("reward weights")
     advantages = cases.pop("advantages")
     assert fault != "local advantages" or min(advantages.values()) > 10 * GRADIENT
     for name, found in cases.items():
