@@ -18,10 +18,9 @@ from torch import Tensor
 
 from ding_lite.data.rollout import view
 from ding_lite.models.heads import SOFT_BOUND, BoxHead
-from ding_lite.rl.distributions import LOG_2PI
+from ding_lite.rl.distributions import ILLEGAL, LOG_2PI
 from ding_lite.trees import MASK_KEY
 
-LOWEST = np.finfo(np.float32).min
 MANY = 32  # samples
 
 
@@ -165,7 +164,7 @@ def mask_of(obs: Any) -> np.ndarray | None:
 
 
 def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    return logit if mask is None else np.where(mask, logit, LOWEST)
+    return logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))
 
 
 def _softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

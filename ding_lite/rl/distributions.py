@@ -48,6 +48,8 @@ from torch import Tensor
 from ding_lite.errors import ContractError, RegistryError
 
 LOG_2PI = math.log(2 * math.pi)
+# Logit of an illegal action: far below every other one, and finite when a loss multiplies it by a weight.
+ILLEGAL = -1e30
 
 
 class Distribution(ABC):
@@ -106,8 +108,8 @@ class Distribution(ABC):
 class Categorical(Distribution):
     """A distribution over the indices 0 .. n - 1, from unnormalised log-probabilities.
 
-    An action is illegal where ``mask`` is False. Its logit becomes the lowest finite number of the dtype,
-    because -inf would make p log p and the KL nan. Its probability is exactly 0.
+    An action is illegal where ``mask`` is False. Its logit becomes :data:`ILLEGAL`, because -inf would make
+    p log p and the KL nan. Its probability is exactly 0.
 
     Shapes:
         logit: (N, n); mask: (N, n) bool; action: (N,) int64
@@ -116,7 +118,7 @@ class Categorical(Distribution):
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
         self.logit = logit
         if mask is not None:
-            logit = torch.where(mask, logit, torch.finfo(logit.dtype).min)
+            logit = torch.where(mask, logit, ILLEGAL)
         self.log_probs = F.log_softmax(logit, -1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

@@ -182,9 +182,9 @@ def rebuilt(dist, logit):
     if isinstance(dist, D.Joint):
         return D.Joint({name: rebuilt(part, logit[name]) for name, part in dist.parts.items()})
     if isinstance(dist, D.Categorical):
-        return D.Categorical(logit, CATEGORICAL_MASK if (dist.log_probs < -1e30).any() else None)
+        return D.Categorical(logit, CATEGORICAL_MASK if (dist.log_probs < -1e20).any() else None)
     if isinstance(dist, D.MultiCategorical):
-        hidden = any((part.log_probs < -1e30).any() for part in dist.parts)
+        hidden = any((part.log_probs < -1e20).any() for part in dist.parts)
         return D.MultiCategorical(logit, SIZES, MULTI_MASK if hidden else None)
     if isinstance(dist, D.Bernoulli):
         return D.Bernoulli(logit, dist.log_odds > -5e3)  # an illegal bit has -1e4
@@ -207,10 +207,10 @@ def many(dist, logit, count):
     if isinstance(dist, D.Joint):
         return D.Joint({name: many(part, logit[name], count) for name, part in dist.parts.items()})
     if isinstance(dist, D.Categorical):
-        mask = (dist.log_probs > -1e30)[:1].expand(count, -1)
+        mask = (dist.log_probs > -1e20)[:1].expand(count, -1)
         return D.Categorical(logit, mask)
     if isinstance(dist, D.MultiCategorical):
-        mask = torch.cat([part.log_probs > -1e30 for part in dist.parts], -1)[:1].expand(count, -1)
+        mask = torch.cat([part.log_probs > -1e20 for part in dist.parts], -1)[:1].expand(count, -1)
         return D.MultiCategorical(logit, SIZES, mask)
     if isinstance(dist, D.Bernoulli):
         return D.Bernoulli(logit, (dist.log_odds > -5e3)[:1].expand(count, -1))
@@ -369,6 +369,14 @@ def test_beta_samples_have_their_moments_and_stay_inside():
 
 def test_mode_of_a_categorical_is_its_likeliest_index():
     assert D.Categorical(torch.tensor([[0.0, 3.0, 1.0]])).mode().tolist() == [1]
+
+
+def test_entropy_of_a_masked_categorical_has_a_gradient_under_any_weight():
+    logit = torch.tensor([[0.5, 3.0, 1.0]], requires_grad=True)
+    entropy = D.Categorical(logit, torch.tensor([[True, False, True]])).entropy().sum()
+    once, often = (torch.autograd.grad(w * entropy, logit, retain_graph=True)[0] for w in (1.0, 1e4))
+    torch.testing.assert_close(often, 1e4 * once)
+    assert once[0, 0] != 0
 
 
 def test_mode_of_a_masked_categorical_is_legal():
