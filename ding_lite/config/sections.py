@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,7 @@ def _policy_schema(policy: Mapping[str, Any], folder: Path | None) -> tuple[Sche
         schema["model"] = Key({}, (dict,))
     else:
         keys = {**schema.get("model", {}), **merged_config(model_class), "type": Key(kind, (str, object))}
+        keys |= _undeclared(model_class, keys, model)
         schema["model"] = _opened(keys, model) if model_faults else keys
     intrinsic = _mapping(policy.get("intrinsic"))
     declared = schema.get("intrinsic", {}).get("type")
@@ -130,10 +132,29 @@ def _policy_schema(policy: Mapping[str, Any], folder: Path | None) -> tuple[Sche
     )
     if reward_class is not None:
         keys = {**merged_config(reward_class), "type": Key(kind, (str, object), optional=True)}
+        keys |= _undeclared(reward_class, keys, intrinsic)
         schema["intrinsic"] = _opened(keys, intrinsic) if reward_faults else keys
     elif kind is not None or intrinsic:  # no class declares these keys; with type=None they have no effect
         schema["intrinsic"] = Key({}, (dict,))
     return _opened(schema, policy) if faults else schema, faults + model_faults + reward_faults
+
+
+def _undeclared(cls: type, keys: Schema, user: Mapping[str, Any]) -> Schema:
+    """Returns a key for each argument of ``cls`` that ``user`` gives and ``cls.config`` does not declare.
+
+    Its fault says what to declare; that the key is unknown would be no help.
+    """
+    arguments = inspect.signature(cls).parameters
+
+    def faults(value: Any, path: str) -> list[str]:
+        name = path.rpartition(".")[2]
+        return [
+            f"{path}: {cls.__name__}.__init__ takes it, but {cls.__name__}.config does not declare it: add "
+            f"config = dict({name}={value!r}), with the default of your choice"
+        ]
+
+    names = [name for name in user if name in arguments and name not in keys]
+    return {name: Key(None, faults=faults) for name in names}
 
 
 def _missing_type(intrinsic: Mapping[str, Any]) -> list[str]:

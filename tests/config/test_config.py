@@ -123,6 +123,17 @@ def test_key_of_another_model_is_refused():
     assert "policy.model: unknown key 'activation'" in message
 
 
+class UndeclaredModel(OwnModel):
+    def __init__(self, obs_space, action_space, depth=1, **options):
+        super().__init__(obs_space, action_space, **options)
+
+
+def test_argument_of_a_model_that_its_config_lacks_says_what_to_declare():
+    message = message_of(user(model={"type": UndeclaredModel, "depth": 3}))
+    assert "policy.model.depth: UndeclaredModel.__init__ takes it" in message
+    assert "config = dict(depth=3)" in message
+
+
 @pytest.mark.parametrize("written", ["runs/bar", "./runs/bar", "runs/runs/bar", "bar"])
 def test_exp_name_that_begins_with_the_folder_of_runs_names_a_folder_in_it(written):
     config = compile_config(CARTPOLE, {"exp_name": written})
