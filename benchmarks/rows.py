@@ -47,6 +47,20 @@ def _tianshou(value: float, task: str) -> Published:
     return Published(value, f"Tianshou, {task}, 1M, 10 seeds, best over time")
 
 
+def _gymnax(value: float) -> Published:
+    return Published(value, "gymnax-blines, in JAX, 10M")
+
+
+# Config, published return, and the bars at 1M and 5M steps. Seaquest has no published figure of PPO.
+MINATAR = (
+    ("minatar_asterix_ppo", _gymnax(15.0), 10, 15),
+    ("minatar_breakout_ppo", _gymnax(28.0), 6, 28),
+    ("minatar_freeway_ppo", _gymnax(58.0), 58, 58),
+    ("minatar_seaquest_ppo", None, 3, 5),
+    ("minatar_space_invaders_ppo", _gymnax(131.0), 100, 131),
+)
+FIVE_MILLION = ("max_env_step=5000000", "policy.eval.eval_freq=500000")
+
 CARTPOLE = _zoo(500.0, "100k")
 PENDULUM = _zoo(-172.2, "100k")
 
@@ -111,9 +125,13 @@ GROUPS = {
         ),
         "minigrid_doorkey_ppo": Row("minigrid_doorkey_ppo", _zoo(0.964, "100k"), mean=0.95),
         "minigrid_fourrooms_ppo": Row("minigrid_fourrooms_ppo", _zoo(0.573, "5M"), mean=0.57),
-        "minatar_breakout_ppo": Row(
-            "minatar_breakout_ppo", Published(28.0, "gymnax-blines, in JAX, 10M"), mean=6
-        ),
+    },
+    "minatar": {
+        **{name: Row(name, published, mean=bar) for name, published, bar, _ in MINATAR},
+        **{
+            name.replace("_ppo", "_5m"): Row(name, published, mean=bar, overrides=FIVE_MILLION)
+            for name, published, _, bar in MINATAR
+        },
     },
 }
 ROWS = {name: row for group in GROUPS.values() for name, row in group.items()}
