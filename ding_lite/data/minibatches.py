@@ -77,8 +77,8 @@ class Batch:
     """The fields of a minibatch, as attributes. A loss changes nothing in a batch.
 
     In the policy phase these are the fields of the rollout, such as obs, action, log_prob, reward, value,
-    advantage and value_target, with the scales of the losses; in the auxiliary phase obs, old_logit,
-    value_target and share. A policy that stores more fields finds them here.
+    advantage and value_target, with the scales of the losses; in the auxiliary phase obs, old_logit
+    and value_target. A policy that stores more fields finds them here.
 
     Shapes:
         every field: (N, ...)
@@ -103,7 +103,7 @@ class Batch:
 
     def __getattr__(self, name: str) -> Any:
         names = self._names
-        if "old_logit" in names and "share" in names:  # of the auxiliary phase
+        if "old_logit" in names and "advantage" not in names:  # of the auxiliary phase
             hint = "; a policy's auxiliary_fields names fields of the rollout that are kept for it"
         else:
             hint = f"; it has {', '.join(sorted(names))}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -45,30 +45,33 @@ GradientFunction = Callable[[Sequence[Batch], Clip], Gradient]
 
 
 def autograd_gradient(
-    loss: Loss, parameters: Sequence[Tensor], parts: Iterable[Batch], clip: Clip
+    loss: Loss, parameters: Sequence[Tensor], parts: Sequence[Batch], clip: Clip
 ) -> Gradient:
-    """Returns the gradient of the sum of ``loss`` over the parts of a minibatch. No argument is changed."""
+    """Returns the gradient of ``loss`` over a minibatch. No argument is changed.
+
+    ``loss`` is a mean over samples. Each part of the minibatch is weighted by its share of the samples.
+    """
     values: list[Tensor | None] = [None] * len(parameters)
     metrics: dict[str, Tensor] = {}
     total = torch.zeros((), device=parameters[0].device)
-    for part in parts:
+    sizes = [part.size for part in parts] if len(parts) > 1 else [1]
+    for part, size in zip(parts, sizes, strict=True):
         part_loss, part_metrics = loss(part)
+        share = size / sum(sizes)
         if not part_loss.requires_grad:
             raise ContractError(
                 f"{loss.__name__} has no gradient, so a step would learn nothing: its result is detached or "
                 "computed under torch.no_grad(), or no parameter of the model is in it"
             )
         trained = [p for p in parameters if p.requires_grad]
-        of_trained = iter(torch.autograd.grad(part_loss, trained, allow_unused=True))
+        of_trained = iter(torch.autograd.grad(share * part_loss, trained, allow_unused=True))
         gradients = [next(of_trained) if p.requires_grad else None for p in parameters]
         with torch.no_grad():
             values = [
                 b if a is None else a if b is None else a + b for a, b in zip(values, gradients, strict=True)
             ]
-            total = total + part_loss.detach()
-            metrics = {
-                k: v.detach() + metrics[k] if k in metrics else v.detach() for k, v in part_metrics.items()
-            }
+            total = total + share * part_loss.detach()
+            metrics = {k: share * v.detach() + metrics.get(k, 0.0) for k, v in part_metrics.items()}
     with torch.no_grad():
         values = [v if v is None else laid_out_as(p, v) for p, v in zip(parameters, values, strict=True)]
         values, norm = clipped(values, clip)

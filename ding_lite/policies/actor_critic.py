@@ -9,7 +9,7 @@ Shapes: T steps, B envs, N samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
-from ding_lite.data.rollout import Rollout, flat_at
+from ding_lite.data.rollout import Rollout, flat, flat_at
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
@@ -276,8 +276,8 @@ class ActorCriticPolicy(Policy):
             weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
             value: (T, B), if the newest network has computed them already.
         """
-        valid, ignore_done = rollout.valid, self.cfg.learn.ignore_done
-        if self.memory is not None and "last_memory" not in rollout.keys():  # noqa: SIM118 - a treetensor
+        valid = rollout.valid
+        if self.memory is not None and "last_memory" not in rollout:
             raise ContractError(
                 "get_train_sample: the rollout has no memory and last_memory, which a policy with memory "
                 "needs; collect with ding_lite.data.collector.Collector, or store them as it does"
@@ -290,58 +290,57 @@ class ActorCriticPolicy(Policy):
 
         reward = of_valid(self._training_reward(rollout.reward))
         next_value = of_valid(self._next_values(rollout, value))
-        ends = (rollout.terminated, rollout.truncated | ~valid)
+        terminated, truncated = rollout.terminated, rollout.truncated | ~valid
+        if self.cfg.learn.ignore_done:
+            terminated, truncated = torch.zeros_like(terminated), terminated | truncated
         gamma = self.cfg.collect.discount_factor
         advantage, target = gae(
             reward,
             of_valid(value),
             next_value,
-            *ends,
+            terminated,
+            truncated,
             gamma=gamma,
             gae_lambda=self.cfg.collect.gae_lambda,
             weight=weight,
-            ignore_done=ignore_done,
         )
         if self.intrinsic is not None:
             advantage = self.intrinsic.combined(advantage, self.intrinsic.credit(rollout, weight)[0])
         if self.cfg.nstep_return:
-            options = dict(gamma=gamma, nstep=self.cfg.nstep, ignore_done=ignore_done)
-            target = nstep_return(reward, next_value, *ends, **options)
+            target = nstep_return(
+                reward, next_value, terminated, truncated, gamma=gamma, nstep=self.cfg.nstep
+            )
         return {"value": value, "advantage": advantage, "value_target": target}
 
     def _next_values(self, rollout: Rollout, value: Tensor) -> Tensor:
         """Returns the value after each row (T, B); after a cut row, that of its last observation."""
         following = torch.empty_like(value)
         following[:-1] = value[1:]
-        # A subclass without memory may override ``values`` without the argument ``state``.
-        memory = {} if self.memory is None else {"state": rollout.last_memory}
-        following[-1] = self.values(rollout.last_obs, lead=1, **memory)
-        if "final" in rollout.keys():  # noqa: SIM118 - a treetensor has no __contains__
+        following[-1] = self.values(rollout.last_obs, rollout.get("last_memory"))
+        if "final" in rollout:
             final = rollout.final
-            memory = {} if self.memory is None else {"state": final.memory}
-            following[final.t, final.env] = self.values(final.obs, lead=1, **memory)
+            following[final.t, final.env] = self.values(final.obs, final.get("memory"))
         return following
 
     @torch.no_grad()
-    def values(self, obs: Any, lead: int, state: Any = None) -> Tensor:
-        """Returns the values of observations with ``lead`` leading dims, in training units.
+    def values(self, obs: Any, state: Any = None) -> Tensor:
+        """Returns the values (N,) of observations (N, ...), in training units.
 
         Args:
             obs: with memory, each is one step from the memory ``state``, or from that of an episode's start.
-            lead: number of leading dims.
-            state: of the same leading dims.
+            state: (N, ...).
         """
         critic = self.fast.critic()
         if state is None:
-            return self.raw_values(self.in_chunks(critic, obs, lead))
+            return self.raw_values(self.in_chunks(critic, obs))
         return self.raw_values(
-            self.in_chunks(lambda inputs, state: critic(inputs._replace(state=state)), obs, lead, state)
+            self.in_chunks(lambda inputs, state: critic(inputs._replace(state=state)), obs, state)
         )
 
     def rollout_values(self, rollout: Rollout) -> Tensor:
         """Returns the values (T, C) of a rollout's observations, in training units."""
         if self.memory is None:
-            return self.values(rollout.obs, lead=2)
+            return self.values(flat(rollout.obs)).view(rollout.valid.shape)
         return self.raw_values(self.memory.over_rollout(self.model.compute_critic, rollout))
 
     def raw_values(self, value: Tensor) -> Tensor:
@@ -352,16 +351,9 @@ class ActorCriticPolicy(Policy):
         """Returns values in the units of the model and of the losses."""
         return value if self.value_norm is None else self.value_norm.normalize(value)
 
-    @torch.no_grad()
-    def log_probs(self, obs: Any, action: Any, lead: int) -> Tensor:
-        """Returns the log-probs, under the newest policy, of actions with ``lead`` leading dims."""
-        log_probs: Tensor = self.in_chunks(self._log_prob, obs, lead, action)
-        return log_probs
-
     def _log_prob(self, inputs: Any, action: Any) -> Tensor:
         return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
 
-    @torch.no_grad()
     def rollout_log_probs(self, rollout: Rollout, place: Tensor) -> Tensor:
         """Returns the log-probs (N,), under the newest policy, of the actions in some rows of a rollout.
 
@@ -369,39 +361,45 @@ class ActorCriticPolicy(Policy):
             rollout: (T, C).
             place: (N,), of the rows in the flattened (T, C).
         """
-        if self.memory is not None:
-            log_prob: Tensor = self.memory.over_rollout(self._log_prob, rollout, rollout.action)
+        if self.memory is not None:  # whole sequences are computed
+            log_prob: Tensor = self.over_rollout(self._log_prob, rollout, rollout.action)
             return log_prob.flatten()[place]
         some = flat_at({"obs": rollout.obs, "action": rollout.action}, place)
-        return self.log_probs(some["obs"], some["action"], lead=1)
+        return self.in_chunks(self._log_prob, some["obs"], some["action"])
 
     def rollout_logits(self, rollout: Rollout) -> Any:
         """Returns the parameters (T, C, ...) of the newest policy's distributions in a rollout."""
-        if self.memory is None:
-            return self.logits(rollout.obs, lead=2)
-        return self.memory.over_rollout(self.model.compute_actor, rollout)
+        return self.over_rollout(self.model.compute_actor, rollout)
+
+    def logits(self, obs: Any) -> Any:
+        """Returns the parameters (N, ...) of the newest policy's distributions, a tensor or a dict."""
+        return self.in_chunks(self.model.compute_actor, obs)
+
+    def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *others: Any) -> Any:
+        """Returns ``function(inputs, *others)`` of the rows of a rollout.
+
+        Shapes:
+            rollout, each of ``others``: (T, C, ...) -> (T, C, ...), a tensor or a dict
+        """
+        if self.memory is not None:
+            return self.memory.over_rollout(function, rollout, *others)
+        found = self.in_chunks(function, *map(flat, (rollout.obs, *others)))
+        return map_tree(lambda leaf: leaf.unflatten(0, rollout.valid.shape), found)
 
     @torch.no_grad()
-    def logits(self, obs: Any, lead: int) -> Any:
-        """Returns the parameters of the newest policy's distributions, a tensor or a dict."""
-        return self.in_chunks(self.model.compute_actor, obs, lead)
-
-    def in_chunks(self, function: Callable[..., Any], obs: Any, lead: int, *others: Any) -> Any:
+    def in_chunks(self, function: Callable[..., Any], obs: Any, *others: Any) -> Any:
         """Returns ``function(inputs, *others)`` of all samples, computed some megabytes of input at a time.
 
         Shapes:
-            obs and each of ``others``: (..., *) with ``lead`` leading dims -> (..., *), a tensor or a dict
+            obs and each of ``others``: (N, ...) -> (N, ...), a tensor or a dict
         """
-        leaves = tree_leaves(obs)
-        shape = leaves[0].shape[:lead]
-        sample_bytes = 4 * sum(leaf[(0,) * lead].numel() for leaf in leaves)
-        flat = [map_tree(lambda leaf: leaf.flatten(0, lead - 1), tree) for tree in (obs, *others)]
+        sample_bytes = 4 * sum(leaf[0].numel() for leaf in tree_leaves(obs))
         chunk = max(1, CHUNK_BYTES // max(1, sample_bytes))
         results = []
-        for start in range(0, shape.numel(), chunk):
-            some, *rest = (map_tree(lambda x, s=start: x[s : s + chunk], tree) for tree in flat)
+        for start in range(0, leading_size(obs), chunk):
+            some, *rest = (map_tree(lambda x, s=start: x[s : s + chunk], tree) for tree in (obs, *others))
             results.append(function(self.inputs(some), *map(self.on_device, rest)))
-        return concatenated(results, shape)
+        return results[0] if len(results) == 1 else map_tree(lambda *parts: torch.cat(parts), *results)
 
     def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the networks of the intrinsic reward (``policies.intrinsic``)."""
@@ -438,8 +436,9 @@ class ActorCriticPolicy(Policy):
         """
         self._prepared_rollouts += 1
         if self.reward_scale is not None:
-            done = rollout.terminated | rollout.truncated
-            self.reward_scale.update_from(*(x.cpu().numpy() for x in (rollout.reward, done, rollout.valid)))
+            # Before a row that is not valid an episode may have been lost.
+            ends = rollout.terminated | rollout.truncated | ~rollout.valid
+            self.reward_scale.update_from(*(x.cpu().numpy() for x in (rollout.reward, ends, rollout.valid)))
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
         if self.reference is not None:
@@ -474,13 +473,3 @@ class ActorCriticPolicy(Policy):
             "intrinsic": self.intrinsic,
             "reference": self.reference if self.reference and self.reference.policy.memory else None,
         }
-
-
-def concatenated(parts: Sequence[Any], shape: torch.Size) -> Any:
-    """Returns trees of leaves (N, ...) concatenated, with ``shape`` in place of the first dim."""
-
-    def joined(*leaves: Tensor) -> Tensor:
-        whole = torch.cat(leaves) if len(leaves) > 1 else leaves[0]
-        return whole.view(*shape, *whole.shape[1:])
-
-    return map_tree(joined, *parts)

@@ -88,7 +88,7 @@ class AuxiliaryPhase:
             )
 
     def _stored_fields(self, rollout: Rollout) -> dict[str, Any]:
-        missing = [name for name in self.fields if name not in rollout.keys()]  # noqa: SIM118 - a treetensor
+        missing = [name for name in self.fields if name not in rollout]
         if missing:
             raise ContractError(
                 f"{type(self.policy).__name__}.auxiliary_fields: a rollout has no {missing[0]!r}; it has "
@@ -122,7 +122,7 @@ class AuxiliaryPhase:
         with self.optimizer.phase(self.failure) as steps:
             for _ in range(learn.aux_train_epoch):
                 for index in self.minibatches(learn.aux_batch_size or learn.batch_size):
-                    parts = [self.batch(part, old_logit, share=share) for part, share in self._parts(index)]
+                    parts = [self.batch(part, old_logit) for part in self._parts(index)]
                     steps.take(self.loss, *parts, remake=partial(self.batch, index, old_logit))
                 measures.append(self._measure(measured, old_logit))
                 if self.optimizer.on_host:
@@ -143,7 +143,7 @@ class AuxiliaryPhase:
 
     def old_logits(self) -> Any:
         """Returns the parameters of the policy as it is now on all samples (M, ...)."""
-        return self.policy.logits(self.stored.all()["obs"], lead=1)
+        return self.policy.logits(self.stored.all()["obs"])
 
     def _measured(self) -> Tensor:
         """Returns samples, evenly spaced, that the phase is measured on."""
@@ -154,23 +154,22 @@ class AuxiliaryPhase:
         sizes = agreed_sizes(self.stored.size, batch_size, self.policy.ranks)
         return permutation(self.stored.size, self.generator).split(sizes)
 
-    def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
-        """Returns a minibatch in the parts that go through the network one by one, with their shares."""
-        return [(part, len(part) / len(index)) for part in index.chunk(self.learn.aux_grad_accum)]
+    def _parts(self, index: Tensor) -> Sequence[Tensor]:
+        """Returns a minibatch in the parts that go through the network one by one."""
+        return index.chunk(self.learn.aux_grad_accum)
 
-    def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
+    def batch(self, index: Tensor, old_logit: Any) -> Batch:
         """Returns stored samples for the loss: on the device, in normalised units.
 
         Args:
             index: (N,), of the samples.
             old_logit: the parameters of pi_old on all stored samples.
-            share: of these samples in their minibatch.
         """
         samples = self.stored.read(index, self.policy.device)
         samples["obs"] = self.policy.inputs(samples["obs"])
-        return self._batch(samples, index, old_logit, share)
+        return self._batch(samples, index, old_logit)
 
-    def _batch(self, samples: dict[str, Any], index: Tensor, old_logit: Any, share: float) -> Batch:
+    def _batch(self, samples: dict[str, Any], index: Tensor, old_logit: Any) -> Batch:
         """Returns samples (N, ...) with the model's inputs; ``index`` are their rows in ``old_logit``."""
         device = self.policy.device
         rows = index.to(device)
@@ -180,7 +179,6 @@ class AuxiliaryPhase:
             **trees,
             "old_logit": map_tree(lambda leaf: leaf[rows], old_logit),
             "value_target": self.policy.normalized_values(samples["value_target"]),
-            "share": torch.full((), share, device=device),
         }
         return Batch(**fields)
 
@@ -195,7 +193,7 @@ class AuxiliaryPhase:
         sample = self.stored.read(index, policy.device)
         place = index.to(policy.device)
         old = map_tree(lambda leaf: leaf[place], old_logit)
-        found = policy.in_chunks(self._outputs, sample["obs"], 1, old)
+        found = policy.in_chunks(self._outputs, sample["obs"], old)
         return self._measures(found, policy.normalized_values(sample["value_target"]))
 
     def _outputs(self, obs: Any, old: Any) -> dict[str, Tensor]:
@@ -273,25 +271,22 @@ class AuxiliarySequences(AuxiliaryPhase):
         parts = self.policy.ranks.smallest(part_count(counts, batch_size))
         return split_evenly(order, counts[order], parts)
 
-    def _parts(self, index: Tensor) -> list[tuple[Tensor, float]]:
-        counts = self._table.counts[index]
-        parts = split_evenly(index, counts, min(len(index), self.learn.aux_grad_accum))
-        return [(part, float(self._table.counts[part].sum() / counts.sum())) for part in parts]
+    def _parts(self, index: Tensor) -> Sequence[Tensor]:
+        return split_evenly(index, self._table.counts[index], min(len(index), self.learn.aux_grad_accum))
 
-    def batch(self, index: Tensor, old_logit: Any, share: float = 1.0) -> Batch:
+    def batch(self, index: Tensor, old_logit: Any) -> Batch:
         """Returns stored sequences for the loss.
 
         Args:
             index: (S,), of the sequences.
             old_logit: the parameters (T C, ...) of pi_old.
-            share: of their samples in their minibatch.
         """
         policy, data, packed = self.policy, self.stored.data, self._table.packed(index)
         assert policy.memory is not None
         others = {name: data[name] for name in self.fields if name != "obs"}
         samples = map_tree(lambda leaf: leaf.flatten(0, 1)[packed.rows].to(policy.device), others)
         samples["obs"] = policy.memory.packed_inputs(packed, data)
-        return self._batch(samples, packed.rows, old_logit, share)
+        return self._batch(samples, packed.rows, old_logit)
 
     @torch.no_grad()
     def _measure(self, index: Tensor, old_logit: Any) -> Tensor:

@@ -52,7 +52,7 @@ from ding_lite.trees import (
 )
 
 FIELDS = ("learn", "collect", "eval")
-TAKEN_METRICS = ("grad_norm", "updates", "epochs")  # of the steps and their loop; a loss cannot have them
+TAKEN_METRICS = ("total_loss", "grad_norm", "updates", "epochs")  # the library's own
 
 
 class Policy:
@@ -385,7 +385,7 @@ class Policy:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
         mask = None
         obs = obs.seen if isinstance(obs, Sequences) else obs
-        if not isinstance(obs, Tensor) and MASK_KEY in obs.keys():  # noqa: SIM118 - may be a treetensor
+        if not isinstance(obs, Tensor) and MASK_KEY in obs:
             mask = map_tree(lambda m: m.bool(), obs[MASK_KEY])
         return self.model.distribution(logit, mask)
 
@@ -436,7 +436,7 @@ def check_arguments(factory: Any) -> None:
 
 
 def checked_loss(
-    returned: Any, policy: Any, method: str, output: Any = None, taken: Sequence[str] = ()
+    returned: Any, policy: Any, method: str, output: Any = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns what a loss has returned, if it is ``(0-d loss, dict of 0-d metrics)``.
 
@@ -444,7 +444,6 @@ def checked_loss(
         returned: by the method of the policy.
         policy, method: for the message.
         output: of the model, that the loss must have a gradient for; None: not checked.
-        taken: names of metrics that the loss may not use, besides ``TAKEN_METRICS``.
 
     Raises:
         ContractError: if it is something else.
@@ -454,7 +453,7 @@ def checked_loss(
         raise ContractError(f"{where} must return (loss, dict of metrics), got {_kind(returned)}")
     loss, metrics = returned
     for name in metrics:
-        if not isinstance(name, str) or name in (*TAKEN_METRICS, *taken):
+        if not isinstance(name, str) or name in TAKEN_METRICS:
             problem = "the library has one of this name" if isinstance(name, str) else "a name is a text"
             raise ContractError(f"{where} returns the metric {name!r}: {problem}")
     for what, value in {"loss": loss, **{f"metric {name!r}": x for name, x in metrics.items()}}.items():

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -148,7 +149,8 @@ class Intrinsic:
             )
         rollout.intrinsic_reward = reward.view(steps.valid.shape).to(steps.valid.device)
         found, valid = (x.cpu().numpy() for x in (rollout.intrinsic_reward, rollout.valid))
-        self.scale.update_from(found, None, valid)  # intrinsic returns continue over the ends of episodes
+        # Intrinsic returns continue over the ends of episodes.
+        self.scale.update_from(found, np.zeros_like(valid), valid)
 
     def reward_of_steps(self, steps: Steps) -> Tensor:
         """Returns the rewards (N,), not scaled. Raises ContractError if they are not (N,)."""

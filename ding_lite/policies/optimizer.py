@@ -246,8 +246,7 @@ class GradientSteps:
 
         Args:
             loss: of a minibatch, pure.
-            parts: the minibatch, or parts of a minibatch that is too large for one backward pass. Their
-                losses and metrics add up.
+            parts: the minibatch, or parts of a minibatch that is too large for one backward pass.
             remake: makes the minibatch again.
         """
         if loss not in self._gradient_of:

@@ -223,7 +223,9 @@ class PPGPolicy(PPOPolicy):
             optimizer = self._make_optimizer([*auxiliary, *others], size)
             kind = AuxiliaryPhase if self.memory is None else AuxiliarySequences
             fields = ("obs", "value_target", *self.auxiliary_fields)
-            self.auxiliary = kind(self, model, self.shared_auxiliary_loss, optimizer, self.failure_of, fields)
+            self.auxiliary = kind(
+                self, model, self.checked_auxiliary_loss, optimizer, self.failure_of, fields
+            )
             self.auxiliary.check_fits(self._store_bytes())
 
     def _check_auxiliary(self, model: PhasicActorCritic) -> None:
@@ -308,7 +310,7 @@ class PPGPolicy(PPOPolicy):
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
         steps = super().optimized_losses()
         if self.auxiliary is not None:
-            steps.append((self.auxiliary.optimizer, self.shared_auxiliary_loss))
+            steps.append((self.auxiliary.optimizer, self.checked_auxiliary_loss))
         return steps
 
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -316,7 +318,7 @@ class PPGPolicy(PPOPolicy):
         logit = self.model.compute_actor(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit))
         loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
-        return self._near_reference(batch, loss, metrics) if self.cfg.learn.kl_beta else (loss, metrics)
+        return self._with_reference_kl(batch, loss, metrics) if self.cfg.learn.kl_beta else (loss, metrics)
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).
@@ -343,12 +345,9 @@ class PPGPolicy(PPOPolicy):
         total = sum(weight * term for weight, term in zip(weights, terms.values(), strict=True))
         return total, terms
 
-    def shared_auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the part of a minibatch's auxiliary loss that its samples in ``batch`` have."""
-        # Losses that were written for earlier versions multiply their terms by the share themselves.
-        whole = batch.with_outputs(share=torch.ones_like(batch.share))
-        loss, terms = checked_loss(self.auxiliary_loss(whole), self, "auxiliary_loss")
-        return batch.share * loss, {name: batch.share * term for name, term in terms.items()}
+    def checked_auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the auxiliary loss; refuses one that breaks the contract of losses."""
+        return checked_loss(self.auxiliary_loss(batch), self, "auxiliary_loss")
 
     def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
         metrics = {

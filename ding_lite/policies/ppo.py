@@ -409,7 +409,7 @@ class PPOPolicy(ActorCriticPolicy):
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
 
-    def _near_reference(
+    def _with_reference_kl(
         self, batch: Batch, policy_loss: Tensor, metrics: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss with the penalty kl_beta KL(pi || pi_ref), or an estimate of that KL."""
@@ -439,14 +439,10 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = checked_loss(
-            self.policy_loss(batch), self, "policy_loss", logit, taken=("total_loss",)
-        )
+        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
         if self.cfg.learn.kl_beta:
-            policy_loss, policy_metrics = self._near_reference(batch, policy_loss, policy_metrics)
-        value_loss, value_metrics = checked_loss(
-            self.value_loss(batch), self, "value_loss", value, taken=("total_loss",)
-        )
+            policy_loss, policy_metrics = self._with_reference_kl(batch, policy_loss, policy_metrics)
+        value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss", value)
         total = policy_loss + self.cfg.learn.value_weight * value_loss
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
 
@@ -471,7 +467,7 @@ class PPOPolicy(ActorCriticPolicy):
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
             )
-        if self.cfg.learn.kl_beta and "reference_logit" not in data.keys():  # noqa: SIM118 - a treetensor
+        if self.cfg.learn.kl_beta and "reference_logit" not in data:
             raise ContractError(
                 "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
                 "it is collected"

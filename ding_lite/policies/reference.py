@@ -27,7 +27,7 @@ class Frozen(Protocol):
     memory: PolicyMemory | None
 
     def distribution(self, obs: Any, logit: Any) -> Distribution: ...
-    def logits(self, obs: Any, lead: int) -> Any: ...
+    def rollout_logits(self, rollout: Rollout) -> Any: ...
 
 
 class Reference:
@@ -48,7 +48,7 @@ class Reference:
         """Adds ``reference_logit`` (T, B, ...), parameters of the reference's distributions, to a rollout."""
         policy, played = self.policy, rollout.to(self.policy.device)
         if policy.memory is None:
-            logit = policy.logits(played.obs, lead=2)
+            logit = policy.rollout_logits(played)
         else:
             logit, self.state = policy.memory.follow(played, self.state)
         logit = map_tree(lambda leaf: leaf.to(rollout.valid.device), logit)

@@ -102,31 +102,30 @@ class ReplaySource:
         weight = None if ratio is None else ratio.clamp(max=TRACE_BOUND)
         ranks = self.policy.ranks
         steps = ranks.smallest(buffer.planned_steps())
-        credit: Any = data
+        place: Tensor | None = None
         samples: dict[str, Any] = {}
-        training_set: TrainingSet | SequenceSet | None = None
-        place_before: Tensor | None = None
+        training_set: Any = None
         while steps > 0:
-            place = buffer.live_places()
-            if ranks.any(not len(place)):
+            live = buffer.live_places()
+            if ranks.any(not len(live)):
                 break
+            is_first = training_set is None
             # In the first pass over fresh rollouts, credit is by the newest network already.
-            if ratio is not None or values_moved or training_set is not None:
-                credit = self.renew_credit(data, weight)
-            is_other = not _are_equal(place, place_before)
-            if is_other:
-                samples, place_before = self._samples(data, place, self._proximal), place
-            if ranks.any(is_other or credit is not data) or training_set is None:
-                is_first = training_set is None
-                training_set = self._training_set(data, samples, credit, place)
-                if is_first:
-                    steps = self._fewer_steps(steps, len(place), training_set.count)
+            is_newest = is_first and ratio is None and not values_moved
+            credit = data if is_newest else self.renew_credit(data, weight)
+            moved = place is None or not _are_equal(live, place)
+            if moved:
+                place, samples = live, self._samples(data, live, self._proximal)
+            if ranks.any(moved or credit is not data):
+                training_set = self._training_set(data, samples, credit, live)
+            if is_first:
+                steps = self._fewer_steps(steps, len(live), training_set.count)
             planned = int(min(steps, training_set.count))
-            if self._prioritizes and isinstance(training_set, TrainingSet):
-                yield self._prioritized(training_set, place, planned)
+            if self._prioritizes:
+                yield self._prioritized(training_set, live, planned)
             else:
                 drawn, minibatches = training_set.draw(planned, self.generator)
-                buffer.use(place[drawn])
+                buffer.use(live[drawn])
                 yield minibatches
             steps -= planned
         if math.isfinite(steps):
@@ -278,5 +277,5 @@ class ReplaySource:
         ]
 
 
-def _are_equal(place: Tensor, before: Tensor | None) -> bool:
-    return place is before or (before is not None and torch.equal(place, before))
+def _are_equal(place: Tensor, before: Tensor) -> bool:
+    return place is before or torch.equal(place, before)

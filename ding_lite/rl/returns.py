@@ -30,7 +30,6 @@ def gae(
     gamma: float,
     gae_lambda: float,
     weight: Tensor | None = None,
-    ignore_done: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Returns ``(advantage, value_target)``.
 
@@ -49,8 +48,6 @@ def gae(
         gamma: discount per step.
         gae_lambda: 0 gives the one-step error, 1 the Monte-Carlo return minus the value.
         weight: min(c_bar, pi/mu) of each step for V-trace; None weighs each step with 1 (fresh data).
-        ignore_done: whether a terminated step bootstraps like a truncated one. No trace crosses the end of
-            an episode in either case.
 
     Shapes:
         reward, value, next_value, weight: (T, B) float; terminated, truncated: (T, B) bool
@@ -68,7 +65,7 @@ def gae(
             f"gae: all tensors must have one shape (T, B), got the shapes {sorted(map(tuple, shapes))}"
         )
     done = terminated | truncated
-    delta = reward + gamma * _future(next_value, terminated, ignore_done) - value
+    delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value
     trace = gamma * gae_lambda * (~done).to(reward.dtype)
     if weight is not None:
         # trace_t multiplies A_{t+1}, so it includes the weight c_{t+1}.
@@ -78,11 +75,6 @@ def gae(
     _accumulate_backwards(advantage, trace)
     weighted = advantage if weight is None else weight * advantage
     return advantage, value + weighted
-
-
-def _future(next_value: Tensor, terminated: Tensor, ignore_done: bool) -> Tensor:
-    """Returns the value after each step: 0 after a termination, where ``next_value`` may even be nan."""
-    return next_value if ignore_done else next_value.masked_fill(terminated, 0.0)
 
 
 def following_rows(valid: Tensor) -> Tensor:
@@ -173,7 +165,6 @@ def nstep_return(
     *,
     gamma: float,
     nstep: int,
-    ignore_done: bool = False,
 ) -> Tensor:
     """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m V(s_{t+m}) (Sutton and Barto, 2nd edition, eq. 12.1).
 
@@ -186,7 +177,7 @@ def nstep_return(
     Shapes:
         reward, next_value: (T, B) float; terminated, truncated: (T, B) bool -> (T, B)
     """
-    one_step = reward + gamma * _future(next_value, terminated, ignore_done)
+    one_step = reward + gamma * next_value.masked_fill(terminated, 0.0)
     continues = ~(terminated | truncated)
     continues[-1] = False
     result = one_step

@@ -173,22 +173,20 @@ class RewardScale(RunningMeanStd):
         self.gamma = gamma
         self.running_return: np.ndarray | None = None
 
-    def update_from(self, reward: np.ndarray, done: np.ndarray | None, valid: np.ndarray) -> None:
+    def update_from(self, reward: np.ndarray, restarts: np.ndarray, valid: np.ndarray) -> None:
         """Adds the valid rows of one rollout.
 
         Args:
             reward: raw.
-            done: where episodes end. The return restarts at 0 there and at each row that is not valid,
-                because an episode may have been lost before such a row. None: it never restarts.
+            restarts: rows after which the return restarts at 0.
             valid: rows that are steps.
 
         Shapes:
-            reward: (T, B); done, valid: (T, B) bool
+            reward: (T, B); restarts, valid: (T, B) bool
         """
         running = self.running_return
         if running is None or running.shape != reward.shape[1:]:
             running = np.zeros(reward.shape[1:], np.float64)
-        restarts = np.zeros_like(valid) if done is None else done | ~valid
         returns = np.empty(reward.shape, np.float64)
         for t in range(len(reward)):
             running = np.where(valid[t], self.gamma * running + reward[t], running)
