@@ -84,7 +84,11 @@ def padded(rollout: Rollout, steps: int) -> Rollout:
     """
     if steps == len(rollout.valid):
         return rollout
-    return _map_time_major(rollout, lambda leaf: with_rows(leaf, steps))
+    longer = to_dict(_map_time_major(rollout, lambda leaf: with_rows(leaf, steps)))
+    # Networks are given all rows, and zeros need not be an observation.
+    repeated = torch.arange(steps, device=rollout.valid.device).clamp(max=len(rollout.valid) - 1)
+    longer["obs"] = map_tree(lambda leaf: leaf.index_select(0, repeated), to_dict(rollout.obs))
+    return as_rollout(longer)
 
 
 def with_rows(leaf: Tensor, steps: int) -> Tensor:

@@ -310,7 +310,9 @@ class BoxHead(Head):
             return self._distribution.parameters(out)
         if self.sigma_type == "conditioned":
             mu, raw = out.chunk(2, -1)
-            sigma = F.softplus(raw + math.log(math.e - 1)).clamp_min(MIN_SIGMA)
+            sigma = F.softplus(raw + math.log(math.e - 1))
+            # At the bound with the gradient of without it, or a sigma that got there would stay there.
+            sigma = sigma + (sigma.clamp_min(MIN_SIGMA) - sigma).detach()
         else:
             mu = out
             sigma = self.log_sigma.exp() if self.sigma_type == "independent" else self.sigma

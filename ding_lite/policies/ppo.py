@@ -172,6 +172,11 @@ class PPOPolicy(ActorCriticPolicy):
                 "policy.learn.kl_penalty, the coefficient that it adapts; set that too, such as to 1.0. To "
                 "stop an iteration's passes at a KL: policy.learn.target_kl"
             )
+        if learn["dual_clip"] is not None and learn["kl_penalty"] is not None:
+            faults.append(
+                f"policy.learn.dual_clip: {learn['dual_clip']:g} would change nothing, since kl_penalty "
+                "replaces the clip"
+            )
         if policy["nstep_return"] and policy["learn"]["value_clip"] is not None:
             faults.append(
                 "policy.nstep_return: the newest network computes its targets, and value_clip would hold the "
@@ -606,8 +611,15 @@ class PPOPolicy(ActorCriticPolicy):
             buffer.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
+        # A run that is resumed with kl_target begins the coefficient anew.
+        super().load_state_dict({"kl_penalty": {}, **state})
         self._apply_schedules()
+        if "learn" in self.fields:
+            has_reference = bool(self.cfg.learn.kl_beta)
+            for buffer in self.buffers.values():
+                # The rollouts of a run that is resumed with another kl_beta do not fit the new ones.
+                if buffer.data is not None and ("reference_logit" in buffer.data) != has_reference:
+                    buffer.clear()
 
     def _apply_schedules(self) -> None:
         for name, factor in self._factors.items():

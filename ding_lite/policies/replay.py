@@ -122,7 +122,8 @@ class ReplaySource:
                 steps = self._fewer_steps(steps, len(live), training_set.count)
             planned = int(min(steps, training_set.count))
             if self._prioritizes:
-                yield self._prioritized(training_set, live, planned)
+                advantage = credit["advantage"].flatten()[live]
+                yield self._prioritized(training_set, advantage, live, planned)
             else:
                 drawn, minibatches = training_set.draw(planned, self.generator)
                 buffer.use(live[drawn])
@@ -222,10 +223,21 @@ class ReplaySource:
         size = self.cfg.learn.batch_size
         return TrainingSet(fields, size, normalizes=normalizes, ranks=self.policy.ranks)
 
-    def _prioritized(self, training_set: TrainingSet, place: Tensor, steps: int) -> Iterator[Batch]:
-        """Yields minibatches by priority, and renews the priorities of each after its step."""
+    def _prioritized(
+        self, training_set: TrainingSet, advantage: Tensor, place: Tensor, steps: int
+    ) -> Iterator[Batch]:
+        """Yields minibatches by priority, and renews the priorities of each after its step.
+
+        Args:
+            training_set: of the pass.
+            advantage: (N,), of its samples, not normalised.
+            place: (N,), of its samples in the flattened (T, C).
+            steps: number of minibatches.
+        """
         buffer, policy = self.buffer, self.policy
-        std = 1.0 if policy.value_norm is None else policy.value_norm.std
+        scale = 1.0 if policy.value_norm is None else float(policy.value_norm.std)
+        if policy.intrinsic is not None:
+            scale *= policy.intrinsic.cfg.extrinsic_weight
         for _ in range(steps):
             unspent = buffer.uses.flatten()[place] < buffer.limits.max_use
             share = buffer.priority.flatten()[place] * unspent
@@ -239,9 +251,9 @@ class ReplaySource:
             with torch.no_grad():
                 value = policy.fast.critic()(batch.obs)
             yield batch
-            # The advantage by now: the value has moved since the rollout was collected.
-            error = (batch.value_target - value) * float(std)
-            buffer.priority.view(-1)[place[index]] = self._priority(error)
+            # An advantage falls by as much as the value of its state rises.
+            newest = advantage[index] - scale * (value - batch.value)
+            buffer.priority.view(-1)[place[index]] = self._priority(newest)
 
     def _weighted(self, batch: Batch, n_p: Tensor, unspent: Tensor, index: Tensor) -> Batch:
         """Returns a batch with the weights (N P)^-beta of its draws (arXiv:1511.05952, section 3.4)."""

@@ -79,7 +79,7 @@ class AdaptivePenalty:
     """
 
     def __init__(self, start: float, target: float, device: torch.device) -> None:
-        self.target = target
+        self.start, self.target = start, target
         self.value = torch.full((), start, device=device)
         self.low, self.high = start / FARTHEST, start * FARTHEST
 
@@ -92,7 +92,9 @@ class AdaptivePenalty:
         self.value.clamp_(self.low, self.high)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"value": float(self.value)}
+        return {"value": float(self.value), "start": self.start}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.value.fill_(float(state["value"]))
+        """Loads beta; it begins anew if the config has another start, or the state has none."""
+        if "value" in state and state.get("start", self.start) == self.start:
+            self.value.fill_(float(state["value"]))

@@ -741,7 +741,8 @@ class SerialPipeline:
                 raise CheckpointError(
                     f"the checkpoint's {name!r} does not fit: {type(error).__name__}: {error}"
                 ) from error
-        if new_episodes or state["collector"].get("envs", True) is None:
+        has_new_episodes = new_episodes or not self.collector.envs.restorable
+        if has_new_episodes or state["collector"].get("envs", True) is None:
             self.policy.forget_open_episodes()
         self.hooks.load_state_dict(state.get("hooks", {}))
         try:

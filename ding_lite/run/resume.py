@@ -74,6 +74,7 @@ EFFECTS = {
     "policy.collect.unroll_len": REFUSED,
     "policy.learn": WARNED,
     "policy.learn.value_norm": REFUSED,
+    "policy.learn.ignore_done": REFUSED,  # which last observations a buffer has
     "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores memories
     "policy.learn.burn_in": REFUSED,
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two

@@ -318,6 +318,28 @@ def test_a_run_goes_on_after_a_break_as_if_there_had_been_none(tmp_path):
     assert "rollouts of 4 whole episodes" in (tmp_path / "straight/log.txt").read_text()
 
 
+class FromFive(SeededEnv):
+    """Observations are the numbers from 5 on; 0 is none of them."""
+
+    observation_space = gym.spaces.Discrete(40, start=5)
+
+    def obs(self):
+        return np.int64(5 + min(self.count, 39))
+
+
+@pytest.mark.parametrize("unroll_len", [1, 4])
+@pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
+def test_rows_that_fill_up_a_rollout_have_observations_of_the_space(kind, unroll_len):
+    learn = {"update_per_collect": 3} if kind == "ppg_offpolicy" else {}
+    policy, collector = trainee(
+        kind, FromFive, collect={"n_episode": 8, "unroll_len": unroll_len}, learn={"batch_size": 8, **learn}
+    )
+    for _ in range(3):
+        rollout = collector.collect()
+        assert rollout.obs.min() >= 5
+        policy.learn_mode.forward(rollout)
+
+
 @pytest.mark.parametrize(
     ("collect", "message"),
     [

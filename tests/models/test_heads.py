@@ -245,6 +245,17 @@ def test_conditioned_sigma_depends_on_the_features_and_has_a_floor():
     assert logit["sigma"].max() > 1
 
 
+def test_conditioned_sigma_has_a_gradient_at_its_floor():
+    head = head_for(spaces.Box(-1, 1, (2,)), sigma_type="conditioned")
+    bias = head.out.layer.bias
+    torch.nn.init.constant_(bias, -12.0)
+    sigma = head(torch.zeros(1, FEATURES))["sigma"]
+    assert sigma[0].tolist() == pytest.approx([1e-4, 1e-4])
+    sigma.log().sum().backward()
+    assert bias.grad[:2].tolist() == [0, 0]
+    assert (bias.grad[2:] > 0.01).all()
+
+
 def test_independent_sigma_has_a_gradient_outside_of_its_range():
     head = head_for(spaces.Box(-1, 1, (2,)))
     with torch.no_grad():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
-from worlds import digest, trainee
+from worlds import digest, small_config, trainee
 
 from ding_lite import SerialPipeline, compile_config
 from ding_lite.errors import ConfigError
@@ -99,6 +99,36 @@ def test_a_run_keeps_the_kl_near_its_target_and_resumes_bit_equal(tmp_path):
         pass
     assert digest(straight.state_dict()["policy"]) == digest(resumed.state_dict()["policy"])
     assert float(straight.policy.kl_penalty.value) < 100.0
+
+
+def test_a_resumed_run_begins_the_coefficient_anew_if_its_start_changed_or_it_had_none(tmp_path):
+    def saved(name, **learn):
+        pipeline = SerialPipeline(small_config(policy={"learn": learn}), folder=tmp_path / name)
+        for progress in pipeline:
+            if progress.iteration == 3:
+                break
+        pipeline.close()
+        return None if pipeline.policy.kl_penalty is None else float(pipeline.policy.kl_penalty.value)
+
+    def resumed(name, **changes):
+        changes = {f"policy.learn.{key}": value for key, value in changes.items()}
+        with SerialPipeline.resume(tmp_path / name, changes=changes) as pipeline:
+            found = float(pipeline.policy.kl_penalty.value)
+            next(iter(pipeline))
+            return found
+
+    adapted = saved("adaptive", kl_penalty=1.0, kl_target=0.01)
+    assert adapted != 1.0
+    assert resumed("adaptive", learning_rate=1e-3) == adapted
+    assert resumed("adaptive", kl_penalty=50.0) == 50.0
+    saved("plain")
+    assert resumed("plain", kl_penalty=2.0, kl_target=0.01) == 2.0
+
+
+def test_a_dual_clip_beside_a_penalty_is_refused():
+    learn = {"kl_penalty": 1.0, "dual_clip": 3.0}
+    with pytest.raises(ConfigError, match=r"policy\.learn\.dual_clip.*kl_penalty"):
+        compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"learn": learn}})
 
 
 def test_a_target_without_a_penalty_is_refused():

@@ -536,6 +536,35 @@ def test_each_step_trains_the_networks_with_its_own_observation_and_target_and_t
     assert told["intrinsic_explained_variance"] == pytest.approx(explained, abs=1e-4)
 
 
+@pytest.mark.parametrize("nstep", [False, True])
+def test_renewed_priorities_are_those_of_the_combined_advantages(nstep):
+    policy, collector = curious(
+        "ppo_offpolicy",
+        dict(extrinsic_weight=0.5, weight=3.0),
+        priority=True,
+        nstep_return=nstep,
+        learn=dict(value_norm=False, learning_rate=1e-9, batch_size=16),
+    )
+    rollout = policy.collect_mode.get_train_sample(collector.collect())
+    source = policy.sources["policy"]
+    source.push(rollout)
+    before = source.buffer.priority.clone()
+    minibatches = next(source.passes(policy.clip_ratio))
+    with torch.no_grad():  # the value rises by 2, so each extrinsic advantage falls by 2
+        policy.model.critic_head[-1].bias += 2.0
+    next(minibatches)
+    next(minibatches)
+    used = source.buffer.uses.flatten() > 0
+    alpha = policy.cfg.other.replay_buffer.alpha
+    renewed = source.buffer.priority.flatten() != before.flatten()
+    assert renewed.any()
+    assert not renewed[~used].any()
+    expected = ((rollout.advantage.flatten() - 0.5 * 2.0).abs() + 1e-6) ** alpha
+    torch.testing.assert_close(
+        source.buffer.priority.flatten()[renewed], expected[renewed], rtol=1e-3, atol=1e-4
+    )
+
+
 def test_passes_of_the_intrinsic_networks():
     policy, collector = curious(intrinsic=dict(epoch_per_collect=3))
     seen, loss = [], policy.intrinsic_loss

@@ -313,6 +313,7 @@ class Reference:
             of_pass = {key: entry.credit for key, entry in buffer.entries.items()}
             if renews and (cfg.recompute_adv or cfg.nstep_return):
                 of_pass = self._renewed(buffer)
+            self.raw_advantage = {key: each.advantage for key, each in of_pass.items()}
             of_pass = self._with_batch_norm(of_pass, live)
             metrics = []
             for batch in self._minibatches(name, live, of_pass, left):
@@ -486,10 +487,10 @@ class Reference:
         return policy + value, policy_metrics | value_metrics | {"total_loss": policy + value}
 
     def _renew_priorities(self, batch: Minibatch, value: Tensor) -> None:
-        """Sets the priorities of the drawn steps from |target - V| in raw units."""
+        """Sets the priorities of drawn steps from their advantages less what V has risen, in raw units."""
         std = self.value_scale.std if self.value_scale else 1.0
-        for entry, error in zip(batch.drawn, (batch.target - value.detach()).tolist(), strict=True):
-            entry.priority = self._priority(error * std)
+        for entry, risen in zip(batch.drawn, (value.detach() - batch.value).tolist(), strict=True):
+            entry.priority = self._priority(self.raw_advantage[entry.step.key] - risen * std)
 
     # The auxiliary phase.
 

@@ -265,8 +265,8 @@ FAULTS = (
     ),
     Fault(
         "priorities are not renewed",
-        "buffer.priority.view(-1)[place[index]] = self._priority(error)",
-        "self._priority(error)",
+        "buffer.priority.view(-1)[place[index]] = self._priority(newest)",
+        "self._priority(newest)",
         seed=1,
     ),
     # The auxiliary phase.

@@ -4,7 +4,9 @@ import json
 import re
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from small_worlds import LengthEnv, UnseededEnv
 from worlds import digest, merged, small_config
 
@@ -190,7 +192,8 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
         *("policy.learn.sequence_length", "policy.learn.burn_in", "policy.intrinsic.type"),
         *(f"policy.other.replay_buffer.{name}.{key}" for name in ("policy", "value") for key in BUFFER),
-        *("policy.learn.value_norm", "policy.normalize.obs", "policy.normalize.reward"),
+        *("policy.learn.value_norm", "policy.learn.ignore_done"),
+        *("policy.normalize.obs", "policy.normalize.reward"),
     }
     assert kinds["policy.learn.learning_rate"] == kinds["num_threads"] == WARNED
     assert kinds["policy.model.encoder_dtype"] == WARNED
@@ -286,6 +289,44 @@ def test_environments_that_are_not_deterministic_go_on_with_new_episodes_by_over
         SerialPipeline.resume(folder, trust=TRUST)
     pipeline = go_on(folder, trust=TRUST, override=True)
     assert (pipeline.status, pipeline.progress.iteration) == ("finished", 6)
+
+
+@pytest.mark.parametrize("had_it", [False, True])
+def test_an_off_policy_run_goes_on_with_another_reference_without_its_old_rollouts(had_it, tmp_path):
+    reference = str(train(tmp_path / "reference", CONFIG, 1))
+    on = {"kl_beta": 0.1, "pretrained_model_path": reference}
+    off = {"kl_beta": 0.0, "pretrained_model_path": None}
+    learn = {"epoch_per_collect": 10} | (on if had_it else off)  # the default: it has no effect
+    kept = {"replay_buffer": {"max_use": 6}}
+    config = merged(CONFIG, {"policy": {"type": "ppo_offpolicy", "learn": learn, "other": kept}})
+    folder = train(tmp_path / "run", config, 2)
+    with SerialPipeline.resume(folder) as pipeline:
+        assert pipeline.policy.buffers["policy"].data is not None
+    changes = {f"policy.learn.{key}": value for key, value in (off if had_it else on).items()}
+    with SerialPipeline.resume(folder, changes=changes) as pipeline:
+        assert pipeline.policy.buffers["policy"].data is None
+        next(iter(pipeline))
+
+
+class NewEpisodes(CartPoleVectorEnv):
+    """A vector environment whose open episodes cannot be restored."""
+
+
+gym.register(
+    "NewEpisodes-v0",
+    "gymnasium.envs.classic_control.cartpole:CartPoleEnv",
+    vector_entry_point=NewEpisodes,
+    max_episode_steps=500,
+)
+
+
+def test_new_episodes_of_a_resumed_run_begin_the_return_of_the_reward_scale(tmp_path):
+    changes = {"env": {"manager": {"type": "vector"}}, "policy": {"normalize": {"reward": True}}}
+    folder = train(tmp_path / "run", merged(small_config("NewEpisodes-v0"), changes), 2)
+    pipeline = SerialPipeline.resume(folder)
+    assert not pipeline.collector.envs.restorable
+    assert pipeline.policy.reward_scale.running_return is None
+    pipeline.close()
 
 
 def test_a_finished_run_needs_no_open_episodes(tmp_path):
