@@ -30,7 +30,7 @@ from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.rollout import Rollout, to_device
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
-from ding_lite.errors import CheckpointError, ConfigError, ContractError
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.memory import Sequences
@@ -316,7 +316,12 @@ class Policy:
             ContractError: for other shapes, numbers that are not finite, or a mask that leaves no legal
                 action.
         """
-        obs = observation_to_tree(obs, self.obs_space)
+        try:
+            obs = observation_to_tree(obs, self.obs_space)
+        except (KeyError, IndexError, TypeError) as error:
+            raise ContractError(
+                f"act: expected an observation of {self.obs_space}: {error_text(error)}"
+            ) from error
         single = self._is_single(obs)
         if single:
             obs = map_tree(lambda x: x[None], obs)

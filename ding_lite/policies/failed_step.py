@@ -13,7 +13,7 @@ from ding_lite.data.minibatches import Batch
 from ding_lite.errors import NumericsError
 from ding_lite.fast.gradients import Loss, Metrics
 from ding_lite.models.memory import Sequences
-from ding_lite.trees import tree_leaves
+from ding_lite.trees import to_dict, tree_leaves
 
 SHOWN = 4  # names of parameters in a message
 
@@ -37,7 +37,7 @@ def non_finite_step(
         metrics: of the step.
     """
     fields = {
-        name: field.as_tree() if isinstance(field, Sequences) else field
+        name: field.as_tree() if isinstance(field, Sequences) else to_dict(field)
         for name, field in batch.fields().items()
     }
     with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Hooks: code of the user that a run calls, for those who do not own the loop.
+"""Hooks: user code that a run calls at fixed points.
 
 A hook of your own::
 
@@ -17,6 +17,7 @@ hooks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -149,3 +150,49 @@ class StopFile(Hook):
         if pipeline.ranks.is_first and file.exists():
             file.unlink()
             pipeline.request_stop(f"the file {file} appeared")
+
+
+@HOOK_REGISTRY.register("early_stopping")
+class EarlyStopping(Hook):
+    """Ends the run after `patience` evaluations in a row without a higher mean return than before.
+
+    A run that it has ended and that is resumed gets as many evaluations again.
+
+    Args:
+        patience: number of evaluations.
+        min_delta: how much higher a mean return must be to count.
+    """
+
+    def __init__(self, patience: int = 5, min_delta: float = 0.0) -> None:
+        if patience < 1:
+            raise ValueError(f"patience: expected at least 1, got {patience}")
+        self.patience = patience
+        self.min_delta = min_delta
+        self.best = -math.inf
+        self.without_improvement = 0
+
+    def before_run(self, pipeline: Any) -> None:
+        if self.without_improvement >= self.patience:
+            self.without_improvement = 0
+
+    def after_iter(self, pipeline: Any) -> None:
+        evaluation = pipeline.progress.evaluation
+        if evaluation is None:
+            return
+        if evaluation.mean > self.best + self.min_delta:
+            self.best = evaluation.mean
+            self.without_improvement = 0
+            return
+        self.without_improvement += 1
+        if self.without_improvement >= self.patience:
+            pipeline.request_stop(
+                f"no evaluation of the last {self.without_improvement} was above {self.best:.4g}"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        best = None if math.isinf(self.best) else self.best
+        return {"best": best, "without_improvement": self.without_improvement}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.best = -math.inf if state["best"] is None else float(state["best"])
+        self.without_improvement = int(state["without_improvement"])

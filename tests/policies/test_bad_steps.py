@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from worlds import trainee
@@ -125,3 +127,39 @@ def test_all_optimisers_of_a_run_share_one_budget():
         found.append(steps.settle())
     assert found == [None, None, 0]
     assert policy.state_dict()["bad_steps"] == {"count": 3}
+
+
+class Split(gym.Wrapper):
+    """CartPole with its position and the rest as two branches."""
+
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+        box = gym.spaces.Box(-np.inf, np.inf, (1,)), gym.spaces.Box(-np.inf, np.inf, (3,))
+        self.observation_space = gym.spaces.Dict(x=box[0], rest=box[1])
+
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        return {"x": obs[:1], "rest": obs[1:]}, info
+
+    def step(self, action):
+        obs, *others = self.env.step(action)
+        return {"x": obs[:1], "rest": obs[1:]}, *others
+
+
+class NotANumber(PPOPolicy):
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return loss * math.nan, metrics
+
+
+def test_a_step_on_observations_in_a_dict_is_kept_too(tmp_path):
+    config = dict(
+        max_env_step=STEPS,
+        env=dict(type=Split, n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=10),
+        policy=dict(type=NotANumber, collect=dict(n_sample=STEPS), learn=dict(batch_size=16)),
+    )
+    with pytest.raises(NumericsError, match="replay_step"):
+        for _ in SerialPipeline(config, folder=tmp_path / "run"):
+            pass
+    told = replay_step(tmp_path / "run" / "dump", trust=[__name__])
+    assert math.isnan(told["metrics"]["total_loss"])

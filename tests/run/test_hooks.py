@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -248,6 +249,44 @@ def test_stop_file_ends_a_run_in_order(tmp_path):
     assert told in (tmp_path / "run" / "log.txt").read_text()
     assert not (tmp_path / "run" / "stop").exists()
     assert load_checkpoint(tmp_path / "run" / "ckpt" / "last")[0]["progress"]["iteration"] == 3
+
+
+class Scored(gym.Env):
+    """Episodes of one step, whose rewards in evaluations are those of ``MEANS``, one after the other."""
+
+    MEANS = (1.0, 3.0, 2.0, 3.0, 3.05, 9.0, 9.0, 9.0)
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2)
+    evaluations = 0
+
+    def __init__(self, evaluate=False):
+        self.evaluate = evaluate
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        reward = 0.0
+        if self.evaluate:
+            reward = self.MEANS[Scored.evaluations]
+            Scored.evaluations += 1
+        return np.zeros(1, np.float32), reward, True, False, {}
+
+
+def test_early_stopping_ends_a_run_whose_evaluations_no_longer_improve(tmp_path):
+    Scored.evaluations = 0
+    config = config_with({"type": "early_stopping", "patience": 3, "min_delta": 0.1})
+    config["env"] |= {"evaluator_env_num": 1, "n_evaluator_episode": 1}
+    config["policy"]["eval"] = {"eval_freq": 256}
+    env_setting = (Scored, [False] * 4, [True])
+    pipeline = SerialPipeline(config, folder=tmp_path / "run", env_setting=env_setting)
+    # 2.0, 3.0 and 3.05 are not above 3.0 + 0.1.
+    assert [progress.iteration for progress in pipeline] == [1, 2, 3, 4, 5]
+    assert pipeline.error == "no evaluation of the last 3 was above 3"
+    resumed = SerialPipeline.resume(tmp_path / "run", env_setting=env_setting)
+    assert next(iter(resumed)).iteration == 6
+    assert resumed.hooks.state_dict()["early_stopping"]["best"] == 9.0
+    resumed.close()
 
 
 def test_module_that_only_a_checkpoint_names_as_a_hook_is_not_imported(tmp_path, monkeypatch):

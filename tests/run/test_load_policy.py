@@ -102,6 +102,9 @@ def test_a_mask_that_leaves_no_action_is_refused(deterministic):
     one = map_tree(lambda x: x[2], obs)
     with pytest.raises(ContractError, match="no legal action"):
         policy.act(one, deterministic=deterministic)
+    del one["action_mask"]
+    with pytest.raises(ContractError, match="act: .*action_mask"):
+        policy.act(one, deterministic=deterministic)
 
 
 def test_acting_changes_nothing(runs):
