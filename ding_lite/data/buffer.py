@@ -379,8 +379,8 @@ class AuxiliaryRollouts:
 def _joined(rollouts: list[Rollout]) -> Rollout:
     """Returns rollouts side by side, padded to the longest, and empties the list.
 
-    Each rollout is freed once it is copied. The memory of the result is taken from the system only as it is
-    written, so that there are never two copies of all.
+    Each rollout is freed once it is copied, and pages of ``torch.zeros`` are allocated when they are first
+    written. So there are never two copies of all.
     """
     columns = sum(rollout.valid.shape[1] for rollout in rollouts)
     longest = to_dict(max(rollouts, key=lambda rollout: len(rollout.valid)))

@@ -312,7 +312,7 @@ class Collector:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.
 
-        In the middle of a rollout, as after an environment has failed, the state is that of before it without
+        During a rollout, such as after an environment has failed, it is the state before the rollout, without
         the open episodes.
         """
         state = {

@@ -157,7 +157,7 @@ class Packed(NamedTuple):
 
 
 class SequenceSet:
-    """A training set whose minibatches have whole sequences; it has the methods of ``TrainingSet``.
+    """A training set whose minibatches have whole sequences; ``draw`` and ``count`` are ``TrainingSet``'s.
 
     Args:
         samples: trees of leaves (N, ...) by name: the rows ``rows`` of a rollout.

@@ -240,7 +240,7 @@ class BoxHead(Head):
         ConfigError: if the space or the distribution is not supported, or the distribution needs finite
             bounds and the space has none.
         RegistryError: if the class of the distribution cannot be imported.
-        ContractError: if the class is no ``BoxDistribution``, or lacks a method of it.
+        ContractError: if the class is not a ``BoxDistribution``, or lacks a method of it.
     """
 
     def __init__(

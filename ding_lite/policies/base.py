@@ -150,7 +150,7 @@ class Policy:
         return generator
 
     def forget_open_episodes(self) -> None:
-        """Drops what belongs to episodes that do not go on: a resumed run has begun new ones."""
+        """Drops the state of the episodes that were open at a checkpoint; the resumed run begins new ones."""
 
     def change_ranks(self, step: int) -> None:
         """Begins new random streams, since the saved ones are those of another number of ranks.

@@ -4,7 +4,7 @@
     A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
 
 The value network of the intrinsic returns is separate from the policy's model, so it works with every model.
-Intrinsic returns continue over the ends of episodes: an end is no reason to avoid what is new.
+Intrinsic returns continue over the ends of episodes. Otherwise an end would be a reason to avoid what is new.
 
 In an iteration, rewards are computed and their scale is updated before credit is assigned. The networks, and
 then the scale of observations, learn after the policy phase.

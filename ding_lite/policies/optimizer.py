@@ -236,10 +236,9 @@ class GradientSteps:
         self.optimizer, self.failure = optimizer, failure
         self.history: list[Metrics] = []
         self._gradient_of: dict[Loss, GradientFunction] = {}
-        # Of each step since the last look: its loss, what makes its minibatch again, and 1 if it was not
-        # taken, else 0; and how many were not taken.
+        # Steps since the last check: loss, what makes the minibatch again, and 1 if the step was skipped.
         self._unseen: list[tuple[Loss, Callable[[], Batch], Number]] = []
-        self._not_taken: Number = 0.0
+        self._not_taken: Number = 0.0  # number of skipped steps among them
 
     def take(self, loss: Loss, *parts: Batch, remake: Callable[[], Batch]) -> Metrics:
         """Takes a step and returns its metrics and ``grad_norm``, the norm before clipping.
@@ -272,7 +271,7 @@ class GradientSteps:
         return bad.maximum(over) if isinstance(over, Tensor) else bad
 
     def check(self) -> None:
-        """Looks at the steps since the last look, waiting for a device once.
+        """Checks the steps since the last check, waiting for a device once.
 
         Raises:
             NumericsError: if one of them was not finite, beyond the budget.
@@ -285,7 +284,7 @@ class GradientSteps:
             raise self.failure(loss, remake(), self.history[step], step)
 
     def settle(self) -> int | None:
-        """Counts the bad steps since the last look, and forgets them. Waits for a device once.
+        """Counts the bad steps since the last check, and forgets them. Waits for a device once.
 
         Returns:
             the number of the step, since then, that exceeded the budget, or None.

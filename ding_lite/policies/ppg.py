@@ -138,7 +138,8 @@ class PPGPolicy(PPOPolicy):
             )
         if learn["aux_grad_accum"] > batch_size:
             faults.append(
-                f"policy.learn.aux_grad_accum: {learn['aux_grad_accum']} parts of a minibatch of {batch_size}"
+                f"policy.learn.aux_grad_accum: {learn['aux_grad_accum']} parts are more than the {batch_size} "
+                "samples of a minibatch; lower it"
             )
         return faults
 
@@ -146,9 +147,9 @@ class PPGPolicy(PPOPolicy):
     def _reuse_faults(cls, policy: Mapping[str, Any]) -> list[str]:
         learn, kept = policy["learn"], policy["other"]["replay_buffer"]
         return [
-            f"policy.learn.{who}_epoch_per_collect: {learn[f'{who}_epoch_per_collect']} uses of each "
-            f"transition, and policy.other.replay_buffer.{name}.max_use={kept[name]['max_use']} allows no "
-            "more; raise it"
+            f"policy.learn.{who}_epoch_per_collect: {learn[f'{who}_epoch_per_collect']} uses of a transition "
+            f"are more than policy.other.replay_buffer.{name}.max_use={kept[name]['max_use']} allows; raise "
+            "max_use"
             for who, name in (("actor", "policy"), ("critic", "value"))
             if learn[f"{who}_epoch_per_collect"] > kept[name]["max_use"]
         ]

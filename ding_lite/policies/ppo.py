@@ -233,8 +233,8 @@ class PPOPolicy(ActorCriticPolicy):
         learn, max_use = policy["learn"], policy["other"]["replay_buffer"]["max_use"]
         if learn["update_per_collect"] is None and learn["reuse"] > max_use:
             return [
-                f"policy.learn.reuse: {learn['reuse']:g} uses of each transition, and "
-                f"policy.other.replay_buffer.max_use={max_use} allows no more; raise it"
+                f"policy.learn.reuse: {learn['reuse']:g} uses of a transition are more than "
+                f"policy.other.replay_buffer.max_use={max_use} allows; raise max_use"
             ]
         return []
 

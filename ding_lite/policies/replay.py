@@ -133,7 +133,7 @@ class ReplaySource:
             self.metrics[f"{self.prefix}_missing_updates"] = float(steps)
 
     def _fewer_steps(self, steps: float, samples: int, count: int) -> float:
-        """Returns the steps that ``reuse`` asks for if whole sequences exceed ``batch_size`` by half or more.
+        """Returns fewer steps if minibatches of whole sequences have 1.5 times ``batch_size`` or more.
 
         Args:
             steps: planned for minibatches of ``batch_size``.

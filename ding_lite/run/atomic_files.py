@@ -26,7 +26,7 @@ def read_bounded(file: Path, limit: int | None, expected: int | None = None) -> 
         if file.is_symlink():
             raise OSError("is a link, and links are not followed; put a copy of the file there")
         if not file.is_file():
-            raise OSError("is no file" if file.exists() else "is missing")
+            raise OSError("is not a file" if file.exists() else "is missing")
         size = file.stat().st_size
         if expected is not None and size != expected:
             raise OSError(f"has {size} bytes, its manifest says {expected}")

@@ -39,7 +39,7 @@ MAX_JSON_BYTES = 2**26  # parsed JSON takes about thirty times its size: 2 GB at
 MAX_FAILURES = 3  # failed saves in a row that end a run
 LINKED_FROM = 2**24  # bytes from which on a file that another checkpoint has is not written again
 ABANDONED = "abandoned"  # folder in ckpt/ for checkpoints past the one that a run was resumed from
-DUMP = "dump"  # folder beside ckpt/ for a gradient step that failed; it is no checkpoint of the run
+DUMP = "dump"  # folder beside ckpt/ for a gradient step that failed; not a checkpoint of the run
 ARRAY = "__array__"  # {"__array__": name} in state.json stands for an array
 
 

@@ -62,7 +62,7 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
                 continue
             if exact and not is_run(folder):
                 raise ConfigError(
-                    f"{folder} exists and is no run; choose another --exp-name, such as runs/my_run"
+                    f"{folder} exists and is not a run; choose another --exp-name, such as runs/my_run"
                 ) from error
             if exact:
                 raise ConfigError(

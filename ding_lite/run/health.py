@@ -3,11 +3,10 @@
 Each rule looks at the means of the last iterations. The run reports a finding when it appears, and again at
 the end. The thresholds are wide: a finding deserves attention, and no finding proves nothing.
 
-Rules look at progress, too. A run whose returns are at ``env.stop_value`` has no findings, and signs that are
-a fault only in a run that stands still are none while the returns improve. Where the returns have risen to
-their best and stay there, there is little left to learn: small steps, a value network without variance to
-explain, and the large normalised errors of equal returns are no faults. ``benchmarks/health.py`` counts the
-findings of finished runs.
+Some rules are suspended while the returns improve, and none applies once the mean return is at
+``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained
+variance and large normalised errors are expected. ``benchmarks/health.py`` counts the findings of finished
+runs.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Hooks:
         """Calls one method of every hook.
 
         Raises:
-            HookError: naming the hook whose method raised an error, or left a metric that is no number.
+            HookError: naming the hook whose method raised an error, or left a metric that is not a number.
         """
         for name, hook in self._hooks.items():
             try:
@@ -126,7 +126,7 @@ def _check_metrics(metrics: dict[str, Any], hook: str) -> None:
     """Makes Python numbers of the metrics that the hook has added, in place.
 
     Raises:
-        HookError: if one is no number.
+        HookError: if one is not a number.
     """
     for name, value in metrics.items():
         number = without_numpy(value)

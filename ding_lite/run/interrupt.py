@@ -15,8 +15,8 @@ STDERR = 2
 class HeldInterrupt:
     """Holds a first Ctrl-C back while a ``with`` block runs; a second one raises KeyboardInterrupt at once.
 
-    It does so in the main thread, and only if the handler is Python's own: a program with another handler, as
-    the command line has, decides itself.
+    It does so in the main thread only, and only if SIGINT has Python's own handler. The command line has a
+    handler of its own.
 
     Args:
         request_stop: called when a Ctrl-C is held back.

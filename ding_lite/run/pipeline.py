@@ -442,7 +442,7 @@ class SerialPipeline:
                 evaluation is given up that takes longer than ``SECONDS_FOR_EVALUATION``.
         """
         self._stop_reason = reason
-        if reason in signal.Signals.__members__:  # who sends one kills the process when it takes too long
+        if reason in signal.Signals.__members__:  # a batch system soon kills the process
             self.evaluator.stop_at = time.monotonic() + SECONDS_FOR_EVALUATION
 
     def _agree_to_stop(self) -> bool:

@@ -21,7 +21,7 @@ KEY = "ranks"  # of the state tree, beside the parts of rank 0
 
 
 def gathered(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Returns the state of the run on rank 0, and this rank's own state on the others; for all to call.
+    """Returns the state of the run on rank 0, and this rank's own state on the others; all ranks call it.
 
     Args:
         state: of this rank: parts by name, each with entries by name.

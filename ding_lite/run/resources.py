@@ -56,7 +56,7 @@ def tuned_process(num_threads: int) -> Iterator[None]:
     :func:`keep_freed_memory` stays in effect: glibc has no call that reads or undoes its options.
     """
     global _tuned, _threads_before
-    set_threads = torch.set_num_threads  # where no one calls close(), the end comes after torch has gone
+    set_threads = torch.set_num_threads  # at the exit of the interpreter, the module may be gone
     if not _tuned:
         _threads_before = torch.get_num_threads()
     _tuned += 1

@@ -666,7 +666,7 @@ def test_existing_folder_that_is_no_run_is_not_offered_to_be_continued(tmp_path)
     (tmp_path / "tiny.py").write_text(TINY)
     done = run("train", "-c", "tiny.py", "--exp-name", "videos", cwd=tmp_path)
     assert done.returncode == 2
-    assert "videos exists and is no run; choose another --exp-name, such as runs/my_run\n" in done.stderr
+    assert "videos exists and is not a run; choose another --exp-name, such as runs/my_run\n" in done.stderr
 
 
 def test_finished_run_is_reported_to_be_finished(copied):

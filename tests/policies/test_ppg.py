@@ -359,7 +359,10 @@ REFUSED = {
         dict(collect=dict(n_sample=100), learn=dict(aux_freq=2, batch_size=201)),
         "aux_batch_size: 201",
     ),
-    "aux_grad_accum": (dict(learn=dict(aux_grad_accum=65)), "aux_grad_accum: 65 parts of a minibatch of 64"),
+    "aux_grad_accum": (
+        dict(learn=dict(aux_grad_accum=65)),
+        "aux_grad_accum: 65 parts are more than the 64 samples",
+    ),
     "aux_grad_accum of its own": (dict(learn=dict(aux_batch_size=8, aux_grad_accum=9)), "9 parts .* of 8"),
     "priority": (dict(priority=True), "priority: .*equal probability"),
     "epoch_per_collect": (

@@ -233,7 +233,7 @@ def test_pipe_in_place_of_a_file_is_not_waited_for(name, original, tmp_path):
     folder = write(tmp_path / "c", original, signed=True)
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(CheckpointError, match=f"{name} is no file"):
+    with pytest.raises(CheckpointError, match=f"{name} is not a file"):
         load_checkpoint(folder)
 
 
