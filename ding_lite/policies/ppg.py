@@ -138,8 +138,8 @@ class PPGPolicy(PPOPolicy):
             )
         if learn["aux_grad_accum"] > batch_size:
             faults.append(
-                f"policy.learn.aux_grad_accum: {learn['aux_grad_accum']} parts are more than the {batch_size} "
-                "samples of a minibatch; lower it"
+                f"policy.learn.aux_grad_accum: {learn['aux_grad_accum']} parts are more than the "
+                f"{batch_size} samples of a minibatch; lower it"
             )
         return faults
 
