@@ -50,6 +50,17 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
     return trained, Collector(vector, trained.collect_mode, n_sample, cfg.collect.n_episode)
 
 
+def log_probs(policy, obs, action):
+    """Returns the log-probs (N,), under the newest policy, of actions (N, ...)."""
+    return policy.in_chunks(policy._log_prob, obs, action)
+
+
+def rollout_log_probs(policy, rollout):
+    """Returns the log-probs (T, B), under the newest policy, of the actions of a rollout."""
+    every_row = torch.arange(rollout.valid.numel())
+    return policy.rollout_log_probs(rollout, every_row).view(rollout.valid.shape)
+
+
 def take_step(optimizer, loss, *parts):
     """Takes one step down ``loss`` in a phase of its own, and returns its metrics."""
     with optimizer.phase(lambda *_: AssertionError("the step is not finite")) as steps:

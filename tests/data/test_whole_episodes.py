@@ -104,7 +104,7 @@ def test_advantages_are_those_of_each_episode_alone():
         ends, compared = rollout.terminated | rollout.truncated, 0
         values = collector.mode.get_train_sample.__self__.values
         final = {
-            (t, env): values(obs[None], lead=1)[0]
+            (t, env): values(obs[None])[0]
             for t, env, obs in zip(
                 rollout.final.t.tolist(), rollout.final.env.tolist(), rollout.final.obs, strict=True
             )

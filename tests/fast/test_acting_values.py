@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
-from worlds import merged, trainee
+from worlds import merged, rollout_log_probs, trainee
 
 from ding_lite.fast.switch import ACTING_VALUE
 from ding_lite.models.actor_critic import VAC
@@ -50,7 +50,7 @@ def test_values_are_those_of_the_value_network(kind, options, world):
     for _ in range(3):
         policy.learn_mode.forward(collector.collect())
     rollout, stored = recorded(policy, collector)
-    values = policy.values(rollout.obs, lead=2)
+    values = policy.rollout_values(rollout)
     assert torch.allclose(stored[ACTING_VALUE], values, atol=1e-5)
     assert torch.equal(rollout.value, stored[ACTING_VALUE])
     assert ACTING_VALUE not in to_dict(rollout)
@@ -66,7 +66,7 @@ def test_a_rollout_that_is_looked_at_again_gets_the_newest_values():
     first = rollout.value.clone()
     policy.learn_mode.forward(rollout)
     renewed = policy.collect_mode.get_train_sample(rollout)
-    assert torch.allclose(renewed.value, policy.values(rollout.obs, lead=2))
+    assert torch.allclose(renewed.value, policy.rollout_values(rollout))
     assert not torch.allclose(renewed.value, first, atol=1e-4)
 
 
@@ -79,11 +79,11 @@ def test_where_nothing_is_shared_the_value_network_sees_the_whole_rollout_at_onc
     policy, collector = trainee(kind, **options)
     rollout, stored = recorded(policy, collector)
     assert ACTING_VALUE not in stored
-    assert torch.allclose(rollout.value, policy.values(rollout.obs, lead=2))
+    assert torch.allclose(rollout.value, policy.rollout_values(rollout))
 
 
-def seven(self, obs, lead=1):
-    return torch.full(obs.shape[:lead], 7.0)
+def seven(self, obs, state=None):
+    return torch.full((len(obs),), 7.0)
 
 
 @pytest.mark.parametrize("where", ["class", "instance"])
@@ -137,8 +137,8 @@ def test_a_method_that_is_laid_over_a_model_is_asked(name):
 def agrees_with_its_model(policy, collector, shares):
     rollout, stored = recorded(policy, collector)
     assert (ACTING_VALUE in stored) == shares
-    assert torch.allclose(rollout.value, policy.values(rollout.obs, lead=2), atol=1e-5)
-    log_prob = policy.log_probs(rollout.obs, rollout.action, lead=2)
+    assert torch.allclose(rollout.value, policy.rollout_values(rollout), atol=1e-5)
+    log_prob = rollout_log_probs(policy, rollout)
     assert torch.allclose(rollout.log_prob, log_prob, atol=1e-5)
 
 
@@ -168,7 +168,7 @@ def test_a_policy_that_collects_in_its_own_way_gets_the_values_of_what_is_stored
     policy, collector = trainee("ppo", cls=cls, **SHARED)
     for _ in range(2):
         rollout = collector.collect()
-        assert torch.allclose(rollout.value, policy.values(rollout.obs, lead=2), atol=1e-5)
+        assert torch.allclose(rollout.value, policy.rollout_values(rollout), atol=1e-5)
         assert ACTING_VALUE not in to_dict(rollout)
         policy.learn_mode.forward(rollout)
 

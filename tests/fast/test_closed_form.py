@@ -425,7 +425,7 @@ def test_another_model_is_read_anew():
     policy, other = policy_for(), policy_for(model=dict(encoder_hidden_size_list=[9]))
     batch = batch_for(policy)
     policy.model = other.model
-    assert torch.equal(policy.values(batch.obs, lead=1), other.values(batch.obs, lead=1))
+    assert torch.equal(policy.values(batch.obs), other.values(batch.obs))
     assert (
         policy.optimizer.gradients.name_of(policy.loss) != "closed form"
     )  # the optimiser is still of the old one

@@ -11,7 +11,7 @@ import torch
 from broken_worlds import Masked, Sound
 from small_worlds import SeededBox, SeededEnv
 from torch import nn
-from worlds import trainee
+from worlds import log_probs, rollout_log_probs, trainee
 
 from ding_lite import ActionHead, ActorCritic, PPOPolicy, compile_config
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
@@ -122,7 +122,7 @@ def test_log_prob_is_what_the_learner_computes(case):
     policy = policy_for(**case)
     obs = observations(policy.obs_space, 200)
     found = policy._forward_collect(obs)
-    learned = policy.log_probs(policy.on_device(obs), found["action"], lead=1)
+    learned = log_probs(policy, policy.on_device(obs), found["action"])
     # A Normal multiplies the rounding of its mean by |z| / sigma.
     sigma = case.get("model", {}).get("fixed_sigma_value", 1.0)
     assert torch.exp(learned - found["log_prob"]).sub(1).abs().max() < 1e-5 / sigma
@@ -264,9 +264,7 @@ def test_a_scale_of_observations_of_ones_own_is_used():
     before = policy._forward_collect(obs)["log_prob"]
     policy.obs_norm.__class__ = HalfNorm
     found = policy._forward_collect(obs)
-    torch.testing.assert_close(
-        found["log_prob"], policy.log_probs(torch.as_tensor(obs), found["action"], lead=1)
-    )
+    torch.testing.assert_close(found["log_prob"], log_probs(policy, torch.as_tensor(obs), found["action"]))
     assert not torch.allclose(found["log_prob"].exp(), before.exp(), atol=0.1)
 
 
@@ -466,7 +464,7 @@ def test_log_probs_of_a_rollout_are_those_of_its_steps(case, monkeypatch):
         for name in one:
             torch.testing.assert_close(one[name], each[name], rtol=1e-5, atol=1e-5)
         assert rollout.log_prob.std() > 1e-3, "so that one row's would not do for another's"
-        learned = policy.log_probs(rollout.obs, rollout.action, lead=2)
+        learned = rollout_log_probs(policy, rollout)
         torch.testing.assert_close(rollout.log_prob, learned, rtol=1e-5, atol=1e-5)
         for trained, data in ((policy, rollout), (other, expected)):
             trained.learn_mode.forward(data)
@@ -485,10 +483,10 @@ def test_log_probs_of_masked_actions_are_had_at_once(monkeypatch):
     shapes = counted_log_probs(monkeypatch)
     rollout = collector.collect()
     assert shapes == [(24, 4)]
-    learned = policy.log_probs(rollout.obs, rollout.action, lead=2)
+    learned = rollout_log_probs(policy, rollout)
     torch.testing.assert_close(rollout.log_prob, learned, rtol=1e-5, atol=1e-5)
     rollout.obs.action_mask = torch.ones_like(rollout.obs.action_mask)
-    free = policy.log_probs(rollout.obs, rollout.action, lead=2)
+    free = rollout_log_probs(policy, rollout)
     assert not torch.allclose(rollout.log_prob, free, atol=1e-2), "the mask counts"
 
 
@@ -514,7 +512,7 @@ def test_a_rollout_that_is_completed_later_has_the_log_probs_of_then():
     policy, collector = trainee("ppo", SeededBox, n_sample=64, envs=4)
     collector.mode = collector.mode._replace(get_train_sample=lambda rollout: rollout)
     rollout = collector.collect()
-    learned = policy.log_probs(rollout.obs, rollout.action, lead=2)
+    learned = rollout_log_probs(policy, rollout)
     with torch.no_grad():
         policy.model.actor_head.out.log_sigma.fill_(2.0)
     log_prob = policy._get_train_sample(rollout).log_prob

@@ -41,9 +41,9 @@ def test_values_are_the_models(options, n):
     if policy.obs_norm is not None:
         policy.warm_up(3 * torch.randn(64, 4) + 1)
     obs = torch.randn(n, 4, generator=torch.Generator().manual_seed(n))
-    mine = policy.values(obs, lead=1)
+    mine = policy.values(obs)
     policy.fast.use_numpy = False
-    assert torch.allclose(mine, policy.values(obs, lead=1), atol=1e-5)
+    assert torch.allclose(mine, policy.values(obs), atol=1e-5)
     assert mine.shape == (n,)
     assert n == 1 or mine.std() > 0.1, "it looks at nothing"
 
@@ -51,14 +51,14 @@ def test_values_are_the_models(options, n):
 def test_a_network_that_is_changed_is_read_anew_and_one_that_is_listened_to_is_asked_itself():
     policy = policy_for()
     obs = torch.randn(5, 4)
-    before = policy.values(obs, lead=1)
+    before = policy.values(obs)
     policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)
-    after = policy.values(obs, lead=1)
+    after = policy.values(obs)
     assert not torch.allclose(before, after, atol=1e-3)
     assert torch.allclose(after, policy.value_norm.denormalize(policy.model.compute_critic(obs)), atol=1e-5)
     heard = []
     policy.model.critic_encoder.trunk[0].register_forward_hook(lambda *args: heard.append(1))
-    policy.values(obs, lead=1)
+    policy.values(obs)
     assert heard
 
 
@@ -79,7 +79,7 @@ def test_values_of_ones_own_are_left_to_the_model(kind):
     for model in (VAC(VECTOR, DISCRETE), kind(VECTOR, DISCRETE)):
         policy = policy_for(learn=dict(value_norm=False))
         policy.model = model
-        assert torch.allclose(policy.values(obs, lead=1), model.compute_critic(obs), atol=1e-6)
+        assert torch.allclose(policy.values(obs), model.compute_critic(obs), atol=1e-6)
         assert (policy.fast.critic() == model.compute_critic) is (type(model) is kind)
 
 

@@ -70,9 +70,9 @@ def test_old_parameters_are_computed_once_before_the_first_step_and_carry_no_gra
     auxiliary, seen, computed = policy.auxiliary, [], []
     auxiliary.remember(collector.collect(), 0)
     batch, logits = auxiliary.batch, policy.logits
-    monkeypatch.setattr(auxiliary, "batch", lambda i, old, **kw: seen.append(old) or batch(i, old, **kw))
-    monkeypatch.setattr(policy, "logits", lambda *args, **kw: computed.append(1) or logits(*args, **kw))
-    before = digest(to_dict(logits(auxiliary.stored.all()["obs"], lead=1)))
+    monkeypatch.setattr(auxiliary, "batch", lambda i, old: seen.append(old) or batch(i, old))
+    monkeypatch.setattr(policy, "logits", lambda *args: computed.append(1) or logits(*args))
+    before = digest(to_dict(logits(auxiliary.stored.all()["obs"])))
     obs = map_tree(torch.clone, auxiliary.stored.all()["obs"])
     auxiliary.run()
     assert len(computed) == 1
@@ -82,7 +82,7 @@ def test_old_parameters_are_computed_once_before_the_first_step_and_carry_no_gra
     map_tree(lambda leaf: needs.append(leaf.requires_grad), seen[0])
     assert needs
     assert not any(needs)
-    assert digest(logits(obs, lead=1)) != before, "the policy did not move: the test would not see it"
+    assert digest(logits(obs)) != before, "the policy did not move: the test would not see it"
 
 
 # ------------------------------------------------------------------ against a naive phase
@@ -312,9 +312,7 @@ def test_each_sample_serves_each_epoch_exactly_once(parts, monkeypatch):
     learn = dict(aux_freq=2, aux_train_epoch=3, aux_batch_size=24, aux_grad_accum=parts)
     policy, collector = trainee("ppg", n_sample=60, autoreset="next_step", learn=learn)
     drawn, batch = [], policy.auxiliary.batch
-    monkeypatch.setattr(
-        policy.auxiliary, "batch", lambda i, *old, **kw: drawn.append(i) or batch(i, *old, **kw)
-    )
+    monkeypatch.setattr(policy.auxiliary, "batch", lambda i, *old: drawn.append(i) or batch(i, *old))
     valid = 0
     for _ in range(2):
         rollout = collector.collect()
@@ -428,7 +426,7 @@ def test_masks_of_the_memory_are_at_work_in_the_kl(images):
     images.step()
     auxiliary, rows = images.policy.auxiliary, torch.arange(20)
     obs = auxiliary.stored.all()["obs"]
-    logit, mask = images.policy.logits(obs, lead=1), obs["action_mask"].bool()
+    logit, mask = images.policy.logits(obs), obs["action_mask"].bool()
     assert not mask.all()
     noise = 5 * torch.randn(logit.shape, generator=torch.Generator().manual_seed(0))
     kls = [list(terms_of(images.policy, rows, logit + noise * where))[1] for where in (~mask, mask)]
@@ -495,7 +493,7 @@ def test_a_target_that_is_not_finite_is_reported_and_moves_nothing(bad, parts):
     policy.learn_mode.forward(collector.collect())
     before = digest(policy.model.state_dict())
     policy.auxiliary.stored.write(7, {"value_target": torch.tensor([bad])})
-    with pytest.raises(NumericsError, match=r"step 0 of shared_auxiliary_loss .*'value_target'"):
+    with pytest.raises(NumericsError, match=r"step 0 of checked_auxiliary_loss .*'value_target'"):
         policy.auxiliary.run()
     assert digest(policy.model.state_dict()) == before
     moments = policy.auxiliary.optimizer.state_dict()["moments"].values()
@@ -509,9 +507,9 @@ def test_the_kl_that_is_told_is_that_of_old_to_new():
 
     def recorded():
         obs = policy.auxiliary.stored.all()["obs"].clone()
-        old = policy.distribution(policy.inputs(obs), policy.logits(obs, lead=1))
+        old = policy.distribution(policy.inputs(obs), policy.logits(obs))
         told = run()
-        new = policy.distribution(policy.inputs(obs), policy.logits(obs, lead=1))
+        new = policy.distribution(policy.inputs(obs), policy.logits(obs))
         found.update(
             told=told["aux_kl_epoch_2"], right=float(old.kl(new).mean()), wrong=float(new.kl(old).mean())
         )

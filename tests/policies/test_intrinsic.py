@@ -98,8 +98,9 @@ def test_the_scale_of_returns_that_continue_is_that_of_the_steps_one_after_the_o
     reward, valid, done = rng.normal(size=(20, 1)), rng.random((20, 1)) < 0.6, rng.random((20, 1)) < 0.3
     scale, episodic = RewardScale(0.9), RewardScale(0.9)
     for half in (slice(0, 10), slice(10, 20)):
-        scale.update_from(reward[half], None, valid[half])
-        episodic.update_from(reward[half], done[half], valid[half])
+        never = np.zeros_like(valid[half])
+        scale.update_from(reward[half], never, valid[half])
+        episodic.update_from(reward[half], done[half] | ~valid[half], valid[half])
     running, returns = 0.0, []
     for step in reward[valid]:
         running = 0.9 * running + step

@@ -9,13 +9,14 @@ import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
 from torch import nn
-from worlds import digest, merged, trainee
+from worlds import digest, gradient_of, merged, trainee
 
 from ding_lite import PPGPolicy, SerialPipeline, check_policy, load_policy
 from ding_lite.cli import main
 from ding_lite.data.memories import begin_episodes
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import ConfigError, ContractError
+from ding_lite.policies.optimizer import GradientSteps
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
@@ -602,7 +603,9 @@ class Marked(PPGPolicy):
 
 @pytest.mark.parametrize("burn_in", [0, 2])
 @pytest.mark.parametrize("parts", [1, 3])
-def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_old_policy(parts, burn_in):
+def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_old_policy(
+    parts, burn_in, monkeypatch
+):
     options = dict(model=dict(rnn="gru", rnn_hidden_size=6))
     learn = dict(
         sequence_length=7,
@@ -615,8 +618,26 @@ def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_ol
     options["normalize"] = dict(obs="initial")
     policy, collector = trainee("ppg", n_sample=80, autoreset="next_step", cls=Marked, learn=learn, **options)
     policy.warm_up(3 + 5 * torch.randn(256, 3, generator=torch.Generator().manual_seed(0)))
-    auxiliary, plain, seen = policy.auxiliary, policy.auxiliary.loss, []
-    auxiliary.loss = lambda batch: (seen.append(batch), plain(batch))[1]
+    auxiliary, plain, seen, told = policy.auxiliary, policy.auxiliary.loss, [], []
+
+    def spy(batch):
+        seen.append(batch)
+        loss, terms = plain(batch)
+        return loss, {**terms, "one": torch.ones(()), "mark": batch.mark.double().mean()}
+
+    auxiliary.loss, take = spy, GradientSteps.take
+
+    def taken(steps, loss, *batches, remake):
+        if loss is spy:  # the parts are the minibatch: each sample of it counts as much as another
+            whole, in_parts = (
+                gradient_of(auxiliary.optimizer, plain, *minibatch) for minibatch in ([remake()], batches)
+            )
+            torch.testing.assert_close(in_parts.values, whole.values, rtol=1e-4, atol=1e-6)
+            told.append(take(steps, loss, *batches, remake=remake))
+            return told[-1]
+        return take(steps, loss, *batches, remake=remake)
+
+    monkeypatch.setattr(GradientSteps, "take", taken)
     old_logits, old = auxiliary.old_logits, []
     auxiliary.old_logits = lambda: (old.append(old_logits()), old[0])[1]
     obs, targets, marks, valid = [], [], [], []
@@ -630,24 +651,23 @@ def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_ol
     obs, targets, marks, valid = (torch.cat(x, 1).flatten(0, 1) for x in (obs, targets, marks, valid))
     place_of = {int(mark): place for place, mark in enumerate(marks)}
     assert not valid.all()
-    total = 0.0
     for batch in seen:
         place = torch.tensor([place_of[int(mark)] for mark in batch.mark])
         assert torch.equal(policy.scaled(obs[place]), batch.obs.seen)
         torch.testing.assert_close(batch.value_target, policy.normalized_values(targets[place]))
         assert torch.equal(batch.old_logit, old[0][place])
-        total += float(batch.share)
     drawn = torch.cat([batch.mark for batch in seen]).split(int(valid.sum()))
     assert len(drawn) == 2
     for one in drawn:
         assert one.sort().values.tolist() == sorted(marks[valid].tolist())
     assert not torch.equal(*drawn)
-    assert total == pytest.approx(len(seen) / parts)
-    if parts > 1:
-        for k in range(0, len(seen), parts):
-            sizes = torch.tensor([float(len(batch.mark)) for batch in seen[k : k + parts]])
-            shares = torch.stack([batch.share for batch in seen[k : k + parts]])
-            torch.testing.assert_close(shares, sizes / sizes.sum())
+    assert len(told) == len(seen) / parts
+    for k, metrics in enumerate(told):
+        minibatch = torch.cat([batch.mark for batch in seen[k * parts : (k + 1) * parts]])
+        assert float(metrics["one"]) == pytest.approx(1)
+        assert float(metrics["mark"]) == pytest.approx(float(minibatch.double().mean()), rel=1e-6)
+    sizes = {len(batch.mark) for batch in seen}
+    assert len(sizes) > 1, "with parts of one size a share of another kind would not be seen"
 
 
 def test_the_first_auxiliary_minibatch_of_sequences_is_of_the_old_policy():

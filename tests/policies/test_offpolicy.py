@@ -13,7 +13,7 @@ import pytest
 import torch
 from anything import Anything
 from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
-from worlds import digest, merged, policy_for, small_config, take_step, vector_of
+from worlds import digest, log_probs, merged, policy_for, small_config, take_step, vector_of
 
 from ding_lite import POLICY_REGISTRY, ConfigError, PPOPolicy, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
@@ -247,13 +247,13 @@ def test_ratio_of_the_first_minibatch_is_one_where_the_clip_is_centred(cls, prox
 def test_proximal_policy_is_computed_once_an_iteration_before_any_step(monkeypatch):
     policy, collect = make(**REUSED, autoreset="next_step")
     policy.learn_mode.forward(collect())
-    calls, plain = [], policy.log_probs
+    calls, plain = [], policy.rollout_log_probs
 
-    def spy(obs, action, lead):
-        calls.append((plain(obs, action, lead), [p.detach().clone() for p in policy.model.parameters()]))
+    def spy(rollout, place):
+        calls.append((plain(rollout, place), [p.detach().clone() for p in policy.model.parameters()]))
         return calls[-1][0]
 
-    monkeypatch.setattr(policy, "log_probs", spy)
+    monkeypatch.setattr(policy, "rollout_log_probs", spy)
     for _ in range(2):
         # value_norm moves the value head alone, before the policy's own parameters are looked at.
         before = policy.model.actor_head.out.layer.weight.detach().clone()
@@ -280,7 +280,7 @@ def test_proximal_policy_of_ppg_is_that_of_before_the_value_epochs_that_share_it
     batch = seen[0]
     assert (batch.mark < 1000).any(), "there must be samples of the first rollout"
     with torch.no_grad():
-        expected = start.log_probs(batch.obs, batch.action, 1)
+        expected = log_probs(start, batch.obs, batch.action)
     assert torch.allclose(batch.log_prob, expected, atol=1e-5)
 
 
@@ -403,9 +403,9 @@ def test_nstep_targets_are_of_the_newest_values_and_carry_no_gradient(recompute)
     moved(policy)
     data = buffer.data
     before = data.advantage.clone()
-    value = policy.values(data.obs, 2)
-    following = torch.cat([value[1:], policy.values(data.last_obs, 1)[None]])
-    following[data.final.t, data.final.env] = policy.values(data.final.obs, 1)
+    value = policy.rollout_values(data)
+    following = torch.cat([value[1:], policy.values(data.last_obs)[None]])
+    following[data.final.t, data.final.env] = policy.values(data.final.obs)
     expected = nstep_return(data.reward, following, data.terminated, data.truncated, gamma=0.99, nstep=4)
     for batch in first_pass(policy):
         assert torch.allclose(batch.value_target, at(buffer, expected, batch), atol=1e-4)
@@ -974,7 +974,7 @@ def test_nstep_targets_bootstrap_after_an_ignored_termination():
         collect={"discount_factor": 0.5},
     )
     rollout = Collector(envs, policy.collect_mode, 4).collect()
-    after = float(policy.values(torch.tensor([[0.0, 3.0]]), lead=1))
+    after = float(policy.values(torch.tensor([[0.0, 3.0]])))
     assert abs(after) > 1e-3
     assert float(rollout.value_target[2, 0]) == pytest.approx(3 + 0.5 * after, abs=1e-5)
     assert float(rollout.value_target[1, 0]) == pytest.approx(2 + 0.5 * 3 + 0.25 * after, abs=1e-5)

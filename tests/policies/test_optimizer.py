@@ -31,6 +31,14 @@ def steps():
     return list(zip(5 * obs, ("ab", "a", "ab", "b", "ab", "ab"), strict=True))
 
 
+PARTS = {1: [8], 4: [1, 2, 2, 3]}  # sizes of the parts of a minibatch
+
+
+def parts_of(obs, count):
+    """Returns a minibatch in parts that are not all of one size."""
+    return [Batch(obs=part, value_target=part[:, 0]) for part in obs.split(PARTS[count])]
+
+
 def loss_of(net, obs, reached):
     return sum(net[name](obs).square().mean() for name in reached)
 
@@ -74,10 +82,11 @@ def test_steps_are_those_of_torch_whatever_a_loss_reaches(clip, parts, on_host):
     for obs, reached in steps():
 
         def loss(batch, reached=reached):
-            return loss_of(net, batch.obs, reached) / parts, {"share": torch.tensor(1.0 / parts)}
+            return loss_of(net, batch.obs, reached), {"one": torch.tensor(1.0), "mean": batch.obs.mean()}
 
-        told = take_step(optimizer, loss, *(Batch(obs=part) for part in obs.chunk(parts)))
-        assert float(told["share"]) == pytest.approx(1)
+        told = take_step(optimizer, loss, *parts_of(obs, parts))
+        assert float(told["one"]) == pytest.approx(1)
+        assert float(told["mean"]) == pytest.approx(float(obs.mean()), abs=1e-6)
         norms.append(told["grad_norm"])
     expected, expected_norms = by_torch(clip)
     assert torch.allclose(torch.stack(norms), expected_norms, rtol=1e-5)

@@ -500,7 +500,7 @@ def test_the_size_that_is_told_is_that_of_the_arrays(observation, mask, tmp_path
     assert line in (tmp_path / "run" / "log.txt").read_text()
     pipeline.step()
     memory = pipeline.policy.auxiliary.stored
-    logit = pipeline.policy.logits(memory.all()["obs"], lead=1)
+    logit = pipeline.policy.logits(memory.all()["obs"])
     real = bytes_of(memory._fields) + bytes_of(logit) * memory.capacity / memory.size
     assert pipeline.policy._store_bytes() == pytest.approx(real, rel=0.2)
     assert pipeline.policy._store_bytes() != pytest.approx(bytes_of(logit), rel=0.2)
@@ -859,6 +859,7 @@ def test_a_field_that_a_rollout_lacks_is_named():
         ((torch.ones(()), {"number": 1.5}), "metric 'number', got a float: use torch.tensor"),
         ((torch.ones(()), {3: torch.ones(())}), "returns the metric 3: a name is a text"),
         ((torch.ones(()), {"grad_norm": torch.ones(())}), "'grad_norm': the library has one of this name"),
+        ((torch.ones(()), {"total_loss": torch.ones(())}), "'total_loss': the library has one of this name"),
     ],
 )
 def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what):

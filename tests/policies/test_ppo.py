@@ -153,10 +153,10 @@ def test_credit_loss_and_gradients_agree_with_a_reference_in_float64(space):
 def test_advantages_agree_with_the_definition_and_bootstrap_from_the_true_last_observation():
     policy, collector = make(n_sample=200, learn=dict(value_norm=False))
     rollout = collector.collect()
-    value = policy.values(rollout.obs, lead=2)
-    last = policy.values(rollout.last_obs, lead=1)
+    value = policy.rollout_values(rollout)
+    last = policy.values(rollout.last_obs)
     final = rollout.final
-    cuts = zip(final.t.tolist(), final.env.tolist(), policy.values(final.obs, lead=1).tolist(), strict=True)
+    cuts = zip(final.t.tolist(), final.env.tolist(), policy.values(final.obs).tolist(), strict=True)
     final_value = {(t, env): v for t, env, v in cuts}
     assert rollout.terminated.any()
     assert len(final_value) == int(rollout.truncated.sum()) > 0
@@ -170,12 +170,14 @@ def test_advantages_agree_with_the_definition_and_bootstrap_from_the_true_last_o
     )
 
 
-def test_ignore_done_takes_terminations_for_truncations():
+@pytest.mark.parametrize("gae_lambda", [0.0, 1.0])
+def test_ignore_done_takes_terminations_for_truncations(gae_lambda):
+    """They bootstrap, and no trace crosses them."""
     envs = vector_of(lambda index: CountingEnv(((3, "terminated"),)), 1, final_of_terminated=True)
-    learn, collect = dict(value_norm=False), dict(discount_factor=0.5, gae_lambda=0.0)
+    learn, collect = dict(value_norm=False), dict(discount_factor=0.5, gae_lambda=gae_lambda)
     policy = policy_for(envs, learn=learn, collect=collect)
     rollout = Collector(envs, policy.collect_mode, 6).collect()
-    before, after = policy.values(torch.tensor([[0.0, 2.0], [0.0, 3.0]]), lead=1).tolist()
+    before, after = policy.values(torch.tensor([[0.0, 2.0], [0.0, 3.0]])).tolist()
     assert abs(after) > 1e-3
     for ignored in (False, True):  # the third row ends the first episode, with a reward of 3
         policy.cfg.learn.ignore_done = ignored
@@ -298,7 +300,7 @@ def test_the_critic_of_the_course_example_learns_and_its_published_form_has_no_g
         n_sample=127, envs=1, recompute_adv=True, learn=dict(value_norm=False, epoch_per_collect=10)
     )
     rollout = collector.collect()
-    before = float(torch.square(policy.values(rollout.obs, 2) - rollout.value_target).mean())
+    before = float(torch.square(policy.rollout_values(rollout) - rollout.value_target).mean())
     for _ in range(20):
         policy.learn_mode.forward(rollout)
     credit = policy.credit(rollout)
@@ -328,9 +330,9 @@ def test_recompute_adv_uses_the_newest_values_at_each_epoch():
 def test_value_norm_keeps_raw_values_when_its_scale_moves():
     policy, collector = make(learn=dict(value_norm=True))
     rollout = collector.collect()
-    before = policy.values(rollout.obs, 2)
+    before = policy.rollout_values(rollout)
     policy.value_norm.update_heads(1000 + 50 * rollout.reward.flatten().numpy(), policy.model.value_heads)
-    assert torch.allclose(policy.values(rollout.obs, 2), before, atol=1e-3)
+    assert torch.allclose(policy.rollout_values(rollout), before, atol=1e-3)
     assert float(policy.value_norm.mean) == pytest.approx(1000, abs=20)
 
 

@@ -141,7 +141,7 @@ def train(env, tmp_path, steps=6_000, **env_options):
 
 
 def value(pipeline, *obs):
-    return pipeline.policy.values(torch.tensor(obs, dtype=torch.float32).unsqueeze(-1), lead=1).tolist()
+    return pipeline.policy.values(torch.tensor(obs, dtype=torch.float32).unsqueeze(-1)).tolist()
 
 
 def test_value_of_a_constant_reward_is_learned(tmp_path):

@@ -12,6 +12,7 @@ from worlds import merged, small_config, trainee
 from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
 from ding_lite.errors import NumericsError
+from ding_lite.rl.running_stats import RewardScale
 
 GAMMA = 0.9
 SCALED = dict(normalize=dict(reward=True), collect=dict(discount_factor=GAMMA))
@@ -139,6 +140,24 @@ def test_rows_that_are_not_valid_and_segments_change_nothing_in_the_reward_scale
                 running = 0.0
     assert policy.reward_scale.count == len(seen)
     assert float(policy.reward_scale.std) == pytest.approx(np.std(seen), rel=1e-6)
+
+
+def test_no_return_runs_on_over_a_row_that_is_not_valid():
+    """An open episode may have been lost with its worker before such a row."""
+    policy, collector = trainee("ppo", SeededEnv, **merged(SCALED, {"normalize": {"reward_discount": 1.0}}))
+    (rollout,) = copies(collector, 1)
+    scale = policy.reward_scale = RewardScale(gamma=1.0)
+    steps = len(rollout.reward)
+    rollout.reward = torch.ones_like(rollout.reward)
+    rollout.terminated = rollout.truncated = torch.zeros_like(rollout.valid)
+    rollout.valid = (torch.arange(steps) % 2 == 0)[:, None].expand_as(rollout.valid).clone()
+    policy._prepare_rollout(rollout)
+    assert (scale.count, scale.mean, scale.var) == (4 * steps / 2, 1.0, 0.0)
+    assert scale.running_return.tolist() == [0.0] * 4
+    rollout.valid = (torch.arange(steps) > 0)[:, None].expand_as(rollout.valid).clone()
+    scale.running_return[:] = 100.0
+    policy._prepare_rollout(rollout)
+    assert scale.running_return.tolist() == [steps - 1.0] * 4
 
 
 @pytest.mark.parametrize("given", [None, 0.0, 0.5])

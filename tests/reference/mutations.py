@@ -28,8 +28,8 @@ FAULTS = (
     # Credit.
     Fault(
         "no gamma in delta",
-        "delta = reward + gamma * _future(next_value, terminated, ignore_done) - value",
-        "delta = reward + _future(next_value, terminated, ignore_done) - value",
+        "delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value",
+        "delta = reward + next_value.masked_fill(terminated, 0.0) - value",
     ),
     Fault(
         "the trace goes on after a truncation",
@@ -38,12 +38,12 @@ FAULTS = (
     ),
     Fault(
         "a termination has a future",
-        "next_value if ignore_done else next_value.masked_fill(terminated, 0.0)",
-        "next_value",
+        "if self.cfg.learn.ignore_done:\n            terminated, truncated =",
+        "if True:\n            terminated, truncated =",
     ),
     Fault(
         "a truncated step looks at the next episode",
-        "following[final.t, final.env] = self.values(final.obs, lead=1, **memory)",
+        'following[final.t, final.env] = self.values(final.obs, final.get("memory"))',
         "pass",
     ),
     Fault(
@@ -73,8 +73,8 @@ FAULTS = (
     ),
     Fault(
         "values that have moved are not looked at",
-        "if ratio is not None or values_moved or training_set is not None:",
-        "if ratio is not None or training_set is not None:",
+        "is_newest = is_first and ratio is None and not values_moved",
+        "is_newest = is_first and ratio is None",
         seed=2,
     ),
     Fault(

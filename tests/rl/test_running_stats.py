@@ -241,18 +241,16 @@ def test_value_norm_state_round_trip():
 
 
 def naive_returns(rollouts, gamma):
-    """Returns the running discounted return of each valid row; it restarts at 0 between episodes."""
+    """Returns the running discounted return of each valid row; it restarts at 0 where it is told to."""
     envs = rollouts[0][0].shape[1]
     running, seen = [0.0] * envs, []
-    for reward, done, valid in rollouts:
+    for reward, restarts, valid in rollouts:
         for t in range(len(reward)):
             for b in range(envs):
-                if not valid[t, b]:
-                    running[b] = 0.0
-                    continue
-                running[b] = gamma * running[b] + float(reward[t, b])
-                seen.append(running[b])
-                if done[t, b]:
+                if valid[t, b]:
+                    running[b] = gamma * running[b] + float(reward[t, b])
+                    seen.append(running[b])
+                if restarts[t, b]:
                     running[b] = 0.0
     return np.array(seen), running
 
@@ -269,8 +267,11 @@ def reward_rollouts(seed=6, count=3, steps=25, envs=4):
     ]
 
 
-def test_reward_scale_equals_a_naive_loop_over_rollouts():
+@pytest.mark.parametrize("over_lost_rows", [True, False])
+def test_reward_scale_equals_a_naive_loop_over_rollouts(over_lost_rows):
     scale, rollouts = RewardScale(gamma=0.9), reward_rollouts()
+    if not over_lost_rows:
+        rollouts = [(reward, done | ~valid, valid) for reward, done, valid in rollouts]
     for rollout in rollouts:
         scale.update_from(*rollout)
     seen, running = naive_returns(rollouts, 0.9)
@@ -301,20 +302,28 @@ def test_running_return_goes_on_over_rollouts():
 def test_rows_that_are_not_valid_change_nothing_whatever_they_hold(huge):
     clean, dirty = RewardScale(gamma=0.9), RewardScale(gamma=0.9)
     for reward, done, valid in reward_rollouts():
-        clean.update_from(np.where(valid, reward, 0), done & valid, valid)
-        dirty.update_from(np.where(valid, reward, huge), done | ~valid, valid)
+        clean.update_from(np.where(valid, reward, 0), done, valid)
+        dirty.update_from(np.where(valid, reward, huge), done, valid)
     assert clean.std == dirty.std
     assert clean.count == dirty.count
     assert np.array_equal(clean.running_return, dirty.running_return)
 
 
-def test_no_return_runs_on_over_a_row_that_is_not_valid():
-    """An open episode may have been lost with its worker before such a row."""
+def test_a_return_restarts_after_a_row_that_is_not_valid_if_it_is_told_to():
+    scale, valid = RewardScale(gamma=1.0), np.array([[True], [False], [True]])
+    scale.update_from(np.ones((3, 1)), ~valid, valid)
+    assert (scale.count, scale.mean, scale.var) == (2, 1.0, 0.0)
+    valid = np.array([[False], [True], [True]])
+    scale.update_from(np.ones((3, 1)), ~valid, valid)
+    assert scale.running_return.tolist() == [2.0]
+
+
+def test_a_return_goes_on_over_a_row_that_is_not_valid_if_it_is_not_told_to_restart():
     scale, never = RewardScale(gamma=1.0), np.zeros((3, 1), bool)
     scale.update_from(np.ones((3, 1)), never, np.array([[True], [False], [True]]))
-    assert (scale.count, scale.mean, scale.var) == (2, 1.0, 0.0)
+    assert (scale.count, scale.mean) == (2, 1.5)
     scale.update_from(np.ones((3, 1)), never, np.array([[False], [True], [True]]))
-    assert scale.running_return.tolist() == [2.0]
+    assert scale.running_return.tolist() == [4.0]
 
 
 def test_rollout_without_a_valid_row_changes_no_statistic():
