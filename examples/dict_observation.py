@@ -57,7 +57,6 @@ if __name__ == "__main__":
     for progress in pipeline:
         if progress.evaluation:
             print(f"{progress.env_step:>8} steps  return {progress.evaluation.mean:.1f}")
-    # A module that only a checkpoint names is imported if `trust` names it.
-    policy = load_policy(pipeline.folder, trust=["__main__"])
+    policy = load_policy(pipeline.folder)  # in another program with trust=["dict_observation"]
     obs, _ = Lamps().reset(seed=0)
     print("one action:", policy.act(obs))

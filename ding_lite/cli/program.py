@@ -22,6 +22,7 @@ from ding_lite.cli.process import (
     shorten_openmp_waiting,
 )
 from ding_lite.cli.signals import Signals
+from ding_lite.config.user_modules import no_training
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is_of_user
 
 # In the order of the help; each is the module of its name in this folder.
@@ -271,7 +272,8 @@ def _import(name: str) -> str:
         sys.path.insert(0, folder)
         module = file.removesuffix(".py")
     try:
-        loaded = importlib.import_module(module)
+        with no_training(name):
+            loaded = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if f"{module}.".startswith(f"{error.name}."):
             raise ConfigError(

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.config.di_engine import CREATE, MAIN, stand_ins
+from ding_lite.config.user_modules import OF_CONFIG_FILE, keep_executed, no_training
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text
 
 CONFIG_FOLDERS = (
     Path(__file__).parents[1] / "_configs",  # an installed package
     Path(__file__).parents[2] / "configs",  # a checkout
 )
-OF_CONFIG_FILE = "<config file>"  # the module of what a config file defines; no import finds it
 LITERALS = {"true": True, "false": False, "none": None, "null": None}
 
 
@@ -120,8 +120,10 @@ def read_config(file: Path) -> dict[str, Any]:
         if file.suffix == ".json":
             config = json.loads(file.read_text(), object_pairs_hook=_dict_without_duplicates)
         else:
-            with stand_ins(file):
-                config = _config_of(runpy.run_path(str(file), run_name=OF_CONFIG_FILE))
+            with stand_ins(file), no_training(file.name):
+                names = runpy.run_path(str(file), run_name=OF_CONFIG_FILE)
+            config = _config_of(names)
+            keep_executed(file, names)
     except SyntaxError as error:
         imported = "" if error.filename in (None, str(file)) else f": {error.filename}"
         line = "" if error.lineno is None else f", line {error.lineno}"

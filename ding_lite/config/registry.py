@@ -15,14 +15,17 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ding_lite.config.schema import Schema, arguments_of, check
+from ding_lite.config.user_modules import import_user_module, module_of
 from ding_lite.errors import FOREIGN, RegistryError, error_text
 
 T = TypeVar("T", bound=Callable[..., Any])
+CLOSE = 0.65  # ratio of difflib: that of "pgp" and "ppg" is 0.67, that of "ppo_spo" and "ppo" 0.6
 
 
 class Registry:
@@ -130,9 +133,13 @@ class Registry:
         return cls
 
     def closest(self, name: Any) -> str | None:
-        """Returns the registered name that is closest to ``name``, or None if none is close."""
+        """Returns the registered name that is closest to ``name``, or None if none is close.
+
+        A name with more words, such as "ppo_soft" beside "ppo", is one of the user's and no misspelling.
+        """
         text = "" if ":" in str(name) else str(name)
-        return next(iter(difflib.get_close_matches(text, self.names(), n=1)), None)
+        likely = [x for x in self.names() if not re.fullmatch(rf"(.+_)?{re.escape(x)}(_.+)?", text)]
+        return next(iter(difflib.get_close_matches(text, likely, n=1, cutoff=CLOSE)), None)
 
     def choice_faults(self, choice: Mapping[str, Any], path: str) -> list[str]:
         """Returns the faults of ``{"type": name, **arguments}`` at ``path``, one message each.
@@ -204,7 +211,7 @@ class Registry:
         module, _, names = path.partition(":")
         fault = f"{self.noun} {path!r} cannot be imported"
         try:
-            target: Any = importlib.import_module(module)
+            target: Any = import_user_module(module, names)
         except FOREIGN as error:  # its code may raise anything
             missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
             is_file = missing and module.endswith(".py")
@@ -218,7 +225,7 @@ class Registry:
                 target = getattr(target, name)
             except AttributeError as error:
                 close = difflib.get_close_matches(name, dir(target), n=1)
-                file = getattr(sys.modules[module], "__file__", None)
+                file = getattr(sys.modules.get(module), "__file__", None)
                 hint = (
                     f"did you mean {close[0]!r}?"
                     if close
@@ -261,7 +268,7 @@ def name_of(kind: Any) -> str:
     if isinstance(kind, str):
         return kind
     named = kind if hasattr(kind, "__qualname__") else type(kind)  # a functools.partial has no name
-    return f"{named.__module__}:{named.__qualname__}"
+    return f"{module_of(named)}:{named.__qualname__}"
 
 
 def env_name(env: Mapping[str, Any]) -> str:

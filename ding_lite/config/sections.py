@@ -25,6 +25,7 @@ from ding_lite.config.registry import (
     modules_of,
 )
 from ding_lite.config.schema import Key, Schema, as_schema, merged_config
+from ding_lite.config.user_modules import import_user_module
 from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
 
 
@@ -178,7 +179,7 @@ def _import_quietly(modules: Sequence[str]) -> None:
     """Imports modules that may register wrappers; errors are ignored until the environment is made."""
     for module in modules:
         with contextlib.suppress(*FOREIGN):
-            importlib.import_module(module)
+            import_user_module(module)
 
 
 def _default_model(policy_class: Any) -> Any:

@@ -81,6 +81,7 @@ CONFIG: dict[str, Any] = dict(
         restart_window=Key(100_000, low=1),  # steps of the vector that max_restarts refers to
     ),
 )
+NOT_REGISTERED = " If a module of yours registers it, --import MODULE imports that module."
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
 WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
 
@@ -162,7 +163,8 @@ def make_env(
     except FOREIGN as error:
         message = _message(error)
         if kind == "gymnasium" and isinstance(error, gym.error.Error):
-            message += meant_id(env_cfg["env_id"])
+            is_unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
+            message += meant_id(env_cfg["env_id"]) or (NOT_REGISTERED if is_unknown else "")
         if "render_mode" in overrides:
             message += _picture_advice(env_cfg, message)
         raise EnvError(f"env {name!r} cannot be made: {message}") from error

@@ -1,6 +1,6 @@
 """A run's folder and the files in it, which are written while the run trains.
 
-config.json   {config, source}             metrics.csv   one row per iteration
+config.json   {config, source, imports}    metrics.csv   one row per iteration
 log.txt       messages, with times         episodes.csv  one row per episode
 git.txt       commit and changes           result.json   how the run ended
 ckpt/         last, best, iteration_*

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from ding_lite.config.compile import classes_of_policy, policy_modules, trusted_config
+from ding_lite.config.compile import advised_imports, classes_of_policy, policy_names, trusted_config
 from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 from ding_lite.config.schema import merged_config
 from ding_lite.envs.space_json import space_from_json
@@ -68,11 +68,11 @@ def policy_from_state(
         CheckpointError: if the policy cannot be built, for any reason.
     """
     try:
-        config = trusted_config(saved, lambda whole: policy_modules(whole["policy"]), trust)
+        config = trusted_config(saved, policy_names, trust)
         config = with_earlier_defaults(config, saved)["policy"]
         for registry, name in classes_of_policy(config):
             if name is not None and registry is not ENCODER_REGISTRY:
-                _refuse_unregistered(registry, name)
+                _refuse_unregistered(registry, name, advised_imports(saved, trust))
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
         builds_registered_model = policy_class._make_model is Policy._make_model
@@ -114,12 +114,20 @@ def with_earlier_defaults(config: Mapping[str, Any], saved: Mapping[str, Any]) -
     return {**config, "policy": policy}
 
 
-def _refuse_unregistered(registry: Registry, name: str) -> None:
+def _refuse_unregistered(registry: Registry, name: str, imports: str) -> None:
+    """Raises a CheckpointError if a name is not registered.
+
+    Args:
+        registry: that should have it.
+        name: in the checkpoint.
+        imports: options that the run was started with, or "".
+    """
     if ":" not in name and name not in registry:
+        started = f". The run was started with {imports}" if imports else ""
         raise CheckpointError(
             f"the checkpoint needs the {registry.noun} {name!r}, which is not registered. If you "
             "trust the module that registers it, name it: --import MODULE (in Python: trust=['MODULE']), or "
-            "import it first"
+            f"import it first{started}"
         )
 
 

@@ -27,6 +27,7 @@ import torch
 
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.near_names import near_name_warnings
+from ding_lite.config.user_modules import refuse_training
 from ding_lite.data.evaluator import EvaluationStopped, Evaluator, Scores, evaluation_metrics
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting
@@ -223,7 +224,12 @@ class SerialPipeline:
         return point or find_resume_point(place, None, request)
 
     def _join(self) -> None:
-        """Joins the ranks that train this run; ``_resources`` frees what the pipeline holds."""
+        """Joins the ranks that train this run; ``_resources`` frees what the pipeline holds.
+
+        Raises:
+            ConfigError: if the caller is a module that is only imported, such as for its classes.
+        """
+        refuse_training()
         self._resources = ExitStack()
         self.ranks = self._resources.enter_context(joined())
 
@@ -349,8 +355,10 @@ class SerialPipeline:
             repeats: whether a resumed run first repeats what an earlier session did after that step.
         """
         beginning, *others = messages
+        imports = import_options(self.policy, self.config)
         lines = [
             f"{beginning}  folder {self.folder}",
+            *([f"modules of yours: {shlex.join(imports)}"] if imports else []),
             *description(self._own_cfg, self.policy, self.collector),
             *near_name_warnings(self.cfg, map(type, self.policy.model.modules())),
             *others,
@@ -359,6 +367,7 @@ class SerialPipeline:
             self.folder,
             log=log,
             config=self.config,
+            imports=imports,
             policy=self.policy,
             camera=self.camera,
             ranks=self.ranks,
@@ -653,8 +662,8 @@ class SerialPipeline:
 
     def _command(self, arguments: str, options: str = "") -> str:
         """Returns a command about this run as it can be typed, with what finds the user's classes."""
-        imports = import_options(self.policy, self.config)
-        return f"ding-lite {arguments} {shlex.quote(str(self.folder))}{options}{imports}"
+        imports = shlex.join(import_options(self.policy, self.config))
+        return f"ding-lite {arguments} {shlex.quote(str(self.folder))}{options} {imports}".rstrip()
 
     @property
     def wall_time(self) -> float:

@@ -35,6 +35,8 @@ class Recorder:
         folder: of the run.
         log: open log of the folder, which reserves the folder for this run; None but on rank 0.
         config: of the run.
+        imports: options of the command line that find the user's classes. They are saved and not read back,
+            except for messages.
         policy: of the run.
         camera: records the videos.
         ranks: of the run.
@@ -56,6 +58,7 @@ class Recorder:
         folder: Path,
         log: TextIO | None,
         config: Config,
+        imports: Sequence[str],
         policy: Policy,
         camera: Camera,
         ranks: Ranks,
@@ -71,7 +74,7 @@ class Recorder:
         self._ranks = ranks
         self._display = display
         self.pending_lines: list[str] = []
-        settings = config.as_json()
+        settings = {**config.as_json(), "imports": list(imports)}
         spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
         saved = {**settings, "spaces": spaces, "versions": versions()}
         self.checkpoints = CheckpointKeeper(folder, saved, **config.values.checkpoint)

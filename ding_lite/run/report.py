@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from typing import Any
 import torch
 
 from ding_lite.config.compile import Config, plain, registered_classes
-from ding_lite.config.files import OF_CONFIG_FILE
 from ding_lite.config.registry import env_name
+from ding_lite.config.user_modules import OF_CONFIG_FILE, SCRIPT, executed_name, module_of, script_name
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Scores, evaluation_metrics
@@ -114,17 +113,20 @@ def results(cfg: Any, progress: Progress, scores: Scores, wall_time: float) -> d
     }
 
 
-def import_options(policy: Policy, config: Config) -> str:
-    """Returns ``-c FILE`` and ``--import MODULE``, as far as a run needs them to find its classes, or ""."""
-    modules = {cls.__module__ for cls in _classes_of(policy, config)}
+def import_options(policy: Policy, config: Config) -> list[str]:
+    """Returns ``-c FILE`` and ``--import MODULE``, as far as a run needs them to find its classes."""
+    modules = {module_of(cls) for cls in _classes_of(policy, config)}
     modules = {name for name in modules if not name.startswith("ding_lite.")} | {*config.trusted}
     registering = registering_module(config.values.env.env_id)
     if registering and registering.split(".")[0] not in {name.split(".")[0] for name in modules}:
         modules.add(registering)
-    in_file = OF_CONFIG_FILE in modules and config.file is not None
-    options = [f" -c {shlex.quote(str(config.file))}"] if in_file else []
-    others = sorted(modules - {OF_CONFIG_FILE} if in_file else modules)
-    return "".join([*options, *(f" --import {shlex.quote(_importable(name))}" for name in others)])
+    modules = {script_name() if name == SCRIPT else name for name in modules}
+    of_file = set() if config.file is None else modules & {executed_name(config.file), OF_CONFIG_FILE}
+    options = ["-c", str(config.file)] if of_file else []
+    return [
+        *options,
+        *(word for name in sorted(modules - of_file) for word in ("--import", _importable(name))),
+    ]
 
 
 def _classes_of(policy: Policy, config: Config) -> Iterator[Any]:
@@ -138,14 +140,14 @@ def _classes_of(policy: Policy, config: Config) -> Iterator[Any]:
 
 def _importable(module: str) -> str:
     """Returns what ``--import`` finds a module by: its name, or with its folder if that is not searched."""
-    found = sys.modules.get(module)
+    found = sys.modules.get(module) or (sys.modules[SCRIPT] if module == script_name() else None)
     file = getattr(found, "__file__", None)
     if file is None:
-        return "MODULE" if module == "__main__" else module
+        return "MODULE" if module == SCRIPT else module
     is_package = hasattr(found, "__path__")
-    folder = Path(file).parents[module.count(".") + is_package]  # that has to be searched
+    folder = Path(file).absolute().parents[module.count(".") + is_package]  # that has to be searched
     installed = {Path(path) for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))}
-    if module != "__main__" and folder in {Path.cwd(), *installed}:
+    if module != SCRIPT and folder in {Path.cwd(), *installed}:
         return module
-    whole = folder / module if is_package or "." in module else Path(file)
+    whole = folder / module if is_package or "." in module else Path(file).absolute()
     return os.path.relpath(whole) if whole.is_relative_to(Path.cwd()) else str(whole)

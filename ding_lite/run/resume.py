@@ -24,9 +24,10 @@ from typing import Any
 
 from ding_lite.config.compile import (
     Config,
+    advised_imports,
     compile_config,
     differences,
-    foreign_modules,
+    names_of,
     trusted_config,
 )
 from ding_lite.errors import CheckpointError, ConfigError
@@ -263,13 +264,15 @@ def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence
         raise CheckpointError(
             f"{folder} has weights and nothing else. A new run can begin from them: --init-from {folder}"
         )
-    trusted_config(saved, foreign_modules, trust)
+    config: Mapping[str, Any] = trusted_config(saved, names_of, trust)
     try:
-        config = with_earlier_defaults(saved["config"], saved)
+        config = with_earlier_defaults(config, saved)
         return compile_config({"config": config, "source": saved["source"]})
     except Exception as error:  # a forged config can fail in any way
         reason = str(error).rstrip(".")
-        if "--import" not in reason:
+        if imports := advised_imports(saved, trust):
+            reason += f". The run was started with {imports}: add that, if you trust it"
+        elif "--import" not in reason:
             reason += (
                 ". If it names a class of your own, import the module that registers it: --import MODULE"
             )

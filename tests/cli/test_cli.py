@@ -355,7 +355,7 @@ def test_episodes_are_listed_with_return_and_length(first):
 
 def test_config_json_tells_values_and_where_they_came_from(first):
     saved = json.loads((first / "config.json").read_text())
-    assert set(saved) == {"config", "source"}
+    assert set(saved) == {"config", "source", "imports"}
     assert saved["config"]["policy"]["collect"]["n_sample"] == 256
     assert saved["source"]["policy.collect.n_sample"] == "command line"
     assert saved["source"]["policy.learn.learning_rate"] == "tiny.py"

@@ -559,7 +559,7 @@ def test_pair_is_accepted_wherever_a_config_is(as_list, tmp_path):
     pipeline = SerialPipeline(theirs, folder=tmp_path / "run", max_env_step=256)
     assert [progress.env_step for progress in pipeline] == [256]
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert set(saved) == {"config", "source"}
+    assert set(saved) == {"config", "source", "imports"}
     assert load_config(tmp_path / "run" / "config.json").values == pipeline.config.values
 
 

@@ -89,6 +89,11 @@ def test_name_like_no_other_gets_the_list_without_a_suggestion(registry):
     assert "package.module:Name" in text
 
 
+@pytest.mark.parametrize(("name", "suggested"), [("blue_green", False), ("dark_blue", False), ("buel", True)])
+def test_name_with_more_words_is_no_misspelling(registry, name, suggested):
+    assert ("Did you mean 'blue'?" in message(registry, name)) == suggested
+
+
 def test_duplicate_name_is_refused_naming_both_places(registry):
     with pytest.raises(RegistryError) as caught:
         registry.register("red")(Blue)
