@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
     """Returns the lines of the table, at most as wide as the terminal if it has a ``width``."""
+    from ding_lite.tools.runs import short_names
     from ding_lite.tools.table import aligned
 
     rows = [["run", "status", "score", "best", "env steps", "started", "policy", "env", "seed", "differs"]]
@@ -85,7 +86,7 @@ def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
                 run.policy or "-",
                 run.env_id or "-",
                 "-" if run.seed is None else str(run.seed),
-                ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in run.differs.items()),
+                ", ".join(f"{name}={run.differs[key]}" for key, name in short_names(run.differs).items()),
             ]
         )
         if run.error:

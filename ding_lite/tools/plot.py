@@ -9,7 +9,7 @@ global state, so plotting works without a display and in any thread.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,7 @@ from ding_lite.tools.runs import (
     SPREAD,
     Group,
     Run,
+    env_of,
     group_runs,
     points_of,
     read_run,
@@ -330,10 +331,7 @@ def draw(
         if "length" in panel.column:
             axes.set_ylim(bottom=0)
     notes = curve_notes([data for row in drawn.values() for data in row if data is not None], statistic)
-    for panel, row in drawn.items():
-        for group, data in zip(groups, row, strict=True):
-            if data is not None and data.n < len(group.runs):
-                notes.append(f"{panel.title}: {data.n} of {len(group.runs)} seeds ({group.label}).")
+    notes += group_notes(groups, drawn)
     # A single group needs no legend: its label is the title, unless another title is given.
     labels = [] if len(groups) == 1 and title is None else [group.label for group in groups]
     if title is None:
@@ -415,6 +413,25 @@ def curve_notes(curves: Sequence[Curve], statistic: str) -> list[str]:
         ),
     }
     return [note for note, applies in notes.items() if applies]
+
+
+def group_notes(groups: Sequence[Group], curves: Mapping[Panel, Sequence[Curve | None]]) -> list[str]:
+    """Returns a sentence about each group that lacks seeds in a panel, and one if environments differ.
+
+    Args:
+        groups: that are drawn.
+        curves: of the groups in each panel; None: no data.
+    """
+    notes = [
+        f"{panel.title}: {data.n} of {len(group.runs)} seeds ({group.label})."
+        for panel, row in curves.items()
+        for group, data in zip(groups, row, strict=True)
+        if data is not None and data.n < len(group.runs)
+    ]
+    envs = dict.fromkeys(env_of(run.config) for group in groups for run in group.runs)
+    if len(envs) > 1:
+        notes.append(f"The environments differ, so the curves do not compare: {', '.join(envs)}.")
+    return notes
 
 
 def add_texts(

@@ -31,6 +31,8 @@ SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
 ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
+# The order in which other keys are chosen for labels, by the section: the first ones say most about a run.
+SECTIONS = ("policy.learn.", "policy.", "env.", "")
 # They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
 # checkpoints nor logs change what is learned. Schedules have a length of their own, schedule_env_step.
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
@@ -216,7 +218,7 @@ def last_step(run: Run) -> int:
     return int(there[-1]) if len(there) else 0
 
 
-def env_of(config: dict[str, Any]) -> str:
+def env_of(config: Mapping[str, Any]) -> str:
     """Returns the environment's id in a run's config, or the name of its type."""
     return env_name(config.get("env", {}))
 
@@ -348,7 +350,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     settings = [settings_of(group[0].config) for group in members]
     if len(members) > 1:
         keys = distinguishing_keys([settings])
-        descriptions = [describe(flat, keys) for flat in settings]
+        others = other_keys([settings], keys)
+        descriptions = [[*describe(flat, keys), *others] for flat in settings]
     else:
         descriptions = [shared(settings)]
     names = relative_names([group[0].folder for group in members])
@@ -368,8 +371,12 @@ def relative_names(folders: Sequence[Path]) -> list[str]:
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the config as ``{"path.of.key": value}``, without the keys that may differ inside a group."""
-    return dict(leaves({key: value for key, value in config.items() if key not in NOT_COMPARED}))
+    """Returns the config as ``{"path.of.key": value}``, without the keys that may differ inside a group.
+
+    An environment that has no id, such as a class, has the name of its type as ``env.env_id``.
+    """
+    settings = dict(leaves({key: value for key, value in config.items() if key not in NOT_COMPARED}))
+    return {**settings, "env.env_id": env_of(config)}
 
 
 def shared(settings: Sequence[dict[str, Any]]) -> list[str]:
@@ -383,24 +390,50 @@ def distinguishing_keys(tasks: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
     """Returns the keys whose values distinguish the configs of each task from each other.
 
     The policy and the environment come first, if they are not the same in all configs. Then come the first
-    keys that distinguish further configs: a key that follows from those before it would only make a label
-    longer.
+    keys that distinguish further configs, in the order of ``SECTIONS``: a key that follows from those before
+    it would only make a label longer.
 
     Args:
         tasks: the settings of the configs that are to be distinguished, for each task.
     """
     every_key = dict.fromkeys(key for task in tasks for settings in task for key in settings)
+    by_section = sorted(every_key, key=lambda key: [not key.startswith(section) for section in SECTIONS])
     keys: list[str] = []
 
     def classes(chosen: Sequence[str]) -> int:
         """Returns how many configs the chosen keys distinguish, summed over the tasks."""
         return sum(len({repr([flat.get(key) for key in chosen]) for flat in task}) for task in tasks)
 
-    for key in dict.fromkeys([*HEADLINE_KEYS, *every_key]):
+    for key in dict.fromkeys([*HEADLINE_KEYS, *by_section]):
         varies = key in HEADLINE_KEYS and len({repr(flat.get(key)) for task in tasks for flat in task}) > 1
         if varies or classes([*keys, key]) > classes(keys):
             keys.append(key)
     return keys
+
+
+def other_keys(tasks: Sequence[Sequence[dict[str, Any]]], keys: Sequence[str]) -> list[str]:
+    """Returns a text about the keys that differ beside ``keys``, such as ["+2 keys"]; empty without any.
+
+    Only configs of the same policy and environment count: others differ in what follows from these.
+
+    Args:
+        tasks: as for :func:`distinguishing_keys`.
+        keys: those that a label shows.
+    """
+    alike: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for place, task in enumerate(tasks):
+        for settings in task:
+            headline = repr([settings.get(key) for key in HEADLINE_KEYS])
+            alike.setdefault((place, headline), []).append(settings)
+    differing = {
+        key
+        for first, *others in alike.values()
+        for other in others
+        for key in {**first, **other}
+        if repr(first.get(key)) != repr(other.get(key))
+    }
+    count = len(differing.difference(keys))
+    return [f"+{count} key{'s' if count > 1 else ''}"] if count else []
 
 
 def describe(settings: dict[str, Any], keys: Sequence[str]) -> list[str]:
@@ -409,9 +442,21 @@ def describe(settings: dict[str, Any], keys: Sequence[str]) -> list[str]:
     Numbers with many digits, such as those of a sweep, are rounded to four.
     """
     return [
-        ("" if key in HEADLINE_KEYS else f"{key.rpartition('.')[2]}=") + _short(settings.get(key, "not set"))
-        for key in keys
+        ("" if key in HEADLINE_KEYS else f"{name}=") + _short(settings.get(key, "not set"))
+        for key, name in short_names(keys).items()
     ]
+
+
+def short_names(keys: Collection[str]) -> dict[str, str]:
+    """Returns the last part of each key; with its section where the part alone could mean another key.
+
+    ``env.manager.type`` is ``manager.type``: several sections have a key ``type``.
+    """
+    last = [key.rpartition(".")[2] for key in keys]
+    return {
+        key: ".".join(key.split(".")[-2:]) if name == "type" or last.count(name) > 1 else name
+        for key, name in zip(keys, last, strict=True)
+    }
 
 
 def _short(value: Any) -> str:

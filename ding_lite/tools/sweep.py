@@ -26,7 +26,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import is_locked, open_locked, replacing
 from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.tools.runs import ENDED, SWEEP_FILE
+from ding_lite.tools.runs import ENDED, SWEEP_FILE, short_names
 from ding_lite.tools.search import SearchSpace, Values
 from ding_lite.tools.several import Crew, Training
 
@@ -283,9 +283,10 @@ class Sweep:
 
 
 def assignments(values: Mapping[str, Any]) -> str:
-    """Returns values as text, with the last part of each key: "learning_rate=0.001, batch_size=64"."""
+    """Returns values as text, with short names of the keys: "learning_rate=0.001, batch_size=64"."""
+    names = short_names(values)
     texts = (
-        f"{key.rpartition('.')[2]}={f'{value:.3g}' if isinstance(value, float) else value}"
+        f"{names[key]}={f'{value:.3g}' if isinstance(value, float) else value}"
         for key, value in values.items()
     )
     return ", ".join(texts)

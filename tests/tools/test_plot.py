@@ -247,6 +247,15 @@ def test_the_title_is_what_the_groups_share(tmp_path):
     assert not alone.get_texts()
 
 
+def test_different_environments_are_noted(tmp_path):
+    envs = [{"env_id": None, "env": {"type": "my_worlds:Mine"}}, {"env_id": "Acrobot-v1"}]
+    runs = [read_run(write_run(tmp_path / f"run{n}", **each)) for n, each in enumerate(envs)]
+    note = "The environments differ, so the curves do not compare: my_worlds:Mine, Acrobot-v1."
+    assert note in " ".join(draw(group_runs(runs)).get_supxlabel().split())
+    assert "environments differ" not in draw(group_runs(runs[:1])).get_supxlabel()
+    assert draw(group_runs(runs[:1])).legends[0].get_title().get_text() == "ppo, my_worlds:Mine, seed 0"
+
+
 def test_groups_differ_in_colour_and_in_grey():
     groups = [Group(runs_at([0, 1], [index, 1]), str(index)) for index in range(9)]
     drawn = draw(groups).axes[0].get_lines()

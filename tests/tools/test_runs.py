@@ -20,6 +20,7 @@ from ding_lite.tools.runs import (
     natural,
     read_run,
     runs_of,
+    short_names,
     status_of,
 )
 
@@ -242,10 +243,34 @@ def test_labels_say_only_what_differs(tmp_path):
 
 def test_labels_fall_back_on_the_first_keys_that_differ(tmp_path):
     runs = [{"learn": {"learning_rate": rate, "twice": 2 * rate}} for rate in (0.1, 0.2)]
-    assert label(tmp_path / "one", *runs) == ["learning_rate=0.1, seed 0", "learning_rate=0.2, seed 0"]
+    expected = [f"learning_rate={rate}, +1 key, seed 0" for rate in (0.1, 0.2)]
+    assert label(tmp_path / "one", *runs) == expected
     runs = [{"learn": {"rate": 1, "clip": 2}}, {"learn": {"rate": 3, "clip": 2}}, {"learn": {"rate": 1}}]
     expected = ["rate=1, clip=2, seed 0", "rate=3, clip=2, seed 0", "rate=1, clip=not set, seed 0"]
     assert label(tmp_path / "two", *runs) == expected
+
+
+def test_labels_show_what_is_learned_with_before_other_keys(tmp_path):
+    runs = [
+        {"learn": {"rate": rate}, "hooks": [f"hook{rate}"], "env": {"manager": {"worker_num": rate}}}
+        for rate in (1, 2)
+    ]
+    assert label(tmp_path, *runs) == ["rate=1, +2 keys, seed 0", "rate=2, +2 keys, seed 0"]
+
+
+def test_a_key_whose_last_part_says_little_is_shown_with_its_section(tmp_path):
+    runs = [{"env": {"manager": {"type": kind}}} for kind in ("base", "subprocess")]
+    assert label(tmp_path, *runs) == ["manager.type=base, seed 0", "manager.type=subprocess, seed 0"]
+    keys = ["env.kwargs.size", "policy.learn.rate", "policy.model.size"]
+    assert list(short_names(keys).values()) == ["kwargs.size", "rate", "model.size"]
+
+
+def test_an_environment_without_an_id_has_the_name_of_its_type(tmp_path):
+    mine = {"env_id": None, "env": {"type": "my_worlds:Mine"}}
+    assert label(tmp_path / "one", mine) == ["ppo, my_worlds:Mine, seed 0"]
+    assert label(tmp_path / "two", mine, {}) == ["my_worlds:Mine, seed 0", "CartPole-v1, seed 0"]
+    listed = list_runs(tmp_path / "one")
+    assert [run.env_id for run in listed] == ["my_worlds:Mine"]
 
 
 def test_numbers_with_many_digits_are_rounded_in_labels(tmp_path):

@@ -27,6 +27,7 @@ from ding_lite.tools.runs import (
     env_of,
     independent,
     last_step,
+    other_keys,
     points_of,
     read_run,
     relative_names,
@@ -352,10 +353,12 @@ def _grouped_by_config(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
     by_task: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         by_task.setdefault(env_of(cell[0].config), []).append(settings_of(cell[0].config))
-    keys = [key for key in distinguishing_keys(list(by_task.values())) if key != "env.env_id"]
+    tasks = list(by_task.values())
+    keys = [key for key in distinguishing_keys(tasks) if key != "env.env_id"]
+    others = other_keys(tasks, keys)
     settings = [settings_of(cell[0].config) for cell in cells]
     headline = ", ".join(shared(settings)[:1]) if settings else ""
-    labels = [", ".join(describe(flat, keys)) or headline for flat in settings]
+    labels = [", ".join([*describe(flat, keys), *others]) or headline for flat in settings]
     places = [(label, env_of(cell[0].config)) for label, cell in zip(labels, cells, strict=True)]
     names = relative_names([cell[0].folder for cell in cells]) if cells else []
     groups: dict[str, dict[str, list[Run]]] = {}
