@@ -43,10 +43,10 @@ Evaluations, checkpoints and auxiliary phases are measured if they fall due in t
 
 --tune finds the fastest settings on this machine instead. It tries env.manager.type with its
 worker_num and double_buffer, num_threads and policy.learn.compile, one after the other,
-beginning with those that affect the slowest phase. Each setting trains in a process of its
-own, in turns with the best setting so far, and replaces it only if it is faster by more than
-the measurements vary. Keys that change what is learned, such as policy.collect.n_sample,
-env.collector_env_num and policy.learn.batch_size, stay as they are.
+beginning with those that affect the slowest phase, compiling last. Each setting trains in a
+process of its own, in turns with the best setting so far, and replaces it only if it is faster
+by more than the measurements vary. Keys that change what is learned, such as
+policy.collect.n_sample, env.collector_env_num and policy.learn.batch_size, stay as they are.
 """
 EXAMPLES = """\
 examples:
@@ -193,9 +193,11 @@ def _tune(config: Config, args: argparse.Namespace) -> int:
     from ding_lite.tools.tune import TrainingProcess, Tuner
 
     minutes = DEFAULT_MINUTES if args.minutes is None else args.minutes
-    deadline = time.monotonic() + 60 * minutes
+    began = time.monotonic()
+    deadline = began + 60 * minutes
     with stdout_to_stderr(args.json):
         present = profile(config, iterations=2, warm_up=1, seed=args.seed)
+    profiled = time.monotonic() - began
 
     def start(setting: Setting) -> TrainingProcess:
         overrides = _overrides(args, {**setting, **NO_INTERRUPTIONS})
@@ -210,17 +212,34 @@ def _tune(config: Config, args: argparse.Namespace) -> int:
         if not args.json:
             print("\n".join(_trial_lines(trial)), flush=True)
     command = shlex.join(["ding-lite", "train", *source_options(args), *_overrides(args, tuner.best)])
+    needed = _minutes_needed(tuner, trials, profiled)
     if args.json:
         report = {
             "overrides": tuner.best,
             "gain": tuner.gain - 1,
             "command": command,
             "tried": [_trial_report(trial) for trial in trials],
+            "minutes_needed": needed and needed[1],
         }
         print(json.dumps(report))
     else:
-        print("\n".join(_verdict(tuner, trials, command)))
+        print("\n".join(_verdict(tuner, trials, command, needed)))
     return 0
+
+
+def _minutes_needed(tuner: Tuner, trials: list[SettingTrial], profiled: float) -> tuple[int, int] | None:
+    """Returns about how many minutes the first setting and all of them take; None if one was compared.
+
+    Args:
+        tuner: that has tried them.
+        trials: its results.
+        profiled: seconds that the profile of the present setting took.
+    """
+    if not trials or any(trial.verdict != "not tried" for trial in trials):
+        return None
+    seconds = tuner.seconds_per_trial(start=profiled)
+    first, every = (math.ceil((profiled + count * seconds) / 60) for count in (1, len(trials)))
+    return first, every
 
 
 def _overrides(args: argparse.Namespace, setting: Mapping[str, Any]) -> list[str]:
@@ -269,7 +288,13 @@ def _trial_lines(trial: SettingTrial) -> list[str]:
     return lines
 
 
-def _verdict(tuner: Tuner, trials: list[SettingTrial], command: str) -> list[str]:
+def _verdict(
+    tuner: Tuner, trials: list[SettingTrial], command: str, needed: tuple[int, int] | None
+) -> list[str]:
+    if needed:
+        first, every = needed
+        alone = f" (the first setting alone takes about {first})" if first < every else ""
+        return ["", f"Nothing could be measured in this time: try --minutes {every}{alone}."]
     lines = [""]
     verdicts = {trial.verdict for trial in trials}
     if "not tried" in verdicts:

@@ -1,8 +1,9 @@
 """Finds the settings with which a training runs fastest, without changing what is learned.
 
 The search is greedy: each setting is compared with the best one so far, beginning with the settings that
-affect the slowest phase. The two train in turns, so that other load on the machine slows down both. Both
-begin from the start with the same seed, so that the same iterations are compared.
+affect the slowest phase. Compiling takes the longest and comes last. The two train in turns, so that other
+load on the machine slows down both. Both begin from the start with the same seed, so that the same iterations
+are compared.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 from ding_lite.config.compile import Config
+from ding_lite.config.schema import leaves
 from ding_lite.envs.make import auto_is_native, backend_of
 from ding_lite.envs.workers.cores import cores, default_workers
 from ding_lite.tools.jobs import environment, error_message
@@ -101,16 +103,30 @@ class SettingTrial(NamedTuple):
 
 
 def settings(config: Config, present: Profile) -> list[Setting]:
-    """Returns the settings to try, beginning with those that affect the phases with the most time."""
+    """Returns the settings to try, beginning with those that affect the phases with the most time.
+
+    Compiling comes last: it takes the longest, and the time may be up before it is done.
+    """
     # Phases, with the settings that affect them.
     factors = (
         ({"env"}, _backends(config.values.env)),
-        ({"gradient", "auxiliary"}, _compilations(config, present)),
-        ({"act", "advantages", "minibatches", "optimiser"}, _thread_counts(present)),
+        (
+            {"act", "advantages", "minibatches", "gradient", "optimiser", "auxiliary"},
+            _thread_counts(present),
+        ),
     )
     seconds = {phase.name: phase.seconds for phase in present.phases}
     ordered = sorted(factors, key=lambda factor: -sum(seconds[name] for name in factor[0]))
-    return [setting for _, candidates in ordered for setting in candidates]
+    candidates = [setting for _, of_phases in ordered for setting in of_phases]
+    return [
+        setting for setting in [*candidates, *_compilations(config, present)] if not _has(config, setting)
+    ]
+
+
+def _has(config: Config, setting: Setting) -> bool:
+    """Returns whether a config has all values of a setting."""
+    values = dict(leaves(config.values))
+    return all(key in values and values[key] == value for key, value in setting.items())
 
 
 def _backends(env_cfg: Mapping[str, Any]) -> list[Setting]:
@@ -206,6 +222,7 @@ class Tuner:
         self._start = start
         self._now = now
         self._deadline = now() + seconds
+        self._cut_after = 0.0  # seconds after which the time was up for a comparison
         values = config.values
         self._warm_up = whole_cycles(config, 2)
         per_slice = math.ceil(SLICE_SECONDS * present.iterations / present.seconds)
@@ -218,7 +235,8 @@ class Tuner:
         untried = deque(settings(self.config, self.present))
         while untried:
             setting = untried.popleft()
-            if self._now() >= self._deadline:
+            began = self._now()
+            if began >= self._deadline:
                 yield SettingTrial(setting, "not tried")
                 continue
             try:
@@ -226,12 +244,27 @@ class Tuner:
             except TrialError as error:
                 trial = SettingTrial(setting, "failed", reason=str(error))
             except OutOfTimeError:
+                self._cut_after = self._now() - began
                 trial = SettingTrial(setting, "not tried")
             if trial.taken:
                 self.best |= setting
                 self.gain *= 1 + (trial.gain or 0)
-                untried.extendleft(_twice_the_workers(setting, self.config.values.env.collector_env_num))
+                more = _twice_the_workers(setting, self.config.values.env.collector_env_num)
+                untried.extendleft(setting for setting in more if not _has(self.config, setting))
             yield trial
+
+    def seconds_per_trial(self, start: float) -> float:
+        """Returns an estimate of the seconds that it takes to compare a setting, if none could be compared.
+
+        The comparison that was cut short has spent its time on starting its two trainings, and was not done:
+        twice that time is counted.
+
+        Args:
+            start: seconds that the start takes at least.
+        """
+        iterations = 3 * self._warm_up + LEAST_PAIRS * self._slice
+        training = 2 * iterations * self.present.seconds / self.present.iterations
+        return max(start, 2 * self._cut_after) + training
 
     def _compare(self, setting: Setting) -> SettingTrial:
         with contextlib.ExitStack() as stack:

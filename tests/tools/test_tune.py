@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import shlex
 import time
 from random import Random
@@ -111,7 +112,27 @@ def test_what_the_largest_phase_hangs_on_comes_first():
         name: settings(config, measured(**{"env": 0.2, "gradient": 0.2, "act": 0.2, name: 0.5}))[0]
         for name in ("env", "gradient", "act")
     }
-    assert by_phase == {"env": VECTOR, "gradient": COMPILED, "act": TWO_THREADS}
+    assert by_phase == {"env": VECTOR, "gradient": TWO_THREADS, "act": TWO_THREADS}
+
+
+def test_compiling_is_tried_last_since_it_takes_the_longest():
+    config = compile_config(config_of("base"))
+    assert settings(config, measured(gradient=1.0))[-1] == COMPILED
+    assert settings(config, measured(env=1.0))[-1] == COMPILED
+
+
+def test_a_setting_that_the_config_has_is_not_tried():
+    config = config_of("base", num_threads=2)
+    config["policy"]["learn"]["compile"] = True  # and yet not compiled, such as without a compiler
+    found = settings(compile_config(config), measured())
+    assert COMPILED not in found
+    assert TWO_THREADS not in found
+    # Not even as twice the workers of another setting that is faster.
+    world = World({("env.manager.worker_num", 2): 2.0})
+    tuner = world.tuner(config_of(dict(type="subprocess", worker_num=4)))
+    tried = [trial.setting for trial in tuner.trials()]
+    assert tuner.best == TWO_WORKERS
+    assert FOUR_WORKERS not in tried
 
 
 @pytest.mark.parametrize(
@@ -135,7 +156,7 @@ def test_what_the_largest_phase_hangs_on_comes_first():
 )
 def test_backends_other_than_the_present_one_are_tried(manager, tried):
     found = settings(compile_config(config_of(manager)), measured(env=1.0))
-    assert found == [*tried, COMPILED, TWO_THREADS]
+    assert found == [*tried, TWO_THREADS, COMPILED]
 
 
 @pytest.mark.parametrize(
@@ -230,7 +251,7 @@ def test_hopeless_setting_gets_no_whole_slice():
     trials = list(tuner.trials())
     # The warm-up and two glimpses, of two iterations each, at a hundredth of the speed.
     assert world.now < 700
-    assert trials[1].verdict == "slower"
+    assert trials[0].verdict == "slower"
 
 
 @pytest.mark.daily(1)
@@ -298,7 +319,9 @@ def test_compiling_is_given_up_where_it_does_not_pay(max_env_step, taken):
     world = World({("policy.learn.compile", False): 0.6}, compile_seconds=200.0)
     start = world.start
     world.start = lambda setting: start({"policy.learn.compile": True, **setting})
-    tuner = world.tuner(config_of("env_pool", max_env_step=max_env_step), present=measured(compiled=True))
+    config = config_of("env_pool", max_env_step=max_env_step)
+    config["policy"]["learn"]["compile"] = True
+    tuner = world.tuner(config, present=measured(compiled=True))
     trial = next(t for t in tuner.trials() if "policy.learn.compile" in t.setting)
     assert trial.setting == {"policy.learn.compile": False}
     assert trial.taken == taken
@@ -325,6 +348,42 @@ def test_no_trial_begins_after_the_time_is_up():
 def test_trial_that_is_cut_short_is_not_judged():
     tuner = World({("env.manager.type", "base"): OutOfTimeError()}).tuner()
     assert verdicts(tuner.trials())[json.dumps(BASE)] == "not tried"
+
+
+def test_where_nothing_was_measured_the_verdict_is_how_long_it_takes(tmp_path, monkeypatch, capsys):
+    """A machine that is too busy to start two trainings within the time."""
+    world = World({})
+    monkeypatch.setattr(world, "start", lambda setting: OutOfTime(world))
+    monkeypatch.setattr("ding_lite.tools.tune.TrainingProcess", lambda *args: world.start({}))
+    command = ["profile", "-c", "cartpole_ppo", "--tune", "--minutes", "0.5"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "keep the config as it is" not in text
+    assert re.search(r"^Nothing could be measured in this time: try --minutes \d+", text, re.MULTILINE)
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {row["verdict"] for row in report["tried"]} == {"not tried"}
+    assert report["minutes_needed"] >= 1
+
+
+class OutOfTime(FakeTraining):
+    def __init__(self, world):
+        super().__init__(world, {})
+        world.open += 1
+
+    def measure(self, iterations):
+        self.world.now += 50
+        raise OutOfTimeError
+
+
+def test_the_time_of_a_trial_is_that_of_the_start_that_was_cut_short_and_of_its_slices():
+    world = World({})
+    world.start = lambda setting: OutOfTime(world)
+    tuner = world.tuner(seconds=60)
+    assert {trial.verdict for trial in tuner.trials()} == {"not tried"}
+    training = 2 * (3 * 2 + 3 * 1)  # seconds: two trainings, their warm-ups and slices
+    assert tuner.seconds_per_trial(start=10) == pytest.approx(2 * 50 + training)
+    assert tuner.seconds_per_trial(start=500) == pytest.approx(500 + training)
 
 
 def test_ppg_is_compared_over_whole_auxiliary_cycles():
@@ -419,7 +478,7 @@ def test_table_keeps_to_the_time(tmp_path, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("cartpole_ppo on cpu: CartPoleVectorEnv, 8 environments in one call, ")
     assert lines[3].split() == ["setting", "steps/s", "best", "so", "far", "gain"]
-    assert any(line.startswith("The time was up") for line in lines)
+    assert lines[-1].startswith("Nothing could be measured in this time: try --minutes ")
     assert list(tmp_path.iterdir()) == []
 
 
