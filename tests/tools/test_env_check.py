@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import small_worlds
 
+from ding_lite import compile_config
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_vector_env
 from ding_lite.errors import ConfigError
@@ -27,6 +28,8 @@ from ding_lite.tools.env_check import (
     tree_lines,
 )
 from ding_lite.tools.env_check.backends import BackendPlay, reference
+from ding_lite.tools.env_check.contract import speed
+from ding_lite.tools.env_check.playing import Call
 
 TIME_LIMIT = "gymnasium.wrappers:TimeLimit"
 
@@ -79,6 +82,30 @@ def test_the_world_that_the_faults_are_planted_in_is_sound(env):
 def test_native_cartpole_is_held_against_its_physics():
     found = {f.check: f for f in check_env("CartPole-v1", steps=400, backends=())}
     assert "all agree with the single environment's dynamics" in found["native vector"].seen
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "num_envs", "cores", "suited"),
+    [
+        (0.03, 8, 2, "env.manager.type=base suits it"),
+        (0.03, 8, 8, "env.manager.type=base suits it"),
+        (0.03, 256, 2, "env.manager.type=subprocess suits it"),  # many steps a message
+        (0.1, 8, 2, "base or subprocess; `ding-lite profile -c ... --tune` decides"),
+        (0.5, 8, 8, "base or subprocess; `ding-lite profile -c ... --tune` decides"),
+        (1.0, 8, 2, "env.manager.type=subprocess suits it"),
+        (1.0, 8, 8, "env.manager.type=subprocess suits it"),
+        (1.0, 1, 8, "env.manager.type=base suits it"),
+        (1.0, 8, 1, "env.manager.type=base suits it"),
+    ],
+)
+def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, suited, monkeypatch):
+    monkeypatch.setattr("ding_lite.envs.workers.cores.cores", lambda: cores)
+    calls = [Call("", 0, step, None, seconds=milliseconds / 1000) for step in range(3)]
+    env_cfg = compile_config(dict(env=dict(type=broken.Sound, collector_env_num=num_envs))).values.env
+    assert speed(calls, env_cfg).seen.endswith(suited)
+    # Nor does a step that another process has interrupted change it.
+    calls = 50 * calls[1:] + [calls[1]._replace(seconds=0.5)]
+    assert speed(calls, env_cfg).seen.endswith(suited)
 
 
 # ------------------------------------------------------------------ planted faults
