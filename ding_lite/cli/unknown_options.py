@@ -9,6 +9,7 @@ from collections.abc import Collection
 from ding_lite.cli.common import KEY_OPTIONS
 
 POLICIES = ("ppo", "ppg")  # keys are looked up in the schemas of these, in this order
+POLICY_WORDS = ("algo", "algorithm", "alg", "agent")  # for --policy, in other libraries
 
 
 def unknown_option(command: str, parser: argparse.ArgumentParser, token: str) -> str:
@@ -33,6 +34,8 @@ def _meant(option: str, options: Collection[str]) -> str:
     if spelled in options:
         return f"did you mean {spelled}?"
     takes_keys = "--policy" in options
+    if takes_keys and name in POLICY_WORDS:
+        return f"write {' or '.join(f'--policy {policy}' for policy in POLICIES)}"
     advice = _key_advice(name, options) if takes_keys else ""
     close = difflib.get_close_matches(spelled, options, n=1, cutoff=0.7)
     return advice or (f"did you mean {close[0]}?" if close else "")

@@ -37,7 +37,7 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     for token in tokens:
         path, equals, text = token.partition("=")
         if not equals or not path or not text:
-            hint = "" if equals or "." in token else f" (to name a config, write -c {token})"
+            hint = "" if equals else _option_hint(token)
             raise ConfigError(
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128{hint}"
             )
@@ -47,6 +47,13 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
                 f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one of them"
             )
     return overrides
+
+
+def _option_hint(token: str) -> str:
+    """Returns how to name the environment or the config that an argument without "=" probably is."""
+    if re.fullmatch(r"[\w./:-]+-v\d+|[\w.]+:\w+", token):
+        return f" (to name an environment, write --env {token}; for a saved run, env.env_id={token})"
+    return "" if "." in token else f" (to name a config, write -c {token})"
 
 
 def _value(text: str) -> Any:

@@ -332,7 +332,10 @@ def file_of(module: ExportedPolicy, suffix: str, manifest: Mapping[str, Any]) ->
                 f"ONNX cannot hold this policy: {_cause(error)}. A {PT2} file holds every operation of torch"
             ) from error
     buffer = io.BytesIO()
-    torch.export.save(program, buffer, extra_files={METADATA_KEY: json.dumps(manifest)})
+    with warnings.catch_warnings():
+        # torch says so of weights in another order in memory, such as channels_last; it saves all of them.
+        warnings.filterwarnings("ignore", "No complete tensor found in the group", UserWarning)
+        torch.export.save(program, buffer, extra_files={METADATA_KEY: json.dumps(manifest)})
     return buffer.getvalue()
 
 

@@ -209,6 +209,7 @@ def refusal(arguments, capsys):
             "config --total-timesteps 9",
             "--total-timesteps of config; write max_env_step=...",
         ),
+        ("train --algo ppo", "--algo of train; write --policy ppo or --policy ppg"),
         ("train --n-steps 9", "--n-steps of train; write policy.collect.n_sample=...: steps x environments"),
         ("train --n-aux-epochs 9", "--n-aux-epochs of train; write policy.learn.aux_train_epoch=..."),
         ("train --target_kl 1", "--target_kl of train; write policy.learn.target_kl=..."),

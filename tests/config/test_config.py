@@ -630,6 +630,20 @@ def test_override_without_key_sign_or_value_is_refused(token):
         parse_overrides([token])
 
 
+@pytest.mark.parametrize(
+    ("token", "hint"),
+    [
+        ("cartpole_ppo", "to name a config, write -c cartpole_ppo"),
+        ("CartPole-v1", "to name an environment, write --env CartPole-v1;"),
+        ("ALE/Pong-v5", "to name an environment, write --env ALE/Pong-v5;"),
+        ("my.worlds:Mine", "to name an environment, write --env my.worlds:Mine;"),
+    ],
+)
+def test_a_name_without_its_option_is_answered_with_it(token, hint):
+    with pytest.raises(ConfigError, match=re.escape(f"({hint}")):
+        parse_overrides([token])
+
+
 @pytest.mark.parametrize("second", ["2", "True", "'1'"])
 def test_two_overrides_of_one_key_that_contradict_each_other_are_refused(second):
     with pytest.raises(ConfigError, match=f"^a is given twice, as 1 and as {second}"):

@@ -141,6 +141,10 @@ def test_program_of_a_small_network_acts_as_the_policy(run_of, tmp_path):
     check_export(run_of("mlp"), tmp_path / "policy.pt2")
 
 
+def test_program_of_weights_in_another_order_in_memory_has_no_warning(run_of, tmp_path):
+    check_export(run_of("cnn, ppg"), tmp_path / "policy.pt2")
+
+
 @needs_onnx
 @pytest.mark.slow
 def test_manifest_describes_the_file_and_is_in_it(run_of, tmp_path):
