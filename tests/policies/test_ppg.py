@@ -363,7 +363,10 @@ REFUSED = {
         dict(learn=dict(aux_grad_accum=65)),
         "aux_grad_accum: 65 parts are more than the 64 samples",
     ),
-    "aux_grad_accum of its own": (dict(learn=dict(aux_batch_size=8, aux_grad_accum=9)), "9 parts .* 8 samples"),
+    "aux_grad_accum of its own": (
+        dict(learn=dict(aux_batch_size=8, aux_grad_accum=9)),
+        "9 parts .* 8 samples",
+    ),
     "priority": (dict(priority=True), "priority: .*equal probability"),
     "epoch_per_collect": (
         dict(learn=dict(epoch_per_collect=3)),
