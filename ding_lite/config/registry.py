@@ -138,7 +138,9 @@ class Registry:
         A name with more words, such as "ppo_soft" beside "ppo", is one of the user's and no misspelling.
         """
         text = "" if ":" in str(name) else str(name)
-        likely = [x for x in self.names() if not re.fullmatch(rf"(.+_)?{re.escape(x)}(_.+)?", text)]
+        likely = [
+            x for x in self.names() if not re.fullmatch(rf".+_{re.escape(x)}(_.+)?|{re.escape(x)}_.+", text)
+        ]
         return next(iter(difflib.get_close_matches(text, likely, n=1, cutoff=CLOSE)), None)
 
     def choice_faults(self, choice: Mapping[str, Any], path: str) -> list[str]:

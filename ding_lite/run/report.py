@@ -142,7 +142,7 @@ def _importable(module: str) -> str:
     """Returns what ``--import`` finds a module by: its name, or with its folder if that is not searched."""
     found = sys.modules.get(module) or (sys.modules[SCRIPT] if module == script_name() else None)
     file = getattr(found, "__file__", None)
-    if file is None:
+    if file is None or not Path(file).is_file():
         return "MODULE" if module == SCRIPT else module
     is_package = hasattr(found, "__path__")
     folder = Path(file).absolute().parents[module.count(".") + is_package]  # that has to be searched
