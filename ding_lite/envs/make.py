@@ -164,7 +164,8 @@ def make_env(
         message = _message(error)
         if kind == "gymnasium" and isinstance(error, gym.error.Error):
             is_unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
-            message += meant_id(env_cfg["env_id"]) or (NOT_REGISTERED if is_unknown else "")
+            has_guess = "Did you mean" in message
+            message += meant_id(env_cfg["env_id"]) or (NOT_REGISTERED if is_unknown and not has_guess else "")
         if "render_mode" in overrides:
             message += _picture_advice(env_cfg, message)
         raise EnvError(f"env {name!r} cannot be made: {message}") from error
