@@ -17,7 +17,7 @@ config = dict(
     policy=dict(
         type="ppo",
         recompute_adv=False,
-        model=dict(encoder=dict(type="minatar_cnn")),
+        model=dict(encoder=dict(type="minatar_cnn", channels="last")),
         learn=dict(
             epoch_per_collect=3,
             batch_size=128,

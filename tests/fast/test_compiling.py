@@ -68,7 +68,7 @@ def compilations(monkeypatch):
 
 
 PHASIC = {"aux_freq": 1, "aux_train_epoch": 1, "critic_epoch_per_collect": 2, "aux_batch_size": 32}
-EVERY_TERM = {"kl_penalty": 0.5, "value_clip": 0.2, "dual_clip": 3.0, "value_loss": "smooth_l1"}
+EVERY_TERM = {"kl_penalty": 0.5, "value_clip": 0.2, "value_loss": "smooth_l1"}
 CASES = [
     *(("ppo", "box", action, {}) for action in ACTIONS),
     *(("ppg", "box", action, {"model": VARIANTS[action][1], "learn": PHASIC}) for action in VARIANTS),

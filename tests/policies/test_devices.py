@@ -102,9 +102,9 @@ CASES = [
     ("ppo", {}),
     ("ppo_offpolicy", {}),
     ("ppo_offpolicy", STALE),
-    ("ppo", {"model": {"activation": "gelu"}, "recompute_adv": False}),
+    ("ppo", {"model": {"activation": "gelu"}, "recompute_adv": False, "learn": {"dual_clip": 3.0}}),
     ("ppo", {"normalize": {"obs": True, "reward": True}}),
-    ("ppo", {"learn": {"kl_penalty": 1.0, "target_kl": 0.1, "value_clip": 0.2, "dual_clip": 3.0}}),
+    ("ppo", {"learn": {"kl_penalty": 1.0, "target_kl": 0.1, "value_clip": 0.2}}),
     ("ppg", {"learn": PHASIC}),
     ("ppg", {"model": {"arch": "detach"}, "learn": {"aux_freq": 2, "critic_epoch_per_collect": 2}}),
 ]

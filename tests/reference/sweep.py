@@ -201,7 +201,7 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
     kl_penalty = choose.one("kl_penalty", *[None] * 8, 1.0, 3.0)
     # At the start of a phase the gradient of a KL is 0, but about 1e-7 in float32. Adam divides it by eps.
     with_kl = kind.startswith("ppg") or kl_penalty is not None
-    return {
+    learn = {
         "compile": False,
         "learning_rate": choose.number(1e-3, 6e-3),
         "batch_size": choose.whole(5, 20),
@@ -227,6 +227,9 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
         },
         **{f"{name}_final": choose.one(f"{name}_final", 0.2, 0.6) for name in ("lr", "clip", "entropy")},
     }
+    if kl_penalty is not None:
+        learn["dual_clip"] = None  # the penalty replaces the clip
+    return learn
 
 
 def _draw_ppg(choose: Chooser, frequency: int, off_policy: bool) -> dict[str, Any]:
