@@ -26,6 +26,11 @@ def is_branch(tree: Tree) -> bool:
     return isinstance(tree, dict) or hasattr(tree, "items")
 
 
+def branches_of(tree: Tree) -> Any:
+    """Returns the pairs of name and branch; a treetensor may have a branch that is named "items"."""
+    return type(tree).items(tree)
+
+
 def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
     """Returns nested dicts of ``function(leaf, *other_leaves)``.
 
@@ -35,28 +40,30 @@ def map_tree(function: Callable[..., Any], tree: Tree, *others: Tree) -> Any:
         others: trees of the same structure.
     """
     if is_branch(tree):
-        return {name: map_tree(function, x, *[other[name] for other in others]) for name, x in tree.items()}
+        return {
+            name: map_tree(function, x, *[other[name] for other in others]) for name, x in branches_of(tree)
+        }
     return function(tree, *others)
 
 
 def tree_leaves(tree: Tree) -> list[Any]:
     """Returns the leaves of a tree, in the order of its keys."""
     if is_branch(tree):
-        return [leaf for branch in tree.values() for leaf in tree_leaves(branch)]
+        return [leaf for _, branch in branches_of(tree) for leaf in tree_leaves(branch)]
     return [tree]
 
 
 def to_dict(tree: Tree) -> Any:
     """Returns a treetensor, or a tree of anything, as nested plain dicts; leaves are not copied."""
     if is_branch(tree):
-        return {name: to_dict(branch) for name, branch in tree.items()}
+        return {name: to_dict(branch) for name, branch in branches_of(tree)}
     return tree
 
 
 def in_one_order(tree: Tree) -> Any:
     """Returns a tree as nested dicts, sorted by name, so that equal trees are saved as equal files."""
     if is_branch(tree):
-        return {name: in_one_order(branch) for name, branch in sorted(tree.items())}
+        return {name: in_one_order(branch) for name, branch in sorted(branches_of(tree))}
     return tree
 
 
@@ -72,7 +79,7 @@ def leaf_at(tree: Tree, path: Sequence[str]) -> Any:
 def named_leaves(tree: Tree, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
     """Returns the leaves of a tree with their paths, in the order of its keys."""
     if is_branch(tree):
-        return [leaf for name, branch in tree.items() for leaf in named_leaves(branch, (*path, name))]
+        return [leaf for name, branch in branches_of(tree) for leaf in named_leaves(branch, (*path, name))]
     return [(path, tree)]
 
 
@@ -100,7 +107,7 @@ def same_layout(tree: Tree, other: Tree) -> bool:
 def leading_size(tree: Tree) -> int:
     """Returns N of a tree of leaves (N, ...)."""
     while is_branch(tree):
-        tree = next(iter(tree.values()))
+        _, tree = next(iter(branches_of(tree)))
     return len(tree)
 
 

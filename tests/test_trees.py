@@ -3,12 +3,15 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
+from ding_lite.data.rollout import as_rollout
 from ding_lite.trees import (
     children,
     columns_to_values,
     from_named_leaves,
     from_tree,
+    leading_size,
     leaf_at,
     map_space,
     map_tree,
@@ -17,6 +20,7 @@ from ding_lite.trees import (
     same_layout,
     space_branches,
     space_leaves,
+    to_dict,
     to_tree,
     tree_leaves,
     value_at,
@@ -128,3 +132,13 @@ def test_columns_become_values_of_the_space():
 def test_same_layout_compares_branches_shapes_and_dtypes(other, same):
     tree = {"a": np.zeros(2), "b": {"c": np.ones(3)}}
     assert same_layout(tree, other) == same_layout(other, tree) == same
+
+
+def test_branches_may_have_the_names_of_methods():
+    fields = {name: torch.arange(3) for name in ("items", "keys", "values", "get")}
+    tree = as_rollout({"obs": fields})
+    assert map_tree(len, tree) == {"obs": dict.fromkeys(fields, 3)}
+    assert len(tree_leaves(tree)) == 4
+    assert leading_size(tree) == 3
+    assert to_dict(tree)["obs"].keys() == fields.keys()
+    assert {path for path, _ in named_leaves(tree)} == {("obs", name) for name in fields}

@@ -182,6 +182,16 @@ def _seeds_last(argv: Sequence[str]) -> list[str]:
     return others + seeds
 
 
+def _mend_streams() -> None:
+    """Makes output possible where it is closed (>&-), or cannot show every character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the process ends
+        elif hasattr(stream, "reconfigure") and stream.encoding.lower() != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command.
 
@@ -191,6 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         the exit code: 0, that of the error (see ``ding_lite.errors``), or that of the signal that ended it.
     """
+    _mend_streams()
     args = parse(sys.argv[1:] if argv is None else argv)
     if args.version:
         from importlib.metadata import version

@@ -283,7 +283,7 @@ def classes_of_policy(policy: Mapping[str, Any]) -> Iterator[tuple[Registry, Any
     yield MODEL_REGISTRY, policy["model"]["type"]
     yield BOX_DISTRIBUTION_REGISTRY, policy["model"].get("box_distribution")
     yield INTRINSIC_REGISTRY, policy.get("intrinsic", {}).get("type")
-    for _, value in leaves(encoder) if isinstance(encoder, Mapping) else ():
+    for _, value in leaves({"encoder": encoder}):  # a name alone is one, too
         yield ENCODER_REGISTRY, value
 
 
@@ -296,7 +296,7 @@ def classes_of(values: Mapping[str, Any]) -> Iterator[tuple[Registry, Any]]:
         (HOOK_REGISTRY, values.get("hooks", [])),
         (TRACKER_REGISTRY, values["logger"].get("trackers", [])),
     ):
-        for item in items:
+        for item in [items] if isinstance(items, str) else items:
             yield registry, as_choice(item).get("type")
 
 

@@ -309,6 +309,10 @@ class Collector:
             "episode_length_max": float(max(lengths)),
         }
 
+    def abandon_episodes(self) -> None:
+        """Leaves the open episodes out of the state, because the environments have failed."""
+        self._in_rollout = True
+
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.
 

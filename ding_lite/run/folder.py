@@ -125,6 +125,9 @@ def claim(folder: Path) -> TextIO:
     return log
 
 
+ANY_BYTES = "surrogateescape"  # keeps bytes that are not UTF-8 as they are
+
+
 class CsvFile:
     """A CSV file to which rows are appended; a new column is added to the rows that are already there.
 
@@ -137,9 +140,13 @@ class CsvFile:
         self.file = file
         self.columns = list(first_columns)
         if file.exists():
-            with file.open(newline="") as stream:
-                self.columns = next(csv.reader(stream), self.columns)
-        else:
+            with file.open(newline="", errors=ANY_BYTES) as stream:
+                header = next(csv.reader(stream), self.columns)
+            if set(self.columns[:1]) <= set(header):
+                self.columns = header
+            else:  # it is damaged: the run goes on without it
+                file.replace(file.with_name(f"{file.name}.damaged"))
+        if not file.exists():
             file.write_text(_csv_line(self.columns))
         self._stream = file.open("a", newline="")
 
@@ -155,12 +162,12 @@ class CsvFile:
 
     def _add_columns(self, new_columns: list[str]) -> None:
         self._stream.close()
-        lines = self.file.read_text().splitlines()
+        lines = self.file.read_text(errors=ANY_BYTES).splitlines()
         padding = "," * len(new_columns)
         self.columns += new_columns
         body = "".join(f"{line}{padding}\n" for line in lines[1:])
         with replacing(self.file) as temporary:
-            temporary.write_text(_csv_line(self.columns) + body)
+            temporary.write_text(_csv_line(self.columns) + body, errors=ANY_BYTES)
         self._stream = self.file.open("a", newline="")
 
     def cut_after(self, column: str, last: float) -> float | None:
@@ -170,12 +177,13 @@ class CsvFile:
             the ``column`` of the last row that is left; None if there is none.
         """
         self._stream.close()
-        lines = self.file.read_text().splitlines(keepends=True)
+        lines = self.file.read_text(errors=ANY_BYTES).splitlines(keepends=True)
         index = self.columns.index(column)
         complete = [line for line in lines[1:] if line.endswith("\n")]  # a crash may tear the last row
-        kept = [line for line in complete if _number(line.split(",")[index]) <= last]
+        whole = [line for line in complete if line.count(",") >= index]
+        kept = [line for line in whole if _number(line.split(",")[index]) <= last]
         with replacing(self.file) as temporary:
-            temporary.write_text("".join(lines[:1] + kept))
+            temporary.write_text("".join(lines[:1] + kept), errors=ANY_BYTES)
         self._stream = self.file.open("a", newline="")
         return _number(kept[-1].split(",")[index]) if kept else None
 

@@ -19,7 +19,7 @@ import sys
 import time
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -598,17 +598,24 @@ class SerialPipeline:
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         self.ranks.report_failure(error)
-        try:
-            if self.ranks.is_first:
+        if self.ranks.is_first:
+            self.error = f"{type(error).__name__}: {error}"
+            with self._failures_shown("the last iteration could not be saved"):
                 self._finish_save()
                 self.recorder.fail(error)
-                self.error = f"{type(error).__name__}: {error}"
                 if isinstance(error, EnvError):
                     self._save_last_iteration()
+            with self._failures_shown("result.json could not be written"):
                 self._write_result()
-        except (DingLiteError, OSError) as second_error:
-            self.display.say(f"result.json could not be written: {second_error}")
         self.close()
+
+    @contextmanager
+    def _failures_shown(self, what: str) -> Iterator[None]:
+        """Shows an error of the block, which follows another one that ends the run."""
+        try:
+            yield
+        except (DingLiteError, OSError) as error:
+            self.display.say(f"{what}: {error}")
 
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
@@ -616,7 +623,11 @@ class SerialPipeline:
         if self.ranks.size > 1 or newest >= self.progress.iteration:
             return
         self._is_whole = True  # an environment fails before or after learning
-        self.save("last")
+        try:
+            self.save("last")
+        except EnvError:  # the environments of training have failed, too
+            self.collector.abandon_episodes()
+            self.save("last")
         self.say(
             f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
             f"{self._command('train --resume')}"

@@ -993,3 +993,23 @@ def test_every_extra_that_a_message_names_can_be_installed():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXTRAS"
     )
     assert set(EXTRAS.values()) - set(offered) == set()
+
+
+@pytest.mark.parametrize("closed", ["1", "2", "both"])
+def test_a_closed_stream_stops_nothing(closed, tmp_path):
+    redirection = {"1": ">&-", "2": "2>&-", "both": ">&- 2>&-"}[closed]
+    command = (
+        f"{sys.executable} -m ding_lite train -c cartpole_ppo --exp-name run --max-env-step 500 {redirection}"
+    )
+    assert (
+        subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    )
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "finished"
+
+
+def test_a_stream_that_cannot_show_a_character_shows_the_others(tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "ding_lite", "train", "-c", "cartpole_ppo", "--max-env-step", "500"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert "evaluation" in done.stdout
+    assert "finished after" in done.stdout

@@ -292,3 +292,23 @@ def test_lock_of_a_killed_run_is_free(warm, home):
     again = ("train", "--resume", "run", "--import", "slow_worlds", "--max-env-step", steps + 256)
     job = warm.run(*again, cwd=home.folder)
     assert (job.code, job.errors) == (0, "")
+
+
+def test_a_signal_to_all_processes_of_a_job_saves_the_run(tmp_path):
+    """systemd and SLURM send it to the workers, too."""
+    command = ["train", "-c", "cartpole_ppo", "--exp-name", "run", "env.manager.type=subprocess"]
+    command += ["env.stop_value=None", "max_env_step=100000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ding_lite", *command], cwd=tmp_path, stdout=subprocess.PIPE
+    )
+    metrics = tmp_path / "run" / "metrics.csv"
+    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert children
+    for pid in (*map(int, children), process.pid):
+        os.kill(pid, signal.SIGTERM)
+    assert process.wait(60) == 143
+    process.stdout.close()
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "interrupted"
+    assert (tmp_path / "run" / "ckpt" / "last").is_dir()

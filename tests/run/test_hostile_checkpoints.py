@@ -270,6 +270,26 @@ class Bomb:
         return (os.mkdir, (self.canary,))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"policy": {"model": {"encoder": "evil_module:C"}}}, {"hooks": "evil_module:C"}],
+    ids=["encoder", "hooks"],
+)
+def test_module_that_a_checkpoint_names_in_a_short_form_is_not_imported(
+    changes, original, tmp_path, monkeypatch
+):
+    (tmp_path / "evil_module.py").write_text(
+        "from pathlib import Path\nPath('imported').touch()\nclass C: pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = merged(json.loads(original[CONFIG]), {"config": changes})
+    write(tmp_path / "run" / "ckpt" / "last", {**original, CONFIG: json.dumps(config).encode()}, signed=True)
+    with pytest.raises(CheckpointError, match="evil_module"):
+        SerialPipeline.resume(tmp_path / "run")
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.fixture
 def canary(tmp_path):
     return tmp_path / "canary"

@@ -329,6 +329,18 @@ def test_new_episodes_of_a_resumed_run_begin_the_return_of_the_reward_scale(tmp_
     pipeline.close()
 
 
+@pytest.mark.parametrize(
+    "damage", [b"hello,world\n", b"\xff\xfe", b"env_step,train_iter\n1\n\xff,\n"], ids=str
+)
+def test_a_damaged_table_is_set_aside_or_cut(damage, tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 2)
+    (folder / "metrics.csv").write_bytes(damage)
+    pipeline = go_on(folder)
+    assert pipeline.status == "finished"
+    assert (folder / "metrics.csv").read_bytes().startswith(b"env_step,train_iter")
+    assert (folder / "metrics.csv.damaged").exists() == (b"env_step" not in damage)
+
+
 def test_a_finished_run_needs_no_open_episodes(tmp_path):
     folder = train(tmp_path / "run", small_config(UnseededEnv))
     pipeline = go_on(folder, trust=TRUST)

@@ -232,6 +232,10 @@ def main(fd: int, parent: int, grace: float) -> None:
         grace: seconds that the environments have to close.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    # A batch system sends these to all processes of a job. The parent then saves the run, with this worker.
+    # They are not ignored, since programs that an environment starts would inherit that.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
     sock = socket.socket(fileno=fd)
     _die_with_parent(sock, parent, grace)
     channel, responder = Channel(sock), Responder()
