@@ -72,7 +72,7 @@ def leaf_at(tree: Tree, path: Sequence[str]) -> Any:
     for name in path:
         if not is_branch(tree):
             return None
-        tree = tree.get(name)
+        tree = type(tree).get(tree, name)
     return tree
 
 

@@ -141,4 +141,6 @@ def test_branches_may_have_the_names_of_methods():
     assert len(tree_leaves(tree)) == 4
     assert leading_size(tree) == 3
     assert to_dict(tree)["obs"].keys() == fields.keys()
+    assert leaf_at(tree, ("obs", "get")).tolist() == [0, 1, 2]
+    assert leaf_at(tree["obs"], ("values",)).tolist() == [0, 1, 2]
     assert {path for path, _ in named_leaves(tree)} == {("obs", name) for name in fields}

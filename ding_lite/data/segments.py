@@ -84,11 +84,12 @@ def padded(rollout: Rollout, steps: int) -> Rollout:
     """
     if steps == len(rollout.valid):
         return rollout
-    longer = to_dict(_map_time_major(rollout, lambda leaf: with_rows(leaf, steps)))
-    # Networks are given all rows, and zeros need not be an observation.
-    repeated = torch.arange(steps, device=rollout.valid.device).clamp(max=len(rollout.valid) - 1)
-    longer["obs"] = map_tree(lambda leaf: leaf.index_select(0, repeated), to_dict(rollout.obs))
-    return as_rollout(longer)
+    fields = time_major_fields(rollout)
+    # Networks are given all rows, and zeros need not be an observation: the last one is repeated.
+    rows = torch.arange(steps, device=rollout.valid.device).clamp(max=len(rollout.valid) - 1)
+    obs = map_tree(lambda leaf: leaf.index_select(0, rows), fields.pop("obs"))
+    longer = {name: map_tree(lambda leaf: with_rows(leaf, steps), field) for name, field in fields.items()}
+    return as_rollout(to_dict(rollout) | longer | {"obs": obs})
 
 
 def with_rows(leaf: Tensor, steps: int) -> Tensor:
