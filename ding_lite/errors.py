@@ -126,6 +126,10 @@ class CheckpointError(DingLiteError, OSError):
     exit_code = 5
 
 
+class StopTimedOut(KeyboardInterrupt):
+    """An iteration did not end in time after a signal (``stop_timeout``)."""
+
+
 def is_ctrl_c(error: BaseException) -> bool:
     """Returns whether an exception is the KeyboardInterrupt of a signal, not one that code has raised itself.
 
@@ -134,6 +138,8 @@ def is_ctrl_c(error: BaseException) -> bool:
     """
     if not isinstance(error, KeyboardInterrupt):
         return False
+    if isinstance(error, StopTimedOut):
+        return True
     handler = getattr(signal.getsignal(signal.SIGINT), "__code__", None)
     trace, codes = error.__traceback__, []
     while trace is not None:

@@ -2,7 +2,8 @@
 
 A command that has nothing to save ends at once: the handler raises KeyboardInterrupt, so that ``with`` and
 ``finally`` blocks clean up. A training takes over with :meth:`Signals.hand_over`: the first signal asks it to
-end after its current iteration, and a second Ctrl-C raises KeyboardInterrupt.
+end after its current iteration, which is given up if it takes too long, and a second Ctrl-C raises
+KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -42,10 +43,18 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if signal.SIGALRM in self._previous:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def hand_over(self, request_stop: Callable[[str], None], wait: str) -> None:
+    def hand_over(
+        self,
+        request_stop: Callable[[str], None],
+        wait: str,
+        give_up: Callable[[], None] | None = None,
+        timeout: float = 0.0,
+    ) -> None:
         """Calls ``request_stop(name)`` for each signal from now on, in place of raising KeyboardInterrupt.
 
         It is called at once if a signal came before: an import in progress may have swallowed the exception.
@@ -53,11 +62,16 @@ class Signals:
         Args:
             request_stop: ends the training at the next moment at which it can be saved.
             wait: what the training waits for, such as "this iteration"; the user is told.
+            give_up: called ``timeout`` seconds after the first signal; it may raise.
         """
+        if give_up is not None and self._previous and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: give_up())
 
         def end(name: str) -> None:
             request_stop(name)
             answer_user(wait)
+            if signal.SIGALRM in self._previous and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
+                signal.setitimer(signal.ITIMER_REAL, max(timeout, 1e-3))
 
         self._request_stop = end
         if self.caught:

@@ -124,7 +124,8 @@ def _train_one(args: argparse.Namespace) -> int:
     _continue_after_restart(args)
     with display_for(sys.stdout, args.quiet) as display:
         pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
-        args.signals.hand_over(pipeline.request_stop, "this iteration")
+        timeout = pipeline.cfg.stop_timeout
+        args.signals.hand_over(pipeline.request_stop, "this iteration", pipeline.give_up, timeout)
         if args.resume is not None and pipeline.is_over() and _has_final_result(pipeline.folder):
             pipeline.display.say(_finished_message(pipeline))
             pipeline.close()

@@ -50,6 +50,7 @@ class Collector:
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
         bad_values: values in the last rollout that are not finite.
+        in_rollout: whether a rollout is not complete: one runs, or an error ended it.
     """
 
     METRICS = (
@@ -85,7 +86,7 @@ class Collector:
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.bad_values = 0
-        self._in_rollout = False
+        self.in_rollout = False
 
     @property
     def n_sample(self) -> int:
@@ -106,7 +107,7 @@ class Collector:
         """
         envs, storage = self.envs, self.storage
         groups = range(len(envs.groups))
-        self._in_rollout = True
+        self.in_rollout = True
         self._begin_rollout()
         bad_before = envs.bad_values
         mode = self.mode.for_rollout()
@@ -134,7 +135,7 @@ class Collector:
             others |= self.memories.fields(steps)
         if self._finals:
             others["final"] = _final_fields(self._finals)
-        self._in_rollout = False
+        self.in_rollout = False
         return mode.get_train_sample(storage.rollout(steps, **others))
 
     def _correct_rows(self, steps: int) -> None:
@@ -311,7 +312,7 @@ class Collector:
 
     def abandon_episodes(self) -> None:
         """Leaves the open episodes out of the state, because the environments have failed."""
-        self._in_rollout = True
+        self.in_rollout = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.
@@ -320,7 +321,7 @@ class Collector:
         the open episodes.
         """
         state = {
-            "envs": None if self._in_rollout else self.envs.state_dict(),
+            "envs": None if self.in_rollout else self.envs.state_dict(),
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }

@@ -31,7 +31,7 @@ from ding_lite.config.user_modules import refuse_training
 from ding_lite.data.evaluator import EvaluationStopped, Evaluator, Scores, evaluation_metrics
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting
-from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, RankError
+from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, RankError, StopTimedOut
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart
 from ding_lite.rl.schedules import schedule
@@ -62,7 +62,6 @@ from ding_lite.run.trackers.tracking import check_trackers
 from ding_lite.run.video import Camera
 from ding_lite.run.warm_start import warm_start
 
-SECONDS_FOR_EVALUATION = 10.0  # after a signal; batch systems kill a process 30 s after it
 SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 
 
@@ -256,7 +255,7 @@ class SerialPipeline:
             )
         if point.state["collector"].get("envs", True) is None:
             is_exact = False
-            messages.append(f"an environment failed after this checkpoint: new episodes; {NOT_BIT_EQUAL}")
+            messages.append(f"the rollout after this checkpoint did not end: new episodes; {NOT_BIT_EQUAL}")
         reached = self.progress.iteration
         is_newest = max(checkpoints_of(self.folder).values()) == reached
         self._record(log, messages, self.progress.env_step, repeats=is_newest and is_exact)
@@ -302,7 +301,7 @@ class SerialPipeline:
         self.error = ""
         self._stop_reason = ""
         self._is_closed = False
-        self._is_whole = True  # False while an iteration runs
+        self._doing = ""  # "collecting", "learning" or "evaluating"
         self._saved_by = self.ranks.size  # number of ranks that saved the state
         self._earlier_wall_time = 0.0
         self._started = time.monotonic()
@@ -448,11 +447,24 @@ class SerialPipeline:
 
         Args:
             reason: for result.json, and for the summary unless it is the name of a signal. For a signal, an
-                evaluation is given up that takes longer than ``SECONDS_FOR_EVALUATION``.
+                evaluation is given up that takes longer than half of ``stop_timeout``.
         """
         self._stop_reason = reason
         if reason in signal.Signals.__members__:  # a batch system soon kills the process
-            self.evaluator.stop_at = time.monotonic() + SECONDS_FOR_EVALUATION
+            self.evaluator.stop_at = time.monotonic() + self.cfg.stop_timeout / 2
+
+    def give_up(self) -> None:
+        """Ends an iteration at once; called from a signal handler when ``stop_timeout`` is over.
+
+        The state before the iteration is saved if the iteration has not begun to learn. A save that is in
+        progress is not disturbed.
+
+        Raises:
+            StopTimedOut: in the middle of an iteration.
+        """
+        if self._doing:
+            seconds = self.cfg.stop_timeout
+            raise StopTimedOut(f"{self._stop_reason}; {self._doing} did not end within {seconds:g} s")
 
     def _agree_to_stop(self) -> bool:
         """Returns whether any rank was requested to stop: a signal does not reach all at the same moment.
@@ -468,10 +480,11 @@ class SerialPipeline:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         self.hooks.call("before_iter", self)
         progress = self.progress
-        self._is_whole = False
+        self._doing = "collecting"
         began = time.perf_counter()
         rollout = self.collector.collect()
         collect_seconds = time.perf_counter() - began
+        self._doing = "learning"
         learn_metrics = self.learner.train(rollout)
         report = self._report(rollout, learn_metrics, collect_seconds)
         progress.turn_began = progress.env_step
@@ -479,7 +492,7 @@ class SerialPipeline:
         progress.train_iter = self.learner.train_iter
         progress.iteration += 1
         progress.metrics = report.metrics
-        self._is_whole = True
+        self._doing = ""
         for line in report.lines:
             self.say(line)
         self._check_ranks()
@@ -520,15 +533,18 @@ class SerialPipeline:
     def _evaluate(self) -> None:
         progress = self.progress
         began = time.perf_counter()
+        self._doing = "evaluating"
         try:
-            progress.evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
-        except EvaluationStopped:
+            evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
+        except (EvaluationStopped, StopTimedOut):
+            if self.ranks.size > 1:  # they wait for the episodes of this one
+                raise
             progress.owes_evaluation = True
-            self.say(
-                f"an evaluation was given up {SECONDS_FOR_EVALUATION:g} s after the signal; the next "
-                "iteration of the run makes it"
-            )
+            self.say("an evaluation was given up after the signal; the next iteration of the run makes it")
             return
+        finally:
+            self._doing = ""
+        progress.evaluation = evaluation
         progress.owes_evaluation = False
         asked = self.cfg.env.n_evaluator_episode
         progress.confirming = asked if len(progress.evaluation.returns) > asked else 0
@@ -593,17 +609,20 @@ class SerialPipeline:
     def _fail(self, error: BaseException) -> None:
         """Writes the result of a run that an error ended.
 
-        If it was an environment's, the state of the last whole iteration is saved. Otherwise the checkpoints
-        stay as they are.
+        If it was an environment's, or the time after a signal was over, the state of the last whole iteration
+        is saved. Otherwise the checkpoints stay as they are.
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         self.ranks.report_failure(error)
         if self.ranks.is_first:
-            self.error = f"{type(error).__name__}: {error}"
+            timed_out = isinstance(error, StopTimedOut)
+            self.error = str(error) if timed_out else f"{type(error).__name__}: {error}"
+            if timed_out:
+                self.say(self.error)
             with self._failures_shown("the last iteration could not be saved"):
                 self._finish_save()
                 self.recorder.fail(error)
-                if isinstance(error, EnvError):
+                if timed_out or isinstance(error, EnvError):
                     self._save_last_iteration()
             with self._failures_shown("result.json could not be written"):
                 self._write_result()
@@ -620,9 +639,8 @@ class SerialPipeline:
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
         newest = max(checkpoints_of(self.folder).values(), default=0)
-        if self.ranks.size > 1 or newest >= self.progress.iteration:
+        if self.ranks.size > 1 or newest >= self.progress.iteration or not self._is_whole():
             return
-        self._is_whole = True  # an environment fails before or after learning
         try:
             self.save("last")
         except EnvError:  # the environments of training have failed, too
@@ -632,6 +650,10 @@ class SerialPipeline:
             f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
             f"{self._command('train --resume')}"
         )
+
+    def _is_whole(self) -> bool:
+        """Returns whether the weights belong to the counted env steps: an incomplete rollout changes none."""
+        return self._doing in ("", "evaluating") or self.collector.in_rollout
 
     def _finish_save(self) -> None:
         """Waits for a save, and writes to the log if it fails; the run ends for another reason."""
@@ -726,7 +748,7 @@ class SerialPipeline:
             CheckpointError: if an iteration was cut before its end: the weights may have learned from steps
                 that are not counted.
         """
-        if not self._is_whole:
+        if not self._is_whole():
             raise CheckpointError(
                 "the last iteration did not end, so the weights belong to no number of env steps. Its "
                 f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"

@@ -44,6 +44,7 @@ EFFECTS = {
     "max_train_iter": FREE,
     "num_threads": WARNED,  # the order of summation changes
     "checkpoint": FREE,
+    "stop_timeout": FREE,
     "logger": FREE,
     "hooks": WARNED,  # they may change anything
     "env.evaluator_env_num": FREE,

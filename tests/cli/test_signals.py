@@ -93,6 +93,37 @@ def test_second_ctrl_c_stops_at_once_and_keeps_the_checkpoint_from_before(manage
     assert all(gone(pid) for pid in marks(home.folder))  # the workers, too
 
 
+IN_TRAINING = {"kwargs": {"hangs_at": 80}}  # in the second iteration, which begins with step 64
+IN_A_WORKER = {**IN_TRAINING, "env": {"manager": {"type": "subprocess"}}}
+IN_AN_EVALUATION = {"kwargs": {"hangs_at": 80, "length": 100}, "policy": {"eval": {"eval_freq": 1}}}
+
+
+@pytest.mark.parametrize("where", [IN_TRAINING, IN_A_WORKER, IN_AN_EVALUATION], ids=["base", "worker", "eval"])
+def test_signal_ends_a_run_whose_environment_hangs_and_its_last_iteration_is_saved(where, warm, home):
+    job = warm.start(*home(**where, stop_timeout=1), cwd=home.folder)
+    job.until(lambda: "hangs" in marks(home.folder))
+    began = time.monotonic()
+    job.send(signal.SIGTERM)
+    assert (job.wait(), job.errors) == (143, "")
+    assert 1 <= time.monotonic() - began < 10
+    assert result(home.folder)["status"] == "interrupted"
+    assert rows(home.folder) == last(home.folder)["progress"]["iteration"] == 1
+    again = SerialPipeline.resume(home.folder / "run", override=True, trust=["slow_worlds"])
+    assert again.progress.env_step == 256
+    again.close()
+
+
+def test_signal_in_a_learning_phase_that_takes_too_long_keeps_the_checkpoint_from_before(warm, home):
+    learn = {"learn": {"epoch_per_collect": 10**7}}
+    job = warm.start(*home(stop_timeout=1, policy=learn), cwd=home.folder)
+    job.until(lambda: len(marks(home.folder)) >= 51)  # the last episodes of the rollout
+    time.sleep(1)
+    job.send(signal.SIGTERM)
+    assert (job.wait(), job.errors) == (143, "")
+    assert result(home.folder)["error"] == "SIGTERM; learning did not end within 1 s"
+    assert not (home.folder / "run" / "ckpt").exists()
+
+
 def test_signal_in_an_evaluation_lets_it_finish_and_its_row_is_there(warm, home):
     config = home(
         kwargs={"length": 60, "pause": 0.004},

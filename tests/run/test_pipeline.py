@@ -224,8 +224,7 @@ def test_serial_pipeline_takes_a_folder_and_weights_to_begin_with(make, tmp_path
 
 def stopped_in(make, monkeypatch, iteration):
     """Returns a run that a signal stopped while an iteration learned, too late for its evaluation."""
-    monkeypatch.setattr("ding_lite.run.pipeline.SECONDS_FOR_EVALUATION", 0.0)
-    pipeline = make(counted(policy={"eval": {"eval_freq": 512}}))
+    pipeline = make(counted(policy={"eval": {"eval_freq": 512}}, stop_timeout=0))
     train = pipeline.learner.train
 
     def train_and_stop(rollout):
