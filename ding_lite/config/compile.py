@@ -163,6 +163,9 @@ def compile_config(
     faults = faults_of_pair + faults + value_faults
     if not faults:
         values = _merge(default_values(schema), values)
+        by_default = check(values, schema)[1]  # the user's values have no fault
+        faults = [f"{fault}; it is the default in the `config` of a class" for fault in by_default]
+    if not faults:
         faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
     _refuse(origins, faults, [note for note in notes if note.startswith("warning: ")])
     for path, _ in leaves(values):

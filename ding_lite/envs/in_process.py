@@ -29,7 +29,7 @@ from ding_lite.envs.recorder import (
 )
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.transition import Episode, Transition
-from ding_lite.envs.vector import ALL, NO_ENVS, Status, VectorEnv, check_same_spaces
+from ding_lite.envs.vector import ALL, NO_ENVS, Status, VectorEnv, check_same_spaces, close_each
 from ding_lite.errors import (
     FOREIGN,
     CheckpointError,
@@ -365,8 +365,7 @@ class InProcessVectorEnv(VectorEnv):
 
     def close(self) -> None:
         self._status = Status.CLOSED
-        for env in self.envs:
-            env.close()
+        close_each({f"env {i}": env for i, env in enumerate(self.envs, self.index_offset)}, self.say)
         self.envs = []
 
 

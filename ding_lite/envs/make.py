@@ -89,12 +89,34 @@ WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts",
 EnvSetting = tuple[Callable[[Any], gym.Env], Sequence[Any], Sequence[Any]]
 
 
+def check_env_setting(setting: Any) -> None:
+    """Refuses what is not an ``EnvSetting``.
+
+    Raises:
+        ConfigError: saying what it is.
+    """
+    wanted = "env_setting: expected (make, collector_cfgs, evaluator_cfgs)"
+    if not isinstance(setting, (tuple, list)) or len(setting) != 3:
+        raise ConfigError(f"{wanted}, got {setting!r:.60}")
+    make, *sides = setting
+    if not callable(make):
+        raise ConfigError(f"{wanted}, where make(cfg) returns an environment; got {make!r:.60} for make")
+    for name, cfgs in zip(("collector_cfgs", "evaluator_cfgs"), sides, strict=True):
+        if not isinstance(cfgs, Sequence) or isinstance(cfgs, str) or not len(cfgs):
+            raise ConfigError(
+                f"{wanted}, where {name} is a list with one item for each environment; got {cfgs!r:.60}"
+            )
+
+
 def section_faults(env: Mapping[str, Any]) -> list[str]:
     """Returns the contradictions between keys of the section ``env``, one line each."""
     faults = []
     kind = env["manager"]["type"]
     if env["type"] == "gymnasium" and not env["env_id"]:
-        faults.append('env.env_id: missing; name a gymnasium environment, such as "CartPole-v1"')
+        faults.append(
+            'env.env_id: missing; name a gymnasium environment, such as "CartPole-v1" (with env_setting, any '
+            "name for the task)"
+        )
     if env["on_bad_value"] != RAISE and kind in ("vector", "env_pool"):
         faults.append(
             f"env.on_bad_value: {env['on_bad_value']!r} resets a single environment, which env.manager.type="

@@ -15,13 +15,22 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
 from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_mask, with_mask_space
-from ding_lite.envs.recorder import check_spaces, info_number
+from ding_lite.envs.recorder import check_spaces, info_number, refuse, reset_fault, step_fault
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.transition import Episode, Transition
-from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv
+from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv, close_each
 from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.trees import Tree, children, from_tree, map_tree, observation_to_tree
+from ding_lite.trees import (
+    Tree,
+    children,
+    from_tree,
+    map_tree,
+    observation_to_tree,
+    path_text,
+    space_leaves,
+    value_at,
+)
 
 
 class StateAdapter(NamedTuple):
@@ -108,6 +117,7 @@ class NativeVectorEnv(VectorEnv):
         self._any_pending = False  # whether any reset is pending
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self._obs_space_without_mask, self.num_envs)
+        self._is_checked = False  # whether the kinds and shapes of a step's results have been checked
 
     def reset(self, *stream: str | int) -> Tree:
         self._check_open()
@@ -128,10 +138,14 @@ class NativeVectorEnv(VectorEnv):
 
     def _reset_env(self, **arguments: Any) -> tuple[Tree, dict[str, Any]]:
         try:
-            obs, info = self.env.reset(**arguments)
+            result = self.env.reset(**arguments)
+            refuse(reset_fault(result))
+            obs, info = result
+            obs = self._to_tree(obs)
+            self._check_shapes("observation", obs)
         except FOREIGN as error:
             raise self._located("reset", error) from error
-        return self._to_tree(obs), info
+        return obs, info
 
     def _to_tree(self, obs: Any) -> Tree:
         return observation_to_tree(obs, self._obs_space_without_mask)
@@ -152,7 +166,10 @@ class NativeVectorEnv(VectorEnv):
         if self._has_action_branches:
             action = from_tree(action, self.action_space)
         try:
-            obs, reward, terminated, truncated, info = self.env.step(action)
+            result = self.env.step(action)
+            if not self._is_checked:
+                self._check_step(result)
+            obs, reward, terminated, truncated, info = result
         except FOREIGN as error:
             raise self._located("step", error) from error
         if self._has_obs_branches or obs.dtype == np.float64:
@@ -181,7 +198,34 @@ class NativeVectorEnv(VectorEnv):
         obs = self._with_mask(obs, info)
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
+    def _check_step(self, result: Any) -> None:
+        """Checks the kinds and shapes of what ``step`` returns; done once, since each step has the same."""
+        refuse(step_fault(result))
+        obs, reward, terminated, truncated, _ = result
+        self._check_shapes("observation", self._to_tree(obs))
+        for name, flags in {"terminated": terminated, "truncated": truncated}.items():
+            if not isinstance(flags, np.ndarray) or flags.dtype != bool:
+                kind = getattr(flags, "dtype", type(flags).__name__)
+                raise EnvContractError(f"{name} must be an array of bool, got {kind}")
+        for name, values in {"reward": reward, "terminated": terminated, "truncated": truncated}.items():
+            if np.shape(values) != (self.num_envs,):
+                raise EnvContractError(
+                    f"{name} must have the shape (num_envs,) = ({self.num_envs},), got {np.shape(values)}"
+                )
+        self._is_checked = True
+
+    def _check_shapes(self, name: str, obs: Tree) -> None:
+        """Refuses observations that are not one of the space for each environment."""
+        for path, leaf in space_leaves(self._obs_space_without_mask):
+            found, expected = np.shape(value_at(obs, path)), (self.num_envs, *(leaf.shape or ()))
+            if found != expected:
+                raise EnvContractError(
+                    f"{name}{path_text(path)} must have the shape (num_envs, *shape) = {expected}, got {found}"
+                )
+
     def _located(self, call: str, error: BaseException) -> EnvError:
+        if isinstance(error, EnvContractError):
+            return EnvContractError(f"{self.backend}: {call}: {error}")
         return EnvError(f"{self.backend}: {call} raised {error_text(error)}")
 
     def _final_obs(self, obs: Tree, info: Mapping[str, Any], final_env: np.ndarray) -> Tree:
@@ -241,7 +285,7 @@ class NativeVectorEnv(VectorEnv):
 
     def close(self) -> None:
         self._status = Status.CLOSED
-        self.env.close()
+        close_each({self.backend: self.env}, self.say)
 
 
 def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:

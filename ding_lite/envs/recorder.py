@@ -72,8 +72,11 @@ class EpisodeRecorder(gym.Wrapper):
         result = self.env.step(action)
         if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:  # fast common case
             refuse(step_fault(result))
-        _, reward, terminated, truncated, info = result
-        self.episode_return += as_float(reward)
+        obs, reward, terminated, truncated, info = result
+        number = as_float(reward)
+        if getattr(reward, "ndim", 0):  # wrappers get a number
+            result = obs, number, terminated, truncated, info
+        self.episode_return += number
         self.steps += 1
         if as_bool(terminated, "terminated") or as_bool(truncated, "truncated"):
             self.ended = True

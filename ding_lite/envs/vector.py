@@ -29,7 +29,7 @@ import numpy as np
 
 from ding_lite.envs.bad_values import RAISE
 from ding_lite.envs.transition import Transition
-from ding_lite.errors import EnvError
+from ding_lite.errors import FOREIGN, EnvError, error_text
 from ding_lite.trees import Tree
 
 NO_ENVS = np.zeros(0, np.int64)
@@ -54,6 +54,15 @@ PROBLEMS = {
 
 def _warn(line: str) -> None:
     warnings.warn(line, RuntimeWarning, stacklevel=2)
+
+
+def close_each(envs: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Closes environments by their names. One whose ``close`` raises is reported, and the others follow."""
+    for name, env in envs.items():
+        try:
+            env.close()
+        except FOREIGN as error:
+            say(f"{name}: close raised {error_text(error)}")
 
 
 def check_same_spaces(

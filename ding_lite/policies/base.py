@@ -121,7 +121,7 @@ class Policy:
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.device = chosen_device(self.cfg.device, self.cfg.cuda)
         self.generator = self.own_generator("action", device=self.device)
-        self.model: ActorCritic = self._make_model() if model is None else model  # type: ignore[assignment]
+        self.model: ActorCritic = self._make_model() if model is None else self._checked(model)
         self.model.to(device=self.device)
         lay_out(self.model)
         self.memory: PolicyMemory | None = None
@@ -178,6 +178,19 @@ class Policy:
             raise ContractError(
                 f"policy.model.type: {kind!r} made a {type(model).__name__}; a model must subclass "
                 "ding_lite.ActorCritic"
+            )
+        return model
+
+    def _checked(self, model: Any) -> Any:
+        """Returns the model of a caller, after a look at its kind and at the space of its actions."""
+        if not isinstance(model, torch.nn.Module):
+            raise ContractError(
+                f"model: expected a torch.nn.Module, such as ActorCritic(...); got {model!r:.60}"
+            )
+        made_for = getattr(model, "action_space", self.action_space)
+        if made_for != self.action_space:
+            raise ContractError(
+                f"model: made for the action space {made_for}, but the environments have {self.action_space}"
             )
         return model
 

@@ -30,7 +30,7 @@ from ding_lite.config.near_names import near_name_warnings
 from ding_lite.config.user_modules import refuse_training
 from ding_lite.data.evaluator import EvaluationStopped, Evaluator, Scores, evaluation_metrics
 from ding_lite.data.rollout import Rollout
-from ding_lite.envs.make import EnvSetting
+from ding_lite.envs.make import EnvSetting, check_env_setting
 from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, RankError, StopTimedOut
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart
@@ -295,6 +295,8 @@ class SerialPipeline:
         """Builds all parts of the run but its folder."""
         self.config = config
         self.cfg = cfg = config.values
+        if env_setting is not None:
+            check_env_setting(env_setting)
         own = share_of(cfg, self.ranks, env_setting)
         self.display = display if display is not None and self.ranks.is_first else Display()
         self.status = "running"

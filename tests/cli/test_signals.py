@@ -98,7 +98,9 @@ IN_A_WORKER = {**IN_TRAINING, "env": {"manager": {"type": "subprocess"}}}
 IN_AN_EVALUATION = {"kwargs": {"hangs_at": 80, "length": 100}, "policy": {"eval": {"eval_freq": 1}}}
 
 
-@pytest.mark.parametrize("where", [IN_TRAINING, IN_A_WORKER, IN_AN_EVALUATION], ids=["base", "worker", "eval"])
+@pytest.mark.parametrize(
+    "where", [IN_TRAINING, IN_A_WORKER, IN_AN_EVALUATION], ids=["base", "worker", "eval"]
+)
 def test_signal_ends_a_run_whose_environment_hangs_and_its_last_iteration_is_saved(where, warm, home):
     job = warm.start(*home(**where, stop_timeout=1), cwd=home.folder)
     job.until(lambda: "hangs" in marks(home.folder))

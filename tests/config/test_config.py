@@ -1167,3 +1167,12 @@ def test_numbers_of_numpy_are_taken_as_those_of_python():
         compile_config(
             dict(env=dict(env_id="CartPole-v1"), policy=dict(learn=dict(batch_size=np.float64(32.5))))
         )
+
+
+def test_default_of_a_class_that_breaks_a_rule_is_refused_where_it_is_used():
+    Mine = type("Mine", (PPOPolicy,), {"config": {"collect": {"discount_factor": 99.0}}})
+    config = {"env": {"env_id": "CartPole-v1"}, "policy": {"type": Mine}}
+    with pytest.raises(ConfigError, match=r"collect\.discount_factor: .* got 99\.0; it is the default"):
+        compile_config(config)
+    policy = compile_config(config, {"policy.collect.discount_factor": 0.5}).values.policy
+    assert policy.collect.discount_factor == 0.5

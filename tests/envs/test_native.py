@@ -336,3 +336,73 @@ def test_single_environment_of_env_pool_is_refused_with_the_reason():
     section.manager.type = "base"
     with pytest.raises(EnvError, match=r"cannot be made: (?!.*recorded)"):
         make_env(section, evaluate=True)
+
+
+# ---------------------------------------------------------------------- a user's own vector environment
+
+
+class OwnVector(gym.vector.VectorEnv):
+    """Two environments; ``parts`` replaces parts of what its step returns."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, first=None, closing=None, **parts):
+        self.num_envs, self.first, self.closing, self.parts = 2, first, closing, parts
+        self.single_observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+        self.single_action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return (np.zeros((2, 3), np.float32), {}) if self.first is None else self.first
+
+    def step(self, action):
+        never = np.zeros(2, bool)
+        usual = dict(obs=np.zeros((2, 3), np.float32), reward=np.ones(2), terminated=never, truncated=never)
+        return *(usual | self.parts).values(), {}
+
+    def close_extras(self, **kwargs):
+        if self.closing is not None:
+            raise self.closing
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (dict(obs=np.zeros((2, 4), np.float32)), r"observation must have .* \(2, 3\), got \(2, 4\)"),
+        (dict(reward=np.ones((2, 1))), r"reward must have .* \(2,\), got \(2, 1\)"),
+        (dict(reward=1.0), r"reward must have .* \(2,\), got \(\)"),
+        (dict(terminated=[False, False]), "terminated must be an array of bool, got list"),
+        (dict(truncated=np.zeros(2)), "truncated must be an array of bool, got float64"),
+        (dict(terminated=np.zeros((1, 2), bool)), r"terminated must have .* got \(1, 2\)"),
+        (dict(more=0), "6 values, not 5|returned 6 values"),
+    ],
+    ids=[
+        "observation",
+        "column of rewards",
+        "one reward",
+        "list",
+        "float flags",
+        "row of flags",
+        "six values",
+    ],
+)
+def test_step_of_another_kind_or_shape_is_refused(parts, told):
+    envs = NativeVectorEnv(OwnVector(**parts))
+    envs.reset("collect")
+    with pytest.raises(EnvContractError, match=f"OwnVector, .*: step: {told}"):
+        envs.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize(
+    "first", [np.zeros((2, 3), np.float32), (np.zeros(3, np.float32), {})], ids=["no info", "one"]
+)
+def test_reset_of_another_kind_or_shape_is_refused(first):
+    with pytest.raises(EnvContractError, match="OwnVector, .*: reset: "):
+        NativeVectorEnv(OwnVector(first=first)).reset("collect")
+
+
+def test_close_that_raises_is_reported():
+    envs = NativeVectorEnv(OwnVector(closing=ValueError("no window")))
+    told = []
+    envs.say = told.append
+    envs.close()
+    assert [line.split("close raised ")[1].startswith("ValueError: no window") for line in told] == [True]

@@ -17,7 +17,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvContractError, EnvError
-from ding_lite.models import ActorCritic
+from ding_lite.models import VAC, ActorCritic
 from ding_lite.policies import PPOPolicy
 from ding_lite.run import checkpoint
 from ding_lite.run.checkpoint import load_checkpoint
@@ -530,6 +530,37 @@ def test_env_setting_brings_the_keys_of_info_for_both_sides(make):
         envs.reset("collect")
         (*_, transition) = [envs.step(np.zeros(1, int)) for _ in range(3)]
         assert transition.episodes[0].info == {"is_success": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        (LengthEnv, r"expected \(make, collector_cfgs, evaluator_cfgs\), got <class"),
+        ((LengthEnv, [3]), "got \\(<class"),
+        (([3], [3], [3]), r"make\(cfg\) returns an environment; got \[3\] for make"),
+        ((LengthEnv, 3, [3]), "collector_cfgs is a list .* got 3"),
+        ((LengthEnv, [3], []), r"evaluator_cfgs is a list .* got \[\]"),
+    ],
+    ids=["a class", "two", "no function", "a number", "empty"],
+)
+def test_env_setting_of_another_kind_is_refused(setting, told, make):
+    with pytest.raises(ConfigError, match=f"env_setting: .*{told}"):
+        make(small_config(LengthEnv), env_setting=setting)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (lambda obs, actions: "vac", "expected a torch.nn.Module"),
+        (lambda obs, actions: ActorCritic, "expected a torch.nn.Module"),
+        (lambda obs, actions: VAC(obs, type(actions)(3)), r"for .* Discrete\(3\), but .* have Discrete\(2\)"),
+    ],
+    ids=["a name", "a class", "another space"],
+)
+def test_model_that_cannot_act_here_is_refused(model, told, make):
+    envs = LengthEnv()
+    with pytest.raises(ContractError, match=f"model: .*{told}"):
+        make(small_config(LengthEnv), model=model(envs.observation_space, envs.action_space))
 
 
 def test_env_setting_is_bounded_in_evaluation(make):
