@@ -220,7 +220,8 @@ class NativeVectorEnv(VectorEnv):
             found, expected = np.shape(value_at(obs, path)), (self.num_envs, *(leaf.shape or ()))
             if found != expected:
                 raise EnvContractError(
-                    f"{name}{path_text(path)} must have the shape (num_envs, *shape) = {expected}, got {found}"
+                    f"{name}{path_text(path)} must have the shape (num_envs, *shape) = {expected}, got "
+                    f"{found}"
                 )
 
     def _located(self, call: str, error: BaseException) -> EnvError:

@@ -429,7 +429,10 @@ class Policy:
             if part is None:
                 continue
             if name not in state:
-                raise CheckpointError(f"the saved policy has no {name!r}; it has {sorted(state)}")
+                raise CheckpointError(
+                    f"the saved policy has no {name!r}; it has {sorted(state)}. A run that is resumed cannot "
+                    "be given it; a new run can begin with its weights (--init-from, init_from=)"
+                )
             try:
                 part.load_state_dict(state[name])
             except (RuntimeError, ValueError, KeyError) as error:
