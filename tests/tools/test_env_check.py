@@ -6,6 +6,7 @@ import functools
 import os
 import random
 import re
+import signal
 
 import broken_worlds as broken
 import gymnasium as gym
@@ -448,3 +449,12 @@ def test_tree_is_drawn_with_shapes_and_dtypes():
     assert re.fullmatch(r"│   ├── action_mask  +\(20, 3\)  int8     0 \.\. 1", lines[1])
     assert re.fullmatch(r"├── reward  +\(20,\)  +float32  .* \.\. .*", lines[4])
     assert re.fullmatch(r"├── truncated  +\(20,\)  +bool  +\d+ of 20 True", lines[6])
+
+
+def test_call_that_hangs_is_interrupted_and_reported():
+    env = {"type": "slow_worlds:SlowEnv", "kwargs": {"hangs_at": 20}}
+    found = check_env(env, steps=60, seconds=0.5)
+    (failed,) = [finding for finding in found if finding.verdict == FAIL]
+    assert failed.check == "step"
+    assert re.match(r"step\(\d\) did not return within 10 s", failed.seen)
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL

@@ -30,7 +30,9 @@ from ding_lite.tools.env_check.contract import contract_findings
 from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Fault, Finding
 from ding_lite.tools.env_check.native import native_findings, only_native
 from ding_lite.tools.env_check.playing import (
+    MORE_TIME,
     Budget,
+    HangingCall,
     Player,
     lengths_and_ends,
     make_bare,
@@ -123,7 +125,7 @@ def findings(
         steps, seed, backends, seconds: see :func:`check_env`.
     """
     budget = Budget(seconds)
-    with global_state_kept(), np.errstate(all="ignore"):
+    with global_state_kept(), np.errstate(all="ignore"), budget.alarm():
         if only_native(env_cfg):
             yield from native_findings(env_cfg, seed, steps)
             return
@@ -138,6 +140,8 @@ def findings(
             yield from _single(env, env_cfg, steps, seed, backends, budget)
         except Fault as fault:
             yield fault.finding
+        except HangingCall as error:
+            yield Finding("time", FAIL, f"a check {error}", f"{MORE_TIME}.")
         finally:
             env.close()
 

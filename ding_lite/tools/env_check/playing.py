@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -14,11 +17,12 @@ import numpy as np
 
 from ding_lite.envs.make import make_env
 from ding_lite.envs.recorder import EpisodeRecorder, reset_fault, signature_fault, step_fault
-from ding_lite.errors import FOREIGN, error_text
+from ding_lite.errors import FOREIGN, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed, numpy_generator
 from ding_lite.tools.env_check.finding import FAIL, Fault, Finding
 from ding_lite.tools.env_check.trees import draw_legal, value_leaves
 
+MORE_TIME = "Look for what it waits for; if it is only slow, give more time: --seconds N"
 KEPT = 3  # number of recent observations that are checked for being overwritten by later calls
 
 
@@ -77,6 +81,8 @@ def reset_env(env: gym.Env, seed: int, where: str = "") -> tuple[Any, Mapping[st
     """
     try:
         result = env.reset(seed=seed)
+    except HangingCall as error:
+        raise _fault("reset", (f"reset(seed={seed}) {error}", MORE_TIME), where) from error
     except FOREIGN as error:
         text = f"reset(seed={seed}) raised {error_text(error)}"
         old_api = signature_fault(error) if isinstance(error, TypeError) else None
@@ -95,6 +101,8 @@ def step_env(env: gym.Env, action: Any, where: str = "") -> tuple[Any, Any, Any,
     """
     try:
         result = env.step(action)
+    except HangingCall as error:
+        raise _fault("step", (f"step({action!r:.80}) {error}", MORE_TIME), where) from error
     except FOREIGN as error:
         text = f"step({action!r:.80}) raised {error_text(error)}"
         raise _fault("step", (text, _correct(env)), where) from error
@@ -148,6 +156,10 @@ class Call(NamedTuple):
         return is_set(self.terminated) or is_set(self.truncated)
 
 
+class HangingCall(EnvError):
+    """A call did not return in time; see :meth:`Budget.alarm`."""
+
+
 class Budget:
     """The time that the checks of one environment may take.
 
@@ -158,6 +170,32 @@ class Budget:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
+
+    @contextmanager
+    def alarm(self) -> Iterator[None]:
+        """Interrupts what runs after twice the time, such as a call of the environment that hangs.
+
+        Only where a signal handler can be set: in the main thread, if SIGALRM has no other handler.
+
+        Raises:
+            HangingCall: in the code that runs then.
+        """
+        is_free = self.seconds < math.inf and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        if not (is_free and threading.current_thread() is threading.main_thread()):
+            yield
+            return
+        late = max(2 * self.seconds, 10.0)
+
+        def interrupt(number: int, frame: Any) -> None:
+            raise HangingCall(f"did not return within {late:g} s")
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, late)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     @property
     def left(self) -> float:
