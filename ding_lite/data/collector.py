@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ding_lite.data.episode_quota import EpisodeQuota
+from ding_lite.data.evaluation import means_of
 from ding_lite.data.memories import Memories
 from ding_lite.data.modes import CollectMode
 from ding_lite.data.rollout import Rollout, RolloutStorage
@@ -47,6 +48,7 @@ class Collector:
         steps: T; with ``n_episode`` the rows that the storage has at the start.
         obs: current observations of each group, (G, ...).
         finished: return and length of the most recent finished episodes.
+        infos: the numbers that ``env.info_keys`` takes from their last infos.
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
         bad_values: values in the last rollout that are not finite.
@@ -83,6 +85,7 @@ class Collector:
         self._spoiled: list[tuple[int, np.ndarray]] = []
         self._start_from(self._watch.reset("collect"))
         self.finished: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
+        self.infos: deque[Mapping[str, float]] = deque(maxlen=RECENT_EPISODES)
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.bad_values = 0
@@ -129,6 +132,7 @@ class Collector:
         self.bad_values = envs.bad_values - bad_before
         self._correct_rows(steps)
         self.finished.extend((e.episode_return, e.length) for e in self.episodes)
+        self.infos.extend(episode.info for episode in self.episodes)
         self.episode_count += len(self.episodes)
         others = {"last_obs": map_tree(lambda rows: rows[0], last_row.array("obs"))}
         if self.memories is not None:
@@ -291,10 +295,10 @@ class Collector:
         return map_tree(lambda *leaves: np.concatenate(leaves)[:n], *rows)
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics named in ``METRICS``.
+        """Returns the metrics named in ``METRICS``, and the mean of each key of ``env.info_keys``.
 
-        Returns and lengths are taken over the most recent finished episodes, and are missing before the first
-        one. ``env_restarts`` counts from 0 in a resumed run. ``bad_values`` counts the last rollout only.
+        Returns, lengths and means are taken over the most recent finished episodes, and are missing before the
+        first one. ``env_restarts`` counts from 0 in a resumed run. ``bad_values`` counts the last rollout only.
         """
         counts = {
             "episode_count": float(self.episode_count),
@@ -304,11 +308,15 @@ class Collector:
         if not self.finished:
             return counts
         returns, lengths = zip(*self.finished, strict=True)
-        return counts | {
-            "episode_return": float(np.mean(returns)),
-            "episode_length": float(np.mean(lengths)),
-            "episode_length_max": float(max(lengths)),
-        }
+        return (
+            means_of(self.infos)
+            | counts
+            | {
+                "episode_return": float(np.mean(returns)),
+                "episode_length": float(np.mean(lengths)),
+                "episode_length_max": float(max(lengths)),
+            }
+        )
 
     def abandon_episodes(self) -> None:
         """Leaves the open episodes out of the state, because the environments have failed."""
@@ -325,6 +333,8 @@ class Collector:
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }
+        if any(self.infos):
+            state["infos"] = [dict(info) for info in self.infos]
         return state if self.memories is None else {**state, "memories": self.memories.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
@@ -335,6 +345,7 @@ class Collector:
             new_episodes: whether to reset the environments and not to continue the open episodes.
         """
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
+        self.infos = deque(map(dict, state.get("infos", ())), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
             self._start_from(self.envs.load_state_dict(state["envs"]))

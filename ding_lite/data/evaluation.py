@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,11 +16,13 @@ class Evaluation:
         returns: undiscounted sum of the raw rewards of each episode.
         lengths: steps of each episode.
         cut_short: number of episodes that were cut at ``max_eval_steps``.
+        infos: the numbers that ``env.info_keys`` takes from the last infos, of the episodes that have any.
     """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     cut_short: int = 0
+    infos: tuple[Mapping[str, float], ...] = ()
 
     @property
     def mean(self) -> float:
@@ -37,4 +40,12 @@ class Evaluation:
             self.returns + other.returns,
             self.lengths + other.lengths,
             self.cut_short + other.cut_short,
+            self.infos + other.infos,
         )
+
+
+def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean of each key over the infos that have it."""
+    infos = list(infos)
+    names = dict.fromkeys(name for info in infos for name in info)
+    return {name: float(np.mean([info[name] for info in infos if name in info])) for name in names}

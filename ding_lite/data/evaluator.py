@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.data.episode_quota import SPOILED_PER_EPISODE, shares
-from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.evaluation import Evaluation, means_of
 from ding_lite.data.memories import begin_episodes, ends_of
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.checks import Watch
@@ -91,6 +91,7 @@ class Evaluator:
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),
             cut_short=sum(episode.cut for episode in episodes),
+            infos=tuple(episode.info for episode in episodes if episode.info),
         )
 
     def _play_round(
@@ -209,22 +210,29 @@ class Scores:
 
     def state_dict(self) -> dict[str, Any]:
         last = self.last
+        state = None if last is None else [list(last.returns), list(last.lengths), last.cut_short]
+        if last is not None and last.infos:
+            state = [*state, [dict(info) for info in last.infos]]
         return {
             "best": None if math.isinf(self.best) else self.best,
             "iteration": self.iteration,
-            "last": None if last is None else [list(last.returns), list(last.lengths), last.cut_short],
+            "last": state,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         last = state["last"]
-        self.last = None if last is None else Evaluation(tuple(last[0]), tuple(last[1]), int(last[2]))
+        self.last = None
+        if last is not None:
+            returns, lengths, cut_short, *infos = last
+            infos = tuple(map(dict, *infos)) if infos else ()
+            self.last = Evaluation(tuple(returns), tuple(lengths), int(cut_short), infos)
         self.best = self._best_before = -math.inf if state["best"] is None else float(state["best"])
         self.iteration = int(state["iteration"])
 
 
 def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
     """Returns the logged metrics of an evaluation, by name."""
-    return {
+    own = {
         "eval/episode_return_mean": evaluation.mean,
         "eval/episode_return_std": evaluation.std,
         "eval/episode_return_min": min(evaluation.returns),
@@ -232,3 +240,5 @@ def evaluation_metrics(evaluation: Evaluation) -> dict[str, float]:
         "eval/episode_length_mean": float(np.mean(evaluation.lengths)),
         "eval/episode_length_max": float(max(evaluation.lengths)),
     }
+    info = {f"eval/{key}": mean for key, mean in means_of(evaluation.infos).items()}
+    return own | info | own  # keys of info come last, and replace no metric

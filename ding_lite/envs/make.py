@@ -53,7 +53,7 @@ CONFIG: dict[str, Any] = dict(
     on_bad_value=Key(RAISE, choices=ON_BAD_VALUE),
     # Where action masks come from: "obs" (its key "action_mask", if present) or "info".
     action_mask=Key("obs", choices=("obs", "info")),
-    # Numbers of an ended episode's info that are written to episodes.csv, by their keys.
+    # Numbers of an ended episode's info, by their keys: written to episodes.csv, their means to metrics.csv.
     info_keys=Key(["is_success"], item=str),
     manager=dict(
         # What steps the environments: auto, base (this process), subprocess (worker processes), ray (Ray

@@ -82,7 +82,8 @@ class Recorder:
 
         def opened() -> RunLogger:
             assert log is not None
-            return RunLogger(folder, log, settings, metric_names(policy), resume_at)
+            names = metric_names(policy, config.values.env.info_keys)
+            return RunLogger(folder, log, settings, names, resume_at)
 
         self._logger = ranks.on_first(opened)
         for line in lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,13 @@ def _size(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def metric_names(policy: Policy) -> list[str]:
+def metric_names(policy: Policy, info_keys: Sequence[str]) -> list[str]:
     """Returns the names of the metrics that a run logs, in the order of the columns of metrics.csv."""
+    info = dict.fromkeys(info_keys, 0.0)
     return [
-        *(f"collect/{name}" for name in Collector.METRICS),
+        *(f"collect/{name}" for name in dict.fromkeys((*Collector.METRICS, *info))),
         *(f"learn/{name}" for name in policy.learn_mode.monitor_vars()),
-        *evaluation_metrics(Evaluation((0.0,), (0,))),
+        *evaluation_metrics(Evaluation((0.0,), (0,), infos=(info,))),
         *(f"time/{name}" for name in TIME_METRICS),
     ]
 

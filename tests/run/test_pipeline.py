@@ -532,6 +532,39 @@ def test_env_setting_brings_the_keys_of_info_for_both_sides(make):
         assert transition.episodes[0].info == {"is_success": 1.0}
 
 
+class Tried(LengthEnv):
+    """Every third episode of an environment succeeds; the first says nothing about it."""
+
+    episodes = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, info if self.episodes == 1 else {"is_success": self.episodes % 3 == 0}
+
+
+def test_keys_of_info_have_their_means_among_the_metrics_also_after_a_resume(make, tmp_path):
+    config = small_config(
+        LengthEnv, max_env_step=32, policy={"collect": {"n_sample": 16}, "learn": {"batch_size": 16}}
+    )
+    setting = (lambda cfg: Tried(4), [0], [0])
+    pipeline = make(config, env_setting=setting)
+    metrics = [progress.metrics for progress in pipeline][0]
+    assert metrics["collect/is_success"] == 1 / 3  # of episodes 2, 3 and 4
+    last = pipeline.progress.metrics
+    assert last["collect/is_success"] == 2 / 7
+    assert last["eval/is_success"] == 0.0  # the second of two episodes
+    again = SerialPipeline.resume(pipeline.folder, env_setting=setting, trust=["small_worlds"])
+    assert again.collector.infos == pipeline.collector.infos
+    assert again.scores.last == pipeline.scores.last
+    again.close()
+    header = (pipeline.folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"collect/is_success", "eval/is_success"} <= set(header)
+
+
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
