@@ -20,7 +20,7 @@ import torch
 from ding_lite.data.episode_quota import EpisodeQuota
 from ding_lite.data.evaluation import means_of
 from ding_lite.data.memories import Memories
-from ding_lite.data.modes import CollectMode
+from ding_lite.data.modes import CollectMode, check_output
 from ding_lite.data.rollout import Rollout, RolloutStorage
 from ding_lite.envs.bad_values import DROP
 from ding_lite.envs.checks import Watch
@@ -28,7 +28,7 @@ from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.transition import RECENT_EPISODES, Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
-from ding_lite.errors import EnvError, NotFiniteError
+from ding_lite.errors import ContractError, EnvError, NotFiniteError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
 
@@ -140,7 +140,12 @@ class Collector:
         if self._finals:
             others["final"] = _final_fields(self._finals)
         self.in_rollout = False
-        return mode.get_train_sample(storage.rollout(steps, **others))
+        sample = mode.get_train_sample(storage.rollout(steps, **others))
+        if not hasattr(sample, "valid"):
+            raise ContractError(
+                f"the policy's _get_train_sample must return the rollout, got a {type(sample).__name__}"
+            )
+        return sample
 
     def _correct_rows(self, steps: int) -> None:
         """Corrects the rows of episodes that were lost or spoiled, and checks the observations' bounds."""
@@ -189,6 +194,8 @@ class Collector:
             output = mode.forward(obs)
         else:
             output = mode.forward(obs, self.memories.before(t, group, self.envs.groups[group]))
+        if t == 0:
+            check_output(output, "_forward_collect")
         self.envs.send(mode.to_env(output["action"]), group)
         self._pending[group] = obs, output
 
@@ -297,8 +304,9 @@ class Collector:
     def metrics(self) -> dict[str, float]:
         """Returns the metrics named in ``METRICS``, and the mean of each key of ``env.info_keys``.
 
-        Returns, lengths and means are taken over the most recent finished episodes, and are missing before the
-        first one. ``env_restarts`` counts from 0 in a resumed run. ``bad_values`` counts the last rollout only.
+        Returns, lengths and means are taken over the most recent finished episodes, and are missing before
+        the first one. ``env_restarts`` counts from 0 in a resumed run. ``bad_values`` counts the last rollout
+        only.
         """
         counts = {
             "episode_count": float(self.episode_count),
@@ -328,7 +336,7 @@ class Collector:
         During a rollout, such as after an environment has failed, it is the state before the rollout, without
         the open episodes.
         """
-        state = {
+        state: dict[str, Any] = {
             "envs": None if self.in_rollout else self.envs.state_dict(),
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,

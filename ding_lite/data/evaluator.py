@@ -12,7 +12,7 @@ import numpy as np
 from ding_lite.data.episode_quota import SPOILED_PER_EPISODE, shares
 from ding_lite.data.evaluation import Evaluation, means_of
 from ding_lite.data.memories import begin_episodes, ends_of
-from ding_lite.data.modes import EvalMode
+from ding_lite.data.modes import EvalMode, check_output
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
@@ -117,6 +117,7 @@ class Evaluator:
             if on_step is not None:
                 on_step(obs)
             output = mode.forward(obs) if state is None else mode.forward(obs, state)
+            check_output(output, "_forward_eval")
             transition = envs.step(mode.to_env(output["action"]))
             if state is not None:
                 state = begin_episodes(output["state"], ends_of(transition), initial)
@@ -210,22 +211,18 @@ class Scores:
 
     def state_dict(self) -> dict[str, Any]:
         last = self.last
-        state = None if last is None else [list(last.returns), list(last.lengths), last.cut_short]
-        if last is not None and last.infos:
-            state = [*state, [dict(info) for info in last.infos]]
+        infos = [] if last is None else [dict(info) for info in last.infos]
         return {
             "best": None if math.isinf(self.best) else self.best,
             "iteration": self.iteration,
-            "last": state,
+            "last": None if last is None else [list(last.returns), list(last.lengths), last.cut_short],
+            **({"last_infos": infos} if infos else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         last = state["last"]
-        self.last = None
-        if last is not None:
-            returns, lengths, cut_short, *infos = last
-            infos = tuple(map(dict, *infos)) if infos else ()
-            self.last = Evaluation(tuple(returns), tuple(lengths), int(cut_short), infos)
+        infos = tuple(map(dict, state.get("last_infos", ())))
+        self.last = None if last is None else Evaluation(tuple(last[0]), tuple(last[1]), int(last[2]), infos)
         self.best = self._best_before = -math.inf if state["best"] is None else float(state["best"])
         self.iteration = int(state["iteration"])
 

@@ -6,7 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ding_lite.data.sequences import Grid
+from ding_lite.errors import ContractError
 from ding_lite.trees import Tree
+
+
+def check_output(output: Any, method: str) -> None:
+    """Refuses what a policy's ``method`` must not return as the output of a batch of observations.
+
+    Raises:
+        ContractError: unless it is a dict with the key "action".
+    """
+    if not (isinstance(output, Mapping) and "action" in output):
+        got = f"the keys {sorted(output)}" if isinstance(output, Mapping) else f"a {type(output).__name__}"
+        raise ContractError(f"the policy's {method} must return a dict with the key 'action', got {got}")
 
 
 class LearnMode(NamedTuple):

@@ -38,7 +38,7 @@ from ding_lite.errors import (
     NotFiniteError,
     NumericsError,
     error_text,
-    is_ctrl_c,
+    is_of_signal,
 )
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, map_tree, to_tree, tree_leaves
@@ -178,7 +178,7 @@ class InProcessVectorEnv(VectorEnv):
             self._buffer.write(i, result[0])
             self._check_row(i)
         except (*FOREIGN, KeyboardInterrupt) as error:
-            if is_ctrl_c(error):
+            if is_of_signal(error):
                 raise
             raise self._located(i, error) from error
         if self._recorders[i].games == games:
@@ -277,7 +277,7 @@ class InProcessVectorEnv(VectorEnv):
             self._check_row(i)
             return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
         except (*FOREIGN, KeyboardInterrupt) as error:
-            if is_ctrl_c(error):
+            if is_of_signal(error):
                 raise
             raise self._located(i, error) from error
 

@@ -340,7 +340,13 @@ class PPOPolicy(ActorCriticPolicy):
         return [Loop(self.sources["policy"], self.optimizer, self.loss, self.critic_loss)]
 
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
-        """Returns the optimisers, each with a loss that it minimises."""
+        """Returns the optimisers, each with a loss that it minimises.
+
+        Raises:
+            ContractError: if there are none, because a subclass has replaced ``_init_learn``.
+        """
+        if not hasattr(self, "sources"):
+            raise ContractError(f"{type(self).__name__}._init_learn must call super()._init_learn()")
         return [(loop.optimizer, loop.loss) for loop in self.training_loops()]
 
     @property
@@ -458,12 +464,26 @@ class PPOPolicy(ActorCriticPolicy):
         value_loss, metrics = checked_loss(self.value_loss(batch), self, "value_loss", value)
         return self.cfg.learn.value_weight * value_loss, metrics
 
+    def _check_fields(self, rollout: Rollout) -> None:
+        """Refuses a rollout that lacks a field of the losses."""
+        if rollout.get("log_prob") is None:
+            raise ContractError(
+                f"the rollout has no log_prob: {type(self).__name__}._forward_collect must return "
+                '{"action": ..., "log_prob": ...}, (B,) of the drawn actions'
+            )
+        if self.cfg.learn.kl_beta and "reference_logit" not in rollout:
+            raise ContractError(
+                "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
+                "it is collected"
+            )
+
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         data = data.to(self.device)
         if not self._prepared_rollouts:  # another policy collected this rollout, and assigned its credit
             self._prepare_rollout(data)
         self._prepared_rollouts -= 1
+        self._check_fields(data)
         metrics = self._rollout_metrics(data)
         is_finite = all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"])))
         if self.ranks.any(not is_finite):
@@ -471,11 +491,6 @@ class PPOPolicy(ActorCriticPolicy):
                 f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
                 f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
                 "observations were checked when they were collected: look at the value network's output"
-            )
-        if self.cfg.learn.kl_beta and "reference_logit" not in data:
-            raise ContractError(
-                "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
-                "it is collected"
             )
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()

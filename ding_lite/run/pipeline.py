@@ -137,6 +137,7 @@ class SerialPipeline:
         )
         config = dataclasses.replace(config, imports=(*config.imports, *trust))
         self._join()
+        log: TextIO | None = None
         try:
             self._build(config, env_setting, model, display, own_process)
             name = self.cfg.exp_name if folder is None else str(folder)
@@ -153,8 +154,7 @@ class SerialPipeline:
                 if self.ranks.is_first:
                     keep_for_restart(str(self.folder.absolute()))
         except BaseException as error:
-            self.ranks.report_failure(error)
-            self._resources.close()
+            self._abandon(error, log)
             raise
 
     @classmethod
@@ -209,12 +209,16 @@ class SerialPipeline:
             self._build(point.config, env_setting, model, display, own_process)
             self._continue_from(point, log)
         except BaseException as error:
-            self.ranks.report_failure(error)
-            self._resources.close()
-            if log is not None:
-                log.close()
+            self._abandon(error, log)
             raise
         return self
+
+    def _abandon(self, error: BaseException, log: TextIO | None) -> None:
+        """Closes what a pipeline has that cannot be built."""
+        self.ranks.report_failure(error)
+        self._resources.close()
+        if log is not None:
+            log.close()
 
     def _resume_point(self, run: Path, checkpoint: str | None, request: ResumeRequest) -> ResumePoint:
         """Returns the point to continue from; all ranks read the checkpoint that rank 0 finds."""

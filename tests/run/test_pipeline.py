@@ -119,7 +119,8 @@ def test_best_score_is_that_of_the_best_checkpoint_though_another_save_failed(ma
     write, returns = checkpoint.write_checkpoint, iter([1.0, 5.0, 3.0, 2.0, 2.0, 2.0])
 
     def full_for_last(folder, contents):
-        if folder.name == "last" and pipeline.progress.iteration == 2:
+        iteration = json.loads(contents[checkpoint.STATE])["progress"]["iteration"]
+        if folder.name == "last" and iteration == 2:
             raise CheckpointError("no room") from OSError()
         write(folder, contents)
 
