@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
 from ding_lite.run.progress import Progress
@@ -32,6 +33,7 @@ class Lines(Display):
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self._last_line_at = 0.0
+        self._time_left = TimeLeft()
 
     def say(self, text: str) -> None:
         """Writes a line; a stream that is closed, as by ``| head``, does not end the training."""
@@ -42,6 +44,7 @@ class Lines(Display):
     def show(self, progress: Progress, max_env_step: int) -> None:
         """Writes the evaluation, or the key metrics if some seconds have passed since the last time."""
         now = time.monotonic()
+        left = self._time_left.after(progress, max_env_step)
         if progress.evaluation is not None:
             self.say(evaluation_line(progress))
         elif now - self._last_line_at >= SECONDS_BETWEEN_LINES:
@@ -49,7 +52,7 @@ class Lines(Display):
             texts = [
                 f"{progress.env_step:>9,}/{max_env_step:,} steps",
                 *key_metrics(progress.metrics),
-                f"left {time_left(progress, max_env_step)}",
+                f"left {left}",
             ]
             self.say("  ".join(texts))
 
@@ -72,6 +75,7 @@ class Bar(Display):
             console=self.console,
             refresh_per_second=5,
         )
+        self._time_left = TimeLeft()
         self._task = self._bar.add_task("", total=None, steps="", metrics="", left="?")
 
     def say(self, text: str) -> None:
@@ -88,7 +92,7 @@ class Bar(Display):
             completed=min(progress.env_step, max_env_step),
             steps=f"{progress.env_step:,}",
             metrics="  ".join(key_metrics(progress.metrics)),
-            left=time_left(progress, max_env_step),
+            left=self._time_left.after(progress, max_env_step),
         )
 
     @contextlib.contextmanager
@@ -125,15 +129,35 @@ def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
     return texts
 
 
-def time_left(progress: Progress, max_env_step: int) -> str:
-    """Returns the time to ``max_env_step`` at the present speed, as [h:]mm:ss, or "?" without a speed."""
-    speed = progress.metrics.get("time/env_steps_per_second", 0.0)
-    if not speed:
-        return "?"
-    seconds = int(max(0, max_env_step - progress.env_step) / speed)
-    hours, seconds = divmod(seconds, 3600)
-    minutes, seconds = divmod(seconds, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+class TimeLeft:
+    """The time that a run still takes, at its mean speed over the last iterations, with its evaluations.
+
+    ``RECENT`` iterations have a whole phase of PPG in them.
+
+    Args:
+        clock: returns the time in seconds.
+    """
+
+    RECENT = 32
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._shown: deque[tuple[float, int]] = deque(maxlen=self.RECENT + 1)
+
+    def after(self, progress: Progress, max_env_step: int) -> str:
+        """Returns the time to ``max_env_step`` after an iteration, as [h:]mm:ss, or "?" without a speed."""
+        self._shown.append((self._clock(), progress.env_step))
+        (began, first), (now, last) = self._shown[0], self._shown[-1]
+        if now > began and last > first:
+            speed = (last - first) / (now - began)
+        else:
+            speed = progress.metrics.get("time/env_steps_per_second", 0.0)
+        if not speed:
+            return "?"
+        seconds = int(max(0, max_env_step - progress.env_step) / speed)
+        hours, seconds = divmod(seconds, 3600)
+        minutes, seconds = divmod(seconds, 60)
+        return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def evaluation_line(progress: Progress) -> str:

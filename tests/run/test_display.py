@@ -2,7 +2,7 @@
 
 import io
 
-from ding_lite.run.display import Lines, key_metrics, time_left
+from ding_lite.run.display import Lines, TimeLeft, key_metrics
 from ding_lite.run.progress import Progress
 
 METRICS = {
@@ -35,6 +35,14 @@ def test_lines_come_at_intervals():
 
 def test_time_left_is_the_time_to_the_limit_at_the_present_speed():
     metrics = {"time/env_steps_per_second": 10.0}
-    assert time_left(Progress(metrics=metrics), 36_610) == "1:01:01"
-    assert time_left(Progress(env_step=50, metrics=metrics), 20) == "0:00"
-    assert time_left(Progress(), 20) == "?"
+    assert TimeLeft().after(Progress(metrics=metrics), 36_610) == "1:01:01"
+    assert TimeLeft().after(Progress(env_step=50, metrics=metrics), 20) == "0:00"
+    assert TimeLeft().after(Progress(), 20) == "?"
+
+
+def test_time_left_is_that_at_the_mean_speed_of_whole_phases():
+    seconds = [1.0, 1.0, 1.0, 17.0]  # every fourth iteration of 10 steps has an auxiliary phase
+    now = iter(sum(seconds[i % 4] for i in range(n)) for n in range(100))
+    left = TimeLeft(lambda: next(now))
+    texts = [left.after(Progress(env_step=10 * n), 10 * n + 40) for n in range(80)]
+    assert set(texts[40:]) == {"0:20"}
