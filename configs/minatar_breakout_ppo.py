@@ -13,20 +13,20 @@ config = dict(
     max_env_step=1_000_000,
     num_threads=1,  # 10 x 10 cells: more threads are slower
     env=dict(
-        env_id="MinAtar/Breakout-v1", collector_env_num=32, evaluator_env_num=16, n_evaluator_episode=32
+        env_id="MinAtar/Breakout-v1", collector_env_num=16, evaluator_env_num=16, n_evaluator_episode=32
     ),
     policy=dict(
         type="ppo",
         recompute_adv=False,
         model=dict(encoder=dict(type="minatar_cnn")),
         learn=dict(
-            epoch_per_collect=4,
-            batch_size=512,
+            epoch_per_collect=3,
+            batch_size=128,
             learning_rate=1e-3,
             lr_schedule="linear",
             entropy_weight=0.01,
         ),
-        collect=dict(n_sample=4096, discount_factor=0.99, gae_lambda=0.95),
+        collect=dict(n_sample=2048, discount_factor=0.999, gae_lambda=0.95),
         eval=dict(eval_freq=250_000),
     ),
 )

@@ -131,8 +131,9 @@ class Collector:
         steps = t if self.quota is None else self.quota.steps
         self.bad_values = envs.bad_values - bad_before
         self._correct_rows(steps)
-        self.finished.extend((e.episode_return, e.length) for e in self.episodes)
-        self.infos.extend(episode.info for episode in self.episodes)
+        recent = self.episodes[-RECENT_EPISODES:]
+        self.finished.extend((episode.episode_return, episode.length) for episode in recent)
+        self.infos.extend(episode.info for episode in recent)
         self.episode_count += len(self.episodes)
         others = {"last_obs": map_tree(lambda rows: rows[0], last_row.array("obs"))}
         if self.memories is not None:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import as_field, as_rollout, bytes_of, view
+from ding_lite.data.rollout import as_field, bytes_of, view
 from ding_lite.rl.losses import normalize_advantage
 from ding_lite.rl.ranks import ALONE, Ranks
-from ding_lite.trees import Tree, is_branch, leading_size, leaf_at, map_tree
+from ding_lite.trees import leading_size, leaf_at, map_tree
 
 SHUFFLED_BYTES = 2**22  # a training set up to this size is copied in the order of its minibatches
 
@@ -95,14 +97,27 @@ class Batch:
     value_weight: Tensor | None = None
     remake: Callable[[], Batch]
     _names: tuple[str, ...] = ()
+    # What a field is cut from when it is first read.
+    _samples: Samples | None = None
+    _rows: slice
 
     def __init__(self, **fields: Any) -> None:
-        self._names = tuple(fields)
-        for name, field in fields.items():
-            setattr(self, name, field)
+        vars(self).update(fields, _names=tuple(fields))
+
+    @classmethod
+    def of(cls, samples: Samples, rows: slice) -> Batch:
+        """Returns some rows of samples as a minibatch."""
+        # The class has these two, so __getattr__ is not called for them.
+        weights = [name for name in ("policy_weight", "value_weight") if name in samples.fields]
+        batch = cls(**{name: samples.cut(name, rows) for name in weights})
+        vars(batch).update(_names=tuple(samples.fields), _samples=samples, _rows=rows)
+        return batch
 
     def __getattr__(self, name: str) -> Any:
         names = self._names
+        if self._samples is not None and name in names:
+            field = vars(self)[name] = self._samples.cut(name, self._rows)
+            return field
         if "old_logit" in names and "advantage" not in names:  # of the auxiliary phase
             hint = "; a policy's auxiliary_fields names fields of the rollout that are kept for it"
         else:
@@ -122,10 +137,36 @@ class Batch:
         """Returns a batch of the same fields and ``outputs``, such as ``dist`` and ``new_value``."""
         return Batch(**{**self.fields(), **outputs})
 
-    def array(self, *path: str) -> Any:
-        """Returns the leaf at ``path``, which is on the CPU, as an array on its memory; None without it."""
-        leaf = leaf_at(getattr(self, path[0], None), path[1:])
+    def array(self, name: str, *path: str) -> Any:
+        """Returns the leaf at ``name`` and ``path``, which is on the CPU, as an array; None without it."""
+        if self._samples is not None and name not in vars(self):
+            whole = self._samples.array(name, *path)
+            return None if whole is None else whole[self._rows]
+        leaf = leaf_at(getattr(self, name, None), path)
         return None if leaf is None else view(leaf)
+
+
+class Samples:
+    """Samples that minibatches are cut from, each field when it is read: a loss reads half of them.
+
+    Args:
+        fields: trees of leaves (N, ...), by name.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+        self._arrays: dict[tuple[str, ...], np.ndarray | None] = {}  # made once for all minibatches
+
+    def cut(self, name: str, rows: slice) -> Any:
+        """Returns rows of a field."""
+        return as_field(map_tree(lambda leaf: leaf[rows], self.fields[name]))
+
+    def array(self, *path: str) -> np.ndarray | None:
+        """Returns the leaf at ``path``, which is on the CPU, as an array on its memory; None without it."""
+        if path not in self._arrays:
+            leaf = leaf_at(self.fields.get(path[0]), path[1:])
+            self._arrays[path] = None if leaf is None else view(leaf)
+        return self._arrays[path]
 
 
 class TrainingSet:
@@ -197,21 +238,12 @@ class TrainingSet:
         shuffled = map_tree(lambda leaf: leaf.index_select(0, order), self.fields)
         if self.normalizes:
             shuffled["advantage"] = _normalized(shuffled["advantage"], sizes, scales)
-        parts_of_each = [_split(tree, sizes) for tree in shuffled.values()]
-        batches = []
-        for index, scale, *parts in zip(indices, scales, *parts_of_each, strict=True):
-            batch = Batch(**dict(zip(shuffled, parts, strict=True)))
+        samples, batches = Samples(shuffled), []
+        for index, scale, rows in zip(indices, scales, pairwise(accumulate(sizes, initial=0)), strict=True):
+            batch = Batch.of(samples, slice(*rows))
             batch.remake = partial(self.batch, index, scale)
             batches.append(batch)
         return order, iter(batches)
-
-
-def _split(tree: Tree, sizes: list[int]) -> Sequence[Any]:
-    """Returns the parts of a tree of leaves (N, ...), each of as many samples as ``sizes`` says."""
-    if not is_branch(tree):
-        return tree.split(sizes)
-    branches = {name: _split(branch, sizes) for name, branch in tree.items()}
-    return [as_rollout({name: parts[k] for name, parts in branches.items()}) for k in range(len(sizes))]
 
 
 def _normalized(advantage: Tensor, sizes: Sequence[int], scales: Sequence[Scale | None]) -> Tensor:

@@ -275,7 +275,9 @@ class InProcessVectorEnv(VectorEnv):
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             self._check_row(i)
-            return number, as_bool(terminated, "terminated"), as_bool(truncated, "truncated")
+            over = terminated if type(terminated) is bool else as_bool(terminated, "terminated")
+            cut = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
+            return number, over, cut
         except (*FOREIGN, KeyboardInterrupt) as error:
             if is_of_signal(error):
                 raise

@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "masks": _case("masked_ppo", 512),
     "Tuple observations": _case("blackjack_ppo", 512),
     "Dict observations": _case("minigrid_empty_ppo", 256),
-    "images": _case("minatar_breakout_ppo", 512, "policy.learn.batch_size=128"),
+    "images": _case("minatar_asterix_ppo", 512),
     "images, ppg": _case(
         "minatar_breakout_ppg", 512, "policy.learn.aux_freq=2", "policy.learn.batch_size=128"
     ),

@@ -27,7 +27,7 @@ import numpy as np
 
 from ding_lite.config.registry import TRACKER_REGISTRY
 
-BINS = 64  # of a histogram
+BINS = 32  # of a histogram, about as many as TensorBoard draws
 
 
 class TrackedRun(NamedTuple):
