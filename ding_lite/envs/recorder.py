@@ -78,7 +78,9 @@ class EpisodeRecorder(gym.Wrapper):
             result = obs, number, terminated, truncated, info
         self.episode_return += number
         self.steps += 1
-        over = terminated if type(terminated) is bool else as_bool(terminated, "terminated")  # usually no call
+        over = (
+            terminated if type(terminated) is bool else as_bool(terminated, "terminated")
+        )  # usually no call
         cut = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
         if over or cut:
             self.ended = True
