@@ -135,7 +135,9 @@ class Batch:
 
     def with_outputs(self, **outputs: Any) -> Batch:
         """Returns a batch of the same fields and ``outputs``, such as ``dist`` and ``new_value``."""
-        return Batch(**{**self.fields(), **outputs})
+        batch = Batch()
+        vars(batch).update(vars(self), **outputs, _names=tuple(dict.fromkeys((*self._names, *outputs))))
+        return batch
 
     def array(self, name: str, *path: str) -> Any:
         """Returns the leaf at ``name`` and ``path``, which is on the CPU, as an array; None without it."""
