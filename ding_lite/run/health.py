@@ -186,6 +186,19 @@ def _auxiliary_phase_moves_the_policy(recent: RecentMetrics) -> Finding | None:
     )
 
 
+def _buffer_holds_one_rollout(recent: RecentMetrics) -> Finding | None:
+    buffer = recent.policy.get("other", {}).get("replay_buffer", {})
+    capacity, samples = buffer.get("replay_buffer_size") or math.nan, recent["buffer_samples"]
+    # With a smaller rollout nothing is kept because the settings say so; the first lines of the run tell it.
+    if not (recent["buffer_age"] == 0 and 2 * samples > capacity and buffer.get("max_staleness")):
+        return None
+    return Finding(
+        "the replay buffer holds the newest rollout only",
+        f"rollouts of {samples:,.0f} samples, policy.other.replay_buffer.replay_buffer_size {capacity:,.0f}",
+        "a replay_buffer_size of several rollouts, or a lower policy.collect.n_episode",
+    )
+
+
 RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
     _steps_too_large,
     _steps_too_small,
@@ -195,6 +208,7 @@ RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
     _dead_units,
     _observations_clipped,
     _auxiliary_phase_moves_the_policy,
+    _buffer_holds_one_rollout,
 )
 
 

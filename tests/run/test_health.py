@@ -26,6 +26,11 @@ SICK = {
         learn=dict(aux_bc_weight=0.0, aux_freq=2, aux_learning_rate=3e-2),
         model=dict(init_gain=dict(policy=1.0)),
     ),
+    "the replay buffer holds the newest rollout only": dict(
+        type="ppo_offpolicy",
+        collect=dict(n_episode=8),
+        other=dict(replay_buffer=dict(replay_buffer_size=200)),
+    ),
 }
 
 
