@@ -102,7 +102,9 @@ class Batch:
     _rows: slice
 
     def __init__(self, **fields: Any) -> None:
-        vars(self).update(fields, _names=tuple(fields))
+        self._names = tuple(fields)
+        for name, field in fields.items():  # torch 2.11 cannot compile vars(self).update
+            setattr(self, name, field)
 
     @classmethod
     def of(cls, samples: Samples, rows: slice) -> Batch:
@@ -135,8 +137,11 @@ class Batch:
 
     def with_outputs(self, **outputs: Any) -> Batch:
         """Returns a batch of the same fields and ``outputs``, such as ``dist`` and ``new_value``."""
+        if self._samples is None:
+            return Batch(**{**self.fields(), **outputs})
         batch = Batch()
-        vars(batch).update(vars(self), **outputs, _names=tuple(dict.fromkeys((*self._names, *outputs))))
+        names = tuple(dict.fromkeys((*self._names, *outputs)))
+        vars(batch).update(vars(self), **outputs, _names=names)
         return batch
 
     def array(self, name: str, *path: str) -> Any:
