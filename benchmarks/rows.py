@@ -59,7 +59,11 @@ MINATAR = (
     ("minatar_seaquest_ppo", None, 3, 5),
     ("minatar_space_invaders_ppo", _gymnax(131.0), 100, 131),
 )
-FIVE_MILLION = ("max_env_step=5000000", "policy.eval.eval_freq=500000")
+FIVE_MILLION = (
+    "max_env_step=5000000",
+    "policy.eval.eval_freq=500000",
+    "policy.learn.lr_schedule=linear",  # as all but Breakout have it at 1M
+)
 
 CARTPOLE = _zoo(500.0, "100k")
 PENDULUM = _zoo(-172.2, "100k")

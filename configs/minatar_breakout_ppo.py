@@ -23,7 +23,6 @@ config = dict(
             epoch_per_collect=3,
             batch_size=128,
             learning_rate=1e-3,
-            lr_schedule="linear",
             entropy_weight=0.01,
         ),
         collect=dict(n_sample=2048, discount_factor=0.999, gae_lambda=0.95),

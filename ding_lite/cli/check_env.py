@@ -46,6 +46,7 @@ examples:
 """
 PRELOAD = ("ding_lite.tools.env_check",)
 STYLES = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+MOST_TIMES = 5  # --seconds after which a call counts as one that hangs
 CHECK_WIDTH = 20  # characters of the column with the names of the checks
 
 
@@ -72,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=30.0,
         metavar="S",
-        help="time for the checks; of a slow environment fewer steps are played (default: 30)",
+        help="time for the checks; of a slow environment fewer steps are played, and after five times as "
+        "long (a minute or more) a call counts as one that hangs (default: 30)",
     )
     parser.add_argument(
         "-s",
@@ -147,16 +149,18 @@ def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Na
 
 
 def _check(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:
-    from ding_lite.tools.env_check import findings
+    from ding_lite.tools.env_check import findings, interrupted_after
 
     found = findings(env_cfg, steps=args.steps, seed=seed, seconds=args.seconds)
-    if args.json:
-        with stdout_to_stderr():
-            rows = list(found)
-    elif sys.stdout.isatty():
-        rows = _print_table(found)
-    else:
-        rows = list(_print_lines(found))
+    # A slow environment takes longer than it was given, since each check makes at least one call.
+    with interrupted_after(min(max(MOST_TIMES * args.seconds, 60.0), 1e6)):
+        if args.json:
+            with stdout_to_stderr():
+                rows = list(found)
+        elif sys.stdout.isatty():
+            rows = _print_table(found)
+        else:
+            rows = list(_print_lines(found))
     failed = sum(row.verdict == "FAIL" for row in rows)
     warned = sum(row.verdict == "WARN" for row in rows)
     if args.json:

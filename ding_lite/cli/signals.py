@@ -17,6 +17,7 @@ from typing import Any
 from ding_lite.run.interrupt import answer_user
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
+SECONDS_BETWEEN_LOOKS = 0.2
 
 
 class Signals:
@@ -29,6 +30,10 @@ class Signals:
     def __init__(self) -> None:
         self.caught = ""
         self._request_stop: Callable[[str], None] | None = None
+        self._give_up: Callable[[], None] | None = None
+        self._is_late = False  # whether the time after the first signal is over
+        self._ended = threading.Event()
+        self._watcher: threading.Thread | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
@@ -43,8 +48,9 @@ class Signals:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if signal.SIGALRM in self._previous:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()  # it sends no signal after this
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -62,18 +68,19 @@ class Signals:
         Args:
             request_stop: ends the training at the next moment at which it can be saved.
             wait: what the training waits for, such as "this iteration"; the user is told.
-            give_up: called ``timeout`` seconds after the first signal; it may raise.
+            give_up: called ``timeout`` seconds after the first signal, and each second from then on. It may
+                raise, in whatever the main thread does.
         """
-        if give_up is not None and self._previous and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
-            self._previous[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: give_up())
 
         def end(name: str) -> None:
             request_stop(name)
             answer_user(wait)
-            if signal.SIGALRM in self._previous and signal.getitimer(signal.ITIMER_REAL)[0] == 0:
-                signal.setitimer(signal.ITIMER_REAL, max(timeout, 1e-3))
 
         self._request_stop = end
+        self._give_up = give_up
+        if give_up is not None and self._previous:
+            self._watcher = threading.Thread(target=self._watch, args=(timeout,), daemon=True)
+            self._watcher.start()
         if self.caught:
             end(self.caught)
 
@@ -82,8 +89,23 @@ class Signals:
         """Returns the exit code for the first signal, or 0 if there was none."""
         return EXIT_CODES.get(self.caught, 0)
 
+    def _watch(self, timeout: float) -> None:
+        """Waits for the first signal, and then interrupts the main thread once the time is over.
+
+        It does so by SIGTERM, whose handler is here: an environment may use SIGALRM for itself.
+        """
+        while not self.caught:
+            if self._ended.wait(SECONDS_BETWEEN_LOOKS):
+                return
+        while not self._ended.wait(timeout):
+            self._is_late, timeout = True, 1.0
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
+        if self._is_late and name == "SIGTERM" and self._give_up is not None:
+            self._give_up()
+            return
         is_first = not self.caught
         if is_first:
             self.caught = name

@@ -64,9 +64,9 @@ RUN_CONFIG: dict[str, Any] = dict(
     # Torch's CPU threads. "auto": 1 for vector observations, whose matrices are small; every core for images.
     # The command line applies it; a pipeline in a script only with SerialPipeline(..., own_process=True).
     num_threads=Key("auto", (int,), choices=("auto",), low=1, high=1024),
-    # Seconds that the command line gives an iteration after SIGTERM, SIGHUP or Ctrl-C; an evaluation has half
-    # of them. What has not ended then is given up, and the state before it is saved.
-    stop_timeout=Key(20.0, low=0.0),
+    # Seconds after SIGTERM, SIGHUP or Ctrl-C until the command line gives up a rollout, and saves the state
+    # before it; an evaluation has half of them. Learning always ends.
+    stop_timeout=Key(20.0, low=0.0, high=1e6),
     checkpoint=dict(
         freq=Key(50_000, low=0),  # env steps between saves of ckpt/last; 0: save at the end only
         keep_freq=Key(0, low=0),  # env steps between snapshots ckpt/iteration_*; 0: none

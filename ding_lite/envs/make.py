@@ -102,7 +102,7 @@ def check_env_setting(setting: Any) -> None:
     if not callable(make):
         raise ConfigError(f"{wanted}, where make(cfg) returns an environment; got {make!r:.60} for make")
     for name, cfgs in zip(("collector_cfgs", "evaluator_cfgs"), sides, strict=True):
-        if not isinstance(cfgs, Sequence) or isinstance(cfgs, str) or not len(cfgs):
+        if not hasattr(cfgs, "__getitem__") or isinstance(cfgs, (str, Mapping)) or not len(cfgs):
             raise ConfigError(
                 f"{wanted}, where {name} is a list with one item for each environment; got {cfgs!r:.60}"
             )

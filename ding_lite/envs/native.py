@@ -19,7 +19,14 @@ from ding_lite.envs.recorder import check_spaces, info_number, refuse, reset_fau
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.transition import Episode, Transition
 from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv, close_each
-from ding_lite.errors import FOREIGN, CheckpointError, EnvContractError, EnvError, error_text
+from ding_lite.errors import (
+    FOREIGN,
+    CheckpointError,
+    EnvContractError,
+    EnvError,
+    error_text,
+    is_of_signal,
+)
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import (
     Tree,
@@ -144,6 +151,8 @@ class NativeVectorEnv(VectorEnv):
             obs = self._to_tree(obs)
             self._check_shapes("observation", obs)
         except FOREIGN as error:
+            if is_of_signal(error):
+                raise
             raise self._located("reset", error) from error
         return obs, info
 
@@ -171,6 +180,8 @@ class NativeVectorEnv(VectorEnv):
                 self._check_step(result)
             obs, reward, terminated, truncated, info = result
         except FOREIGN as error:
+            if is_of_signal(error):
+                raise
             raise self._located("step", error) from error
         if self._has_obs_branches or obs.dtype == np.float64:
             obs = self._to_tree(obs)
@@ -202,11 +213,15 @@ class NativeVectorEnv(VectorEnv):
         """Checks the kinds and shapes of what ``step`` returns; done once, since each step has the same."""
         refuse(step_fault(result))
         obs, reward, terminated, truncated, _ = result
+        if not (self._has_obs_branches or isinstance(obs, np.ndarray)):
+            raise EnvContractError(f"observations must be an array, got a {type(obs).__name__}")
         self._check_shapes("observation", self._to_tree(obs))
         for name, flags in {"terminated": terminated, "truncated": truncated}.items():
             if not isinstance(flags, np.ndarray) or flags.dtype != bool:
                 kind = getattr(flags, "dtype", type(flags).__name__)
                 raise EnvContractError(f"{name} must be an array of bool, got {kind}")
+        if np.asarray(reward).dtype.kind not in "biuf":
+            raise EnvContractError(f"reward must be an array of numbers, got {reward!r:.60}")
         for name, values in {"reward": reward, "terminated": terminated, "truncated": truncated}.items():
             if np.shape(values) != (self.num_envs,):
                 raise EnvContractError(
@@ -217,7 +232,8 @@ class NativeVectorEnv(VectorEnv):
     def _check_shapes(self, name: str, obs: Tree) -> None:
         """Refuses observations that are not one of the space for each environment."""
         for path, leaf in space_leaves(self._obs_space_without_mask):
-            found, expected = np.shape(value_at(obs, path)), (self.num_envs, *(leaf.shape or ()))
+            array, expected = value_at(obs, path), (self.num_envs, *(leaf.shape or ()))
+            found = array.shape if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
             if found != expected:
                 raise EnvContractError(
                     f"{name}{path_text(path)} must have the shape (num_envs, *shape) = {expected}, got "

@@ -29,7 +29,7 @@ import numpy as np
 
 from ding_lite.envs.bad_values import RAISE
 from ding_lite.envs.transition import Transition
-from ding_lite.errors import FOREIGN, EnvError, error_text
+from ding_lite.errors import FOREIGN, EnvError, error_text, is_of_signal
 from ding_lite.trees import Tree
 
 NO_ENVS = np.zeros(0, np.int64)
@@ -62,6 +62,8 @@ def close_each(envs: Mapping[str, Any], say: Callable[[str], None]) -> None:
         try:
             env.close()
         except FOREIGN as error:
+            if is_of_signal(error):
+                raise
             say(f"{name}: close raised {error_text(error)}")
 
 

@@ -465,8 +465,8 @@ class PPOPolicy(ActorCriticPolicy):
         return self.cfg.learn.value_weight * value_loss, metrics
 
     def _check_fields(self, rollout: Rollout) -> None:
-        """Refuses a rollout that lacks a field of the losses."""
-        if rollout.get("log_prob") is None:
+        """Refuses a rollout that lacks a field of the losses of this class."""
+        if rollout.get("log_prob") is None and type(self).policy_loss is PPOPolicy.policy_loss:
             raise ContractError(
                 f"the rollout has no log_prob: {type(self).__name__}._forward_collect must return "
                 '{"action": ..., "log_prob": ...}, (B,) of the drawn actions'

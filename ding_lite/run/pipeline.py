@@ -307,7 +307,8 @@ class SerialPipeline:
         self.error = ""
         self._stop_reason = ""
         self._is_closed = False
-        self._doing = ""  # "collecting", "learning" or "evaluating"
+        self._doing = ""  # "collecting", "learning", "evaluating" or "closing"
+        self._is_failing = False
         self._saved_by = self.ranks.size  # number of ranks that saved the state
         self._earlier_wall_time = 0.0
         self._started = time.monotonic()
@@ -456,19 +457,22 @@ class SerialPipeline:
                 evaluation is given up that takes longer than half of ``stop_timeout``.
         """
         self._stop_reason = reason
-        if reason in signal.Signals.__members__:  # a batch system soon kills the process
+        # A batch system soon kills the process.
+        if reason in signal.Signals.__members__ and self.evaluator.stop_at is None:
             self.evaluator.stop_at = time.monotonic() + self.cfg.stop_timeout / 2
 
     def give_up(self) -> None:
-        """Ends an iteration at once; called from a signal handler when ``stop_timeout`` is over.
+        """Ends what waits for environments; called from a signal handler when ``stop_timeout`` is over.
 
-        The state before the iteration is saved if the iteration has not begun to learn. A save that is in
-        progress is not disturbed.
+        A rollout is left out, and the state before it is saved. Learning and saving are not disturbed.
 
         Raises:
-            StopTimedOut: in the middle of an iteration.
+            StopTimedOut: while environments collect, evaluate or close.
         """
-        if self._doing:
+        waits = self._doing in ("evaluating", "closing") or (
+            self._doing == "collecting" and self.collector.in_rollout
+        )
+        if waits and not self._is_failing:
             seconds = self.cfg.stop_timeout
             raise StopTimedOut(f"{self._stop_reason}; {self._doing} did not end within {seconds:g} s")
 
@@ -619,6 +623,7 @@ class SerialPipeline:
         is saved. Otherwise the checkpoints stay as they are.
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        self._is_failing = True  # a further signal does not end the save
         self.ranks.report_failure(error)
         if self.ranks.is_first:
             timed_out = isinstance(error, StopTimedOut)
@@ -632,6 +637,7 @@ class SerialPipeline:
                     self._save_last_iteration()
             with self._failures_shown("result.json could not be written"):
                 self._write_result()
+        self._is_failing = False
         self.close()
 
     @contextmanager
@@ -659,7 +665,7 @@ class SerialPipeline:
 
     def _is_whole(self) -> bool:
         """Returns whether the weights belong to the counted env steps: an incomplete rollout changes none."""
-        return self._doing in ("", "evaluating") or self.collector.in_rollout
+        return self._doing != "learning" and (self._doing != "collecting" or self.collector.in_rollout)
 
     def _finish_save(self) -> None:
         """Waits for a save, and writes to the log if it fails; the run ends for another reason."""
@@ -715,8 +721,12 @@ class SerialPipeline:
         A second call has no effect.
         """
         self._is_closed = True
-        self._resources.close()
-        self.recorder.close()
+        doing, self._doing = self._doing, "closing"
+        try:
+            self._resources.close()
+        finally:
+            self._doing = doing
+            self.recorder.close()
 
     def __enter__(self) -> SerialPipeline:
         """Returns the pipeline, which the end of the ``with`` block closes."""

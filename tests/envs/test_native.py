@@ -1,6 +1,7 @@
 """Native vector environments: flags and observations checked against gymnasium's own single environments."""
 
 import copy
+import signal
 import sys
 
 import gymnasium as gym
@@ -370,6 +371,8 @@ class OwnVector(gym.vector.VectorEnv):
         (dict(obs=np.zeros((2, 4), np.float32)), r"observation must have .* \(2, 3\), got \(2, 4\)"),
         (dict(reward=np.ones((2, 1))), r"reward must have .* \(2,\), got \(2, 1\)"),
         (dict(reward=1.0), r"reward must have .* \(2,\), got \(\)"),
+        (dict(reward=np.array(["a", "b"])), "reward must be an array of numbers"),
+        (dict(obs=[[0.0] * 3] * 2), "observations must be an array, got a list"),
         (dict(terminated=[False, False]), "terminated must be an array of bool, got list"),
         (dict(truncated=np.zeros(2)), "truncated must be an array of bool, got float64"),
         (dict(terminated=np.zeros((1, 2), bool)), r"terminated must have .* got \(1, 2\)"),
@@ -379,6 +382,8 @@ class OwnVector(gym.vector.VectorEnv):
         "observation",
         "column of rewards",
         "one reward",
+        "words",
+        "list of observations",
         "list",
         "float flags",
         "row of flags",
@@ -406,3 +411,25 @@ def test_close_that_raises_is_reported():
     envs.say = told.append
     envs.close()
     assert [line.split("close raised ")[1].startswith("ValueError: no window") for line in told] == [True]
+
+
+def test_sys_exit_of_a_signal_handler_ends_a_program_that_steps_or_closes():
+    def leave(number, frame):
+        sys.exit(7)
+
+    class Interrupted(OwnVector):
+        def step(self, action):
+            signal.raise_signal(signal.SIGTERM)
+
+        def close_extras(self, **kwargs):
+            signal.raise_signal(signal.SIGTERM)
+
+    envs = NativeVectorEnv(Interrupted())
+    envs.reset("collect")
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        for call in (lambda: envs.step(np.zeros(2, int)), envs.close):
+            with pytest.raises(SystemExit):
+                call()
+    finally:
+        signal.signal(signal.SIGTERM, before)

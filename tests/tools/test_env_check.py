@@ -24,6 +24,7 @@ from ding_lite.tools.env_check import (
     WARN,
     Finding,
     check_env,
+    interrupted_after,
     random_rollout,
     section_of,
     tree_lines,
@@ -451,10 +452,12 @@ def test_tree_is_drawn_with_shapes_and_dtypes():
     assert re.fullmatch(r"├── truncated  +\(20,\)  +bool  +\d+ of 20 True", lines[6])
 
 
-def test_call_that_hangs_is_interrupted_and_reported():
-    env = {"type": "slow_worlds:SlowEnv", "kwargs": {"hangs_at": 20}}
-    found = check_env(env, steps=60, seconds=0.5)
+@pytest.mark.parametrize("hangs_at", [20, 41], ids=["while playing", "in the check of actions"])
+def test_call_that_hangs_is_interrupted_and_reported(hangs_at):
+    env = {"type": "slow_worlds:SlowEnv", "kwargs": {"hangs_at": hangs_at}}
+    with interrupted_after(2.0):
+        found = check_env(env, steps=30)
     (failed,) = [finding for finding in found if finding.verdict == FAIL]
-    assert failed.check == "step"
-    assert re.match(r"step\(\d\) did not return within 10 s", failed.seen)
+    assert re.match(r"step\(\d\) did not return before 2 s of checks were over", failed.seen)
+    assert "Look for what it waits for" in failed.advice
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL

@@ -34,6 +34,7 @@ from ding_lite.tools.env_check.playing import (
     Budget,
     HangingCall,
     Player,
+    interrupted_after,
     lengths_and_ends,
     make_bare,
     reset_env,
@@ -55,9 +56,11 @@ __all__ = [
     "OK",
     "WARN",
     "Finding",
+    "HangingCall",
     "as_shapes",
     "check_env",
     "findings",
+    "interrupted_after",
     "random_rollout",
     "section_of",
     "tree_lines",
@@ -125,7 +128,7 @@ def findings(
         steps, seed, backends, seconds: see :func:`check_env`.
     """
     budget = Budget(seconds)
-    with global_state_kept(), np.errstate(all="ignore"), budget.alarm():
+    with global_state_kept(), np.errstate(all="ignore"):
         if only_native(env_cfg):
             yield from native_findings(env_cfg, seed, steps)
             return
@@ -255,6 +258,8 @@ def _check_actions(env: gym.Env, seed: int, budget: Budget) -> Finding:
     try:
         player.play(50, [] if masked else ends * 5, until=budget.share(SEEDING))
     except Fault as fault:
+        if isinstance(fault.__cause__, HangingCall):
+            raise
         advice = f"step must accept every action in {env.action_space}: declare the range that it accepts."
         return Finding("actions", FAIL, fault.finding.seen, advice)
     if player.changed_action:

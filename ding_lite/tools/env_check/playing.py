@@ -157,7 +157,33 @@ class Call(NamedTuple):
 
 
 class HangingCall(EnvError):
-    """A call did not return in time; see :meth:`Budget.alarm`."""
+    """A call did not return in time; see :func:`interrupted_after`."""
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Interrupts what the block does after ``seconds``, such as a call of the environment that hangs.
+
+    Only where a signal handler can be set: in the main thread, if SIGALRM has no other handler.
+
+    Raises:
+        HangingCall: in the code that runs then.
+    """
+    is_free = signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    if not (is_free and threading.current_thread() is threading.main_thread()):
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise HangingCall(f"did not return before {seconds:g} s of checks were over")
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 class Budget:
@@ -170,32 +196,6 @@ class Budget:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds
-
-    @contextmanager
-    def alarm(self) -> Iterator[None]:
-        """Interrupts what runs after twice the time, such as a call of the environment that hangs.
-
-        Only where a signal handler can be set: in the main thread, if SIGALRM has no other handler.
-
-        Raises:
-            HangingCall: in the code that runs then.
-        """
-        is_free = self.seconds < math.inf and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-        if not (is_free and threading.current_thread() is threading.main_thread()):
-            yield
-            return
-        late = max(2 * self.seconds, 10.0)
-
-        def interrupt(number: int, frame: Any) -> None:
-            raise HangingCall(f"did not return within {late:g} s")
-
-        signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, late)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     @property
     def left(self) -> float:
