@@ -136,7 +136,7 @@ def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(
     command = re.search(r"to continue: ding-lite (.*)", job.output).group(1).split()
     fixed = warm.run(*command, "env.kwargs.fails_at=0", "--override", cwd=tmp_path)
     assert (fixed.code, fixed.errors) == (0, "")
-    assert "an environment failed after this checkpoint: new episodes" in fixed.output
+    assert "the rollout after this checkpoint did not end: new episodes" in fixed.output
     assert len(rows(tmp_path)) == 10
     assert [int(row.split(",")[2]) for row in rows(tmp_path)] == [*range(1, 11)]
 

@@ -1,5 +1,6 @@
 """Real signals to real runs, at every moment: what is saved and printed, and how the process ends."""
 
+import contextlib
 import json
 import os
 import pty
@@ -132,7 +133,8 @@ def test_signals_that_follow_do_not_disturb_the_save(stubborn, warm, home):
     job = warm.start(*home(kwargs=kwargs, stop_timeout=0.5), cwd=home.folder)
     job.until(lambda: "hangs" in marks(home.folder))
     for _ in range(8):
-        job.send(signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by now
+            job.send(signal.SIGTERM)
         time.sleep(0.1)
     # The last one may reach a process that has restored the handlers, since all is saved.
     assert job.wait() in (143, -signal.SIGTERM)
