@@ -3,8 +3,8 @@
     pip install "ding_lite[minatar]"
     ding-lite train -c minatar_breakout_ppo
 
-Reaches more than 5 at 250k steps, and more than 6 at 1M steps. The environment has no time limit;
-env.max_eval_steps limits the evaluation episodes.
+Reaches more than 6 at 1M steps. For 5M steps, let the learning rate fall: policy.learn.lr_schedule=linear.
+The environment has no time limit; env.max_eval_steps limits the evaluation episodes.
 """
 
 config = dict(
