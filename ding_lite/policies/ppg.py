@@ -327,7 +327,7 @@ class PPGPolicy(PPOPolicy):
             L = L_aux + beta_clone KL(pi_old || pi) + aux_value_weight L_V
             L_aux = 0.5 mean((V_aux - R)^2),   L_V = 0.5 mean((V - R)^2)
 
-        Nothing is clipped. A subclass may add terms; its batches also have the ``auxiliary_fields`` of the
+        No term is clipped. A subclass may add terms; its batches also have the ``auxiliary_fields`` of the
         rollout.
 
         Shapes:
