@@ -2,7 +2,7 @@
 
 A command that has nothing to save ends at once: the handler raises KeyboardInterrupt, so that ``with`` and
 ``finally`` blocks clean up. A training takes over with :meth:`Signals.hand_over`: the first signal asks it to
-end after its current iteration, which is given up if it takes too long, and a second Ctrl-C raises
+end after its current iteration, environments that take too long are given up, and a second Ctrl-C raises
 KeyboardInterrupt.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 from ding_lite.run.interrupt import answer_user
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 143}
-SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_LOOKS = 0.2  # of the thread that waits for the first signal
 
 
 class Signals:
