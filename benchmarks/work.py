@@ -60,7 +60,10 @@ class Work:
     def updates(self, env_steps: int) -> float:
         """Returns the number of optimiser steps for a number of env steps."""
         policy = self.epochs * env_steps / self.batch if self.epochs else 0.0
-        return policy + (self.aux_epochs * env_steps / self.aux_batch if self.aux_epochs else 0.0)
+        if not self.aux_epochs:
+            return policy
+        phases = self.iterations(env_steps) // self.aux_freq
+        return policy + phases * self.aux_epochs * self.aux_freq * self.samples / self.aux_batch
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,9 @@ class GraphPool:
                 return self._graph_of(function, arguments, call, generator)
         except Exception as error:  # noqa: BLE001 - the plain call raises an error of the function itself
             self.failed = True
-            cause = error.__context__ or error
-            reason = str(cause).strip().splitlines() or [""]
             warnings.warn(
                 "policy.cuda_graph: there is no CUDA graph of these kernels, which are launched one by one; "
-                f"set it to False to silence this: {type(cause).__name__}: {reason[0]}",
+                f"set it to False to silence this: {_reason(error)}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -191,6 +189,14 @@ class PinnedMemory:
         # By NumPy: torch copies with all its threads, which then wait for work on cores of the environments.
         np.copyto(pinned.numpy(), leaf.numpy())
         return pinned
+
+
+def _reason(error: Exception) -> str:
+    # Not in a variable of the caller: its frame, the error and the tensors of the failed call would keep one
+    # another alive, and autograd warns of what is left of a backward pass on another stream.
+    cause = error.__context__ or error
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"
 
 
 def _tensors(tree: Tree) -> list[Tensor]:
