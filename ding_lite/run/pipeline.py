@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import shlex
-import signal
 import sys
 import time
 import weakref
@@ -31,10 +30,9 @@ from ding_lite.config.user_modules import refuse_training
 from ding_lite.data.evaluator import EvaluationStopped, Evaluator, Scores, evaluation_metrics
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting, check_env_setting
-from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, RankError, StopTimedOut
+from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, StopTimedOut
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart
-from ding_lite.rl.schedules import schedule
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, display_for, evaluation_line
@@ -44,25 +42,19 @@ from ding_lite.run.hooks import Hooks
 from ding_lite.run.interrupt import HeldInterrupt
 from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors, refuse_misfit
-from ding_lite.run.progress import Progress
+from ding_lite.run.progress import Clock, Progress
 from ding_lite.run.rank_reports import Report, merged_report
-from ding_lite.run.rank_states import digest, gathered, of_rank
+from ding_lite.run.rank_states import check_equal, gathered, of_rank
 from ding_lite.run.recorder import Recorder
-from ding_lite.run.report import description, import_options, results
+from ding_lite.run.report import description, import_options, results, unfinished_schedules
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
-from ding_lite.run.resume import (
-    NOT_BIT_EQUAL,
-    ResumePoint,
-    ResumeRequest,
-    find_resume_point,
-    run_of,
-)
+from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of
+from ding_lite.run.saves import Saves
 from ding_lite.run.shares import share_of
+from ding_lite.run.stopping import Stopping
 from ding_lite.run.trackers.tracking import check_trackers
 from ding_lite.run.video import Camera
 from ding_lite.run.warm_start import warm_start
-
-SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 
 
 class SerialPipeline:
@@ -105,6 +97,9 @@ class SerialPipeline:
         recorder: writes to the folder and to the trackers.
         checkpoints: the recorder's part that writes checkpoints. A thread writes those that are due after an
             iteration; ``checkpoints.wait()`` waits for it.
+        saves: which checkpoints are due.
+        stopping: what ends the run before its limits.
+        clock: seconds of training.
         hooks: code of the user that the run calls.
         display: shows the progress.
         status: "running", "solved", "finished", "interrupted" or "failed".
@@ -247,22 +242,11 @@ class SerialPipeline:
         has_episodes = self._restore(point)
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
-        messages = [f"resumed at {self.progress.env_step:,} env steps", *point.messages]
-        is_exact = point.is_exact and has_episodes
-        if not has_episodes:
-            messages.append(f"the open episodes could not be restored: new episodes; {NOT_BIT_EQUAL}")
-        if self._saved_by != self.ranks.size:
-            is_exact = False
-            messages.append(
-                f"number of ranks {self._saved_by} -> {self.ranks.size}: new episodes, random streams and "
-                f"replay buffers; {NOT_BIT_EQUAL}"
-            )
-        if point.state["collector"].get("envs", True) is None:
-            is_exact = False
-            messages.append(f"the rollout after this checkpoint did not end: new episodes; {NOT_BIT_EQUAL}")
+        lost = point.lost(has_episodes, self._saved_by, self.ranks.size)
+        messages = [f"resumed at {self.progress.env_step:,} env steps", *point.messages, *lost]
         reached = self.progress.iteration
         is_newest = max(checkpoints_of(self.folder).values()) == reached
-        self._record(log, messages, self.progress.env_step, repeats=is_newest and is_exact)
+        self._record(log, messages, self.progress.env_step, repeats=is_newest and point.is_exact and not lost)
         moved = (
             [] if self.is_over() else self.ranks.from_first(lambda: self.checkpoints.abandon_after(reached))
         )
@@ -305,13 +289,9 @@ class SerialPipeline:
         self.display = display if display is not None and self.ranks.is_first else Display()
         self.status = "running"
         self.error = ""
-        self._stop_reason = ""
         self._is_closed = False
-        self._doing = ""  # "collecting", "learning", "evaluating" or "closing"
-        self._is_failing = False
         self._saved_by = self.ranks.size  # number of ranks that saved the state
-        self._earlier_wall_time = 0.0
-        self._started = time.monotonic()
+        self.clock = Clock()
         memory_advice = (
             f"Lower the sizes under policy.model, policy.collect.n_sample ({cfg.policy.collect.n_sample:,}) "
             f"or env.collector_env_num ({cfg.env.collector_env_num:,})"
@@ -326,6 +306,7 @@ class SerialPipeline:
             self.collector = build_collector(own, envs, self.policy)
             self.learner = Learner(self.policy.learn_mode)
             self.evaluator: Evaluator = build_evaluator(own, evaluator_envs, self.policy)
+            self.stopping = Stopping(cfg.stop_timeout, self.collector, self.evaluator, self.ranks)
             self.scores = Scores(cfg.env.stop_value)
             self.progress = Progress()
             self.hooks = Hooks(cfg.hooks)
@@ -383,6 +364,7 @@ class SerialPipeline:
             repeats=repeats,
         )
         self.checkpoints = self.recorder.checkpoints
+        self.saves = Saves(self.recorder, self.scores, self.ranks)
         self.recorder.connect(self.collector.envs, self.evaluator.envs)
 
     def say(self, line: str) -> None:
@@ -411,15 +393,15 @@ class SerialPipeline:
         return turns
 
     def _turns(self) -> Generator[Progress, None, None]:
-        self._started = time.monotonic()
+        self.clock.start()
         self.status = "running"
         interrupt = HeldInterrupt(lambda: self.request_stop("SIGINT"))
         try:
             self.hooks.call("before_run", self)
             if self.is_over() and self.progress.owes_evaluation:  # there is no next iteration
                 self._evaluate()
-                self._save_due()
-            while not (self.is_over() or self._agree_to_stop()):
+                self.saves.begin_due(self.progress, self.state_dict)
+            while not (self.is_over() or self.stopping.agree()):
                 with interrupt:
                     progress = self.step()
                 if not interrupt.received:
@@ -427,11 +409,10 @@ class SerialPipeline:
             self._conclude()
         except GeneratorExit:
             if self.ranks.size > 1 and not self.is_over():  # the other ranks leave their loops, too
-                self._stop_reason = self._stop_reason or f"rank {self.ranks.rank} left the loop"
-                self._agree_to_stop()
+                self.stopping.reason = self.stopping.reason or f"rank {self.ranks.rank} left the loop"
+                self.stopping.agree()
             self._conclude()
-            # A later loop over this pipeline counts on.
-            self._earlier_wall_time, self._started = self.wall_time, time.monotonic()
+            self.clock.pause()
             raise
         except BaseException as error:
             self._fail(error)
@@ -456,10 +437,7 @@ class SerialPipeline:
             reason: for result.json, and for the summary unless it is the name of a signal. For a signal, an
                 evaluation is given up that takes longer than half of ``stop_timeout``.
         """
-        self._stop_reason = reason
-        # A batch system soon kills the process.
-        if reason in signal.Signals.__members__ and self.evaluator.stop_at is None:
-            self.evaluator.stop_at = time.monotonic() + self.cfg.stop_timeout / 2
+        self.stopping.request(reason)
 
     def give_up(self) -> None:
         """Ends what waits for environments; called from a signal handler when ``stop_timeout`` is over.
@@ -469,32 +447,17 @@ class SerialPipeline:
         Raises:
             StopTimedOut: while environments collect, evaluate or close.
         """
-        waits = self._doing in ("evaluating", "closing") or (
-            self._doing == "collecting" and self.collector.in_rollout
-        )
-        if waits and not self._is_failing:
-            seconds = self.cfg.stop_timeout
-            raise StopTimedOut(f"{self._stop_reason}; {self._doing} did not end within {seconds:g} s")
-
-    def _agree_to_stop(self) -> bool:
-        """Returns whether any rank was requested to stop: a signal does not reach all at the same moment.
-
-        The reason becomes that of every rank.
-        """
-        agreed = next(filter(None, self.ranks.from_all(self._stop_reason)), "")
-        if agreed:  # else a signal may have set it by now; the next iteration is the last
-            self._stop_reason = agreed
-        return bool(agreed)
+        self.stopping.give_up()
 
     def step(self) -> Progress:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         self.hooks.call("before_iter", self)
         progress = self.progress
-        self._doing = "collecting"
+        self.stopping.phase = "collecting"
         began = time.perf_counter()
         rollout = self.collector.collect()
         collect_seconds = time.perf_counter() - began
-        self._doing = "learning"
+        self.stopping.phase = "learning"
         learn_metrics = self.learner.train(rollout)
         report = self._report(rollout, learn_metrics, collect_seconds)
         progress.turn_began = progress.env_step
@@ -502,10 +465,11 @@ class SerialPipeline:
         progress.train_iter = self.learner.train_iter
         progress.iteration += 1
         progress.metrics = report.metrics
-        self._doing = ""
+        self.stopping.phase = ""
         for line in report.lines:
             self.say(line)
-        self._check_ranks()
+        if self.cfg.policy.check_ranks:
+            check_equal(self.policy.model.state_dict(), progress.iteration, self.ranks)
         for finding in self.health.check(progress.metrics, progress.env_step):
             self.say(f"health: {finding}")
         progress.evaluation = None
@@ -520,7 +484,7 @@ class SerialPipeline:
         # Before the save: every checkpoint has its row.
         self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
         self.recorder.film(progress)
-        self._save_due()
+        self.saves.begin_due(progress, self.state_dict)
         self.display.show(progress, self.cfg.max_env_step)
         return dataclasses.replace(progress)
 
@@ -543,7 +507,7 @@ class SerialPipeline:
     def _evaluate(self) -> None:
         progress = self.progress
         began = time.perf_counter()
-        self._doing = "evaluating"
+        self.stopping.phase = "evaluating"
         try:
             evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
         except (EvaluationStopped, StopTimedOut):
@@ -553,7 +517,7 @@ class SerialPipeline:
             self.say("an evaluation was given up after the signal; the next iteration of the run makes it")
             return
         finally:
-            self._doing = ""
+            self.stopping.phase = ""
         progress.evaluation = evaluation
         progress.owes_evaluation = False
         asked = self.cfg.env.n_evaluator_episode
@@ -563,42 +527,6 @@ class SerialPipeline:
         progress.metrics |= evaluation_metrics(progress.evaluation)
         progress.metrics["time/eval_s"] = time.perf_counter() - began
 
-    def _save_due(self) -> None:
-        """Begins to save the checkpoints that are due, after the saves before are finished."""
-        progress, evaluation = self.progress, self.progress.evaluation
-        is_due = self.checkpoints.is_due(progress)
-        if evaluation is None and not is_due:
-            self._report_save(finish=False)
-            return
-        self._report_save(finish=True)
-        is_best = self.scores.update_best(evaluation)
-        if is_best or is_due:
-            state = self.state_dict()  # takes all ranks
-            self.ranks.from_first(lambda: self.checkpoints.begin_due(progress, is_best, state))
-
-    def _report_save(self, finish: bool) -> None:
-        """Says it if the last save failed; if it has not written ``best``, the best score is as before it.
-
-        Args:
-            finish: whether to wait for a save that is not finished.
-
-        Raises:
-            CheckpointError: if it was the last failure that is tolerated.
-        """
-        keeper = self.checkpoints
-        try:
-            warning, best_is_saved = self.ranks.from_first(
-                lambda: (keeper.outcome(finish), keeper.best_is_saved)
-            )
-        except DingLiteError:
-            if not keeper.best_is_saved:
-                self.scores.restore_best()
-            raise
-        if warning is not None:
-            if not best_is_saved:
-                self.scores.restore_best()
-            self.say(warning)
-
     def _conclude(self) -> None:
         """Saves a run that has ended in order, and writes its result."""
         # Even if a stop was requested in the last iteration.
@@ -607,8 +535,8 @@ class SerialPipeline:
             self.error = ""
         else:
             self.status = "interrupted"
-            self.error = self._stop_reason
-        self._report_save(finish=True)
+            self.error = self.stopping.reason
+        self.saves.finish()
         self.save("last")
         self._write_result()
         for finding in self.health.findings.values():
@@ -623,7 +551,7 @@ class SerialPipeline:
         is saved. Otherwise the checkpoints stay as they are.
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        self._is_failing = True  # a further signal does not end the save
+        self.stopping.is_held = True  # a further signal does not end the save
         self.ranks.report_failure(error)
         if self.ranks.is_first:
             timed_out = isinstance(error, StopTimedOut)
@@ -631,13 +559,13 @@ class SerialPipeline:
             if timed_out:
                 self.say(self.error)
             with self._failures_shown("the last iteration could not be saved"):
-                self._finish_save()
+                self.saves.finish_after_error()
                 self.recorder.fail(error)
                 if timed_out or isinstance(error, EnvError):
                     self._save_last_iteration()
             with self._failures_shown("result.json could not be written"):
                 self._write_result()
-        self._is_failing = False
+        self.stopping.is_held = False
         self.close()
 
     @contextmanager
@@ -651,7 +579,7 @@ class SerialPipeline:
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
         newest = max(checkpoints_of(self.folder).values(), default=0)
-        if self.ranks.size > 1 or newest >= self.progress.iteration or not self._is_whole():
+        if self.ranks.size > 1 or newest >= self.progress.iteration or not self.stopping.is_between_steps:
             return
         try:
             self.save("last")
@@ -662,21 +590,6 @@ class SerialPipeline:
             f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
             f"{self._command('train --resume')}"
         )
-
-    def _is_whole(self) -> bool:
-        """Returns whether the weights belong to the counted env steps: an incomplete rollout changes none."""
-        return self._doing != "learning" and (self._doing != "collecting" or self.collector.in_rollout)
-
-    def _finish_save(self) -> None:
-        """Waits for a save, and writes to the log if it fails; the run ends for another reason."""
-        try:
-            warning = self.checkpoints.outcome(finish=True)
-        except CheckpointError as error:
-            warning = str(error)
-        if warning is not None:
-            if not self.checkpoints.best_is_saved:
-                self.scores.restore_best()
-            self.recorder.log(warning)
 
     def _write_result(self) -> None:
         result = {
@@ -698,8 +611,8 @@ class SerialPipeline:
             if self.status == "interrupted"
             else self._command("eval", " -n 100")
         )
-        told = self.status == "interrupted" and self._stop_reason not in ("", *signal.Signals.__members__)
-        ending = f"{self.status} ({self._stop_reason})" if told else self.status
+        reason = "" if self.stopping.is_by_signal else self.stopping.reason
+        ending = f"{self.status} ({reason})" if self.status == "interrupted" and reason else self.status
         return (
             f"{ending} after {progress.env_step:,} env steps and {self.wall_time:.1f} s{evaluation}\n"
             f"run: {self.folder}   try: {command}"
@@ -713,7 +626,7 @@ class SerialPipeline:
     @property
     def wall_time(self) -> float:
         """Seconds of training so far, over all sessions of the run."""
-        return self._earlier_wall_time + time.monotonic() - self._started
+        return self.clock.seconds
 
     def close(self) -> None:
         """Closes environments and files, and restores torch's threads (``own_process``).
@@ -721,11 +634,11 @@ class SerialPipeline:
         A second call has no effect.
         """
         self._is_closed = True
-        doing, self._doing = self._doing, "closing"
+        phase, self.stopping.phase = self.stopping.phase, "closing"
         try:
             self._resources.close()
         finally:
-            self._doing = doing
+            self.stopping.phase = phase
             self.recorder.close()
 
     def __enter__(self) -> SerialPipeline:
@@ -752,6 +665,7 @@ class SerialPipeline:
             "learner": self.learner,
             "progress": self.progress,
             "scores": self.scores,
+            "clock": self.clock,
             "collector": self.collector,  # the last one: it may fail where an environment has changed
         }
 
@@ -764,7 +678,7 @@ class SerialPipeline:
             CheckpointError: if an iteration was cut before its end: the weights may have learned from steps
                 that are not counted.
         """
-        if not self._is_whole():
+        if not self.stopping.is_between_steps:
             raise CheckpointError(
                 "the last iteration did not end, so the weights belong to no number of env steps. Its "
                 f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
@@ -772,7 +686,7 @@ class SerialPipeline:
         state = {name: part.state_dict() for name, part in self._stateful_parts().items()}
         if of_hooks := self.hooks.state_dict():
             state["hooks"] = of_hooks
-        return gathered({**state, "clock": {"wall_time": self.wall_time}}, self.ranks)
+        return gathered(state, self.ranks)
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
         """Restores the whole state; the environments continue in the middle of their episodes.
@@ -803,47 +717,9 @@ class SerialPipeline:
         if has_new_episodes or state["collector"].get("envs", True) is None:
             self.policy.forget_open_episodes()
         self.hooks.load_state_dict(state.get("hooks", {}))
-        try:
-            self._earlier_wall_time = float(state["clock"]["wall_time"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"the checkpoint's 'clock' is not complete: {error!r}") from error
         self._saved_by = saved_by
         if saved_by != self.ranks.size:
             self.policy.change_ranks(self.progress.env_step)
-
-    def _check_ranks(self) -> None:
-        """Raises RankError if ``policy.check_ranks`` is set and the ranks' parameters differ."""
-        if self.ranks.size > 1 and self.cfg.policy.check_ranks:
-            found = self.ranks.from_all(digest(self.policy.model.state_dict()))
-            others = [rank for rank, checksum in enumerate(found) if checksum != found[0]]
-            if others:
-                raise RankError(
-                    f"policy.check_ranks: after iteration {self.progress.iteration} the parameters of rank "
-                    f"{others[0]} differ from those of rank 0. Something changes them beside the optimiser, "
-                    "or a loss reaches other parameters on one rank"
-                )
-
-
-def unfinished_schedules(config: Config) -> list[str]:
-    """Returns a line for the user if the run ends before its schedules do, else none.
-
-    A limit of the call never changes a schedule: a run that is continued later has the same rates.
-    """
-    learn, end = config.values.policy.learn, config.values.max_env_step
-    total = learn.get("schedule_env_step") or 0
-    kinds = {name: learn.get(f"{name}_schedule", "constant") for name in SCHEDULED}
-    reached = [
-        f"{what} is then at {schedule(kinds[name], end / total, learn[f'{name}_final']):.3g} of its start"
-        for name, what in SCHEDULED.items()
-        if end < total and kinds[name] != "constant"
-    ]
-    if not reached:
-        return []
-    follows = config.source["policy.learn.schedule_env_step"] == "max_env_step"
-    return [
-        f"schedules end at {total:,} env steps, this run at {end:,}: {', '.join(reached)}; to anneal over "
-        f"this run: {'max_env_step' if follows else 'policy.learn.schedule_env_step'}={end}"
-    ]
 
 
 def _close_if_open(turns: weakref.ref[Generator[Progress, None, None]]) -> None:

@@ -1,12 +1,39 @@
-"""The counters of a run and the results of its last iteration."""
+"""The counters and the clock of a run, and the results of its last iteration."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.data.evaluation import Evaluation
+
+
+class Clock:
+    """Seconds of training, over all sessions of a run."""
+
+    def __init__(self) -> None:
+        self._earlier = 0.0
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return self._earlier + time.monotonic() - self._began
+
+    def start(self) -> None:
+        """Begins a session, such as a loop over a pipeline; the time since the last one is not counted."""
+        self._began = time.monotonic()
+
+    def pause(self) -> None:
+        """Ends a session."""
+        self._earlier, self._began = self.seconds, time.monotonic()
+
+    def state_dict(self) -> dict[str, float]:
+        return {"wall_time": self.seconds}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        self._earlier = float(state["wall_time"])
 
 
 @dataclass

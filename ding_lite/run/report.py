@@ -21,9 +21,11 @@ from ding_lite.envs.packages import registering_module
 from ding_lite.models.heads import Head
 from ding_lite.policies.base import Policy
 from ding_lite.rl.distributions import BOX_DISTRIBUTIONS
+from ding_lite.rl.schedules import schedule
 from ding_lite.run.progress import Progress
 from ding_lite.run.resources import thread_count
 
+SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 TIME_METRICS = ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_s")
 
 
@@ -75,6 +77,28 @@ def _parts(policy: Policy) -> list[str]:
 
 def _size(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def unfinished_schedules(config: Config) -> list[str]:
+    """Returns a line for the user if the run ends before its schedules do, else none.
+
+    A limit of the call never changes a schedule: a run that is continued later has the same rates.
+    """
+    learn, end = config.values.policy.learn, config.values.max_env_step
+    total = learn.get("schedule_env_step") or 0
+    kinds = {name: learn.get(f"{name}_schedule", "constant") for name in SCHEDULED}
+    reached = [
+        f"{what} is then at {schedule(kinds[name], end / total, learn[f'{name}_final']):.3g} of its start"
+        for name, what in SCHEDULED.items()
+        if end < total and kinds[name] != "constant"
+    ]
+    if not reached:
+        return []
+    follows = config.source["policy.learn.schedule_env_step"] == "max_env_step"
+    return [
+        f"schedules end at {total:,} env steps, this run at {end:,}: {', '.join(reached)}; to anneal over "
+        f"this run: {'max_env_step' if follows else 'policy.learn.schedule_env_step'}={end}"
+    ]
 
 
 def metric_names(policy: Policy, info_keys: Sequence[str]) -> list[str]:

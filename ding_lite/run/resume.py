@@ -154,6 +154,25 @@ class ResumePoint:
             )
             progress.past_solved |= any((self.requested.get(key) or 0) > reached for key, reached in limits)
 
+    def lost(self, has_episodes: bool, saved_by: int, ranks: int) -> list[str]:
+        """Returns a line for each part of the checkpoint's state that the run goes on without.
+
+        Args:
+            has_episodes: whether its open episodes could be restored.
+            saved_by: number of ranks that saved it.
+            ranks: number of ranks of the run.
+        """
+        reasons = []
+        if not has_episodes:
+            reasons.append("the open episodes could not be restored: new episodes")
+        if saved_by != ranks:
+            reasons.append(
+                f"number of ranks {saved_by} -> {ranks}: new episodes, random streams and replay buffers"
+            )
+        if self.state["collector"].get("envs", True) is None:
+            reasons.append("the rollout after this checkpoint did not end: new episodes")
+        return [f"{reason}; {NOT_BIT_EQUAL}" for reason in reasons]
+
 
 def run_of(path: Path) -> Path:
     """Returns the run's folder for ``path``, which is a run or one of its checkpoints.

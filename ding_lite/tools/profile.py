@@ -323,7 +323,7 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)
     watch.watch(pipeline.recorder, "write_iteration", "logging")
     watch.watch(pipeline.health, "check", "logging")
-    watch.watch(pipeline, "_save_due", "checkpoint", counts=False)
+    watch.watch(pipeline.saves, "begin_due", "checkpoint", counts=False)
     watch.watch(pipeline.checkpoints, "begin_due", "checkpoint")
     watch.watch(pipeline.checkpoints, "save", "checkpoint")
     watch.watch(pipeline, "step", "other")

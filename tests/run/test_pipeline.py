@@ -137,7 +137,7 @@ def test_best_score_is_that_of_the_best_checkpoint_though_another_save_failed(ma
 def test_seconds_of_an_earlier_loop_count(make):
     pipeline = make()
     for _ in pipeline:
-        pipeline._started -= 1000  # as if this iteration had taken so long
+        pipeline.clock._began -= 1000  # as if this iteration had taken so long
         break
     assert 1000 < result_of(pipeline)["wall_time_s"] < 1900
     finished(pipeline)

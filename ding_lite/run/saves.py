@@ -1,0 +1,80 @@
+"""The saves of a run that are due, and what one that fails means for the best score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ding_lite.data.evaluator import Scores
+from ding_lite.errors import CheckpointError, DingLiteError
+from ding_lite.rl.ranks import Ranks
+from ding_lite.run.progress import Progress
+from ding_lite.run.recorder import Recorder
+
+
+class Saves:
+    """Saves ``best`` and the checkpoints that ``checkpoint.freq`` asks for; a thread writes them.
+
+    The best score is as before a save that fails to write ``best``. All ranks call the same methods.
+
+    Args:
+        recorder: of the run; it has the checkpoints.
+        scores, ranks: of the run.
+    """
+
+    def __init__(self, recorder: Recorder, scores: Scores, ranks: Ranks) -> None:
+        self._recorder, self._scores, self._ranks = recorder, scores, ranks
+        self._keeper = recorder.checkpoints
+
+    def begin_due(self, progress: Progress, state: Callable[[], Mapping[str, Any]]) -> None:
+        """Begins to save the checkpoints that are due, after the saves before are finished.
+
+        Args:
+            progress: after the iteration.
+            state: takes the state of all ranks; called if one is due.
+        """
+        evaluation = progress.evaluation
+        is_due = self._keeper.is_due(progress)
+        if evaluation is None and not is_due:
+            self._report(finish=False)
+            return
+        self.finish()
+        is_best = self._scores.update_best(evaluation)
+        if is_best or is_due:
+            of_all = state()
+            self._ranks.from_first(lambda: self._keeper.begin_due(progress, is_best, of_all))
+
+    def finish(self) -> None:
+        """Waits for a save, and says it if it failed.
+
+        Raises:
+            CheckpointError: if it was the last failure that is tolerated.
+        """
+        self._report(finish=True)
+
+    def finish_after_error(self) -> None:
+        """Waits for a save on this rank alone, and writes to the log if it failed: the run ends anyway."""
+        try:
+            warning = self._keeper.outcome(finish=True)
+        except CheckpointError as error:
+            warning = str(error)
+        if warning is not None:
+            self._note_best(self._keeper.best_is_saved)
+            self._recorder.log(warning)
+
+    def _report(self, finish: bool) -> None:
+        keeper = self._keeper
+        try:
+            warning, best_is_saved = self._ranks.from_first(
+                lambda: (keeper.outcome(finish), keeper.best_is_saved)
+            )
+        except DingLiteError:
+            self._note_best(keeper.best_is_saved)
+            raise
+        if warning is not None:
+            self._note_best(best_is_saved)
+            self._recorder.say(warning)
+
+    def _note_best(self, is_saved: bool) -> None:
+        if not is_saved:
+            self._scores.restore_best()

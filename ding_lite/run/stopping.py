@@ -1,0 +1,71 @@
+"""How a run ends before its limits: between two iterations, or where it waits for environments."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from ding_lite.data.collector import Collector
+from ding_lite.data.evaluator import Evaluator
+from ding_lite.errors import StopTimedOut
+from ding_lite.rl.ranks import Ranks
+
+
+class Stopping:
+    """Ends a run on request.
+
+    Args:
+        timeout: seconds after a signal in which environments may still end what they do (``stop_timeout``).
+        collector, evaluator, ranks: of the run.
+
+    Attributes:
+        reason: why the run ends; "" if nobody has requested it.
+        phase: "collecting", "learning", "evaluating", "closing", or "" between them. After an error it is the
+            phase in which the error was raised.
+        is_held: whether nothing is given up now, because an error ends the run already.
+    """
+
+    def __init__(self, timeout: float, collector: Collector, evaluator: Evaluator, ranks: Ranks) -> None:
+        self.timeout = timeout
+        self.reason = ""
+        self.phase = ""
+        self.is_held = False
+        self._collector, self._evaluator, self._ranks = collector, evaluator, ranks
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether the weights belong to the counted env steps: an incomplete rollout changes none."""
+        return self.phase != "learning" and (self.phase != "collecting" or self._collector.in_rollout)
+
+    @property
+    def is_by_signal(self) -> bool:
+        """Whether the reason is the name of a signal."""
+        return self.reason in signal.Signals.__members__
+
+    def request(self, reason: str) -> None:
+        """Requests the run to end at the next iteration boundary; safe to call from a signal handler."""
+        self.reason = reason
+        if self.is_by_signal and self._evaluator.stop_at is None:  # a batch system soon kills the process
+            self._evaluator.stop_at = time.monotonic() + self.timeout / 2
+
+    def agree(self) -> bool:
+        """Returns whether any rank was requested to stop: a signal does not reach all at the same moment.
+
+        The reason becomes that of every rank.
+        """
+        agreed = next(filter(None, self._ranks.from_all(self.reason)), "")
+        if agreed:  # else a signal may have set it by now; the next iteration is the last
+            self.reason = agreed
+        return bool(agreed)
+
+    def give_up(self) -> None:
+        """Ends what waits for environments; called from a signal handler when the time is over.
+
+        Raises:
+            StopTimedOut: while environments collect, evaluate or close. Nothing else is disturbed.
+        """
+        waits = self.phase in ("evaluating", "closing") or (
+            self.phase == "collecting" and self._collector.in_rollout
+        )
+        if waits and not self.is_held:
+            raise StopTimedOut(f"{self.reason}; {self.phase} did not end within {self.timeout:g} s")
