@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import processes
 import pytest
 import torch
@@ -18,6 +19,7 @@ from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY, WRAPPER_REGISTRY
 from ding_lite.config.schema import leaves, merged_config
 from ding_lite.errors import ConfigError
+from ding_lite.run.report import metric_names
 
 ROOT = Path(__file__).parents[1]
 GUIDES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
@@ -258,3 +260,19 @@ def test_the_37_details_are_numbered_and_their_keys_metrics_and_wrappers_exist(t
     ):
         assert f"`{wrapper}`" in text
         assert wrapper in WRAPPER_REGISTRY.names()
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
+def test_every_metric_has_its_meaning(kind):
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    options = [
+        {"normalize": {"obs": True, "reward": True}, "intrinsic": {"type": "rnd"}},
+        {"learn": {"kl_penalty": 1.0, "kl_target": 0.1}},
+    ]
+    for each in options:
+        config = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": kind, **each}}).values
+        spaces = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)
+        policy = POLICY_REGISTRY.get(kind)(config.policy, *spaces)
+        for name in metric_names(policy, ["is_success"]):
+            assert f"`{re.sub(r'_[0-9]+$', '_k', name)}`" in page
+    assert "`learn/reference_kl`" in page

@@ -60,7 +60,10 @@ def add_import(parser: argparse._ActionsContainer) -> None:
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Adds ``-c`` and ``--import`` for commands on a run, which :func:`trusted_modules` reads."""
     parser.add_argument(
-        "-c", "--config", metavar="FILE", help="the config file of the run, if it names classes of your own"
+        "-c",
+        "--config",
+        metavar="FILE|NAME",
+        help="the config of the run, if it names classes that are not the library's",
     )
     add_import(parser)
 

@@ -23,7 +23,8 @@ The runs whose configs differ only in the seed, or in the limits of the run, are
 of several environments are tasks of one group, if the same keys distinguish the groups in
 each. NAME=FOLDER makes a group of the given runs instead.
 
-The score of a run is the mean return of its last evaluation. The table has, for each group:
+The score of a run is the mean return of one evaluation: the one nearest to where the shortest
+run that reached its limit ends; without such a run, its last. The table has, for each group:
 the mean, the interquartile mean (IQM) with its 95 % stratified bootstrap interval, and the
 probability that a run scores higher than one of the first group. docs/comparing.md explains
 the statistics. Pictures need matplotlib: pip install "ding_lite[plot]"; a page does not.

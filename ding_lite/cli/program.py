@@ -67,9 +67,10 @@ runs:
 
 exit codes:
   0  success                          4  a loss or gradient that is not finite
-  2  a fault in arguments, config     5  a fault in a checkpoint
+  1  any other error                  5  a fault in a checkpoint
+  2  a fault in arguments, config     130, 143  ended by Ctrl-C, by SIGTERM
      or your own classes
-  3  a fault in an environment        130, 143  ended by Ctrl-C, by SIGTERM
+  3  a fault in an environment
 """
 
 

@@ -33,9 +33,10 @@ DESCRIPTION = """\
 Trains a policy, and writes metrics, checkpoints and a log to a run folder:
 runs/EXP_NAME, where EXP_NAME is a key of the config (see also --exp-name).
 
-A run ends after max_env_step steps of the environments (1,000,000 by default), or when an
-evaluation reaches env.stop_value. Ctrl-C ends it after the current iteration and saves it;
-a second Ctrl-C ends it at once. --resume continues a run that was ended in any way.
+A run ends at the first end of an iteration past max_env_step steps of the environments
+(1,000,000 by default), or when an evaluation reaches env.stop_value and a second one confirms
+it. Ctrl-C ends it after the current iteration and saves it; a second Ctrl-C ends it at once.
+--resume continues a run that was ended in any way.
 
 With several seeds (-s 0 1 2 3) each one is a process with a run folder of its own:
 runs/EXP_NAME_s0, runs/EXP_NAME_s1, ... (--exp-name DIR: DIR_s0, DIR_s1, ...). A seed that fails

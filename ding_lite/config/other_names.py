@@ -91,7 +91,7 @@ SYNONYMS = {
     "num_workers": "worker_num",
     "num_collectors": "worker_num",
     "num_env_runners": "worker_num",
-    "save_freq": "checkpoint.freq",
+    "save_freq": "checkpoint.keep_freq",
     "save_interval": "checkpoint.freq",
     "save_trainer_interval": "checkpoint.freq",
     "log_interval": "logger.freq",

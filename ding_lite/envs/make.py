@@ -43,7 +43,8 @@ CONFIG: dict[str, Any] = dict(
     evaluator_env_num=Key(16, low=1),
     # Episodes of one evaluation.
     n_evaluator_episode=Key(16, low=1),
-    # The run ends as solved when the mean return of an evaluation reaches this; None: it runs to its limit.
+    # The run ends as solved when the mean returns of an evaluation and of a second one at once reach this;
+    # None: it runs to its limit.
     stop_value=Key(None, (float,), optional=True),
     # Steps after which an evaluation episode is truncated, and reported as cut.
     max_eval_steps=Key(10_000, low=1),
@@ -120,7 +121,7 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
     if env["on_bad_value"] != RAISE and kind in ("vector", "env_pool"):
         faults.append(
             f"env.on_bad_value: {env['on_bad_value']!r} resets a single environment, which env.manager.type="
-            f"{kind!r} cannot do: set env.manager.type='base' or 'subprocess'"
+            f"{kind!r} cannot do: set env.manager.type='base', 'subprocess' or 'ray'"
         )
     return faults
 

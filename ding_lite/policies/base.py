@@ -76,7 +76,9 @@ class Policy:
         # "ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy", a name that you registered, or
         # "package.module:Class".
         type=Key("ppo", (str, object)),
-        device="auto",  # auto, cpu, cuda, cuda:N or mps; auto is a GPU if there is one
+        # auto, cpu, cuda, cuda:N or mps. auto is a GPU, if there is one, for models with convolutions or a
+        # layer of more than 256 x 256 weights; smaller ones are faster on the CPU.
+        device="auto",
         cuda=Key(None, (bool,), optional=True),  # DI-engine's: True is device="cuda"
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,
@@ -119,9 +121,9 @@ class Policy:
         self.seed = seed
         self.ranks = ranks.current()
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
-        self.device = chosen_device(self.cfg.device, self.cfg.cuda)
-        self.generator = self.own_generator("action", device=self.device)
         self.model: ActorCritic = self._make_model() if model is None else self._checked(model)
+        self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
+        self.generator = self.own_generator("action", device=self.device)
         self.model.to(device=self.device)
         lay_out(self.model)
         self.memory: PolicyMemory | None = None

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from ding_lite.errors import ConfigError
 from ding_lite.rl.ranks import current
 
+LARGE_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 
-def chosen_device(name: str, cuda: bool | None) -> torch.device:
+
+def chosen_device(name: str, cuda: bool | None, model: nn.Module) -> torch.device:
     """Returns the device that a config's ``policy.device`` and ``policy.cuda`` ask for.
+
+    "auto" is a GPU, if there is one, for a model that is large enough (:func:`gains_by_gpu`).
 
     Raises:
         ConfigError: if there is none such.
     """
-    if cuda and name == "auto":
-        name = "cuda"
+    if name == "auto" and cuda is not None:
+        name = "cuda" if cuda else "cpu"
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() and cuda is not False else "cpu"
+        name = "cuda" if torch.cuda.is_available() and gains_by_gpu(model) else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -35,3 +40,8 @@ def chosen_device(name: str, cuda: bool | None) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("policy.device: 'mps' was asked for, and torch has none here; use 'cpu'")
     return device
+
+
+def gains_by_gpu(model: nn.Module) -> bool:
+    """Returns whether a model has a convolution, or a layer of more than 256 x 256 weights."""
+    return any(weight.dim() > 2 or weight.numel() > LARGE_LAYER for weight in model.parameters())

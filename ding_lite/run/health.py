@@ -1,7 +1,7 @@
 """Detects common faults of a training run from its metrics, and names the config key to change.
 
 Each rule looks at the means of the last iterations. The run reports a finding when it appears, and again at
-the end. The thresholds are wide: a finding deserves attention, and no finding proves nothing.
+the end. The thresholds are wide: a finding deserves attention; that there is none proves nothing.
 
 Some rules are suspended while the returns improve, and none applies once the mean return is at
 ``env.stop_value``. Where the returns have risen to their best and stay there, small steps, a low explained

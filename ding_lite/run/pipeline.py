@@ -242,7 +242,7 @@ class SerialPipeline:
         has_episodes = self._restore(point)
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
-        lost = point.lost(has_episodes, self._saved_by, self.ranks.size)
+        lost = point.lost(has_episodes, self._saved_by, self.policy)
         messages = [f"resumed at {self.progress.env_step:,} env steps", *point.messages, *lost]
         reached = self.progress.iteration
         is_newest = max(checkpoints_of(self.folder).values()) == reached

@@ -38,6 +38,8 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
         f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
         *_parts(policy),
     ]
+    if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
+        lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
     if policy.ranks.size > 1:
         learn = cfg.policy.learn
         lines.append(

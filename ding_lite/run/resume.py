@@ -31,6 +31,8 @@ from ding_lite.config.compile import (
     trusted_config,
 )
 from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.policies.base import Policy
+from ding_lite.rl.seeding import GeneratorState
 from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, damage_of, find_checkpoint, load_checkpoint
 from ding_lite.run.load import with_earlier_defaults
 from ding_lite.run.progress import Progress
@@ -154,15 +156,17 @@ class ResumePoint:
             )
             progress.past_solved |= any((self.requested.get(key) or 0) > reached for key, reached in limits)
 
-    def lost(self, has_episodes: bool, saved_by: int, ranks: int) -> list[str]:
+    def lost(self, has_episodes: bool, saved_by: int, policy: Policy) -> list[str]:
         """Returns a line for each part of the checkpoint's state that the run goes on without.
 
         Args:
             has_episodes: whether its open episodes could be restored.
             saved_by: number of ranks that saved it.
-            ranks: number of ranks of the run.
+            policy: of the run, with the state of the checkpoint.
         """
-        reasons = []
+        reasons, ranks = [], policy.ranks.size
+        if not GeneratorState(policy.generator).is_of_its_kind(self.state["policy"]["generator"]):
+            reasons.append(f"saved on another kind of device than {policy.device}: other random numbers")
         if not has_episodes:
             reasons.append("the open episodes could not be restored: new episodes")
         if saved_by != ranks:

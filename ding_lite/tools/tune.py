@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
+import torch
+
 from ding_lite.config.compile import Config
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import auto_is_native, backend_of
@@ -112,7 +114,7 @@ def settings(config: Config, present: Profile) -> list[Setting]:
         ({"env"}, _backends(config.values.env)),
         (
             {"act", "advantages", "minibatches", "gradient", "optimiser", "auxiliary"},
-            _thread_counts(present),
+            [*_devices(present), *_thread_counts(present)],
         ),
     )
     seconds = {phase.name: phase.seconds for phase in present.phases}
@@ -180,6 +182,11 @@ def _compilations(config: Config, present: Profile) -> list[Setting]:
     on_cpu = present.device == "cpu"  # on a GPU kernels are captured, and nothing is compiled
     compiles = on_cpu and "compile" in policy.learn and not policy.model.get("rnn")
     return [{"policy.learn.compile": not present.compiled}] if compiles else []
+
+
+def _devices(present: Profile) -> list[Setting]:
+    other = "cuda" if present.device == "cpu" else "cpu"
+    return [{"policy.device": other}] if torch.cuda.is_available() else []
 
 
 def _thread_counts(present: Profile) -> list[Setting]:

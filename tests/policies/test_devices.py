@@ -17,7 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from worlds import merged, trainee
 
-from ding_lite import PPOPolicy
+from ding_lite import PPOPolicy, SerialPipeline, load_policy
+from ding_lite.policies.device import chosen_device
+from ding_lite.rl.seeding import GeneratorState
+from ding_lite.run.rank_states import digest
 
 META = torch.device("meta")
 READ = {"tolist": lambda x: x.tolist(), "item": float, "__float__": float, "__int__": int, "__bool__": bool}
@@ -77,18 +80,25 @@ class MetaDevice(TorchFunctionMode):
         return OF_SOME_SIZE.get(name, function)(*args, **kwargs)
 
 
-def learn_there(monkeypatch, kind, world=SeededEnv, iterations=2, **options):
-    """Returns what was read from the device while a policy on it collected and learned."""
+def use_meta(monkeypatch):
+    """Puts policies on the device "meta"."""
     for module in ("base", "ppo", "auxiliary"):
         generator = lambda *stream, device=None: torch.Generator().manual_seed(0)  # noqa: E731
         monkeypatch.setattr(f"ding_lite.policies.{module}.torch_generator", generator, raising=False)
     order = lambda n, generator: torch.randperm(n, device=META)  # noqa: E731
     monkeypatch.setattr("ding_lite.data.minibatches.permutation", order)
     monkeypatch.setattr("ding_lite.policies.base.chosen_device", lambda *said: META)
+
+
+def learn_there(monkeypatch, kind, world=SeededEnv, iterations=2, state=None, **options):
+    """Returns what was read from the device while a policy on it collected and learned, from ``state`` on."""
+    use_meta(monkeypatch)
     options = merged({"learn": {"compile": False}}, options)
     with MetaDevice() as mode:
         policy, collector = trainee(kind, world=world, **options)
         assert policy.device == META
+        if state is not None:
+            policy.load_state_dict(state)
         for _ in range(iterations):
             told = policy.learn_mode.forward(collector.collect())
     assert told["updates"] > 0
@@ -125,6 +135,63 @@ def test_targets_are_renewed_on_a_device(monkeypatch):
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_action_does(action, monkeypatch):
     learn_there(monkeypatch, "ppo", partial(Anything, "box", action), **ONE_EPOCH)
+
+
+@pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
+@pytest.mark.parametrize(("kind", "options"), CASES)
+def test_a_state_of_the_host_is_loaded_there(kind, options, monkeypatch):
+    host, collector = trainee(kind, device="cpu", **merged({"learn": {"compile": False}}, options))
+    host.learn_mode.forward(collector.collect())
+    learn_there(monkeypatch, kind, iterations=1, state=host.state_dict(), **options)
+
+
+LARGE = {"encoder_hidden_size_list": [512, 512]}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "model"),
+    [("cpu", {}), ("cpu", {"encoder_hidden_size_list": [256, 256]}), ("cuda", LARGE), ("cuda", "image-hwc")],
+)
+def test_auto_takes_a_gpu_where_it_pays(chosen, model, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    world = partial(Anything, model, "discrete") if model == "image-hwc" else SeededEnv
+    options = {} if model == "image-hwc" else {"model": model}
+    policy, _ = trainee("ppo", world, device="cpu", **options)
+    assert chosen_device("auto", None, policy.model).type == chosen
+    # DI-engine's key decides by itself.
+    assert chosen_device("auto", True, policy.model).type == "cuda"
+    assert chosen_device("auto", False, policy.model).type == "cpu"
+
+
+def state_of_another_device(self):
+    """As of a generator on a GPU: a seed and an offset."""
+    return {"state": self.generator.get_state()[:16].clone()}
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
+def test_a_run_that_another_kind_of_device_saved_is_loaded_and_continued(kind, tmp_path, monkeypatch):
+    def run(max_env_step, **options):
+        config = dict(
+            max_env_step=max_env_step,
+            env=dict(env_id="CartPole-v1", n_evaluator_episode=1, max_eval_steps=5),
+            policy=dict(type=kind, intrinsic=dict(type="rnd"), collect=dict(n_sample=64)),
+        )
+        return SerialPipeline(merged(config, options), folder=tmp_path / "run")
+
+    with monkeypatch.context() as patch, run(128) as pipeline:
+        patch.setattr(GeneratorState, "state_dict", state_of_another_device)
+        for _ in pipeline:
+            pass
+    observations = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    loaded = load_policy(tmp_path / "run", checkpoint="last")
+    assert np.array_equal(loaded.act(observations), pipeline.policy.act(observations))
+    actions = []
+    for _ in range(2):
+        with SerialPipeline.resume(tmp_path / "run", max_env_step=192) as resumed:
+            assert "another kind of device than cpu" in (tmp_path / "run" / "log.txt").read_text()
+            actions.append(resumed.collector.collect().action.tolist())
+    assert actions[0] == actions[1]
 
 
 class Masked(Anything):
@@ -292,3 +359,38 @@ def test_a_policy_with_memory_and_an_intrinsic_reward_learns_on_a_gpu(kind):
         cut += int(rollout.truncated.sum())
         assert policy.learn_mode.forward(rollout)["updates"] > 0
     assert cut > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
+def test_a_run_on_a_gpu_is_resumed_there_and_here(kind, tmp_path):
+    def config(max_env_step):
+        return dict(
+            max_env_step=max_env_step,
+            env=dict(env_id="CartPole-v1", n_evaluator_episode=2, max_eval_steps=20),
+            policy=dict(type=kind, device="cuda", collect=dict(n_sample=64), learn=dict(batch_size=32)),
+        )
+
+    def trained(pipeline):
+        with pipeline:
+            for _ in pipeline:
+                pass
+            return {name: digest(part) for name, part in pipeline.state_dict().items() if name != "clock"}
+
+    straight = trained(SerialPipeline(config(256), folder=tmp_path / "straight"))
+    folder = tmp_path / "run"
+    with SerialPipeline(config(256), folder=folder) as pipeline:
+        for progress in pipeline:
+            if progress.iteration == 2:
+                break
+    assert trained(SerialPipeline.resume(folder)) == straight
+    observations = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    loaded = load_policy(folder, checkpoint="last")
+    assert loaded.device.type == "cpu"
+    assert np.array_equal(loaded.act(observations), pipeline.policy.act(observations))
+    here = SerialPipeline.resume(folder, changes={"policy.device": "cpu"}, max_env_step=384)
+    assert trained(here)["progress"] != straight["progress"]
+    assert here.policy.device.type == "cpu"
+    there = SerialPipeline.resume(folder, changes={"policy.device": "cuda"}, max_env_step=448)
+    trained(there)
+    assert there.policy.device.type == "cuda"
