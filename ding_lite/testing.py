@@ -200,11 +200,17 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
     if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
         obs = {"kept" if name == "burnt_in" else name: x for name, x in fields["obs"].items()}  # older dumps
         batch = batch.with_outputs(obs=Sequences(**obs))
+    module: torch.nn.Module = policy.model
+    if isinstance(policy, ActorCriticPolicy):
+        if "reference_logit" in fields:  # the penalty reads the outputs of the frozen policy from there
+            policy.use_reference(policy)
+        if policy.intrinsic is not None and state["loss"] == policy.intrinsic_loss.__name__:
+            module = policy.intrinsic.networks
     loss, metrics = getattr(policy, state["loss"])(batch)
     return {
         "metrics": {name: float(value.detach()) for name, value in metrics.items()},
         "inputs": sorted(name for name, value in inputs.items() if not is_finite(value)),
-        "gradients": bad_gradients(policy.model, loss),
+        "gradients": bad_gradients(module, loss),
     }
 
 

@@ -2,9 +2,8 @@ r"""The command line: ``ding-lite COMMAND ...``, also ``python -m ding_lite COMM
 
 ``program`` builds the parser and runs commands. Each command is one file of this folder, with its options
 and its function ``run``. ``common`` has what several commands share: the options that name a config, and
-the config made from them. ``pictures`` has the options of the commands that draw. ``process`` and ``signals``
-set up the process that a command runs in; ``completion`` makes scripts for shells; ``unknown_options`` says
-which option was meant.
+the config made from them. ``process`` and ``signals`` set up the process that a command runs in;
+``completion`` makes scripts for shells; ``unknown_options`` says which option was meant.
 
 To add the command ``ding-lite my-command``:
 

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ding_lite.cli.common import (
     add_import,
     add_json,
-    compile_arguments,
-    compile_file,
     env_section,
     overrides_of,
     seed_number,
@@ -116,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace) -> Config:
     """Returns the config of -c or of the named environment, with the overrides applied."""
+    from ding_lite.config.compile import COMMAND_LINE, compile_config, compile_file
+
     names = [token for token in args.overrides if "=" not in token]
     overrides = overrides_of(args, [token for token in args.overrides if "=" in token])
     if len(names) > 1:
@@ -126,13 +126,12 @@ def _config(args: argparse.Namespace) -> Config:
                 f"-c and {names[0]} exclude each other; with -c, change the environment by env.env_id=ID"
             )
         return compile_file(args.config, overrides)
-    if names:
-        return compile_arguments({"env": env_section(names[0])}, overrides)
-    if not {"env.type", "env.env_id"} & overrides.keys():
+    if not names and not {"env.type", "env.env_id"} & overrides.keys():
         raise ConfigError(
             "no environment: name one (ding-lite check-env CartPole-v1), or give -c FILE or NAME"
         )
-    return compile_arguments({}, overrides)
+    user = {"env": env_section(names[0])} if names else {}
+    return compile_config(user, overrides, origin=COMMAND_LINE)
 
 
 def _rollout(env_cfg: Mapping[str, Any], name: str, seed: int, args: argparse.Namespace) -> int:

@@ -6,14 +6,16 @@ import argparse
 import contextlib
 import dataclasses
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
-    from ding_lite.tools.jobs import Place
+    from ding_lite.tools.several import Crew
 
 # Options that set a key of the config: attribute of the arguments, option, key.
 KEY_OPTIONS = (
@@ -70,6 +72,8 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 def trusted_modules(args: argparse.Namespace) -> list[str]:
     """Returns the modules that a checkpoint may import: those of ``--import``, and of ``-c``."""
+    from ding_lite.config.compile import compile_file
+
     of_config = compile_file(args.config, {}).modules() if args.config else []
     return [*args.modules, *of_config]
 
@@ -170,8 +174,30 @@ def add_seeds(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_picture_options(parser: argparse.ArgumentParser, names: str) -> None:
+    """Adds ``--panels`` and ``--width``.
+
+    Args:
+        parser: of the command.
+        names: of the panels.
+    """
+    parser.add_argument(
+        "--panels",
+        metavar="NAME,...",
+        type=lambda text: [name.strip() for name in text.split(",")] if text else [],
+        default=[],
+        help=f"draw only these plots of the picture: {names} (default: all)",
+    )
+    parser.add_argument(
+        "--width",
+        type=float,
+        metavar="INCHES",
+        help="width of the picture, such as 3.3 for a column of a paper (default: as the plots need it)",
+    )
+
+
 def add_parallel(parser: argparse.ArgumentParser) -> None:
-    """Adds ``--jobs`` and ``--ray``, which :func:`open_place` and :func:`jobs_of` read."""
+    """Adds ``--jobs`` and ``--ray``, which :func:`open_crew` reads."""
     group = parser.add_argument_group("several runs at a time")
     group.add_argument(
         "--jobs",
@@ -210,34 +236,29 @@ def seeds_of(args: argparse.Namespace) -> list[int]:
 
 
 @contextlib.contextmanager
-def open_place(args: argparse.Namespace, config: Config) -> Iterator[Place]:
-    """Yields where runs of a config train: in processes on this machine, or on the Ray cluster of ``--ray``.
+def open_crew(args: argparse.Namespace, config: Config, runs: int) -> Iterator[Crew]:
+    """Yields what trains so many runs of a config: in processes here, or on the Ray cluster of ``--ray``.
 
     Raises:
-        ConfigError: if there is no such cluster.
+        ConfigError: if there is no such cluster, or ``--jobs`` is below 1.
         EnvError: if the environment cannot be made; one is made to see what a run needs.
     """
-    from ding_lite.tools.jobs import Processes, needs_of
+    from ding_lite.tools.board import board_for
+    from ding_lite.tools.jobs import Place, Processes, needs_of
+    from ding_lite.tools.several import Crew
 
-    needs = needs_of(config)
-    if args.ray is None:
-        yield Processes(needs)
-        return
-    from ding_lite.tools.ray_jobs import RayCluster
-
-    with contextlib.closing(RayCluster(args.ray, needs)) as cluster:
-        yield cluster
-
-
-def jobs_of(args: argparse.Namespace, place: Place, runs: int) -> int:
-    """Returns how many of so many runs train at a time.
-
-    Raises:
-        ConfigError: if ``--jobs`` is below 1.
-    """
     if args.jobs is not None and args.jobs < 1:
         raise ConfigError(f"--jobs: expected at least 1, got {args.jobs}")
-    return min(runs, args.jobs or place.slots())
+    with contextlib.ExitStack() as stack:
+        with stdout_to_stderr():  # what an environment prints
+            needs = needs_of(config)
+            place: Place = Processes(needs)
+            if args.ray is not None:
+                from ding_lite.tools.ray_jobs import RayCluster
+
+                place = stack.enter_context(contextlib.closing(RayCluster(args.ray, needs)))
+        board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
+        yield Crew(place, min(runs, args.jobs or place.slots()), board)
 
 
 def source_options(args: argparse.Namespace) -> list[str]:
@@ -264,13 +285,19 @@ def player_options(args: argparse.Namespace) -> list[str]:
     return [args.run, *args.overrides, "-n", str(args.episodes), *source_options(args), *sampled]
 
 
-def config_of(args: argparse.Namespace) -> Config:
+def config_of(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
     """Returns the complete config of the arguments that :func:`add_config_options` adds.
+
+    Args:
+        args: of the command line.
+        more: overrides beside those of the command line.
 
     Raises:
         ConfigError: if there is no config, or it has a fault.
     """
-    overrides = overrides_of(args, args.overrides)
+    from ding_lite.config.compile import COMMAND_LINE, compile_config, compile_file
+
+    overrides = overrides_of(args, [*args.overrides, *more])
     if args.config:
         if args.env or args.policy:
             raise ConfigError(
@@ -280,26 +307,12 @@ def config_of(args: argparse.Namespace) -> Config:
         config = compile_file(args.config, overrides)
     elif args.env:
         user = {"env": env_section(args.env), "policy": {"type": args.policy or "ppo"}}
-        config = compile_arguments(user, overrides)
+        config = compile_config(user, overrides, origin=COMMAND_LINE)
     else:
         raise ConfigError(
             "no config: give -c FILE or NAME (`ding-lite list configs` lists the names), or --env ENV_ID"
         )
     return dataclasses.replace(config, imports=tuple(args.modules))
-
-
-def compile_arguments(user: Mapping[str, Any], overrides: Mapping[str, Any]) -> Config:
-    """Returns the complete config for a command line that names no config file."""
-    from ding_lite.config.compile import COMMAND_LINE, compile_config
-
-    return compile_config(user, overrides, origin=COMMAND_LINE)
-
-
-def compile_file(name: str, overrides: Mapping[str, Any]) -> Config:
-    """Returns the complete config of ``-c NAME`` with overrides."""
-    from ding_lite.config import compile
-
-    return compile.compile_file(name, overrides)
 
 
 def overrides_of(args: argparse.Namespace, tokens: Sequence[str]) -> dict[str, Any]:

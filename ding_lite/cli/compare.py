@@ -8,8 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import add_json
-from ding_lite.cli.pictures import add_picture_options, panels_of
+from ding_lite.cli.common import add_json, add_picture_options
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def _write(comparison: Comparison, output: Path, args: argparse.Namespace) -> No
     from ding_lite.tools.plot import save
 
     if output.suffix.lower() != ".html":
-        figure = draw_comparison(comparison, args.title, panels_of(args), args.width)
+        figure = draw_comparison(comparison, args.title, args.panels, args.width)
         save(figure, output, tight=args.width is None)
         return
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -68,15 +69,9 @@ def run(args: argparse.Namespace) -> int:
     if args.episodes is None:
         args.episodes = FILMED if args.video else EPISODES
     check_player_options(args)
-    played: list[Episode] = []
     videos: list[Path] = []
     is_shown = sys.stdout.isatty() and not args.json
     with stdout_to_stderr(args.json), _progress(args.episodes, is_shown) as show:
-
-        def ended(episode: Episode) -> None:
-            played.append(episode)
-            show(len(played))
-
         checkpoint, evaluation = evaluate_checkpoint(
             Path(args.run),
             episodes=args.episodes,
@@ -86,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
             episodes_csv=Path(args.episodes_csv) if args.episodes_csv else None,
             changes=parse_overrides(args.overrides),
             trust=trusted_modules(args),
-            on_episode=ended,
+            on_episode=show,
             on_video=videos.append,
         )
     report: dict[str, Any] = {
@@ -98,8 +93,9 @@ def run(args: argparse.Namespace) -> int:
         "checkpoint": str(checkpoint),
         "seed": args.seed,
     }
-    if any(SUCCESS in episode.info for episode in played):
-        report["success"] = sum(episode.info.get(SUCCESS, 0.0) for episode in played) / len(played)
+    if any(SUCCESS in info for info in evaluation.infos):
+        successes = sum(info.get(SUCCESS, 0.0) for info in evaluation.infos)
+        report["success"] = successes / len(evaluation.returns)
     if args.video:
         report["videos"] = [str(file) for file in videos]
     print(json.dumps(report) if args.json else _table(report, evaluation))
@@ -109,15 +105,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _progress(episodes: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Yields a function of the number of episodes so far, which shows it on the terminal if ``shown``."""
+def _progress(episodes: int, shown: bool) -> Iterator[Callable[[Episode], None]]:
+    """Yields a function of each episode, which shows their number on the terminal if ``shown``."""
     if not shown:
-        yield lambda number: None
+        yield lambda episode: None
         return
     from rich.console import Console
 
+    done = itertools.count(1)
     with Console().status(f"0 of {episodes} episodes") as status:
-        yield lambda number: status.update(f"{number} of {episodes} episodes")
+        yield lambda episode: status.update(f"{next(done)} of {episodes} episodes")
 
 
 def _table(report: dict[str, Any], evaluation: Evaluation) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ding_lite.cli.pictures import add_picture_options, panels_of
+from ding_lite.cli.common import add_picture_options
 
 SUMMARY = "draw learning curves of runs"
 DESCRIPTION = """\
@@ -50,7 +50,13 @@ def run(args: argparse.Namespace) -> int:
     """Draws the runs and prints the path of the picture."""
     from ding_lite.tools.plot import plot_runs
 
-    statistic = "iqm" if args.iqm else "mean"
-    look = {"title": args.title, "panels": panels_of(args), "width": args.width}
-    print(plot_runs(args.runs, Path(args.output), statistic=statistic, **look))
+    picture = plot_runs(
+        args.runs,
+        Path(args.output),
+        statistic="iqm" if args.iqm else "mean",
+        title=args.title,
+        panels=args.panels,
+        width=args.width,
+    )
+    print(picture)
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,11 @@ from ding_lite.cli.common import (
     add_parallel,
     add_seeds,
     config_of,
-    jobs_of,
-    open_place,
+    open_crew,
     run_options,
     seeds_of,
     whole_number,
 )
-from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,8 +99,6 @@ def _refuse_folder(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Searches and prints the best trials; returns 0 if a trial has a score, or a signal's exit code."""
-    from ding_lite.tools.board import board_for
-    from ding_lite.tools.several import Crew
     from ding_lite.tools.sweep import Sweep
 
     _refuse_folder(args)
@@ -113,14 +108,10 @@ def run(args: argparse.Namespace) -> int:
     space = _space(args, options["search"])
     folder = Path(args.exp_name or Path("runs") / f"{config.values.exp_name}_sweep")
     arguments = ["train", "--quiet", *run_options(args)]
-    with contextlib.ExitStack() as stack:
-        with stdout_to_stderr():  # what an environment prints
-            place = stack.enter_context(open_place(args, config))
-        jobs = jobs_of(args, place, trials * len(seeds))
-        board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
-        crew = Crew(place, jobs, board)
-        sweep = Sweep(folder, config, space, seeds, arguments, crew, resume=args.resume)
-        stack.enter_context(contextlib.closing(sweep))
+    with (
+        open_crew(args, config, trials * len(seeds)) as crew,
+        contextlib.closing(Sweep(folder, config, space, seeds, arguments, crew, resume=args.resume)) as sweep,
+    ):
         args.signals.hand_over(crew.request_stop, "these iterations")
         sweep.run(trials)
     _report(args, sweep, _imports(args, config))
@@ -130,10 +121,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace, values: Mapping[str, Any]) -> Config:
     """Returns the complete config of the command line, with values of a trial."""
-    given = argparse.Namespace(**vars(args))
-    given.overrides = [*args.overrides, *(f"{key}={value!r}" for key, value in values.items())]
-    limits = {"max_env_step": args.max_env_step, "max_train_iter": args.max_train_iter}
-    return config_of(given).replaced(**limits)
+    config = config_of(args, [f"{key}={value!r}" for key, value in values.items()])
+    return config.replaced(max_env_step=args.max_env_step, max_train_iter=args.max_train_iter)
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -14,14 +13,12 @@ from ding_lite.cli.common import (
     add_parallel,
     add_seeds,
     config_of,
-    jobs_of,
-    open_place,
+    open_crew,
     overrides_of,
     run_options,
     seeds_of,
     whole_number,
 )
-from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train_one(args: argparse.Namespace) -> int:
     from ding_lite.run.display import display_for
+    from ding_lite.run.folder import read_result
     from ding_lite.tools.runs import ENDED
 
     _continue_after_restart(args)
@@ -127,7 +125,9 @@ def _train_one(args: argparse.Namespace) -> int:
         pipeline = _new_run(args, display) if args.resume is None else _resumed_run(args, display)
         timeout = pipeline.cfg.stop_timeout
         args.signals.hand_over(pipeline.request_stop, "this iteration", pipeline.give_up, timeout)
-        if args.resume is not None and pipeline.is_over() and _has_final_result(pipeline.folder):
+        # A run that was killed while it ended has not written its result.
+        has_ended = pipeline.is_over() and read_result(pipeline.folder).get("status") in ENDED
+        if args.resume is not None and has_ended:
             pipeline.display.say(_finished_message(pipeline))
             pipeline.close()
             return 0
@@ -210,9 +210,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     """Trains one run for each seed; returns the exit code of a signal, or of the first run that failed."""
     from ding_lite.rl.ranks import number_of_processes
     from ding_lite.run.display import Lines
-    from ding_lite.tools.board import board_for
     from ding_lite.tools.seeds import seed_trainings, seeds_report, seeds_table
-    from ding_lite.tools.several import Crew
 
     if number_of_processes() > 1:
         raise ConfigError("torchrun trains one run with several processes: give it one seed")
@@ -226,11 +224,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     prefix = Path(args.resume or args.exp_name or Path("runs") / config.values.exp_name)
     limit = config.values.max_env_step
     trainings = seed_trainings(seeds, prefix, arguments, limit, resume=args.resume is not None)
-    with contextlib.ExitStack() as stack:
-        with stdout_to_stderr():  # what an environment prints
-            place = stack.enter_context(open_place(args, config))
-        board = stack.enter_context(board_for(sys.stdout, args.quiet or args.json))
-        crew = Crew(place, jobs_of(args, place, len(seeds)), board)
+    with open_crew(args, config, len(seeds)) as crew:
         args.signals.hand_over(crew.request_stop, "these iterations")
         crew.train(trainings)
     if args.json:
@@ -238,16 +232,6 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     elif not args.quiet:
         Lines(sys.stdout).say(seeds_table(trainings))  # a closed pipe is no error
     return int(args.signals.exit_code) or crew.exit_code
-
-
-def _has_final_result(folder: Path) -> bool:
-    """Returns whether ``result.json`` says that the run is complete; a killed run has not written it."""
-    from ding_lite.tools.runs import ENDED
-
-    try:
-        return json.loads((folder / "result.json").read_text())["status"] in ENDED
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _finished_message(pipeline: SerialPipeline) -> str:

@@ -46,8 +46,7 @@ class Memories:
         self._initial_state = initial_state
         self._grid = grid
         self._env_indices = env_indices
-        self._num_envs = sum(map(len, env_indices))
-        self._storage = RolloutStorage(1, self._num_envs)
+        self._storage = RolloutStorage(1, sum(map(len, env_indices)))
         self._before_lost: dict[tuple[int, int], Tree] = {}  # by row and environment
         self.begin_all()
 

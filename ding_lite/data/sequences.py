@@ -201,9 +201,6 @@ class SequenceSet:
         self._index = torch.full((table.rows,), -1, device=rows.device)  # of each place among the samples
         self._index[rows] = torch.arange(len(rows), device=rows.device)
 
-    def __len__(self) -> int:
-        return int(self.table.counts[self.sequences].sum())
-
     def draw(self, steps: int, generator: torch.Generator) -> tuple[Tensor, Iterator[Batch]]:
         """Returns the samples (n,) that up to ``steps`` minibatches have, and those minibatches.
 

@@ -165,11 +165,14 @@ class TorchGradients:
 
         It is valid until the policy or its model is changed from outside.
         """
-        if self.captured_size is not None:
+        if self._captures():
             return self._captured(loss)
         if self.compiled_size is None:
             return partial(autograd_gradient, loss, self.parameters)
         return partial(self._compiled, loss)
+
+    def _captures(self) -> bool:
+        return self.captured_size is not None and not self.graph_pool.failed
 
     def _compiled(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
         size = sum(leading_size(part.obs) for part in parts)
@@ -197,7 +200,7 @@ class TorchGradients:
 
     def name_of(self, loss: Loss) -> str:
         """Returns "autograd (CUDA graph)", "compiled" or "autograd"."""
-        if self.captured_size is not None and not self.graph_pool.failed:
+        if self._captures():
             return "autograd (CUDA graph)"
         return "autograd" if self.compiled_size is None else "compiled"
 

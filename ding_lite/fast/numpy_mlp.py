@@ -9,7 +9,7 @@ Shapes: N samples, F features, A outputs.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import is_
 from typing import Any
@@ -27,6 +27,7 @@ from ding_lite.models.encoders import Encoder, VectorEncoder
 # Number of weights in a layer up to which NumPy is faster. Above it arithmetic dominates, and torch can use
 # threads.
 MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 BLOCK = 2**10  # rows in one pass, so that activations stay in the processor's cache
 
 
@@ -93,6 +94,12 @@ def products_have_one_thread() -> bool:
     return (os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")) == "1"
 
 
+def hooks_of(modules: Iterable[nn.Module]) -> list[Any]:
+    """Returns the collections of all hooks that torch calls for these modules; most are empty."""
+    own = [getattr(module, kind) for module in modules for kind in HOOKS]
+    return [*own, *(getattr(torch_modules, f"_global{kind}") for kind in HOOKS)]
+
+
 class NumpyMLP:
     """Linear layers and activations in sequence; made by :func:`find_mlp`.
 
@@ -134,9 +141,7 @@ class NumpyMLP:
         self._numbers = [x for owner in self._owners for x in owner.values() if x is not None]
         self._addresses = [*map(Tensor.data_ptr, self._numbers)]
         self._parts = list(parts)
-        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        self._hooks = [getattr(part, kind) for part in (model, *parts) for kind in kinds]
-        self._hooks += [getattr(torch_modules, f"_global{kind}") for kind in kinds]
+        self._hooks = hooks_of((model, *parts))
 
     def is_current(self) -> bool:
         """Returns whether the model still has the same modules, parameters and methods."""
@@ -157,7 +162,7 @@ class NumpyMLP:
         return _flat(batch.array("obs", *self.path))
 
     def forward(self, x: np.ndarray, block: int = BLOCK) -> np.ndarray:
-        """Returns the output of the last layer, computed ``block`` rows at a time.
+        """Returns the output of the last layer, computed ``block`` or ``BLOCK`` rows at a time.
 
         Shapes:
             (N, ...) -> (N, A)

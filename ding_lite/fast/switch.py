@@ -17,7 +17,6 @@ in a phase, and otherwise at every call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,9 +28,9 @@ from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, view
 from ding_lite.fast.closed_form import ClosedForm, Options
 from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool, PinnedMemory
-from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients, autograd_gradient
+from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
-from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic
+from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic, hooks_of
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, map_tree
@@ -40,7 +39,7 @@ from ding_lite.trees import Tree, map_tree
 CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
 # The policy's methods that each implementation stands for. INPUTS: the model's input and output.
 INPUTS = ("inputs", "scaled", "distribution", "on_device")
-LATE_LOG_PROBS = ("_forward_collect", "_to_env", "_process_transition", "_get_train_sample")
+LATE_LOG_PROBS = ("_to_env", "_process_transition", "_get_train_sample")
 VALUES_WHILE_ACTING = (
     *("_forward_collect", "_process_transition", "_get_train_sample"),
     *("credit", "rollout_values", "values", "in_chunks", "raw_values"),
@@ -107,8 +106,7 @@ def _model_is_ours(model: ActorCritic, part: str) -> bool:
 
 def has_hooks(model: nn.Module) -> bool:
     """Returns whether a layer has a hook, which a replay would not call."""
-    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(layer, kind) for layer in model.modules() for kind in kinds)
+    return any(hooks_of(model.modules()))
 
 
 def _is_own_norm(norm: Any) -> bool:
@@ -288,10 +286,13 @@ class Switch:
                 them on the policy's device, and there is no CUDA graph.
         """
         policy = self.policy
-        ours = _model_is_ours(policy.model, "policy") and are_library_methods(policy, (*INPUTS, *takers))
-        if policy.uses_cuda_graphs and ours and not has_hooks(policy.model):
-            return GraphActing(policy, self.graph_pool)
-        return self.acting()
+        captures = (
+            policy.uses_cuda_graphs
+            and _model_is_ours(policy.model, "policy")
+            and are_library_methods(policy, (*INPUTS, *takers))
+            and not has_hooks(policy.model)
+        )
+        return GraphActing(policy, self.graph_pool) if captures else self.acting()
 
     def rollout_mode(self, mode: CollectMode) -> CollectMode:
         """Returns the policy's own ``mode``, specialised for one rollout."""
@@ -354,26 +355,15 @@ class Switch:
         _, critic = self.networks()
         return None if critic is None or critic.has_hooks() else critic
 
-    def gradients(
-        self,
-        parameters: Sequence[Tensor],
-        compiled_size: int | None,
-        captured_size: int | None,
-        *,
-        closed_form: bool,
-    ) -> PolicyGradients:
-        """Returns the choice of gradients for one optimiser.
-
-        Args:
-            parameters: of the optimiser.
-            compiled_size, captured_size: see :class:`~ding_lite.fast.gradients.TorchGradients`.
-            closed_form: whether closed forms may be used.
-        """
-        return PolicyGradients(self, parameters, compiled_size, captured_size, closed_form)
-
 
 class PolicyGradients(TorchGradients):
-    """The closed form if it is valid, else torch."""
+    """The closed form if it is valid, else torch; for one optimiser.
+
+    Args:
+        switch: of the policy.
+        parameters, compiled_size, captured_size: see :class:`~ding_lite.fast.gradients.TorchGradients`.
+        closed_form: whether closed forms may be used.
+    """
 
     def __init__(
         self,
@@ -381,6 +371,7 @@ class PolicyGradients(TorchGradients):
         parameters: Sequence[Tensor],
         compiled_size: int | None,
         captured_size: int | None,
+        *,
         closed_form: bool,
     ) -> None:
         super().__init__(parameters, compiled_size, captured_size)
@@ -391,14 +382,13 @@ class PolicyGradients(TorchGradients):
     def of(self, loss: Loss) -> GradientFunction:
         """Returns the function that computes the gradient of ``loss`` of the policy as it is now."""
         closed = self._closed(loss)
-        if closed is not None:
-            return closed
-        if self.captured_size is not None and has_hooks(self.switch.policy.model):
-            return partial(autograd_gradient, loss, self.parameters)
-        return super().of(loss)
+        return super().of(loss) if closed is None else closed
+
+    def _captures(self) -> bool:
+        return super()._captures() and not has_hooks(self.switch.policy.model)
 
     def name_of(self, loss: Loss) -> str:
-        """Returns "closed form", "compiled" or "autograd"."""
+        """Returns "closed form", or what torch's gradients are called."""
         return super().name_of(loss) if self._closed(loss) is None else "closed form"
 
     def _closed(self, loss: Loss) -> GradientFunction | None:

@@ -111,11 +111,13 @@ class ActorCriticPolicy(Policy):
         self.reward_scale = RewardScale(discount, ranks=self.ranks) if norm.reward else None
         self._prepared_rollouts = 0  # that were not learned from yet
         self.value_norm = ValueNorm(cfg.learn.value_norm_decay, self.ranks) if cfg.learn.value_norm else None
-        if self.value_norm is not None and not self.model.value_heads:
+        heads = self.model.value_heads
+        if self.value_norm is not None and (not heads or any(head.bias is None for head in heads)):
+            problem = "has a value head without bias" if heads else "names no value_heads"
             raise ConfigError(
-                f"policy.learn.value_norm: {type(self.model).__name__} names no value_heads, and PopArt "
-                "must correct them; set model.value_heads = (its last linear value layer,), or "
-                "value_norm=False"
+                f"policy.learn.value_norm: {type(self.model).__name__} {problem}, and PopArt corrects weight "
+                "and bias of each; set model.value_heads = (its last linear value layer, with bias,), "
+                "or value_norm=False"
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self.fast = Switch(self)
@@ -400,6 +402,10 @@ class ActorCriticPolicy(Policy):
             some, *rest = (map_tree(lambda x, s=start: x[s : s + chunk], tree) for tree in (obs, *others))
             results.append(function(self.inputs(some), *map(self.on_device, rest)))
         return results[0] if len(results) == 1 else map_tree(lambda *parts: torch.cat(parts), *results)
+
+    def state_without_rollouts(self) -> dict[str, Any]:
+        """Returns the state for the dump of a step that was not finite; stored rollouts may be large."""
+        return self.state_dict()
 
     def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the networks of the intrinsic reward (``policies.intrinsic``)."""

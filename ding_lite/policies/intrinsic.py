@@ -58,7 +58,7 @@ class WithIntrinsicReward(Protocol):
     def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]: ...
     def on_device(self, obs: Tree) -> Any: ...
     def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator: ...
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_without_rollouts(self) -> dict[str, Any]: ...
 
 
 class ValueNetwork(nn.Module):
@@ -270,30 +270,31 @@ class Intrinsic:
 
     def _failure(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
         where = f"gradient step {step} of the intrinsic reward"
-        return non_finite_step(self.networks, self.policy.state_dict(), where, loss, batch, metrics)
+        state = self.policy.state_without_rollouts()
+        return non_finite_step(self.networks, state, where, loss, batch, metrics)
 
     def metric_names(self) -> list[str]:
         """Returns the names of the metrics of :meth:`learn`."""
         return [f"intrinsic_{name}" for name in METRICS]
 
-    def state_dict(self) -> dict[str, Any]:
-        parts: dict[str, Any] = {
+    def _parts(self) -> dict[str, Any]:
+        return {
             "networks": self.networks,
             "scale": self.scale,
             "obs_norm": self.obs_norm,
             "generator": GeneratorState(self.generator),
             **({} if self.optimizer is None else {"optimizer": self.optimizer}),
         }
-        return {name: part.state_dict() for name, part in parts.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._last_credit = None
-        self.networks.load_state_dict(state["networks"])
-        self.scale.load_state_dict(state["scale"])
-        self.obs_norm.load_state_dict(state["obs_norm"])
-        GeneratorState(self.generator).load_state_dict(state["generator"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
         if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+            self.optimizer.learning_rate = self.cfg.learning_rate  # a resumed run may have another one
 
 
 def _named_errors(cls: Any, method: str, call: Callable[[], Any]) -> Any:

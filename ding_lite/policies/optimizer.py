@@ -200,7 +200,7 @@ class Optimizer:
         return *(list(compress(tensors, reached)) for tensors in of_all), own
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns moments and counts. ``eps`` is not saved: a resumed run takes it from its config."""
+        """Returns learning rate, moments and counts. ``eps`` is always that of the config."""
         moments = zip(self._means, self._squares, strict=True)
         return {
             "learning_rate": self.learning_rate,

@@ -27,6 +27,7 @@ from ding_lite.data.rollout import Rollout
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
 from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
+from ding_lite.fast.switch import PolicyGradients
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import checked_loss
@@ -320,7 +321,8 @@ class PPOPolicy(ActorCriticPolicy):
         full_size = batch_size or learn.batch_size
         return Optimizer(
             trained,
-            gradients=self.fast.gradients(
+            gradients=PolicyGradients(
+                self.fast,
                 trained,
                 compiled_size=full_size if compiled else None,
                 captured_size=full_size if self.uses_cuda_graphs else None,
@@ -590,16 +592,19 @@ class PPOPolicy(ActorCriticPolicy):
 
     def failure_of(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
         """Returns the error for a gradient step that was not finite."""
-        left_out = {*(f"{name}_buffer" for name in self.sources), "auxiliary"}  # they may be large
-        parts = {k: part for k, part in self._state().items() if part is not None and k not in left_out}
         return non_finite_step(
             self.model,
-            {name: part.state_dict() for name, part in parts.items()},
+            self.state_without_rollouts(),
             f"gradient step {step} of {loss.__name__} in iteration {1 + self.iteration}",
             loss,
             batch,
             metrics,
         )
+
+    def state_without_rollouts(self) -> dict[str, Any]:
+        left_out = {*(f"{name}_buffer" for name in self.sources), "auxiliary"}
+        parts = {k: part for k, part in self._state().items() if part is not None and k not in left_out}
+        return {name: part.state_dict() for name, part in parts.items()}
 
     def _monitor_vars_learn(self) -> list[str]:
         return [
@@ -626,8 +631,8 @@ class PPOPolicy(ActorCriticPolicy):
             buffer.clear()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # A run that is resumed with kl_target begins the coefficient anew.
-        super().load_state_dict({"kl_penalty": {}, **state})
+        # A run that is resumed with kl_target or kl_beta begins the coefficient or the memory anew.
+        super().load_state_dict({"kl_penalty": {}, "reference": {"memory": None}, **state})
         self._apply_schedules()
         if "learn" in self.fields:
             has_reference = bool(self.cfg.learn.kl_beta)

@@ -196,7 +196,8 @@ class ReplaySource:
         """
         policy = self.policy
         fields = time_major_fields(data) | dict(extra)
-        samples = flat_at({name: x for name, x in fields.items() if name not in CREDIT}, place)
+        left_out = CREDIT if policy.memory is None else (*CREDIT, "obs")
+        samples = flat_at({name: x for name, x in fields.items() if name not in left_out}, place)
         if policy.memory is None:
             samples["obs"] = policy.inputs(samples["obs"])
         else:  # sequences choose their observations from all rows

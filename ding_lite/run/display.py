@@ -65,28 +65,27 @@ class Bar(Display):
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
-        self.console = Console()
-        self._bar = RichProgress(
+        self.bar = RichProgress(
             TextColumn("[bold]{task.fields[steps]}"),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[metrics]}"),
             TextColumn("[dim]left {task.fields[left]}"),
-            console=self.console,
+            console=Console(),
             refresh_per_second=5,
         )
         self._time_left = TimeLeft()
-        self._task = self._bar.add_task("", total=None, steps="", metrics="", left="?")
+        self._task = self.bar.add_task("", total=None, steps="", metrics="", left="?")
 
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
-        self.console.print(text, highlight=False, markup=False)
+        self.bar.console.print(text, highlight=False, markup=False)
 
     def show(self, progress: Progress, max_env_step: int) -> None:
         """Updates the bar, and prints the evaluation if there was one."""
         if progress.evaluation is not None:
             self.say(evaluation_line(progress))
-        self._bar.update(
+        self.bar.update(
             self._task,
             total=max_env_step,
             completed=min(progress.env_step, max_env_step),
@@ -95,12 +94,6 @@ class Bar(Display):
             left=self._time_left.after(progress, max_env_step),
         )
 
-    @contextlib.contextmanager
-    def live(self) -> Iterator[None]:
-        """Keeps the bar on the screen inside the block."""
-        with self._bar:
-            yield
-
 
 @contextlib.contextmanager
 def display_for(stream: TextIO, quiet: bool = False) -> Iterator[Display]:
@@ -108,9 +101,9 @@ def display_for(stream: TextIO, quiet: bool = False) -> Iterator[Display]:
     if quiet:
         yield Display()
     elif stream.isatty():
-        bar = Bar()
-        with bar.live():
-            yield bar
+        shown = Bar()
+        with shown.bar:
+            yield shown
     else:
         yield Lines(stream)
 

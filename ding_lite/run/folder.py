@@ -85,12 +85,17 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
 
 def _never_trained(folder: Path) -> bool:
     """Returns whether a folder has only the logs of a run that failed in its first iteration."""
-    try:
-        result = json.loads((folder / "result.json").read_text())
-        failed_at_once = (result["status"], result["iterations"]) == ("failed", 0)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    result = read_result(folder)
+    failed_at_once = (result.get("status"), result.get("iterations")) == ("failed", 0)
     return failed_at_once and {entry.name for entry in folder.iterdir()} <= LOGS
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Returns the content of result.json; empty if there is none, or it is damaged."""
+    try:
+        return dict(json.loads((folder / "result.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
 def claim(folder: Path) -> TextIO:

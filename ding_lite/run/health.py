@@ -107,7 +107,7 @@ def _value_worse_than_constant(recent: RecentMetrics) -> Finding | None:
     small_error = recent["value_loss"] < (0.5 if recent.improving else 0.05) * scale
     if small_error or recent.at_best or not (explained < 0.0 and recent.run_fraction > 0.2):
         return None
-    scaled = recent.policy["learn"].get("value_norm") or recent.policy["normalize"]["reward"]
+    scaled = recent.policy["learn"].get("value_norm") or recent.policy.get("normalize", {}).get("reward")
     return Finding(
         "the value network predicts worse than a constant would",
         f"explained_variance {explained:.2f} over the last {WINDOW} iterations (1 is perfect, 0 a constant)",

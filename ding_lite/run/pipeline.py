@@ -634,6 +634,7 @@ class SerialPipeline:
         A second call has no effect.
         """
         self._is_closed = True
+        self.clock.pause()
         phase, self.stopping.phase = self.stopping.phase, "closing"
         try:
             self._resources.close()

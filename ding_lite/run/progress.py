@@ -11,23 +11,23 @@ from ding_lite.data.evaluation import Evaluation
 
 
 class Clock:
-    """Seconds of training, over all sessions of a run."""
+    """Seconds of training, over all sessions of a run. It counts from the start."""
 
     def __init__(self) -> None:
         self._earlier = 0.0
-        self._began = time.monotonic()
+        self._began: float | None = time.monotonic()  # None: it is paused
 
     @property
     def seconds(self) -> float:
-        return self._earlier + time.monotonic() - self._began
+        return self._earlier + (0.0 if self._began is None else time.monotonic() - self._began)
 
     def start(self) -> None:
-        """Begins a session, such as a loop over a pipeline; the time since the last one is not counted."""
+        """Begins a session, such as a loop over a pipeline; nothing since the last one is counted."""
         self._began = time.monotonic()
 
     def pause(self) -> None:
         """Ends a session."""
-        self._earlier, self._began = self.seconds, time.monotonic()
+        self._earlier, self._began = self.seconds, None
 
     def state_dict(self) -> dict[str, float]:
         return {"wall_time": self.seconds}

@@ -19,7 +19,7 @@ class Stopping:
         collector, evaluator, ranks: of the run.
 
     Attributes:
-        reason: why the run ends; "" if nobody has requested it.
+        reason: why the run ends; "" before a request.
         phase: "collecting", "learning", "evaluating", "closing", or "" between them. After an error it is the
             phase in which the error was raised.
         is_held: whether nothing is given up now, because an error ends the run already.

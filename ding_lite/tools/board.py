@@ -32,42 +32,35 @@ class Bars(Board):
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-        self.console = Console()
-        self._bars = Progress(
+        self.progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[steps]}  {task.fields[score]}"),
-            console=self.console,
+            console=Console(),
             refresh_per_second=5,
         )
         self._tasks: dict[str, TaskID] = {}
 
     def say(self, text: str) -> None:
         """Prints a line above the bars."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def show(self, running: Sequence[Training]) -> None:
         """Moves the bars; adds those of new runs, and removes those of runs that have ended."""
         for name in set(self._tasks) - {training.name for training in running}:
-            self._bars.remove_task(self._tasks.pop(name))
+            self.progress.remove_task(self._tasks.pop(name))
         for training in running:
             if training.name not in self._tasks:
-                task = self._bars.add_task(training.name, total=training.max_env_step, steps="", score="")
+                task = self.progress.add_task(training.name, total=training.max_env_step, steps="", score="")
                 self._tasks[training.name] = task
             recent = training.episode_return
-            self._bars.update(
+            self.progress.update(
                 self._tasks[training.name],
                 completed=min(training.env_step, training.max_env_step),
                 steps=f"{training.env_step:,} steps",
                 score="" if recent is None else f"return {recent:.1f}",
             )
-
-    @contextlib.contextmanager
-    def live(self) -> Iterator[None]:
-        """Keeps the bars on the screen inside the block."""
-        with self._bars:
-            yield
 
 
 @contextlib.contextmanager
@@ -77,7 +70,7 @@ def board_for(stream: TextIO, quiet: bool = False) -> Iterator[Board]:
         yield Board()
     elif stream.isatty():
         bars = Bars()
-        with bars.live():
+        with bars.progress:
             yield bars
     else:
         yield EventLines(stream)

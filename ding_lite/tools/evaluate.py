@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
+import operator
 import os
 import sys
 import time
@@ -199,12 +201,12 @@ def evaluate_checkpoint(
 def _write_episodes(file: Path, seed: int, episodes: Sequence[Episode], info_keys: Sequence[str]) -> None:
     """Writes one row per episode, by environment, and for each environment in the order they were played."""
     rows = []
-    number_of: dict[int, int] = {}
-    for episode in sorted(episodes, key=lambda played: played.env):  # a stable sort
-        number = number_of[episode.env] = number_of.get(episode.env, -1) + 1
-        place = {"seed": seed, "env": episode.env, "episode": number}
-        score = {"return": episode.episode_return, "length": episode.length, "cut": int(episode.cut)}
-        rows.append({**place, **score, **episode.info})
+    of_env = operator.attrgetter("env")
+    for env, played in itertools.groupby(sorted(episodes, key=of_env), of_env):
+        for number, episode in enumerate(played):
+            place = {"seed": seed, "env": env, "episode": number}
+            score = {"return": episode.episode_return, "length": episode.length, "cut": int(episode.cut)}
+            rows.append({**place, **score, **episode.info})
     found = [name for name in info_keys if any(name in row for row in rows)]
     columns = ["seed", "env", "episode", "return", "length", "cut", *found]
     try:

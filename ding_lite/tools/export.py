@@ -257,18 +257,13 @@ def _check_output(output: Path) -> None:
 
 
 def _write(output: Path, data: bytes, manifest: Mapping[str, Any]) -> None:
-    contents = {output: data, manifest_file(output): (json.dumps(manifest, indent=1) + "\n").encode()}
+    contents = {output: data, Path(f"{output}.json"): (json.dumps(manifest, indent=1) + "\n").encode()}
     try:
         for file, content in contents.items():
             with replacing(file) as temporary:
                 temporary.write_bytes(content)
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
-
-
-def manifest_file(output: Path) -> Path:
-    """Returns the file of the manifest: ``policy.onnx.json`` for ``policy.onnx``."""
-    return output.with_name(f"{output.name}.json")
 
 
 def _exportable(policy: Policy) -> ActorCriticPolicy:

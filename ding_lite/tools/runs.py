@@ -283,10 +283,10 @@ def _started(folder: Path) -> str | None:
     return match[1] if match else None
 
 
-ORDERS: dict[str, Callable[[ListedRun], Any]] = {
-    "started": lambda run: (run.started is None, [-ord(letter) for letter in run.started or ""]),
-    "score": lambda run: (run.score is None, -(run.score or 0.0)),
-    "steps": lambda run: -run.env_step,
+ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # from the largest down, but names
+    "started": lambda run: run.started or "",
+    "score": lambda run: -np.inf if run.score is None else run.score,
+    "steps": lambda run: run.env_step,
     "name": lambda run: natural(run.folder),
 }
 
@@ -313,7 +313,8 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
     for run, settings in lines:
         shown = keys[run.policy, run.env_id] if settings else []
         runs.append(run._replace(differs={key: settings.get(key) for key in shown}))
-    return sorted(sorted(runs, key=ORDERS["name"]), key=ORDERS[order])
+    by_name = sorted(runs, key=ORDERS["name"])
+    return by_name if order == "name" else sorted(by_name, key=ORDERS[order], reverse=True)
 
 
 # ------------------------------------------------------------------ grouping

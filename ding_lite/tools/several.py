@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ding_lite.run.folder import read_result
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import ENDED, SCORE
 
@@ -120,11 +120,9 @@ class Training:
         self._running = None
         self.code = code
         self.error = error
-        with contextlib.suppress(OSError, ValueError):
-            self.result = dict(json.loads((self.folder / "result.json").read_text()))
+        self.result = read_result(self.folder)
         if code not in (0, *INTERRUPTED):  # result.json may be missing, or be that of an earlier session
             self.status = "failed"
-            self.error = error
             return
         if self.status != "pruned" or code == 0:
             self.status = self.result.get("status", "interrupted")

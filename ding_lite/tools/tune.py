@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,16 +50,6 @@ class TrialError(Exception):
 
 class OutOfTimeError(Exception):
     """Raised when the time is up before there is a result."""
-
-
-class Contestant(Protocol):
-    """A training with some setting, which continues on request."""
-
-    def measure(self, iterations: int) -> Profile:
-        """Trains for another number of iterations, and returns where the time went."""
-
-    def close(self) -> None:
-        """Ends the training."""
 
 
 class Compilation(NamedTuple):
@@ -114,7 +104,7 @@ def settings(config: Config, present: Profile) -> list[Setting]:
         ({"env"}, _backends(config.values.env)),
         (
             {"act", "advantages", "minibatches", "gradient", "optimiser", "auxiliary"},
-            [*_devices(present), *_thread_counts(present)],
+            [*_devices(present), *({"num_threads": n} for n in _counts(cores()) if n != present.threads)],
         ),
     )
     seconds = {phase.name: phase.seconds for phase in present.phases}
@@ -189,10 +179,6 @@ def _devices(present: Profile) -> list[Setting]:
     return [{"policy.device": other}] if torch.cuda.is_available() else []
 
 
-def _thread_counts(present: Profile) -> list[Setting]:
-    return [{"num_threads": count} for count in _counts(cores()) if count != present.threads]
-
-
 def _counts(limit: int) -> list[int]:
     """Returns the powers of 2 up to ``limit``, and ``limit``: 1, 2, 4, 6 for 6."""
     return sorted({limit, *(2**power for power in range(limit.bit_length()))} - {0})
@@ -218,7 +204,7 @@ class Tuner:
         self,
         config: Config,
         present: Profile,
-        start: Callable[[Setting], Contestant],
+        start: Callable[[Setting], TrainingProcess],
         seconds: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -280,7 +266,7 @@ class Tuner:
             first = _pair(present, other, self._warm_up)
             return self._trial(setting, first, self._pairs(present, other))
 
-    def _pairs(self, present: Contestant, other: Contestant) -> list[Pair]:
+    def _pairs(self, present: TrainingProcess, other: TrainingProcess) -> list[Pair]:
         """Trains both in turns until it is clear which is faster, or ``MOST_PAIRS`` is reached."""
         short_pairs = [_pair(present, other, self._warm_up) for _ in range(2)]
         if max(_gains(short_pairs)) < HOPELESS:  # a whole slice could take a minute
@@ -353,7 +339,9 @@ class Tuner:
         return Compilation(seconds, pays_after, self._planned)
 
 
-def _pair(present: Contestant, other: Contestant, iterations: int, *, swapped: bool = False) -> Pair:
+def _pair(
+    present: TrainingProcess, other: TrainingProcess, iterations: int, *, swapped: bool = False
+) -> Pair:
     """Trains both for the same iterations, one after the other; ``swapped`` changes the order."""
     if swapped:
         second = other.measure(iterations)
@@ -383,7 +371,7 @@ def _is_clear(pairs: Sequence[Pair]) -> bool:
 
 
 class TrainingProcess:
-    """A contestant in a process of its own.
+    """A training with some setting, in a process of its own, which continues on request.
 
     Each setting gets a new process, because compiled code, thread pools and the allocator keep the settings
     that they began with.

@@ -163,3 +163,46 @@ def test_a_step_on_observations_in_a_dict_is_kept_too(tmp_path):
             pass
     told = replay_step(tmp_path / "run" / "dump", trust=[__name__])
     assert math.isnan(told["metrics"]["total_loss"])
+
+
+@POLICY_REGISTRY.register("falls_off_beside_a_reference")
+class FallsOffBesideReference(FallsOff):
+    """The same with a penalty, and with an intrinsic loss that is no number at its second use."""
+
+    config = dict(learn=dict(spoils=False))
+
+    def intrinsic_loss(self, batch):
+        loss, metrics = super().intrinsic_loss(batch)
+        return (loss * torch.nan if self.cfg.learn.spoils else loss), metrics
+
+
+def test_a_step_with_a_penalty_to_a_reference_can_be_taken_again(tmp_path):
+    run(tmp_path / "reference", kind="ppo")
+    penalty = dict(kl_beta=0.5, pretrained_model_path=str(tmp_path / "reference"))
+    with pytest.raises(NumericsError):
+        run(tmp_path / "run", kind="falls_off_beside_a_reference", **penalty)
+    told = replay_step(tmp_path / "run" / "dump")
+    assert math.isnan(told["metrics"]["total_loss"])
+    assert told["metrics"]["reference_kl"] > 0
+
+
+def test_a_step_of_the_intrinsic_networks_can_be_taken_again(tmp_path):
+    config = dict(
+        max_env_step=20 * STEPS,
+        env=dict(env_id="CartPole-v1", n_evaluator_episode=1, max_eval_steps=10),
+        policy=dict(
+            type="falls_off_beside_a_reference",
+            on_policy=False,
+            intrinsic=dict(type="rnd"),
+            learn=dict(spoils=True, far=99.0),
+            collect=dict(n_sample=STEPS),
+        ),
+    )
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    with pytest.raises(NumericsError, match="intrinsic"):
+        next(iter(pipeline))
+    state, _ = load_checkpoint(tmp_path / "run" / "dump")
+    assert not [name for name in state["policy"] if name.endswith("_buffer")], "rollouts may be large"
+    told = replay_step(tmp_path / "run" / "dump")
+    assert told["gradients"]
+    assert all(name.startswith(("reward.", "critic.")) for name in told["gradients"])

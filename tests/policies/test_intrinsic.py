@@ -594,3 +594,10 @@ def test_the_scales_of_the_intrinsic_reward_take_in_each_rollout_once():
         seen += len(obs)
         assert stats.count == seen
         np.testing.assert_allclose(stats.mean, expected, rtol=1e-6)
+
+
+def test_a_resumed_run_has_the_learning_rate_of_its_config():
+    saved, _ = curious(intrinsic={"learning_rate": 1e-4})
+    resumed, _ = curious(intrinsic={"learning_rate": 1e-2})
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.intrinsic.optimizer.learning_rate == 1e-2

@@ -470,6 +470,21 @@ def test_value_norm_needs_to_know_the_value_heads():
     make(model=dict(type=Headless), learn=dict(value_norm=False))
 
 
+class WithoutBias(Headless):
+    """A model whose value head has no bias, which PopArt could not correct."""
+
+    def __init__(self, obs_space, action_space):
+        super().__init__(obs_space, action_space)
+        self.critic_head = nn.Linear(OBS_SIZE, 1, bias=False)
+        self.value_heads = (self.critic_head,)
+
+
+def test_value_norm_needs_a_bias_to_correct():
+    with pytest.raises(ConfigError, match=r"value_norm.*WithoutBias.*bias"):
+        make(model=dict(type=WithoutBias))
+    make(model=dict(type=WithoutBias), learn=dict(value_norm=False))
+
+
 def test_a_model_passed_in_is_never_initialised_again():
     space = Wander()
     model = Headless(space.observation_space, space.action_space)

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from ding_lite import SerialPipeline
+from ding_lite import SerialPipeline, compile_config
 from ding_lite.policies.diagnostics import dead_units
 from ding_lite.run.health import RULES, WINDOW, HealthCheck
 
@@ -183,3 +183,14 @@ def test_dead_units_are_counted():
         model.actor_encoder.trunk[0].bias[:2] = -100.0
         model.critic_encoder.trunk[0].bias[0] = -100.0
     assert float(dead_units(model, obs)) == pytest.approx(3 / 8)
+
+
+def test_a_policy_without_scales_is_checked_too():
+    """One of a user's own, from Policy, has no section normalize."""
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppo"}}).values.policy
+    del cfg["normalize"]
+    cfg.learn.value_norm = False
+    check = HealthCheck(cfg, 1000, VECTOR, ACTION, None)
+    metrics = {"learn/explained_variance": -2.0, "learn/value_loss": 9.0, "learn/value_mean": 1.0}
+    found = [str(line) for step in range(1, 1001, 20) for line in check.check(metrics, step)]
+    assert any("worse than a constant" in line and "value_norm=True" in line for line in found)

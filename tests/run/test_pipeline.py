@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -142,6 +143,19 @@ def test_seconds_of_an_earlier_loop_count(make):
     assert 1000 < result_of(pipeline)["wall_time_s"] < 1900
     finished(pipeline)
     assert 1000 < result_of(pipeline)["wall_time_s"] < 1900
+
+
+def test_seconds_of_the_script_between_two_loops_and_after_the_end_do_not_count(make):
+    pipeline = make()
+    for _ in pipeline:
+        break
+    seconds = pipeline.wall_time
+    time.sleep(0.01)
+    assert pipeline.wall_time == seconds
+    finished(pipeline)
+    seconds = pipeline.wall_time
+    time.sleep(0.01)
+    assert pipeline.wall_time == seconds
 
 
 def test_rollout_without_a_step_is_an_error_that_says_what_to_change(make):

@@ -308,6 +308,15 @@ def test_an_off_policy_run_goes_on_with_another_reference_without_its_old_rollou
         next(iter(pipeline))
 
 
+def test_a_run_goes_on_beside_a_reference_with_a_memory(tmp_path):
+    memory = merged(CONFIG, {"policy": {"model": {"rnn": "lstm", "rnn_hidden_size": 8}}})
+    reference = str(train(tmp_path / "reference", memory, 1))
+    folder = train(tmp_path / "run", CONFIG, 2)
+    changes = {"policy.learn.kl_beta": 0.1, "policy.learn.pretrained_model_path": reference}
+    with SerialPipeline.resume(folder, changes=changes) as pipeline:
+        assert next(iter(pipeline)).metrics["learn/reference_kl"] > 0
+
+
 class NewEpisodes(CartPoleVectorEnv):
     """A vector environment whose open episodes cannot be restored."""
 

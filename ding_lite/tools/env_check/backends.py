@@ -217,8 +217,6 @@ def backend_findings(
     Raises:
         Fault: if the reference cannot be played.
     """
-    if not kinds:
-        return
     rows: list[list[Row]] | None = None
     for kind in kinds:
         for mode in AUTORESET:

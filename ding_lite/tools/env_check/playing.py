@@ -38,22 +38,15 @@ class Innermost(gym.Wrapper):
         self.games += 1
         return self.env.reset(**kwargs)
 
-    def step(self, action: Any) -> Any:
-        return self.env.step(action)
-
 
 def make_bare(env_cfg: Mapping[str, Any]) -> gym.Env:
     """Makes the environment of a config without the EpisodeRecorder, which has checks of its own."""
-    env = make_env(env_cfg)
-    if isinstance(env, EpisodeRecorder):
-        return Innermost(env.env)
-    outer = env
-    while isinstance(outer, gym.Wrapper):
-        if isinstance(outer.env, EpisodeRecorder):
-            outer.env = Innermost(outer.env.env)
-            break
-        outer = outer.env
-    return env
+    outermost = wrapper = gym.Wrapper(make_env(env_cfg))
+    while not isinstance(wrapper.env, EpisodeRecorder):
+        assert isinstance(wrapper.env, gym.Wrapper)
+        wrapper = wrapper.env
+    wrapper.env = Innermost(wrapper.env.env)
+    return outermost.env
 
 
 def games_of(env: gym.Env) -> int:
@@ -296,13 +289,9 @@ class Player:
         for path, old, before in (kept for arrays_before in self._recent for kept in arrays_before):
             if not self.overwritten and old.tobytes() != before:
                 self.overwritten = f"the observation{path} returned before was overwritten ({where})"
-            if not self.shared and any(p == path and _shares(a, old) for p, a in arrays):
+            if not self.shared and any(p == path and np.shares_memory(a, old) for p, a in arrays):
                 self.shared = f"the observation{path} shares its memory with an earlier one ({where})"
         self._recent.append([(path, array, array.tobytes()) for path, array in arrays])
-
-
-def _shares(a: np.ndarray, b: np.ndarray) -> bool:
-    return np.may_share_memory(a, b) and np.shares_memory(a, b)
 
 
 def lengths_and_ends(calls: Iterable[Call]) -> list[tuple[int, bool, bool]]:
