@@ -33,12 +33,12 @@ from torch import Tensor, nn
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key
 from ding_lite.models import init
-from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, is_image, mlp
+from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.models.init import chrono
 from ding_lite.models.memory import RECURRENT_LAYERS, Memory, MemoryEncoder, Sequences
 from ding_lite.rl.distributions import Distribution
-from ding_lite.trees import Tree, space_leaves
+from ding_lite.trees import Tree
 
 
 class ActorCritic(nn.Module):
@@ -193,7 +193,7 @@ class VAC(ActorCritic):
         init_gain: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(obs_space, action_space)
-        images = any(is_image(leaf) for _, leaf in space_leaves(obs_space))
+        images = has_image(obs_space)
         self.share_encoder = images if share_encoder is None else share_encoder
         activation = activation or ("relu" if images else "tanh")
         self.activation = activation
@@ -221,7 +221,7 @@ class VAC(ActorCritic):
         )
         self.critic_head, last = value_head(features, critic_head_hidden_size_list, activation)
         self.value_heads = (last,)
-        initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layers=(last,))
+        initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layer=last)
         if init != "torch":
             chrono(self, rnn_timescale)
 
@@ -290,8 +290,8 @@ def initialize(
     kind: str,
     gain: Mapping[str, float],
     *,
+    value_layer: nn.Module,
     policy_layers: nn.Module | None = None,
-    value_layers: Sequence[nn.Module] = (),
 ) -> None:
     """Initialises the layers of a new module, in place.
 
@@ -299,8 +299,8 @@ def initialize(
         module: contains all layers.
         kind: "orthogonal", "normed" or "torch" (leaves the layers as torch made them).
         gain: of the orthogonal init, by "hidden", "policy" and "value".
-        policy_layers: the last layers of the policy head.
-        value_layers: the last layer of each value head.
+        value_layer: the last layer of the value head.
+        policy_layers: the last layers of the policy head, if the module has one.
     """
     if kind == "torch":
         return
@@ -308,10 +308,9 @@ def initialize(
         init.orthogonal(module, gain.get("hidden", 2**0.5))
         if policy_layers is not None:
             init.orthogonal(policy_layers, gain.get("policy", 0.01))
-        for layer in value_layers:
-            init.orthogonal(layer, gain.get("value", 1.0))
+        init.orthogonal(value_layer, gain.get("value", 1.0))
         return
     init.normed_hidden_layers(module)
-    last_layers = [*value_layers] if policy_layers is None else [policy_layers, *value_layers]
-    for layer in last_layers:
-        init.normed(layer, 0.1)
+    if policy_layers is not None:
+        init.normed(policy_layers, 0.1)
+    init.normed(value_layer, 0.1)

@@ -86,6 +86,11 @@ def is_image(space: gym.Space) -> bool:
     )
 
 
+def has_image(space: gym.Space) -> bool:
+    """Returns whether ``space`` is an image or contains one."""
+    return any(is_image(leaf) for _, leaf in space_leaves(space))
+
+
 @ENCODER_REGISTRY.register("mlp")
 class VectorEncoder(nn.Module):
     """Flattens numbers and converts them to float32; applies linear layers if ``hidden_size_list`` has any.

@@ -81,7 +81,7 @@ class PPG(VAC, PhasicActorCritic):
         self.auxiliary_head, last = value_head(
             self.actor_encoder.out_features, critic_head_hidden_size_list, self.activation
         )
-        initialize(self.auxiliary_head, init, init_gain or {}, value_layers=(last,))
+        initialize(self.auxiliary_head, init, init_gain or {}, value_layer=last)
         self.value_heads = (*self.value_heads, last)
 
     def _shared_features(self, features: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ from ding_lite.trees import (
 )
 
 FIELDS = ("learn", "collect", "eval")
+DECLARED = ("obs_shape", "action_shape", "action_space")  # keys of policy.model that are no arguments of it
 TAKEN_METRICS = ("total_loss", "grad_norm", "updates", "epochs")  # the library's own
 
 
@@ -169,7 +170,7 @@ class Policy:
     def _make_model(self) -> ActorCritic:
         options = dict(self.cfg.model)
         kind = options.pop("type")
-        declared = {k: options.pop(k, None) for k in ("obs_shape", "action_shape", "action_space")}
+        declared = {key: options.pop(key, None) for key in DECLARED}
         check_declared(self.obs_space, self.action_space, declared)
         factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
         # The layers' own initialisation draws from torch's global generator.

@@ -43,5 +43,5 @@ def chosen_device(name: str, cuda: bool | None, model: nn.Module) -> torch.devic
 
 
 def gains_by_gpu(model: nn.Module) -> bool:
-    """Returns whether a model has a convolution, or a layer of more than 256 x 256 weights."""
-    return any(weight.dim() > 2 or weight.numel() > LARGE_LAYER for weight in model.parameters())
+    """Returns whether a model has a convolution or a layer of more than 256 x 256 weights, or is there."""
+    return any(p.is_cuda or p.dim() > 2 or p.numel() > LARGE_LAYER for p in model.parameters())

@@ -72,7 +72,7 @@ class ValueNetwork(nn.Module):
         super().__init__()
         self.encoder = Encoder(obs_space, None, None, "relu", small_image="minatar_cnn")
         self.head, last = value_head(self.encoder.out_features, (), "relu")
-        initialize(self, "orthogonal", {}, value_layers=(last,))
+        initialize(self, "orthogonal", {}, value_layer=last)
 
     def forward(self, obs: Any) -> Tensor:
         value: Tensor = self.head(self.encoder(obs)).squeeze(-1)

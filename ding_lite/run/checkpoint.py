@@ -270,26 +270,23 @@ class CheckpointKeeper:
         self._saving: Future[None] | None = None  # the save that begin_due() began
         self.best_is_saved = False
 
-    def is_due(self, progress: Progress) -> bool:
-        """Returns whether a checkpoint is due after the last iteration, whatever its evaluation."""
-        return progress.crossed(self.freq) or progress.crossed(self.keep_freq)
+    def due(self, progress: Progress) -> list[str]:
+        """Returns the names of the checkpoints that are due after the last iteration, but ``best``."""
+        names = ["last"] if progress.crossed(self.freq) else []
+        if progress.crossed(self.keep_freq):
+            names.append(f"iteration_{progress.iteration:08d}")
+        return names
 
-    def begin_due(self, progress: Progress, is_best: bool, state: Mapping[str, Any]) -> None:
-        """Begins to save the checkpoints that are due after an iteration; a thread writes them.
+    def begin_due(self, names: Sequence[str], state: Mapping[str, Any]) -> None:
+        """Begins to save checkpoints of one state, in this order; a thread writes them.
 
         Args:
-            progress: progress of the run after the iteration.
-            is_best: whether its evaluation is the best so far.
+            names: of the checkpoints.
             state: of the run. It may change while the thread writes.
 
         Raises:
             CheckpointError: if the state cannot be saved at all.
         """
-        names = ["best"] if is_best else []
-        if progress.crossed(self.freq):
-            names.append("last")
-        if progress.crossed(self.keep_freq):
-            names.append(f"iteration_{progress.iteration:08d}")
         self.wait()
         self.best_is_saved = False
         self._saving = self._thread.submit(self._write, names, packed(state, self.config))

@@ -20,8 +20,8 @@ from typing import Any
 
 import gymnasium as gym
 
-from ding_lite.models.encoders import is_image
-from ding_lite.trees import box_size, space_leaves
+from ding_lite.models.encoders import has_image
+from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
 IMPROVEMENT = 0.1  # of the range of all returns
@@ -258,7 +258,7 @@ class HealthCheck:
     ) -> None:
         self.policy = policy
         self.max_env_step = max_env_step
-        self.has_images = any(is_image(leaf) for _, leaf in space_leaves(obs_space))
+        self.has_images = has_image(obs_space)
         self.numbers = box_size(action_space)
         self.stop_value = math.inf if stop_value is None else stop_value
         self.findings: dict[str, Finding] = {}

@@ -16,12 +16,10 @@ from ding_lite.config.schema import merged_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError
 from ding_lite.models.encoders import is_small_image
-from ding_lite.policies.base import Policy
+from ding_lite.policies.base import DECLARED, Policy
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.trees import space_leaves
 
-# Keys of a config's section policy.model that are not arguments of the model.
-NOT_ARGUMENTS = ("type", "obs_shape", "action_shape", "action_space")
 MAX_NAMES = 6  # names of parameters in one line of a message
 
 
@@ -136,7 +134,7 @@ def _unallocated_weights(model: Mapping[str, Any], *spaces: gym.Space) -> Mappin
 
     None if the model cannot be built without data, as a user's model that computes with its parameters.
     """
-    arguments = {name: value for name, value in model.items() if name not in NOT_ARGUMENTS}
+    arguments = {name: value for name, value in model.items() if name not in ("type", *DECLARED)}
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             built: torch.nn.Module = MODEL_REGISTRY.get(model["type"])(*spaces, **arguments)

@@ -13,8 +13,7 @@ import torch
 
 from ding_lite.envs.workers.cores import cores
 from ding_lite.errors import ConfigError, DingLiteError
-from ding_lite.models.encoders import is_image
-from ding_lite.trees import space_leaves
+from ding_lite.models.encoders import has_image
 
 # Options of glibc's mallopt, from <malloc.h>.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
@@ -39,7 +38,7 @@ def thread_count(num_threads: int | str, obs_space: gym.Space) -> int:
     """
     if not isinstance(num_threads, str):
         return num_threads
-    if not any(is_image(leaf) for _, leaf in space_leaves(obs_space)):
+    if not has_image(obs_space):
         return 1
     allowed = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores(), max(1, int(allowed))) if allowed.isdigit() else cores()

@@ -33,16 +33,16 @@ class Saves:
             progress: after the iteration.
             state: takes the state of all ranks; called if one is due.
         """
-        evaluation = progress.evaluation
-        is_due = self._keeper.is_due(progress)
-        if evaluation is None and not is_due:
+        names = self._keeper.due(progress)
+        if progress.evaluation is None and not names:
             self._report(finish=False)
             return
         self.finish()
-        is_best = self._scores.update_best(evaluation)
-        if is_best or is_due:
+        if self._scores.update_best(progress.evaluation):
+            names = ["best", *names]
+        if names:
             of_all = state()
-            self._ranks.from_first(lambda: self._keeper.begin_due(progress, is_best, of_all))
+            self._ranks.from_first(lambda: self._keeper.begin_due(names, of_all))
 
     def finish(self) -> None:
         """Waits for a save, and says it if it failed.
