@@ -151,11 +151,17 @@ def compile_config(
     _refuse(origin, list(_key_faults(user)))
     _expand_short_forms(user)
     user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
+    before: list[str] = []
     for path, value in (overrides or {}).items():
-        _set(user, path, value)
+        lost = [earlier for earlier in before if earlier.startswith(f"{path}.")]
+        if lost:
+            raise ConfigError(f"{path}={value!r} replaces {lost[0]}, which is set before it: set it after")
+        before.append(path)
+        _set(user, path, copy.deepcopy(value))
         _expand_short_forms(user)  # an override env.manager.autoreset=... can follow env.manager=base
         user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
-        user_sources[path] = COMMAND_LINE
+        given = (p for p, _ in leaves(user) if f"{p}.".startswith(f"{path}."))
+        user_sources |= dict.fromkeys(given, COMMAND_LINE)
     origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
     _refuse(origins, list(_key_faults(user)))
     schema, faults = schema_of(user, folder)
@@ -228,7 +234,7 @@ def _refuse(origin: str, faults: Sequence[str], warnings: Sequence[str] = ()) ->
 
 
 def _key_faults(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
-    """Yields a message for each key that EasyDict cannot offer as an attribute."""
+    """Yields a message for each key that EasyDict cannot offer as an attribute, also in dicts in lists."""
     for name, value in tree.items():
         if not isinstance(name, str):
             yield f"{path}: the key {name!r} is not a string"
@@ -236,6 +242,22 @@ def _key_faults(tree: Mapping[Any, Any], path: str = "config") -> Iterator[str]:
             yield f"{path}: {name!r} is the name of a dict's method"
         if isinstance(value, Mapping):
             yield from _key_faults(value, f"{path}.{name}")
+        elif isinstance(value, (list, tuple)):
+            for number, item in enumerate(value):
+                if isinstance(item, Mapping):
+                    yield from _key_faults_in_list(item, f"{path}.{name}[{number}]")
+
+
+def _key_faults_in_list(item: Mapping[Any, Any], path: str) -> Iterator[str]:
+    """Yields a message for each key that is no string, or hides the method that reads the item."""
+    for name, value in item.items():
+        if not isinstance(name, str):
+            yield f"{path}: the key {name!r} is not a string"
+        elif name == "items":
+            yield f"{path}: {name!r} is the name of a dict's method"
+        for below in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(below, Mapping):
+                yield from _key_faults_in_list(below, f"{path}.{name}")
 
 
 def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ import ast
 import difflib
 import json
 import keyword
+import math
 import re
 import runpy
 import sys
@@ -240,6 +241,8 @@ def _source(value: Any, indent: str) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_source(item, indent) for item in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
     if not isinstance(value, Mapping):
         return repr(value)
     inner = indent + "    "

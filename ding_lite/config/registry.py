@@ -275,7 +275,8 @@ def name_of(kind: Any) -> str:
 
 def env_name(env: Mapping[str, Any]) -> str:
     """Returns the environment's id in a section ``env``, or the name of its type."""
-    return str(env.get("env_id") or name_of(env.get("type", "gymnasium")))
+    env_id = env.get("env_id")  # or a spec, in a worker
+    return str(getattr(env_id, "id", env_id) or name_of(env.get("type", "gymnasium")))
 
 
 def modules_of(names: Sequence[Any]) -> list[str]:

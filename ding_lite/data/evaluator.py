@@ -134,7 +134,8 @@ class Evaluator:
                     yield episode
             if steps < self.max_steps:  # no episode can be as long
                 continue
-            for env in np.flatnonzero(open_lengths >= self.max_steps).tolist():
+            is_open = ~(transition.terminated | transition.truncated)
+            for env in np.flatnonzero((open_lengths >= self.max_steps) & is_open).tolist():
                 if left[env]:
                     left[env] = 0
                     yield Episode(

@@ -252,6 +252,6 @@ def split_evenly(index: Tensor, counts: Tensor, parts: int) -> list[Tensor]:
         index, counts: (S,)
     """
     # With all samples side by side, a sequence is in the part in which its middle lies.
-    middle = counts.cumsum(0).double() - counts / 2
-    part = (middle * parts / counts.sum()).long().clamp(max=parts - 1)
+    twice_the_middle = 2 * counts.cumsum(0) - counts
+    part = (twice_the_middle * parts // (2 * counts.sum())).clamp(max=parts - 1)
     return [chosen for chosen in (index[part == k] for k in range(parts)) if len(chosen)]

@@ -188,7 +188,7 @@ def make_env(
         if kind == "gymnasium" and isinstance(error, gym.error.Error):
             is_unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
             has_guess = "Did you mean" in message
-            message += meant_id(env_cfg["env_id"]) or (NOT_REGISTERED if is_unknown and not has_guess else "")
+            message += meant_id(name) or (NOT_REGISTERED if is_unknown and not has_guess else "")
         if "render_mode" in overrides:
             message += _picture_advice(env_cfg, message)
         raise EnvError(f"env {name!r} cannot be made: {message}") from error
@@ -334,7 +334,8 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> N
     except DingLiteError:
         raise
     except FOREIGN as error:
-        raise EnvError(f"vector env {name!r} cannot be made: {_message(error)}") from error
+        advice = "" if native_entry_point(env_cfg) else "; set env.manager.type='base' or 'subprocess'"
+        raise EnvError(f"vector env {name!r} cannot be made: {_message(error)}{advice}") from error
     return NativeVectorEnv(
         env,
         entry_point=native_entry_point(env_cfg),

@@ -46,7 +46,8 @@ def mask_fault(declared: gym.Space, action_space: gym.Space) -> tuple[str, str] 
     expected = mask_space(action_space)
     if expected is None:
         return problem, "They cannot be masked: give that key another name"
-    return problem, f"Declare it as {expected}: True where an action is legal"
+    advice = f"Declare it as {expected}: True where an action is legal. If a wrapper has changed it, such as "
+    return problem, advice + "frame_stack: put the mask into info, with env.action_mask='info'"
 
 
 def _fits(declared: gym.Space, action_space: gym.Space) -> bool:

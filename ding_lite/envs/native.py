@@ -7,6 +7,7 @@ episodes can be saved and restored if a state adapter is registered for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -135,7 +136,7 @@ class NativeVectorEnv(VectorEnv):
         self._any_pending = False
         part = (self.index_offset,) if self.index_offset else ()
         obs, info = self._begin(integer_seed(self.seed, *stream, *part))
-        obs = self._with_mask(obs, info)
+        obs = _with_masks(obs, self._masks_of(info))
         self._status = Status.READY
         return obs
 
@@ -159,12 +160,11 @@ class NativeVectorEnv(VectorEnv):
     def _to_tree(self, obs: Any) -> Tree:
         return observation_to_tree(obs, self._obs_space_without_mask)
 
-    def _with_mask(self, obs: Tree, info: Mapping[str, Any]) -> Tree:
-        """Adds the masks of ``info`` to a batch of observations, if the config asks for it."""
+    def _masks_of(self, info: Mapping[str, Any]) -> Tree | None:
+        """Returns the masks (B, ...) of ``info``, or None if the config does not ask for them."""
         if not self.mask_from_info:
-            return obs
-        mask = mask_of_info(info, f"the info of {self.backend}")
-        return with_mask(obs, _batch_of_masks(mask, self.action_space))
+            return None
+        return _batch_of_masks(mask_of_info(info, f"the info of {self.backend}"), self.action_space)
 
     def _raw_reward(self, reward: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
         """Returns the rewards (B,) that episode returns are sums of."""
@@ -198,16 +198,25 @@ class NativeVectorEnv(VectorEnv):
         any_done = bool(np.count_nonzero(done))  # takes a third of the time of done.any()
         if self.has_fillers:
             self._pending_reset, self._any_pending = done, any_done
-        final_obs, final_env, episodes = None, NO_ENVS, []
+        final_obs, final_env, episodes, masks = None, NO_ENVS, [], self._masks_of(info)
         if any_done:
             truncated = truncated & ~terminated
             final_env = np.flatnonzero(done if self.final_of_terminated else truncated)
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
             episodes = self._finish(done, info)
             if self.mode is AutoresetMode.DISABLED:
-                obs, info = self._reset_env(options={"reset_mask": done})
-        obs = self._with_mask(obs, info)
+                reward, terminated = reward.copy(), terminated.copy()  # the reset may write over them
+                obs, masks = self._reset_ended(done, masks)
+        obs = _with_masks(obs, masks)
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
+
+    def _reset_ended(self, done: np.ndarray, masks: Tree | None) -> tuple[Tree, Tree | None]:
+        """Begins episodes in the environments ``done`` (B,); returns observations and masks of all."""
+        masks = None if masks is None else map_tree(np.copy, masks)
+        obs, info = self._reset_env(options={"reset_mask": done})
+        if masks is not None:  # info has those of the environments that were reset
+            masks = map_tree(partial(_replaced_rows, done), masks, self._masks_of(info))
+        return obs, masks
 
     def _check_step(self, result: Any) -> None:
         """Checks the kinds and shapes of what ``step`` returns; done once, since each step has the same."""
@@ -266,13 +275,17 @@ class NativeVectorEnv(VectorEnv):
         """Returns the episodes that ended, ``done`` (B,), and clears their returns and lengths."""
         info = info.get("final_info", info)
         keys = [key for key in self.info_keys if key in info]
+
+        def has(key: str, env: int) -> bool:  # gymnasium writes 0 for the environments that lack a key
+            return f"_{key}" not in info or bool(info[f"_{key}"][env])
+
         envs = np.flatnonzero(done)
         returns = self.episode_returns[envs].tolist()
         lengths = self.episode_lengths[envs].tolist()
         self.episode_returns[envs] = 0
         self.episode_lengths[envs] = 0
         return [
-            Episode(env, total, length, {key: info_number(key, info[key][env]) for key in keys})
+            Episode(env, total, length, {k: info_number(k, info[k][env]) for k in keys if has(k, env)})
             for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
         ]
 
@@ -320,6 +333,15 @@ def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:
             "row after an episode's end is unknown. Declare what the environment does, NEXT_STEP, SAME_STEP "
             'or DISABLED: metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}'
         ) from error
+
+
+def _with_masks(obs: Tree, masks: Tree | None) -> Tree:
+    return obs if masks is None else with_mask(obs, masks)
+
+
+def _replaced_rows(rows: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Returns ``old`` (B, ...) with the rows (B,) of ``new``."""
+    return np.where(rows.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def _batch_of_masks(mask: Any, action_space: gym.Space) -> Tree:

@@ -128,6 +128,8 @@ def missing_extra(error: BaseException) -> str:
         return ""  # its package is installed, and the error lists similar ids
     if "moved to the gymnasium-robotics" in str(error):  # MuJoCo environments v2 and v3
         return " gymnasium itself has newer versions: use the id that ends in -v5"
+    if not isinstance(error, (ImportError, gym.error.Error)):
+        return ""  # a word of it may be the name of a package by chance
     name = (getattr(error, "name", None) or "").lower().split(".")[0]
     words = re.findall(r"\w+", " ".join(map(str, error.args)).lower())
     extra = EXTRAS.get(name) or next((EXTRAS[word] for word in words if word in EXTRAS), "")

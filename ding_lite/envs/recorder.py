@@ -48,6 +48,7 @@ class EpisodeRecorder(gym.Wrapper):
         self.steps = 0
         self.decisions = 0
         self.ended = False
+        self._last_info: Mapping[str, Any] = {}
 
     @property
     def length(self) -> int:
@@ -56,7 +57,7 @@ class EpisodeRecorder(gym.Wrapper):
 
     def reset(self, **kwargs: Any) -> Any:
         if self.steps and not self.ended:  # a wrapper above cut the game short
-            self.finished.append((self.episode_return, self.length, {}, True))
+            self.finished.append((self.episode_return, self.length, self._chosen_info(), True))
         self._clear()
         self.games += 1
         try:
@@ -76,6 +77,7 @@ class EpisodeRecorder(gym.Wrapper):
         number = as_float(reward)
         if getattr(reward, "ndim", 0):  # wrappers get a number
             result = obs, number, terminated, truncated, info
+        self._last_info = info
         self.episode_return += number
         self.steps += 1
         over = (
@@ -84,9 +86,12 @@ class EpisodeRecorder(gym.Wrapper):
         cut = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
         if over or cut:
             self.ended = True
-            chosen = {k: info_number(k, info[k]) for k in self.info_keys if k in info}
-            self.finished.append((self.episode_return, self.length, chosen, False))
+            self.finished.append((self.episode_return, self.length, self._chosen_info(), False))
         return result
+
+    def _chosen_info(self) -> dict[str, float]:
+        info = self._last_info
+        return {key: info_number(key, info[key]) for key in self.info_keys if key in info}
 
 
 def refuse(fault: Fault | None, where: str = "") -> None:

@@ -70,9 +70,13 @@ class LeafBuffer:
                 f"{where} has the shape {array.shape}, the space {self.space} declares {self.shape}"
             )
         to_float = self.declared.kind == "f" and array.dtype.kind in "fiub"
-        if not to_float and not np.can_cast(array.dtype, self.declared, "same_kind"):
+        to_integer = self.declared.kind in "biu" and array.dtype.kind in "biu"
+        fits = to_integer and bool((array.astype(self.declared) == array).all())
+        if not (to_float or fits):
+            values = ", into which its values do not fit" if to_integer else ""
             raise EnvContractError(
                 f"{where} has the dtype {array.dtype}, the space {self.space} declares {self.declared}"
+                f"{values}"
             )
         return array
 
@@ -160,7 +164,8 @@ def _column(leaf: gym.Space, array: np.ndarray) -> list[Any]:
     if isinstance(leaf, gym.spaces.Discrete):
         column: list[Any] = array.tolist()  # Python ints: environments step faster with them
         return column
-    return list(np.array(array))  # rows of a copy: the caller may overwrite its array
+    rows = np.array(array)  # a copy: the caller may overwrite its array
+    return list(rows) if rows.ndim > 1 else [rows[i, ...] for i in range(len(rows))]  # arrays, also 0-d ones
 
 
 def stack_actions(actions: list[Any], space: gym.Space) -> Tree | None:

@@ -17,6 +17,7 @@ Atari and for games with several lives are in ``envs.atari``, those that add to 
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from gymnasium.wrappers import (
     RecordVideo,
     RescaleAction,
     TimeLimit,
+    TransformObservation,
     TransformReward,
 )
 
@@ -38,8 +40,27 @@ from ding_lite.config.schema import argument_faults
 from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.errors import ConfigError, EnvContractError
 
-WRAPPER_REGISTRY.register("max_and_skip")(MaxAndSkipObservation)
 WRAPPER_REGISTRY.register("faulty")(FaultyEnv)
+
+
+@WRAPPER_REGISTRY.register("max_and_skip")
+class MaxAndSkip(MaxAndSkipObservation):
+    """Repeats each action 4 times (``skip``), and returns the maximum of the last two frames.
+
+    Where an episode ends within the repetitions, gymnasium's wrapper returns frames from before.
+    """
+
+    def step(self, action: Any) -> Any:
+        total, last = 0.0, None
+        for _ in range(self._skip):
+            before = last
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            last = np.array(obs, self.observation_space.dtype)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        frame = last if before is None else np.maximum(before, last)
+        return frame, total, terminated, truncated, info
 
 
 def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) -> gym.Env:
@@ -156,7 +177,8 @@ def record(env: gym.Env, folder: str, every: int = 100, *, evaluate: bool = Fals
 @WRAPPER_REGISTRY.register("frame_stack")
 def frame_stack(env: gym.Env, stack_size: int = 4) -> gym.Env:
     """Stacks the last 4 observations, oldest first; after a reset, all 4 are its observation."""
-    return FrameStackObservation(env, stack_size)
+    # Copies: the environment may use the array of an observation again.
+    return FrameStackObservation(TransformObservation(env, copy.deepcopy, None), stack_size)
 
 
 @WRAPPER_REGISTRY.register("minigrid_image")

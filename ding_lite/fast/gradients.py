@@ -75,7 +75,7 @@ def autograd_gradient(
     with torch.no_grad():
         values = [v if v is None else laid_out_as(p, v) for p, v in zip(parameters, values, strict=True)]
         values, norm = clipped(values, clip)
-        bad = (~torch.isfinite(norm + total)).to(norm.dtype)
+        bad = (~torch.isfinite(norm + total)).to(torch.float32)  # which Adam's kernel reads
     return Gradient(values, norm, bad, metrics)
 
 
@@ -128,7 +128,7 @@ def averaged(
     *sums, totals, count, bads = ranks.sum(torch.cat([flat, bad])).split(sizes)
     means = iter([(part / count).view_as(value) for part, value in zip(sums, reached, strict=True)])
     values, norm = clipped([None if v is None else next(means) for v in gradient.values], clip)
-    is_bad = ((bads[0] > 0) | ~torch.isfinite(norm)).to(dtype)
+    is_bad = ((bads[0] > 0) | ~torch.isfinite(norm)).to(torch.float32)
     result = Gradient(values, norm, is_bad, dict(zip(metrics, (totals / count).unbind(), strict=True)))
     return _on_host(result) if device.type == "cpu" else result
 

@@ -175,7 +175,7 @@ class Policy:
         factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
         # The layers' own initialisation draws from torch's global generator.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(integer_seed(self.seed, "policy", "model"))
+            torch.default_generator.manual_seed(integer_seed(self.seed, "policy", "model"))
             model = factory(self.obs_space, self.action_space, **options)
         if not isinstance(model, ActorCritic):
             raise ContractError(
@@ -486,6 +486,11 @@ def checked_loss(
             raise ContractError(
                 f"{where} must return a 0-d tensor as its {what}, got {_kind(value)}: {advice}"
             )
+    # A number on the host, such as torch.tensor(beta), is as good as one on the device of the loss.
+    metrics = {
+        name: torch.full_like(loss, float(value)) if value.device.type == "cpu" != loss.device.type else value
+        for name, value in metrics.items()
+    }
     trains = output is not None and any(leaf.requires_grad for leaf in tree_leaves(output))
     if trains and not loss.requires_grad:
         raise ContractError(

@@ -41,9 +41,9 @@ def describe_buffer(buffer: ReplayBuffer, ratio: Tensor | None, clip_ratio: Tens
     live = buffer.live()
     age = buffer.age.expand_as(live)[live].clamp(max=OLDEST_SHOWN)
     weight = torch.ones(len(age), device=age.device) if ratio is None else ratio[live]
-    outside = ((weight - 1).abs() > clip_ratio).float()
+    outside = (weight - 1).abs() > clip_ratio
     count = torch.bincount(age, minlength=OLDEST_SHOWN + 1)
-    share = torch.bincount(age, outside, OLDEST_SHOWN + 1) / count
+    share = torch.bincount(age[outside], minlength=OLDEST_SHOWN + 1) / count
     return {
         "samples": float(live.sum()),
         "age": float(age.float().mean()),

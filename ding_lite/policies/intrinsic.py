@@ -97,7 +97,7 @@ class Intrinsic:
         self.cfg = policy.cfg.intrinsic
         options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
         with torch.random.fork_rng(devices=[]):  # layers draw their weights from torch's global generator
-            torch.manual_seed(integer_seed(policy.seed, "policy", "intrinsic"))
+            torch.default_generator.manual_seed(integer_seed(policy.seed, "policy", "intrinsic"))
             factory = INTRINSIC_REGISTRY.get(self.cfg.type)
             self.reward: IntrinsicReward = _named_errors(
                 factory, "__init__", lambda: factory(policy.obs_space, policy.action_space, **options)

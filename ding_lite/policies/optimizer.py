@@ -102,7 +102,8 @@ class Optimizer:
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         self.bad_steps = bad_steps or BadSteps()
         self.gradients = gradients or TorchGradients(self.parameters)
-        self.on_host = self._counts.device.type == "cpu"  # numbers can be read without waiting for a device
+        # Whether flags are read before Adam's step. On a GPU that would wait; Adam on mps ignores found_inf.
+        self.on_host = self._counts.device.type in ("cpu", "mps")
         self._reached: dict[tuple[bool, ...], tuple[Any, ...]] = {}  # see _part
 
     def __getstate__(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ registration it takes "package.module:Laplace"::
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -436,12 +437,23 @@ class TanhNormal(Normal):
             peak = math.sqrt(2 / math.pi) * torch.exp(-0.5 * d * d)
             return wide * (peak + d * torch.erf(math.sqrt(0.5) * d))
 
-        return torch.where(is_narrow, self._mean(log_cosh, self._normal), self._mean(folded, self._sech))
+        return torch.where(is_narrow, self._mean(log_cosh, "_normal"), self._mean(folded, "_sech"))
 
-    def _mean(self, function: Callable[[Tensor], Tensor], quadrature: tuple[Tensor, Tensor]) -> Tensor:
+    def _mean(self, function: Callable[[Tensor], Tensor], rule: str) -> Tensor:
         """Returns the weighted sum of ``function`` over the nodes of a quadrature rule, (N, A)."""
-        nodes, weights = (x.to(self.mu) for x in quadrature)
+        if self.mu.is_cpu:
+            nodes, weights = (x.to(self.mu) for x in getattr(self, rule))
+        else:
+            nodes, weights = _rule_on(rule, self.mu.device, self.mu.dtype)
         return torch.tensordot(weights, function(nodes.view(-1, *[1] * self.mu.dim())), 1)
+
+
+@functools.cache
+def _rule_on(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Returns a quadrature rule on a device. It is copied there once, since a copy waits for the device."""
+    with torch.inference_mode(False):
+        nodes, weights = (x.to(device, dtype) for x in getattr(TanhNormal, name))
+    return nodes, weights
 
 
 @register_box_distribution("beta")

@@ -265,7 +265,9 @@ def joined() -> Iterator[Ranks]:
     backend = "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        backend = "cpu:gloo,cuda:nccl"
+        has_own_gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+        if has_own_gpus and dist.is_nccl_available():  # NCCL refuses two ranks on one GPU, gloo does not
+            backend = "cpu:gloo,cuda:nccl"
     store, rank, size = next(dist.rendezvous("env://"))
     # The store of torchrun has the addresses of earlier groups: before a restart, or of an earlier run.
     _groups += 1

@@ -7,6 +7,7 @@ Both write the run's folder on this machine, where its files tell how far the tr
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import torch
 
 from ding_lite.config.compile import Config
 from ding_lite.envs.make import backend_of, make_env, make_vector_env
@@ -74,10 +77,13 @@ class Processes:
 
     def __init__(self, needs: Needs) -> None:
         self._needs = needs
+        # Of several GPUs, each training sees one, in turn; it does not need to have it.
+        gpus = visible_gpus()
+        self._gpus = itertools.cycle(gpus if len(gpus) > 1 else [None])
 
     def start(self, arguments: Sequence[str], folder: Path) -> Running:
         """Starts a training; must be called in the main thread."""
-        return LocalTraining(arguments)
+        return LocalTraining(arguments, gpu=next(self._gpus))
 
     def slots(self) -> int:
         """Returns as many trainings as there are cores for."""
@@ -90,9 +96,10 @@ class LocalTraining:
     Args:
         arguments: of ``ding-lite``, beginning with the command.
         cwd: its working directory; None: that of this process.
+        gpu: the only GPU that it sees; None: all that this process sees.
     """
 
-    def __init__(self, arguments: Sequence[str], cwd: Path | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], cwd: Path | None = None, gpu: str | None = None) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in error
         self._process = subprocess.Popen(
             [sys.executable, "-c", BOOT, str(os.getpid()), *arguments],
@@ -100,7 +107,7 @@ class LocalTraining:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             cwd=cwd,
-            env=environment(),
+            env=environment() | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
         )
 
@@ -140,6 +147,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
+def visible_gpus() -> list[str]:
+    """Returns the GPUs that this process sees, as the variable CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
 def needs_of(config: Config) -> Needs:
     """Returns what a run of a config keeps busy, by its threads, its worker processes and its device.
 
@@ -162,4 +176,5 @@ def needs_of(config: Config) -> Needs:
     manager = env_cfg.manager
     workers = manager.worker_num or default_workers(manager.double_buffer)
     busy = max(threads, min(workers, env_cfg.collector_env_num) if backend == "subprocess" else 1)
-    return Needs(busy, gpus=int(str(config.values.policy.device).startswith("cuda")))
+    device, cuda = config.values.policy.device, config.values.policy.cuda
+    return Needs(busy, gpus=int(str(device).startswith("cuda") or bool(device == "auto" and cuda)))

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -296,7 +297,7 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     """Wraps the methods that an iteration consists of, and returns the stopwatch."""
     policy: Any = pipeline.policy
     collector = pipeline.collector
-    watch = Stopwatch(_synchronized if policy.device.type == "cuda" else time.perf_counter)
+    watch = Stopwatch(partial(_synchronized, policy.device))
     mode = collector.mode
 
     def timed(mode: CollectMode) -> CollectMode:
@@ -330,6 +331,10 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     return watch
 
 
-def _synchronized() -> float:
-    torch.cuda.synchronize()
+def _synchronized(device: torch.device) -> float:
+    """Returns the time when a device has done its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
     return time.perf_counter()

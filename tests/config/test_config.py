@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -20,7 +21,13 @@ from ding_lite.config.compile import (
     load_config,
     plain,
 )
-from ding_lite.config.files import find_config, parse_overrides, read_config, shipped_configs
+from ding_lite.config.files import (
+    find_config,
+    parse_overrides,
+    python_source,
+    read_config,
+    shipped_configs,
+)
 from ding_lite.config.schema import Key, leaves, merged_config
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError, DingLiteError, RegistryError
@@ -1176,3 +1183,32 @@ def test_default_of_a_class_that_breaks_a_rule_is_refused_where_it_is_used():
         compile_config(config)
     policy = compile_config(config, {"policy.collect.discount_factor": 0.5}).values.policy
     assert policy.collect.discount_factor == 0.5
+
+
+@pytest.mark.parametrize("key", [0, "items"])
+def test_keys_of_a_dict_in_a_list_are_checked(key):
+    wrapper = {"type": "step_counter", "mapping": {key: 1}}
+    with pytest.raises(ConfigError, match=rf"config\.env\.wrappers\[0\]\.mapping: .*{key!r}"):
+        compile_config({"env": {"env_id": "CartPole-v1", "wrappers": [wrapper]}})
+
+
+def test_a_short_form_on_the_command_line_is_the_source_of_its_own_key_alone():
+    user = {"env": {"env_id": "CartPole-v1"}}
+    config = compile_config(user, {"env.manager": "base", "env.manager.autoreset": "next_step"})
+    sources = {name: config.source[f"env.manager.{name}"] for name in ("type", "autoreset", "worker_num")}
+    assert sources == {"type": "command line", "autoreset": "command line", "worker_num": "default"}
+    with pytest.raises(ConfigError, match="env.manager='base' replaces env.manager.autoreset.*set it after"):
+        compile_config(user, {"env.manager.autoreset": "next_step", "env.manager": "base"})
+
+
+def test_overrides_stay_as_they_are():
+    overrides = {"env": {"env_id": "CartPole-v1", "manager": "base"}, "policy.learn": {"batch_size": 32}}
+    before = copy.deepcopy(overrides)
+    compile_config({}, {**overrides, "policy.learn.clip_ratio": 0.1})
+    assert overrides == before
+
+
+def test_a_number_that_is_not_finite_is_written_as_it_can_be_read(tmp_path):
+    file = tmp_path / "config.py"
+    file.write_text(python_source({"env": {"kwargs": {"limit": math.inf}}}))
+    assert runpy.run_path(str(file))["config"]["env"]["kwargs"]["limit"] == math.inf

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from worlds import merged, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
+from ding_lite.errors import ConfigError
 from ding_lite.policies.device import chosen_device
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.run.rank_states import digest
@@ -162,6 +163,25 @@ def test_auto_takes_a_gpu_where_it_pays(chosen, model, monkeypatch):
     # DI-engine's key decides by itself.
     assert chosen_device("auto", True, policy.model).type == "cuda"
     assert chosen_device("auto", False, policy.model).type == "cpu"
+
+
+def test_a_default_device_of_torch_is_refused():
+    model = torch.nn.Linear(1, 1)
+    with (
+        torch.device("meta"),
+        pytest.raises(ConfigError, match=r"set_default_device\('meta'\).*policy.device"),
+    ):
+        chosen_device("auto", None, model)
+
+
+class WithBeta(PPOPolicy):
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return loss, {**metrics, "beta": torch.tensor(0.5, device="cpu")}
+
+
+def test_a_metric_on_the_host_is_as_good_as_one_on_the_device(monkeypatch):
+    learn_there(monkeypatch, "ppo", cls=WithBeta, **ONE_EPOCH)
 
 
 def state_of_another_device(self):

@@ -217,3 +217,16 @@ def test_the_commands_continue_the_seeds_that_a_signal_has_ended(options, status
     assert commands_to_continue(trainings) == commands
     for command in commands:
         parse(shlex.split(command)[1:])
+
+
+def test_each_training_sees_one_of_several_gpus(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    place, seen = Processes(Needs(1, 1)), []
+    for _ in range(3):
+        training = place.start(["list"], Path())
+        process = training._process
+        seen.append(Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"))
+        process.wait()
+    found = [next(x for x in variables if x.startswith(b"CUDA_VISIBLE_DEVICES=")) for variables in seen]
+    assert [variable[-1:] for variable in found] == [b"4", b"7", b"4"]
