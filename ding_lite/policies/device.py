@@ -23,8 +23,8 @@ def chosen_device(name: str, cuda: bool | None, model: nn.Module) -> torch.devic
     default = torch.get_default_device()
     if default.type != "cpu":
         raise ConfigError(
-            f"torch.set_default_device({str(default)!r}) puts the library's tensors on that device, too: remove "
-            "it; policy.device chooses the device of a policy"
+            f"torch.set_default_device({str(default)!r}) puts the library's tensors on that device, too; "
+            "remove it: policy.device chooses the device of a policy"
         )
     device = _automatic(cuda, model) if name == "auto" else _named(name)
     if current().size > 1:

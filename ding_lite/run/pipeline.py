@@ -640,6 +640,7 @@ class SerialPipeline:
             self._resources.close()
         finally:
             self.stopping.phase = phase
+            self.stopping.is_held = True  # nothing waits for environments any more
             self.recorder.close()
 
     def __enter__(self) -> SerialPipeline:

@@ -22,7 +22,7 @@ class Stopping:
         reason: why the run ends; "" before a request.
         phase: "collecting", "learning", "evaluating", "closing", or "" between them. After an error it is the
             phase in which the error was raised.
-        is_held: whether nothing is given up now, because an error ends the run already.
+        is_held: whether nothing is given up now: an error ends the run already, or the run is closed.
     """
 
     def __init__(self, timeout: float, collector: Collector, evaluator: Evaluator, ranks: Ranks) -> None:

@@ -896,3 +896,27 @@ def test_a_solved_run_is_taken_further_by_a_higher_limit_and_its_log_says_so(mak
     assert log.count("evaluation") >= 3
     assert log.count("over 4 episodes (2, and 2 to confirm)  solved") == log.count("steps  evaluation")
     assert f"  resumed at {solved_at:,} env steps  folder {pipeline.folder}\n" in log
+
+
+class FailsLater(LengthEnv):
+    """Raises an error in its 40th step."""
+
+    calls = 0
+
+    def step(self, action):
+        self.calls += 1
+        if self.calls == 40:
+            raise OSError("gone")
+        return super().step(action)
+
+
+def test_a_signal_after_the_end_of_a_failed_run_raises_nothing(make):
+    """The phase stays that of the error, a rollout that did not end; the watcher may send one signal more."""
+    config = counted()
+    config["env"] |= dict(type=lambda: FailsLater(7), manager=dict(type="base"))
+    pipeline = make(config)
+    with pytest.raises(EnvError):
+        finished(pipeline)
+    assert pipeline.stopping.phase == "collecting"
+    pipeline.request_stop("SIGTERM")
+    pipeline.give_up()
