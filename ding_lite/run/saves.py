@@ -23,7 +23,9 @@ class Saves:
     """
 
     def __init__(self, recorder: Recorder, scores: Scores, ranks: Ranks) -> None:
-        self._recorder, self._scores, self._ranks = recorder, scores, ranks
+        self._recorder = recorder
+        self._scores = scores
+        self._ranks = ranks
         self._keeper = recorder.checkpoints
 
     def begin_due(self, progress: Progress, state: Callable[[], Mapping[str, Any]]) -> None:

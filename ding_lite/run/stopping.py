@@ -30,7 +30,9 @@ class Stopping:
         self.reason = ""
         self.phase = ""
         self.is_held = False
-        self._collector, self._evaluator, self._ranks = collector, evaluator, ranks
+        self._collector = collector
+        self._evaluator = evaluator
+        self._ranks = ranks
 
     @property
     def is_between_steps(self) -> bool:
