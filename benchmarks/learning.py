@@ -128,11 +128,12 @@ def write() -> None:
 
 def summary() -> list[str]:
     """Returns what misses its bar, and what is not measured, in the first lines of the table's section."""
-    measured = [name for name in ROWS if _stored(name)]
+    with_bars = [name for name, row in ROWS.items() if row.has_bar]
+    measured = [name for name in with_bars if _stored(name)]
     missed = [text for text in map(misses, measured) if text]
-    left = [name for name in ROWS if name not in measured]
+    left = [name for name in ROWS if not _stored(name)]
     return [
-        f"{len(measured) - len(missed)} of {len(ROWS)} rows reach their bars.",
+        f"{len(measured) - len(missed)} of {len(with_bars)} rows reach their bars.",
         *(f"- Misses its bar: {text}." for text in missed),
         *([f"- Not measured: {', '.join(left)}."] if left else []),
     ]
@@ -152,13 +153,14 @@ def table() -> list[str]:
         values = np.array([seed["mean"] for seed in seeds])
         digits = 1 if abs(values).max() > 1 else 3
         known = "" if row.published is None else f"{row.published.value:,g} ({row.published.source})"
+        bar = f"{row.mean:,g}" if row.has_bar else ""
         each = ", ".join(f"{value:,.{digits}f}" for value in values)
         steps = " to ".join(f"{end(s['env_step'] for s in seeds):,}" for end in (min, max))
         took = fmean(seed["wall_time_s"] for seed in seeds)
         commits = ", ".join(dict.fromkeys(seed["commit"] for seed in seeds))
         lines.append(
             f"| {title(name)} | {known} | {middle_and_interval([values], digits)} "
-            f"| {values.mean():,.{digits}f} | {row.mean:,g} | {each} | {steps} | {took:.0f} | {commits} |"
+            f"| {values.mean():,.{digits}f} | {bar} | {each} | {steps} | {took:.0f} | {commits} |"
         )
     return lines
 

@@ -20,7 +20,7 @@ class Published(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A config with its overrides, and the bars for the mean and the worst of its seeds.
+    """A config with its overrides, and the bars for the mean and the worst of its seeds, if it has any.
 
     Attributes:
         elsewhere: keys of a second evaluation, such as in levels that training did not have.
@@ -34,6 +34,10 @@ class Row:
     checkpoint: str = "last"
     overrides: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+
+    @property
+    def has_bar(self) -> bool:
+        return max(self.mean, self.worst) > float("-inf")
 
 
 FAST = ("policy.learn.compile=True",)  # equal to rounding, in half the time
@@ -63,6 +67,15 @@ FIVE_MILLION = (
     "max_env_step=5000000",
     "policy.eval.eval_freq=500000",
     "policy.learn.lr_schedule=linear",  # as all but Breakout have it at 1M
+)
+
+# 2M frames of Atari, with what a config plans for 40M scaled to them. In one process, since two seeds run at
+# a time.
+TWO_MILLION_FRAMES = (
+    "max_env_step=500000",
+    "policy.eval.eval_freq=50000",
+    "env.manager.type=base",
+    "env.manager.double_buffer=False",
 )
 
 CARTPOLE = _zoo(500.0, "100k")
@@ -136,6 +149,11 @@ GROUPS = {
             name.replace("_ppo", "_5m"): Row(name, published, mean=bar, overrides=FIVE_MILLION)
             for name, published, _, bar in MINATAR
         },
+    },
+    # No figures are published for as few frames.
+    "atari": {
+        f"{game}_2m_frames": Row(f"{game}_ppo", seeds=3, overrides=TWO_MILLION_FRAMES)
+        for game in ("breakout", "pong")
     },
 }
 ROWS = {name: row for group in GROUPS.values() for name, row in group.items()}
