@@ -144,9 +144,10 @@ def _bounded_boxes(space: gym.Space) -> list[_BoundedLeaf]:
             continue
         low, high = leaf.low, leaf.high
         if low.dtype.kind == "f":
-            low, high = (bound.astype(np.float32) for bound in (low, high))
-            low = low - ROUNDING * np.maximum(1, np.abs(low))
-            high = high + ROUNDING * np.maximum(1, np.abs(high))
+            with np.errstate(over="ignore"):  # the largest floats become infinite: no bound
+                low, high = (bound.astype(np.float32) for bound in (low, high))
+                low = low - ROUNDING * np.maximum(1, np.abs(low))
+                high = high + ROUNDING * np.maximum(1, np.abs(high))
             unbounded = np.isinf(low) & np.isinf(high)
         else:
             limits = np.iinfo(low.dtype)

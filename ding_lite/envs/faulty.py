@@ -163,7 +163,7 @@ def _with_nan(leaf: Any) -> np.ndarray:
     """Returns a copy of a leaf whose first number is nan; a leaf of integers is not changed."""
     array = np.array(leaf)
     if array.dtype.kind == "f":
-        array.reshape(-1)[:1] = np.nan
+        array.flat[:1] = np.nan
     return array
 
 

@@ -123,6 +123,16 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
             f"env.on_bad_value: {env['on_bad_value']!r} resets a single environment, which env.manager.type="
             f"{kind!r} cannot do: set env.manager.type='base', 'subprocess' or 'ray'"
         )
+    if env["wrappers"] and kind in ("vector", "env_pool"):
+        faults.append(
+            f"env.wrappers: env.manager.type={kind!r} has no single environments to wrap; remove the wrappers, "
+            "or set env.manager.type='base' or 'subprocess'"
+        )
+    if env["action_mask"] == "info" and kind == "env_pool":
+        faults.append(
+            "env.action_mask: 'info' with env.manager.type='env_pool', whose environments have no masks; leave "
+            "the key out"
+        )
     return faults
 
 
@@ -317,7 +327,6 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_native(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> NativeVectorEnv:
-    _refuse_wrappers(env_cfg)
     name = env_name(env_cfg)
     try:
         if env_cfg["type"] == "gymnasium":
@@ -348,12 +357,6 @@ def _make_native(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> N
 def _make_env_pool(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) -> NativeVectorEnv:
     from ding_lite.envs.env_pool import EnvPoolVectorEnv
 
-    _refuse_wrappers(env_cfg)
-    if env_cfg["action_mask"] == "info":
-        raise ConfigError(
-            "env.action_mask: 'info' with env.manager.type='env_pool', whose environments have no masks; "
-            "leave the key out"
-        )
     return EnvPoolVectorEnv(
         env_cfg["env_id"],
         num_envs=num_envs,
@@ -361,14 +364,6 @@ def _make_env_pool(env_cfg: Mapping[str, Any], num_envs: int, **options: Any) ->
         info_keys=tuple(env_cfg["info_keys"]),
         **options,
     )
-
-
-def _refuse_wrappers(env_cfg: Mapping[str, Any]) -> None:
-    if env_cfg["wrappers"]:
-        raise ConfigError(
-            f"env.wrappers: env.manager.type={env_cfg['manager']['type']!r} has no single environments to "
-            "wrap; remove the wrappers, or set env.manager.type='base' or 'subprocess'"
-        )
 
 
 def vector_env_of(

@@ -160,6 +160,17 @@ def test_trees_are_spoiled_leaf_by_leaf():
     assert env.step(action)[0]["at"] == (2,)
 
 
+def test_picture_in_column_order_is_spoiled():
+    class Columns(SeededTree):
+        observation_space = gym.spaces.Box(-1, 1, (2, 3))
+
+        def obs(self):
+            return np.zeros((2, 3), np.float32, order="F")
+
+    shown, _ = FaultyEnv(Columns(), nan_obs=1.0).reset(seed=0)
+    assert np.isnan(shown).sum() == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -120,6 +120,20 @@ def test_unregistered_type_lists_what_is_registered():
         made(type="test_make_lenght")
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("vector", "wrappers", ["time_limit"]),
+        ("env_pool", "wrappers", ["time_limit"]),
+        ("env_pool", "action_mask", "info"),
+        ("vector", "on_bad_value", "drop"),
+    ],
+)
+def test_config_refuses_what_its_backend_cannot_do(kind, key, value):
+    with pytest.raises(ConfigError, match=f"env.{key}: .*env.manager.type='{kind}'"):
+        section(env_id="CartPole-v1", manager={"type": kind}, **{key: value})
+
+
 @pytest.mark.parametrize("module", ["ale_py", "minigrid", "minatar", "mujoco", "pygame"])
 def test_missing_package_names_the_install_line(module):
     def broken():
@@ -162,12 +176,6 @@ def test_auto_takes_a_native_vector_only_where_its_episodes_can_be_saved(env, na
     assert isinstance(envs, NativeVectorEnv) == native
     assert envs.num_envs == 2
     envs.close()
-
-
-def test_wrappers_and_a_native_vector_exclude_each_other():
-    cfg = section(env_id="CartPole-v1", wrappers=["small_worlds:HalveReward"], manager={"type": "vector"})
-    with pytest.raises(ConfigError, match=r"env\.wrappers.*'base'"):
-        make_vector_env(cfg, 2, seed=0)
 
 
 def test_native_vector_that_does_not_exist_is_an_env_error():

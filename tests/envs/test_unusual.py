@@ -11,6 +11,7 @@ from small_worlds import CountingEnv
 from ding_lite.config.compile import compile_config
 from ding_lite.data.evaluator import Evaluator, evaluation_metrics
 from ding_lite.data.modes import EvalMode
+from ding_lite.envs.checks import Watch
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.space_json import space_from_json, space_to_json
@@ -45,6 +46,18 @@ PASSIVE = EvalMode(
     to_env=lambda action: action,
     reset=lambda: None,
 )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_floats_are_no_bounds(dtype):
+    class Wide(Goal):
+        largest = np.finfo(dtype).max
+        observation_space = gym.spaces.Box(-largest, largest, (1,), dtype)
+
+    envs, said = vector(Wide), []
+    envs.say = said.append
+    Watch(envs, "").look_at_bounds(np.full((1, 1, 1), np.finfo(np.float32).max))
+    assert not said
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
