@@ -104,7 +104,6 @@ class Evaluator:
         """
         envs = self.envs
         left: list[int] = share.tolist()
-        open_lengths = np.zeros(envs.num_envs, np.int64)
         steps = 0
         mode.reset()
         initial = None if mode.initial_state is None else mode.initial_state(envs.num_envs)
@@ -125,17 +124,14 @@ class Evaluator:
             self._check_spoiled()
             obs = transition.obs
             steps += 1
-            open_lengths += 1
-            open_lengths *= transition.valid  # 0 at a row that is not valid: a lost episode is played again
             for episode in transition.episodes:
-                open_lengths[episode.env] = 0
                 if left[episode.env]:
                     left[episode.env] -= 1
                     yield episode
             if steps < self.max_steps:  # no episode can be as long
                 continue
             is_open = ~(transition.terminated | transition.truncated)
-            for env in np.flatnonzero((open_lengths >= self.max_steps) & is_open).tolist():
+            for env in np.flatnonzero((envs.episode_lengths >= self.max_steps) & is_open).tolist():
                 if left[env]:
                     left[env] = 0
                     yield Episode(

@@ -60,12 +60,10 @@ def select_columns(rollout: Rollout, index: Tensor) -> Rollout:
         dim = 0 if name in OF_COLUMNS else 1
         kept[name] = map_tree(lambda leaf, dim=dim: leaf.index_select(dim, index), field)
     if final is not None:
-        new_column = torch.full((rollout.valid.shape[1],), -1, device=index.device)
-        new_column[index] = torch.arange(len(index), device=index.device)
-        is_kept = new_column[final["env"]] >= 0
+        is_kept = torch.isin(final["env"], index)
         if bool(is_kept.any()):
             kept_final = map_tree(lambda leaf: leaf[is_kept], final)
-            kept["final"] = {**kept_final, "env": new_column[kept_final["env"]]}
+            kept["final"] = {**kept_final, "env": torch.searchsorted(index, kept_final["env"])}
     return as_rollout(kept)
 
 

@@ -125,13 +125,13 @@ def section_faults(env: Mapping[str, Any]) -> list[str]:
         )
     if env["wrappers"] and kind in ("vector", "env_pool"):
         faults.append(
-            f"env.wrappers: env.manager.type={kind!r} has no single environments to wrap; remove the wrappers, "
-            "or set env.manager.type='base' or 'subprocess'"
+            f"env.wrappers: env.manager.type={kind!r} has no single environments to wrap; remove the "
+            "wrappers, or set env.manager.type='base' or 'subprocess'"
         )
     if env["action_mask"] == "info" and kind == "env_pool":
         faults.append(
-            "env.action_mask: 'info' with env.manager.type='env_pool', whose environments have no masks; leave "
-            "the key out"
+            "env.action_mask: 'info' with env.manager.type='env_pool', whose environments have no masks; "
+            "leave the key out"
         )
     return faults
 

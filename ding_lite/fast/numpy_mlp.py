@@ -162,7 +162,7 @@ class NumpyMLP:
         return _flat(batch.array("obs", *self.path))
 
     def forward(self, x: np.ndarray, block: int = BLOCK) -> np.ndarray:
-        """Returns the output of the last layer, computed ``block`` or ``BLOCK`` rows at a time.
+        """Returns the output of the last layer. More than ``block`` rows are computed ``BLOCK`` at a time.
 
         Shapes:
             (N, ...) -> (N, A)

@@ -175,7 +175,7 @@ class GraphActing:
         acting = TorchActing(policy)
         functions = (acting.sample, acting.sample_with_values, acting.greedy)
         self._sample, self._sample_with_values, self._greedy = (
-            pool.captured(function, function.__name__, policy.generator) for function in functions
+            CapturedFunction(pool, function, function.__name__, policy.generator) for function in functions
         )
 
     def sample(self, obs: Tree) -> dict[str, Any]:
@@ -424,13 +424,10 @@ def _options(policy: Any) -> Options | None:
     coefficients = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
     if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in coefficients):
         return None
-    clip_ratio, entropy_weight, value_clip = (None if x is None else float(x) for x in coefficients)
-    assert clip_ratio is not None
-    assert entropy_weight is not None
     return Options(
-        clip_ratio=clip_ratio,
-        entropy_weight=entropy_weight,
-        value_clip=value_clip,
+        clip_ratio=float(policy.clip_ratio),
+        entropy_weight=float(policy.entropy_weight),
+        value_clip=None if policy.value_clip is None else float(policy.value_clip),
         dual_clip=learn.dual_clip,
         value_weight=learn.value_weight,
         value_loss=learn.value_loss,

@@ -125,7 +125,7 @@ class IndexEncoder(nn.Module):
 
     config = dict(embedding_size=Key(32, low=1))
 
-    def __init__(self, space: gym.Space, activation: str = "tanh", embedding_size: int = 32) -> None:
+    def __init__(self, space: gym.Space, embedding_size: int = 32) -> None:
         super().__init__()
         if isinstance(space, gym.spaces.Discrete):
             sizes = [int(space.n)]

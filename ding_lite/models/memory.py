@@ -42,13 +42,6 @@ class Sequences(NamedTuple):
         """Returns the fields as a tree; ``Sequences(**tree)`` makes it again."""
         return {name: field for name, field in self._asdict().items() if field is not None}
 
-    @property
-    def seen(self) -> Any:
-        """The observations (N, ...) of the samples whose outputs are computed."""
-        if self.kept is None:
-            return self.obs
-        return map_tree(lambda leaf: leaf[self.kept], self.obs)
-
 
 def chosen_memories(first: Tensor, initial: Tree, state: Tree) -> Tree:
     """Returns the memories (S, ...) of ``initial`` where ``first`` (S,) is True, else of ``state``."""

@@ -100,7 +100,7 @@ class ActorCriticPolicy(Policy):
 
     def _init_shared(self) -> None:
         cfg = self.cfg
-        check_declared(self.obs_space, self.action_space, {"action_space": cfg.action_space})
+        check_declared(self.obs_space, self.action_space, {"action_space": cfg.action_space}, "policy")
         norm = cfg.normalize
         self.obs_norm = (
             ObservationNorm(self.obs_space, norm.obs_clip, self.device, ranks=self.ranks)

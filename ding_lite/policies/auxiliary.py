@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer, host_memory
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
-from ding_lite.data.rollout import Rollout, as_rollout, bytes_of, flat, flat_at, places
+from ding_lite.data.rollout import Rollout, as_field, bytes_of, flat, flat_at, places
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
@@ -173,10 +173,8 @@ class AuxiliaryPhase:
         """Returns samples (N, ...) with the model's inputs; ``index`` are their rows in ``old_logit``."""
         device = self.policy.device
         rows = index.to(device)
-        trees = {name: as_rollout(x) for name, x in samples.items() if isinstance(x, dict) and name != "obs"}
         fields = {
-            **samples,
-            **trees,
+            **{name: x if name == "obs" else as_field(x) for name, x in samples.items()},
             "old_logit": map_tree(lambda leaf: leaf[rows], old_logit),
             "value_target": self.policy.normalized_values(samples["value_target"]),
         }

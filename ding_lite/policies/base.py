@@ -53,7 +53,12 @@ from ding_lite.trees import (
 
 FIELDS = ("learn", "collect", "eval")
 DECLARED = ("obs_shape", "action_shape", "action_space")  # keys of policy.model that are no arguments of it
-TAKEN_METRICS = ("total_loss", "grad_norm", "updates", "epochs")  # the library's own
+# Metrics of the library's own, which a loss may not return.
+TAKEN_METRICS = (
+    *("total_loss", "grad_norm", "updates", "epochs", "skipped_steps", "cur_lr", "clip_ratio"),
+    *("adv_mean", "adv_max", "value_mean", "value_max", "explained_variance", "obs_clipped", "dead_units"),
+    *("kl_coefficient", "kl_of_iteration"),
+)
 
 
 class Policy:
@@ -120,6 +125,9 @@ class Policy:
         self.obs_space = obs_space
         self.action_space = action_space
         self.seed = seed
+        self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
+        if unknown := set(enable_field or ()) - set(FIELDS):
+            raise ConfigError(f"enable_field: {sorted(unknown)} are not among {', '.join(FIELDS)}")
         self.ranks = ranks.current()
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.model: ActorCritic = self._make_model() if model is None else self._checked(model)
@@ -130,10 +138,6 @@ class Policy:
         self.memory: PolicyMemory | None = None
         self._state_of_act: Tree | None = None  # the memory after the last act()
         self._leaf_shapes = tree_leaves(map_space(lambda leaf: tuple(leaf.shape or ()), obs_space))
-        self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
-        unknown = set(enable_field or ()) - set(FIELDS)
-        if unknown:
-            raise ConfigError(f"enable_field: {sorted(unknown)} are not among {', '.join(FIELDS)}")
         self._init_shared()
         if "learn" in self.fields:
             self._check_model()
@@ -171,7 +175,7 @@ class Policy:
         options = dict(self.cfg.model)
         kind = options.pop("type")
         declared = {key: options.pop(key, None) for key in DECLARED}
-        check_declared(self.obs_space, self.action_space, declared)
+        check_declared(self.obs_space, self.action_space, declared, "policy.model")
         factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
         # The layers' own initialisation draws from torch's global generator.
         with torch.random.fork_rng(devices=[]):
@@ -186,9 +190,9 @@ class Policy:
 
     def _checked(self, model: Any) -> Any:
         """Returns the model of a caller, after a look at its kind and at the space of its actions."""
-        if not isinstance(model, torch.nn.Module):
+        if not isinstance(model, ActorCritic):
             raise ContractError(
-                f"model: expected a torch.nn.Module, such as ActorCritic(...); got {model!r:.60}"
+                f"model: expected an instance of a subclass of ding_lite.ActorCritic, got {model!r:.60}"
             )
         made_for = getattr(model, "action_space", self.action_space)
         if made_for != self.action_space:
@@ -405,9 +409,9 @@ class Policy:
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
         mask = None
-        obs = obs.seen if isinstance(obs, Sequences) else obs
+        obs, kept = (obs.obs, obs.kept) if isinstance(obs, Sequences) else (obs, None)
         if not isinstance(obs, Tensor) and MASK_KEY in obs:
-            mask = map_tree(lambda m: m.bool(), obs[MASK_KEY])
+            mask = map_tree(lambda m: (m if kept is None else m[kept]).bool(), obs[MASK_KEY])
         return self.model.distribution(logit, mask)
 
     def on_device(self, obs: Tree) -> Any:
@@ -507,8 +511,15 @@ def _kind(value: Any) -> str:
     return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
 
 
-def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapping[str, Any]) -> None:
+def check_declared(
+    obs_space: gym.Space, action_space: gym.Space, declared: Mapping[str, Any], section: str
+) -> None:
     """Compares the spaces that a config declares (None: not declared) with those of the environment.
+
+    Args:
+        obs_space, action_space: of one environment.
+        declared: by the names of keys.
+        section: of these keys, for the message.
 
     Raises:
         ConfigError: if they differ.
@@ -522,7 +533,7 @@ def check_declared(obs_space: gym.Space, action_space: gym.Space, declared: Mapp
     for name, value in declared.items():
         if value is not None and ([value] if isinstance(value, int) else value) != actual[name]:
             raise ConfigError(
-                f"policy.model.{name}: the config says {value!r}, the environment {actual[name]!r}; "
+                f"{section}.{name}: the config says {value!r}, the environment {actual[name]!r}; "
                 "leave the key out, spaces are read from the environment"
             )
 

@@ -14,7 +14,8 @@ Shapes: T steps, B envs, C columns of rollouts, N samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -99,9 +100,8 @@ class Intrinsic:
         with torch.random.fork_rng(devices=[]):  # layers draw their weights from torch's global generator
             torch.default_generator.manual_seed(integer_seed(policy.seed, "policy", "intrinsic"))
             factory = INTRINSIC_REGISTRY.get(self.cfg.type)
-            self.reward: IntrinsicReward = _named_errors(
-                factory, "__init__", lambda: factory(policy.obs_space, policy.action_space, **options)
-            )
+            with _named_errors(factory, "__init__"):
+                self.reward: IntrinsicReward = factory(policy.obs_space, policy.action_space, **options)
             self.critic = ValueNetwork(policy.obs_space)
         self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(policy.device)
         for module in self.networks.modules():
@@ -154,7 +154,8 @@ class Intrinsic:
 
     def reward_of_steps(self, steps: Steps) -> Tensor:
         """Returns the rewards (N,), not scaled. Raises ContractError if they are not (N,)."""
-        reward = _named_errors(type(self.reward), "reward", lambda: self.reward.reward(steps))
+        with _named_errors(type(self.reward), "reward"):
+            reward = self.reward.reward(steps)
         return self._one_each("reward", reward, steps.done)
 
     def loss_of_steps(self, steps: Steps) -> Tensor:
@@ -235,8 +236,8 @@ class Intrinsic:
                 order = permutation(len(table.rows), self.generator)
                 for index, weight in zip(order.split(sizes), self._reward_weights(sizes), strict=True):
                     make = partial(self._batch, table, table.rows[index], target.flatten(), weight)
-                    take = partial(steps.take, self.policy.intrinsic_loss, make(), remake=make)
-                    _named_errors(type(self.reward), "loss", take)
+                    with _named_errors(type(self.reward), "loss"):
+                        steps.take(self.policy.intrinsic_loss, make(), remake=make)
                 if self.optimizer.on_host:
                     steps.check()
         self.obs_norm.update(rollout.obs, valid)
@@ -297,14 +298,11 @@ class Intrinsic:
             self.optimizer.learning_rate = self.cfg.learning_rate  # a resumed run may have another one
 
 
-def _named_errors(cls: Any, method: str, call: Callable[[], Any]) -> Any:
-    """Calls ``call`` and returns its result.
-
-    Raises:
-        ContractError: in place of a TypeError; it names the class and method that probably caused it.
-    """
+@contextmanager
+def _named_errors(cls: Any, method: str) -> Iterator[None]:
+    """Turns a TypeError into a ContractError that names the class and method that probably caused it."""
     try:
-        return call()
+        yield
     except ContractError:
         raise
     except TypeError as error:

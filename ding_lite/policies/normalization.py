@@ -51,7 +51,7 @@ class ObservationNorm:
         self.stats: dict[tuple[str, ...], RunningMeanStd] = {
             path: RunningMeanStd(leaf.shape or (), ranks)
             for path, leaf in space_leaves(space)
-            if (is_image(leaf) and images or _is_numeric(leaf)) and path[:1] != (MASK_KEY,)
+            if _is_scaled(leaf, images) and path[:1] != (MASK_KEY,)
         }
         self._scale: dict[tuple[str, ...], tuple[Tensor, Tensor]] = {}
         self._arrays: dict[tuple[str, ...], tuple[np.ndarray, np.ndarray]] = {}  # the same, on the host
@@ -121,5 +121,7 @@ class ObservationNorm:
         self._refresh()
 
 
-def _is_numeric(leaf: gym.Space) -> bool:
-    return isinstance(leaf, gym.spaces.Box) and not is_image(leaf) and np.dtype(leaf.dtype).kind == "f"
+def _is_scaled(leaf: gym.Space, images: bool) -> bool:
+    if not isinstance(leaf, gym.spaces.Box):
+        return False
+    return images if is_image(leaf) else np.dtype(leaf.dtype).kind == "f"

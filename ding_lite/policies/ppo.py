@@ -178,7 +178,7 @@ class PPOPolicy(ActorCriticPolicy):
                 f"policy.learn.dual_clip: {learn['dual_clip']:g} would change nothing, since kl_penalty "
                 "replaces the clip"
             )
-        if policy["nstep_return"] and policy["learn"]["value_clip"] is not None:
+        if policy["nstep_return"] and learn["value_clip"] is not None:
             faults.append(
                 "policy.nstep_return: the newest network computes its targets, and value_clip would hold the "
                 "value near an old estimate; use one of them"
@@ -654,7 +654,7 @@ class PPOPolicy(ActorCriticPolicy):
             parts["permutation"] = GeneratorState(self.minibatch_generator)
             parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
             parts |= {"optimizer": self.optimizer, "bad_steps": self.bad_steps}
-            parts["kl_penalty"] = self.kl_penalty
+        parts["kl_penalty"] = self.kl_penalty  # a loss reads it, and a loss may be computed without learning
         return parts
 
 

@@ -113,7 +113,7 @@ class ReplaySource:
             # In the first pass over fresh rollouts, credit is by the newest network already.
             is_newest = is_first and ratio is None and not values_moved
             credit = data if is_newest else self.renew_credit(data, weight)
-            moved = place is None or not _are_equal(live, place)
+            moved = place is None or not (live is place or torch.equal(live, place))
             if moved:
                 place, samples = live, self._samples(data, live, self._proximal)
             if ranks.any(moved or credit is not data):
@@ -288,7 +288,3 @@ class ReplaySource:
             f"{self.prefix}: each transition is drawn {limits.max_use} times in its own iteration, and none "
             "is left for the next; a larger max_use lets them last"
         ]
-
-
-def _are_equal(place: Tensor, before: Tensor) -> bool:
-    return place is before or torch.equal(place, before)

@@ -169,7 +169,7 @@ class Ranks:
         if self.size > 1 and not isinstance(error, RankError):
             with contextlib.suppress(Exception):  # the store may be gone
                 text = f"{type(error).__name__}: {error}".splitlines()[0]
-                _store().set(f"{PREFIX}/failed/{_attempt()}/{self.rank}", text)
+                _store().set(f"{PREFIX}/failed/{restarts()}/{self.rank}", text)
 
     @contextlib.contextmanager
     def _failures_named(self) -> Iterator[None]:
@@ -188,14 +188,14 @@ class Ranks:
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
             store = _store()
-            store.set(f"{PREFIX}/alive/{_attempt()}/{self.rank}", "")
+            store.set(f"{PREFIX}/alive/{restarts()}/{self.rank}", "")
             deadline = time.monotonic() + SECONDS_TO_REPORT
             silent = others
             while time.monotonic() < deadline:
                 for rank in others:
-                    if store.check([key := f"{PREFIX}/failed/{_attempt()}/{rank}"]):
+                    if store.check([key := f"{PREFIX}/failed/{restarts()}/{rank}"]):
                         return f"rank {rank} of {self.size} ended: {store.get(key).decode()}. {advice}"
-                silent = [r for r in others if not store.check([f"{PREFIX}/alive/{_attempt()}/{r}"])]
+                silent = [r for r in others if not store.check([f"{PREFIX}/alive/{restarts()}/{r}"])]
                 if not silent:
                     break
                 time.sleep(0.05)
@@ -271,7 +271,7 @@ def joined() -> Iterator[Ranks]:
     store, rank, size = next(dist.rendezvous("env://"))
     # The store of torchrun has the addresses of earlier groups: before a restart, or of an earlier run.
     _groups += 1
-    store = dist.PrefixStore(f"{PREFIX}/group/{_attempt()}/{_groups}", store)
+    store = dist.PrefixStore(f"{PREFIX}/group/{restarts()}/{_groups}", store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     _has_joined = True
     try:
@@ -287,11 +287,6 @@ def _leave() -> None:
     if _has_joined:
         _current, _has_joined = ALONE, False
         dist.destroy_process_group()
-
-
-def _attempt() -> str:
-    """Returns the number of this start of the ranks, since the store outlives a restart."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def _store() -> Any:

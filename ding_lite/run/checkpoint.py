@@ -320,8 +320,6 @@ class CheckpointKeeper:
             saving.result()
         except CheckpointError as error:
             self._failures += 1
-            if not isinstance(error.__cause__, OSError):
-                raise
             earlier = (
                 "earlier checkpoints are complete"
                 if checkpoints_of(self.folder.parent)

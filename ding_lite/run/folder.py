@@ -147,7 +147,7 @@ class CsvFile:
         if file.exists():
             with file.open(newline="", errors=ANY_BYTES) as stream:
                 header = next(csv.reader(stream), self.columns)
-            if set(self.columns[:1]) <= set(header):
+            if self.columns[0] in header:
                 self.columns = header
             else:  # it is damaged: the run goes on without it
                 file.replace(file.with_name(f"{file.name}.damaged"))

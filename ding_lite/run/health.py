@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean as mean
 from typing import Any
@@ -47,9 +47,9 @@ class RecentMetrics:
     Attributes:
         means: mean of each metric over the last iterations.
         last: last value of each metric.
-        first: metrics of the first iteration of the run.
+        first: metrics of the first iteration of this session.
         run_fraction: share of max_env_step that is done.
-        improving: whether the returns of episodes have become better in the last third of the run so far.
+        improving: whether the returns of episodes have become better in the last third of this session.
         at_best: whether the returns of episodes have risen to their best, and stay there.
         policy: the section ``policy`` of the config.
         has_images: whether the observation contains an image.
@@ -212,27 +212,38 @@ RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
 )
 
 
-def _is_improving(returns: Sequence[float]) -> bool:
-    """Returns whether the last returns are better than those after two thirds of the iterations.
+class Returns:
+    """The mean returns of the iterations so far, those without one left out."""
 
-    Better means by a tenth of the range of all returns so far, since they are noisy.
-    """
-    known = [value for value in returns if not math.isnan(value)]
-    half = WINDOW // 2
-    if len(known) < WINDOW:
-        return False
-    middle = min(2 * len(known) // 3, len(known) - half)
-    gain = mean(known[-half:]) - mean(known[middle - half : middle])
-    return gain > IMPROVEMENT * (max(known) - min(known))
+    def __init__(self) -> None:
+        self._all: list[float] = []
+        self._lowest, self._best = math.inf, -math.inf
 
+    def append(self, value: float) -> None:
+        """Adds the mean return of an iteration; nan is none."""
+        if not math.isnan(value):
+            self._all.append(value)
+            self._lowest, self._best = min(self._lowest, value), max(self._best, value)
 
-def _is_at_best(returns: Sequence[float]) -> bool:
-    """Returns whether the last returns are all the best ones so far, and the first one was far below them."""
-    known = [value for value in returns if not math.isnan(value)]
-    if len(known) < WINDOW:
-        return False
-    best, spread = max(known), max(known) - min(known)
-    return min(known[-WINDOW:]) >= best - STEADY * spread and known[0] < best - spread / 2
+    def are_improving(self) -> bool:
+        """Returns whether the last returns are better than those after two thirds of the iterations.
+
+        Better means by a tenth of the range of all returns, since they are noisy.
+        """
+        count, half = len(self._all), WINDOW // 2
+        if count < WINDOW:
+            return False
+        middle = min(2 * count // 3, count - half)
+        gain = mean(self._all[-half:]) - mean(self._all[middle - half : middle])
+        return gain > IMPROVEMENT * (self._best - self._lowest)
+
+    def are_at_best(self) -> bool:
+        """Returns whether the last returns are all the best ones, and the first one was far below them."""
+        if len(self._all) < WINDOW:
+            return False
+        spread = self._best - self._lowest
+        first, worst_of_last = self._all[0], min(self._all[-WINDOW:])
+        return worst_of_last >= self._best - STEADY * spread and first < self._best - spread / 2
 
 
 class HealthCheck:
@@ -265,7 +276,7 @@ class HealthCheck:
         self._first: dict[str, float] = {}
         self._recent: dict[str, deque[float]] = {}
         self._iterations = 0
-        self._returns: list[float] = []
+        self._returns = Returns()
 
     def check(self, metrics: Mapping[str, float], env_step: int) -> list[Finding]:
         """Adds the metrics of one iteration, and returns the findings that are new."""
@@ -285,8 +296,8 @@ class HealthCheck:
             last={name: values[-1] for name, values in self._recent.items()},
             first=self._first,
             run_fraction=env_step / self.max_env_step,
-            improving=_is_improving(self._returns),
-            at_best=_is_at_best(self._returns),
+            improving=self._returns.are_improving(),
+            at_best=self._returns.are_at_best(),
             policy=self.policy,
             has_images=self.has_images,
             numbers=self.numbers,

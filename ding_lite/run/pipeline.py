@@ -145,7 +145,7 @@ class SerialPipeline:
                 if folder is None and self.folder != Path("runs", name):
                     messages.append(f"runs/{name} exists: this run is {self.folder}")
                 log = self.ranks.on_first(lambda: claim(self.folder))
-                self._record(log, ["new run", *messages])
+                self._record(log, "new run", messages)
                 if self.ranks.is_first:
                     keep_for_restart(str(self.folder.absolute()))
         except BaseException as error:
@@ -243,10 +243,11 @@ class SerialPipeline:
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
         lost = point.lost(has_episodes, self._saved_by, self.policy)
-        messages = [f"resumed at {self.progress.env_step:,} env steps", *point.messages, *lost]
         reached = self.progress.iteration
         is_newest = max(checkpoints_of(self.folder).values()) == reached
-        self._record(log, messages, self.progress.env_step, repeats=is_newest and point.is_exact and not lost)
+        beginning = f"resumed at {self.progress.env_step:,} env steps"
+        repeats = is_newest and point.is_exact and not lost
+        self._record(log, beginning, [*point.messages, *lost], self.progress.env_step, repeats)
         moved = (
             [] if self.is_over() else self.ranks.from_first(lambda: self.checkpoints.abandon_after(reached))
         )
@@ -329,6 +330,7 @@ class SerialPipeline:
     def _record(
         self,
         log: TextIO | None,
+        beginning: str,
         messages: Sequence[str],
         resume_at: int | None = None,
         repeats: bool = False,
@@ -337,18 +339,18 @@ class SerialPipeline:
 
         Args:
             log: the open log of the folder, which reserves the folder for this run; None but on rank 0.
-            messages: lines for the log; the first one is "new run" or "resumed at ...".
+            beginning: "new run" or "resumed at ...", in the first line of the log.
+            messages: further lines.
             resume_at: env step that a resumed run continues from.
             repeats: whether a resumed run first repeats what an earlier session did after that step.
         """
-        beginning, *others = messages
         imports = import_options(self.policy, self.config)
         lines = [
             f"{beginning}  folder {self.folder}",
             *([f"modules of yours: {shlex.join(imports)}"] if imports else []),
             *description(self._own_cfg, self.policy, self.collector),
             *near_name_warnings(self.cfg, map(type, self.policy.model.modules())),
-            *others,
+            *messages,
         ]
         self.recorder = Recorder(
             self.folder,
@@ -508,12 +510,12 @@ class SerialPipeline:
         progress = self.progress
         began = time.perf_counter()
         self.stopping.phase = "evaluating"
+        progress.owes_evaluation = True
         try:
             evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
         except (EvaluationStopped, StopTimedOut):
             if self.ranks.size > 1:  # they wait for the episodes of this one
                 raise
-            progress.owes_evaluation = True
             self.say("an evaluation was given up after the signal; the next iteration of the run makes it")
             return
         finally:

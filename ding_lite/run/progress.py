@@ -51,7 +51,8 @@ class Progress:
         solved: whether an evaluation and its repetition reached ``env.stop_value``.
         past_solved: whether the run trains on after it is solved.
         turn_began: ``env_step`` before the last iteration.
-        owes_evaluation: whether a signal cut an evaluation short that was due; the next iteration makes it.
+        owes_evaluation: whether an evaluation that was due did not end, because of a signal or a failure; the
+            next iteration makes it.
     """
 
     env_step: int = 0
@@ -78,7 +79,7 @@ class Progress:
         return {**{name: getattr(self, name) for name in names}, **owes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.env_step = int(state["env_step"])
+        self.env_step = self.turn_began = int(state["env_step"])
         self.train_iter = int(state["train_iter"])
         self.iteration = int(state["iteration"])
         self.solved = bool(state["solved"])

@@ -53,10 +53,10 @@ def merged_metrics(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     merged = {}
     for name in names:
         numbers = [metrics[name] for metrics in of_ranks if name in metrics]
-        whole = name.split("/")[-1]
-        if whole in COUNTS or whole.endswith("buffer_samples"):
+        short = name.split("/")[-1]
+        if short in COUNTS or short.endswith("buffer_samples"):
             merged[name] = float(np.sum(numbers))
-        elif whole.endswith("_max") or name.startswith("time/"):
+        elif short.endswith("_max") or name.startswith("time/"):
             merged[name] = max(numbers)
         else:
             merged[name] = float(np.mean(numbers))

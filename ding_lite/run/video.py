@@ -105,12 +105,17 @@ def sdl_driver(name: str) -> Iterator[None]:
         name: "dummy" needs no screen.
     """
     before = os.environ.get("SDL_VIDEODRIVER")
-    os.environ["SDL_VIDEODRIVER"] = before or name
+    if before:
+        yield
+        return
+    os.environ["SDL_VIDEODRIVER"] = name
     try:
         yield
     finally:
         if before is None:
             del os.environ["SDL_VIDEODRIVER"]
+        else:
+            os.environ["SDL_VIDEODRIVER"] = before
 
 
 class Camera:

@@ -86,7 +86,7 @@ def test_every_encoder_keeps_its_contract(name):
     ],
 )
 def test_output_has_the_size_that_was_announced(cls, space, options, size):
-    encoder = cls(space, activation="relu", **options)
+    encoder = cls(space, **options)
     assert encoder.out_features == size
     out = encoder(batch(space))
     assert out.shape == (3, size)

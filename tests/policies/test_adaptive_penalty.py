@@ -75,6 +75,15 @@ def test_the_coefficient_is_in_the_loss():
     assert float((more - loss).detach()) == pytest.approx(float(metrics["kl"].detach()), rel=1e-3)
 
 
+def test_a_policy_that_does_not_learn_has_the_coefficient_of_its_losses():
+    policy, _ = trainee("ppo", learn={"kl_penalty": 1.0, "kl_target": 0.01})
+    policy.kl_penalty.update(1.0)
+    spaces = policy.obs_space, policy.action_space
+    other = type(policy)(policy.cfg, *spaces, enable_field=["collect", "eval"])  # as replay_step makes it
+    other.load_state_dict(policy.state_dict())
+    assert float(other.kl_penalty.value) == 2.0
+
+
 def test_a_run_keeps_the_kl_near_its_target_and_resumes_bit_equal(tmp_path):
     config = dict(
         num_threads=1,

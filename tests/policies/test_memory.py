@@ -653,7 +653,8 @@ def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_ol
     assert not valid.all()
     for batch in seen:
         place = torch.tensor([place_of[int(mark)] for mark in batch.mark])
-        assert torch.equal(policy.scaled(obs[place]), batch.obs.seen)
+        learned = batch.obs.obs if batch.obs.kept is None else batch.obs.obs[batch.obs.kept]
+        assert torch.equal(policy.scaled(obs[place]), learned)
         torch.testing.assert_close(batch.value_target, policy.normalized_values(targets[place]))
         assert torch.equal(batch.old_logit, old[0][place])
     drawn = torch.cat([batch.mark for batch in seen]).split(int(valid.sum()))

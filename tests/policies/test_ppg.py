@@ -863,6 +863,7 @@ def test_a_field_that_a_rollout_lacks_is_named():
         ((torch.ones(()), {3: torch.ones(())}), "returns the metric 3: a name is a text"),
         ((torch.ones(()), {"grad_norm": torch.ones(())}), "'grad_norm': the library has one of this name"),
         ((torch.ones(()), {"total_loss": torch.ones(())}), "'total_loss': the library has one of this name"),
+        ((torch.ones(()), {"adv_mean": torch.ones(())}), "'adv_mean': the library has one of this name"),
     ],
 )
 def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what):

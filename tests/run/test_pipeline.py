@@ -272,6 +272,26 @@ def test_last_evaluation_that_a_signal_cut_short_is_made_when_the_run_goes_on(ma
     assert result_of(again)["eval_value"] == result_of(straight)["eval_value"]
 
 
+def test_last_evaluation_that_an_environment_ended_is_made_when_the_run_goes_on(make, monkeypatch):
+    config = counted(checkpoint={"keep_freq": 1024, "keep": 2})
+    straight = finished(make(config))
+
+    def broken(*stream, **options):
+        raise EnvError("the simulator is gone")
+
+    failed = make(config)
+    monkeypatch.setattr(failed.evaluator, "evaluate", broken)
+    with pytest.raises(EnvError):
+        list(failed)
+    again = SerialPipeline.resume(failed.folder)
+    assert list(again) == []
+    assert again.scores.last == straight.scores.last
+    assert result_of(again)["status"] == "finished"
+    assert result_of(again)["eval_value"] == result_of(straight)["eval_value"]
+    # The evaluation is no iteration: it adds no snapshot.
+    assert [f.name for f in (again.folder / "ckpt").glob("iteration_*")] == ["iteration_00000004"]
+
+
 def test_each_turn_yields_a_progress_of_its_own(make):
     pipeline = make()
     seen = list(pipeline)
@@ -599,11 +619,12 @@ def test_env_setting_of_another_kind_is_refused(setting, told, make):
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        (lambda obs, actions: "vac", "expected a torch.nn.Module"),
-        (lambda obs, actions: ActorCritic, "expected a torch.nn.Module"),
+        (lambda obs, actions: "vac", "expected an instance of a subclass of ding_lite.ActorCritic"),
+        (lambda obs, actions: ActorCritic, "expected an instance"),
+        (lambda obs, actions: torch.nn.Linear(4, 2), "expected an instance"),
         (lambda obs, actions: VAC(obs, type(actions)(3)), r"for .* Discrete\(3\), but .* have Discrete\(2\)"),
     ],
-    ids=["a name", "a class", "another space"],
+    ids=["a name", "a class", "another module", "another space"],
 )
 def test_model_that_cannot_act_here_is_refused(model, told, make):
     envs = LengthEnv()
