@@ -40,7 +40,6 @@ examples:
   ding-lite eval runs/my_run --import my_policies      a run whose policy is in my_policies.py
 """
 EPISODES, FILMED = 16, 3  # episodes by default; with --video, since drawing and encoding them takes long
-SUCCESS = "is_success"  # the key of info
 PRELOAD = ("ding_lite.tools.evaluate",)
 
 
@@ -64,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints the result."""
     from ding_lite.config.files import parse_overrides
+    from ding_lite.data.evaluation import SUCCESS, means_of
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
     if args.episodes is None:
@@ -93,9 +93,11 @@ def run(args: argparse.Namespace) -> int:
         "checkpoint": str(checkpoint),
         "seed": args.seed,
     }
-    if any(SUCCESS in info for info in evaluation.infos):
-        successes = sum(info.get(SUCCESS, 0.0) for info in evaluation.infos)
-        report["success"] = successes / len(evaluation.returns)
+    means = means_of(evaluation.infos)
+    if SUCCESS in means:
+        report["success"] = means.pop(SUCCESS)
+    if means:
+        report["info"] = means
     if args.video:
         report["videos"] = [str(file) for file in videos]
     print(json.dumps(report) if args.json else _table(report, evaluation))
@@ -120,9 +122,11 @@ def _progress(episodes: int, shown: bool) -> Iterator[Callable[[Episode], None]]
 def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     import numpy as np
 
+    from ding_lite.data.evaluation import SUCCESS, score_text
+
     quartiles = np.percentile(evaluation.returns, (0, 25, 50, 75, 100))
     names = ("min", "25%", "50%", "75%", "max")
-    spread = "  ".join(f"{name} {value:.1f}" for name, value in zip(names, quartiles, strict=True))
+    spread = "  ".join(f"{name} {score_text(value)}" for name, value in zip(names, quartiles, strict=True))
     lines = [
         f"checkpoint  {report['checkpoint']}",
         f"episodes    {report['episodes']} (seed {report['seed']})",
@@ -131,6 +135,8 @@ def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     ]
     if "success" in report:
         lines.append(f"success     {report['success']:.1%} of the episodes ({SUCCESS})")
+    if "info" in report:
+        lines.append("info        " + "   ".join(f"{name} {x:.4g}" for name, x in report["info"].items()))
     if evaluation.cut_short:
         lines.append(f"            {evaluation.cut_short} episodes were cut at env.max_eval_steps")
     return "\n".join(lines)

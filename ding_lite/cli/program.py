@@ -136,6 +136,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         _refuse(parser, args.command, options, rest)
     if rest:
         args.overrides = [*args.overrides, *rest]
+    args.typed = argv
     return args
 
 

@@ -22,8 +22,8 @@ status   solved, finished, interrupted, failed: how the run ended
          killed: it ended without writing a result
          unreadable: a file is damaged; the reason is below the table
 score    mean return of the last evaluation, and the standard deviation over its episodes
-differs  the keys of the config that distinguish the run from others of its policy and
-         environment, seeds and limits aside; in a terminal, as far as its width allows
+differs  the keys of the config in which the runs of its policy and environment differ, seeds
+         and limits aside; in a terminal, as far as its width allows
 """
 EXAMPLES = """\
 examples:
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
     """Returns the lines of the table, at most as wide as the terminal if it has a ``width``."""
+    from ding_lite.data.evaluation import score_text
     from ding_lite.tools.runs import short_names
     from ding_lite.tools.table import aligned
 
@@ -73,14 +74,13 @@ def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
     errors = []
     for run in runs:
         name = str(run.folder.relative_to(folder)) if run.folder != folder else str(folder)
-        spread = "" if run.score_std is None else f" ± {run.score_std:.1f}"
         limit = "" if run.max_env_step is None else f" / {run.max_env_step:,}"
         rows.append(
             [
                 name,
                 run.status,
-                "-" if run.score is None else f"{run.score:.1f}{spread}",
-                "-" if run.best_score is None else f"{run.best_score:.1f}",
+                score_text(run.score, run.score_std),
+                score_text(run.best_score),
                 f"{run.env_step:,}{limit}",
                 (run.started or "-")[:16],
                 run.policy or "-",
@@ -89,7 +89,7 @@ def _table(runs: list[ListedRun], folder: Path, width: int) -> list[str]:
                 ", ".join(f"{name}={run.differs[key]}" for key, name in short_names(run.differs).items()),
             ]
         )
-        if run.error:
+        if run.error and run.status in ("failed", "unreadable"):
             errors.append(f"{name}: {run.error}")
     table = aligned(rows, right=(2, 3, 4))
     room = max(width, table[0].index("differs") + NARROWEST)

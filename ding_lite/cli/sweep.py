@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,8 +90,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def _refuse_folder(args: argparse.Namespace) -> None:
-    """Refuses a folder where an override is expected: the search space of a sweep is not in its folder."""
+def _refuse_misplaced(args: argparse.Namespace) -> None:
+    """Refuses what is no override: a folder, since the search space is not in it, and a search."""
+    from ding_lite.tools.search import KINDS
+
+    for token in args.overrides:
+        if re.search(rf"=\s*({'|'.join(KINDS)})\(", token):
+            raise ConfigError(f"{token}: each key that is searched needs its own --search")
     if args.resume and (folders := [token for token in args.overrides if Path(token).is_dir()]):
         raise ConfigError(
             f"--resume takes no folder, got {folders[0]}: type the command that began the sweep, with "
@@ -101,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     """Searches and prints the best trials; returns 0 if a trial has a score, or a signal's exit code."""
     from ding_lite.tools.sweep import Sweep
 
-    _refuse_folder(args)
+    _refuse_misplaced(args)
     config = _config(args, {})
     options = _options(args)
     trials, seeds = options["trials"], options["seeds"] or [config.values.seed]
@@ -186,3 +193,6 @@ def _report(args: argparse.Namespace, sweep: Sweep, imports: list[str]) -> None:
         if best is not None:
             print(f"history and importance: {picture}")
             print(f"best config: {best}, to train with unused seeds   try: {best_command(sweep, imports)}")
+        if args.signals.caught:
+            typed = [word for word in args.typed if word != "--resume"]
+            print(f"to continue   try: {shlex.join(['ding-lite', *typed, '--resume'])}")

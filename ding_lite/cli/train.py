@@ -171,6 +171,7 @@ def _new_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
 
 
 def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
+    from ding_lite.run.folder import later_runs
     from ding_lite.run.pipeline import SerialPipeline
 
     _refuse_init_from(args)
@@ -183,6 +184,8 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     folder = args.resume or args.exp_name
     if not folder and config is not None:
         folder = str(Path("runs") / config.values.exp_name)
+        if later := later_runs(Path(folder)):
+            display.say(f"a later run of this name: --resume {later[-1]} continues that one")
     if not folder:
         raise ConfigError("--resume: no run: name its folder as --resume DIR or --exp-name DIR, or give -c")
     changes = overrides_of(args, args.overrides)

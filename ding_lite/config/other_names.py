@@ -160,6 +160,7 @@ NOTES = {
     "horizon": ": steps x environments",
     "max_steps": ": steps of the whole run",
     "anneal_lr": ": 'linear'",
+    "vf_coef": ": as in CleanRL, and twice as much as in Stable-Baselines3",
     "adv_norm_fullbatch": ": 'batch'",
     "average_gae": ": True, 'batch' or False",
     "clip_vloss": ": the width of the clip, or None",
@@ -180,6 +181,16 @@ OTHER_ALGORITHMS = """
     a2c a3c acer acktr appo ars bc bcq c51 cql cqn ddpg dqn dreamer dreamerv3 espo gail grpo her impala iqn
     mappo marwil muzero ngu qmix qr_dqn qrdqn r2d2 r2d3 rainbow redq reinforce sac sql sqn td3 tqc trpo vpg
 """
+
+# Names of policies in other libraries that are a key here.
+OTHER_POLICIES = {
+    "recurrentppo": "It is 'ppo' with policy.model.rnn='lstm'.",
+    "maskableppo": "It is 'ppo': masks are the observation's key action_mask, or env.action_mask=info.",
+    "mlppolicy": "It is 'ppo': the network follows from the observations.",
+    "cnnpolicy": "It is 'ppo': the network follows from the observations.",
+    "multiinputpolicy": "It is 'ppo': the network follows from the observations.",
+    "mlplstmpolicy": "It is 'ppo' with policy.model.rnn='lstm'.",
+}
 
 _NO_GSDE = (
     "there is no state-dependent exploration; policy.model.sigma_type decides how far Box actions are spread"

@@ -292,7 +292,7 @@ def _check_value(value: Any, key: Key) -> tuple[Any, str]:
         return value, ""
     if key.choices and not key.kind:
         wanted = ", ".join(map(str, key.choices))
-        return value, f"expected one of {wanted}, got {value!r:.60}{_suggested_choice(value, key)}"
+        return value, f"expected one of {wanted}, got {value!r:.60}{_hint(value, key)}"
     if not key.kinds:
         return value, ""
     converted, fault = _convert(value, key)
@@ -335,17 +335,20 @@ def _convert(value: Any, key: Key) -> tuple[Any, str]:
     wanted = " or ".join(
         [*(names.get(kind, f"a {kind.__name__}") for kind in kinds), *map(repr, key.choices)]
     )
-    hint = _suggested_choice(value, key)
-    if isinstance(value, str) and (int in kinds or float in kinds) and _is_number(value):
-        hint = " (a number is written without quotes)"
-    return value, f"expected {wanted}, got {_show(value)}{hint}"
+    return value, f"expected {wanted}, got {_show(value)}{_hint(value, key)}"
 
 
-def _suggested_choice(value: Any, key: Key) -> str:
-    """Returns "; did you mean 'x'?" with the choice closest to ``value``, or "" if none is close."""
+def _hint(value: Any, key: Key) -> str:
+    """Returns what to write in place of a string that a key does not accept, or ""."""
+    if not isinstance(value, str):
+        return ""
+    if not {int, float}.isdisjoint(key.kinds) and _is_number(value):
+        return " (a number is written without quotes)"
+    if list in key.kinds and key.item is str:
+        return f"; write [{value!r}]"
     texts = [choice for choice in key.choices if isinstance(choice, str)]
     # Choices are in small letters: "ReLU" means "relu".
-    close = difflib.get_close_matches(value.lower(), texts, n=1) if isinstance(value, str) else []
+    close = difflib.get_close_matches(value.lower(), texts, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.config.files import file_that_registers
-from ding_lite.config.other_names import OTHER_ALGORITHMS
+from ding_lite.config.other_names import OTHER_ALGORITHMS, OTHER_POLICIES
 from ding_lite.config.registry import (
     HOOK_REGISTRY,
     INTRINSIC_REGISTRY,
@@ -234,6 +234,8 @@ def _with_advice(registry: Registry, kind: Any, folder: Path | None, message: st
         )
     if registry is POLICY_REGISTRY and kind.lower() in OTHER_ALGORITHMS.split():
         return f"{message} ding_lite has PPO and PPG only."
+    if registry is POLICY_REGISTRY and kind.lower() in OTHER_POLICIES:
+        return f"{message} {OTHER_POLICIES[kind.lower()]}"
     in_lower_case = registry.closest(kind.lower())
     if in_lower_case and not registry.closest(kind):
         return f"{message} Did you mean {in_lower_case!r}?"

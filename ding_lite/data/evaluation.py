@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+SUCCESS = "is_success"  # the key of info that says whether an episode reached its goal
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -16,7 +18,7 @@ class Evaluation:
         returns: undiscounted sum of the raw rewards of each episode.
         lengths: steps of each episode.
         cut_short: number of episodes that were cut at ``max_eval_steps``.
-        infos: the numbers that ``env.info_keys`` takes from the last infos, of the episodes that have any.
+        infos: the numbers that ``env.info_keys`` takes from the last info of each episode; none without any.
     """
 
     returns: tuple[float, ...]
@@ -45,7 +47,23 @@ class Evaluation:
 
 
 def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the mean of each key over the infos that have it."""
+    """Returns the mean of each key over the infos that have it; an episode without ``SUCCESS`` failed."""
     infos = list(infos)
-    names = dict.fromkeys(name for info in infos for name in info)
-    return {name: float(np.mean([info[name] for info in infos if name in info])) for name in names}
+    values: dict[str, list[float]] = {}
+    for info in infos:
+        for name, value in info.items():
+            values.setdefault(name, []).append(value)
+    if SUCCESS in values:
+        values[SUCCESS] += [0.0] * (len(infos) - len(values[SUCCESS]))
+    return {name: float(np.mean(of_name)) for name, of_name in values.items()}
+
+
+def score_text(value: float | None, spread: float | None = None) -> str:
+    """Returns a return for the terminal, with its standard deviation if given; "-" for None.
+
+    Returns below 10 have three digits: those of many tasks are from 0 to 1.
+    """
+    if value is None:
+        return "-"
+    digits = 1 if max(abs(value), abs(spread or 0.0)) >= 10 else 3
+    return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")

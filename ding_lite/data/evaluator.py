@@ -91,7 +91,7 @@ class Evaluator:
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),
             cut_short=sum(episode.cut for episode in episodes),
-            infos=tuple(episode.info for episode in episodes if episode.info),
+            infos=tuple(episode.info for episode in episodes) if any(e.info for e in episodes) else (),
         )
 
     def _play_round(

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.errors import EnvContractError
-from ding_lite.trees import MASK_KEY, Tree, children, leaf_at, map_space, space_leaves
+from ding_lite.trees import MASK_KEY, Tree, children, leaf_at, map_space, path_text, space_leaves
 
 OBSERVATION = "observation"  # the key of an observation that was not a Dict before a mask was added to it
 
@@ -133,6 +133,7 @@ class MaskFromInfo(gym.Wrapper):
     def __init__(self, env: gym.Env) -> None:
         super().__init__(env)
         self.observation_space = with_mask_space(env.observation_space, env.action_space)
+        self._leaves = list(space_leaves(self.observation_space[MASK_KEY]))
 
     def reset(self, **kwargs: Any) -> Any:
         obs, info = self.env.reset(**kwargs)
@@ -143,7 +144,15 @@ class MaskFromInfo(gym.Wrapper):
         return self._masked(obs, info), reward, terminated, truncated, info
 
     def _masked(self, obs: Any, info: Mapping[str, Any]) -> dict[str, Any]:
-        return with_mask(obs, as_mask(mask_of_info(info, "this info"), self.env.action_space))
+        mask = as_mask(mask_of_info(info, "this info"), self.env.action_space)
+        for path, leaf in self._leaves:
+            found = leaf_at(mask, path)
+            if found is not None and found.shape != leaf.shape:
+                raise EnvContractError(
+                    f"info[{MASK_KEY!r}]{path_text(path)} has the shape {found.shape}; masks of the actions "
+                    f"{self.env.action_space} have the shape {leaf.shape}"
+                )
+        return with_mask(obs, mask)
 
 
 def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:

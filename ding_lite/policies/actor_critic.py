@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.config.schema import Key, merged_config
+from ding_lite.config.schema import Key
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, flat, flat_at
@@ -28,6 +28,7 @@ from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.policies.reference import Reference
+from ding_lite.policies.without_effect import keys_without_effect
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
@@ -141,7 +142,8 @@ class ActorCriticPolicy(Policy):
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())
-        return [*super().describe(), implementations, *self._parts(), *self._keys_without_memory()]
+        notes = keys_without_effect(self.cfg, type(self), type(self.model))
+        return [*super().describe(), implementations, *self._parts(), *notes]
 
     def _parts(self) -> list[str]:
         """Returns a line for each part that a policy may have: memory, intrinsic reward, reference."""
@@ -157,18 +159,6 @@ class ActorCriticPolicy(Policy):
                 f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
             )
         return lines
-
-    def _keys_without_memory(self) -> list[str]:
-        """Returns a note about changed keys that only a policy with memory reads."""
-        if self.memory is not None:
-            return []
-        learn, defaults = self.cfg.learn, merged_config(type(self))["learn"]
-        changed = [
-            f"policy.learn.{name}={learn[name]}"
-            for name in ("sequence_length", "burn_in")
-            if learn[name] != defaults[name].default
-        ]
-        return [f"{' and '.join(changed)}: no effect without policy.model.rnn"] if changed else []
 
     def _implementations(self) -> list[str]:
         """Returns which implementation does what, a phrase each."""

@@ -243,9 +243,12 @@ class PPGPolicy(PPOPolicy):
             )
         policy = set(self.reached_by(model.compute_actor))
         if not policy & set(self.reached_by(lambda obs: model.compute_auxiliary(obs)[1])):
+            empty = self.cfg.model.get("encoder_hidden_size_list") == []
+            why = "; policy.model.encoder_hidden_size_list=[] leaves no encoder" if empty else ""
             raise ContractError(
                 f"{name}.compute_auxiliary: no gradient of the auxiliary value reaches what the policy is "
-                "computed from, so the auxiliary phase would teach it nothing; let both read the same encoder"
+                "computed from, so the auxiliary phase would teach it nothing; let both read the same "
+                f"encoder{why}"
             )
         if self.value_norm is not None and len(model.value_heads) < 2:
             raise ContractError(

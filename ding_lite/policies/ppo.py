@@ -110,7 +110,8 @@ class PPOPolicy(ActorCriticPolicy):
             # Clips the value this far from its old estimate, in the units of the loss; None: no clip.
             value_clip=Key(None, (float,), above=0, optional=True),
             value_loss=Key("mse", choices=("mse", "smooth_l1")),  # smooth_l1 is linear for errors above 1
-            # In place of the clip: this times KL(pi_old || pi) over the whole distribution.
+            # In place of the clip: this times KL(pi_old || pi) over the whole distribution; pi_old is the
+            # policy at the start of the iteration.
             kl_penalty=Key(None, (float,), above=0, optional=True),
             # kl_penalty is then the first value of a coefficient that is halved where KL(pi_old || pi) of an
             # iteration is below kl_target / 1.5, and doubled where it is above 1.5 kl_target.

@@ -279,12 +279,12 @@ class ReplaySource:
         return [f"{self.prefix}_{name}" for name in (*names, *(f"outside_clip_age_{k}" for k in ages))]
 
     def describe(self) -> list[str]:
-        """Returns a note if no sample is left for the next iteration."""
+        """Returns a note if no sample is left for the next iteration; with priority some always are."""
         limits = self.buffer.limits
         drawn = (limits.steps or 0) * self.cfg.learn.batch_size
-        if self.cfg.on_policy or drawn < limits.max_use * self.cfg.collect.n_sample:
+        if self.cfg.on_policy or self._prioritizes or drawn < limits.max_use * self.cfg.collect.n_sample:
             return []
         return [
             f"{self.prefix}: each transition is drawn {limits.max_use} times in its own iteration, and none "
-            "is left for the next; a larger max_use lets them last"
+            "is left for the next; a larger policy.other.replay_buffer.max_use lets them last"
         ]

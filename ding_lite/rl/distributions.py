@@ -119,7 +119,7 @@ class Categorical(Distribution):
     def __init__(self, logit: Tensor, mask: Tensor | None = None) -> None:
         self.logit = logit
         if mask is not None:
-            logit = torch.where(mask, logit, ILLEGAL)
+            logit = torch.where(mask, logit, max(ILLEGAL, torch.finfo(logit.dtype).min))
         self.log_probs = F.log_softmax(logit, -1)
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:

@@ -176,8 +176,8 @@ def find_checkpoint(path: Path, name: str) -> Path:
         raise CheckpointError(f"{path} has no checkpoint {name!r}; it has {', '.join(saved)}")
     if (path / "config.json").is_file():
         raise CheckpointError(
-            f"{path} is a run without a checkpoint: it ended before its first save. A lower checkpoint.freq "
-            "(in env steps) saves earlier"
+            f"{path} is a run without a checkpoint: it ended before its first save. Begin it anew; a lower "
+            "checkpoint.freq (in env steps) saves earlier"
         )
     raise CheckpointError(
         what_is_there(path)

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
+from ding_lite.data.evaluation import SUCCESS, means_of, score_text
 from ding_lite.run.progress import Progress
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -113,8 +114,10 @@ def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
     texts = []
     if "collect/episode_return" in metrics:
         length, longest = metrics["collect/episode_length"], metrics["collect/episode_length_max"]
-        texts.append(f"return {metrics['collect/episode_return']:.1f}")
+        texts.append(f"return {score_text(metrics['collect/episode_return'])}")
         texts.append(f"length {length:.0f} (max {longest:.0f})")
+    if f"collect/{SUCCESS}" in metrics:
+        texts.append(f"success {metrics[f'collect/{SUCCESS}']:.0%}")
     if "learn/cur_lr" in metrics:
         texts.append(f"lr {metrics['learn/cur_lr']:.2g}")
     if "time/env_steps_per_second" in metrics:
@@ -159,11 +162,13 @@ def evaluation_line(progress: Progress) -> str:
     assert evaluation is not None, "called after an evaluation"
     episodes, confirming = len(evaluation.returns), progress.confirming
     line = (
-        f"{progress.env_step:>9,} steps  evaluation {evaluation.mean:.1f} ± {evaluation.std:.1f} "
+        f"{progress.env_step:>9,} steps  evaluation {score_text(evaluation.mean, evaluation.std)} "
         f"over {episodes} episodes"
     )
     if confirming:
         line += f" ({episodes - confirming}, and {confirming} to confirm)"
+    if SUCCESS in (means := means_of(evaluation.infos)):
+        line += f"  success {means[SUCCESS]:.0%}"
     if evaluation.cut_short:
         line += f"  ({evaluation.cut_short} cut at env.max_eval_steps)"
     return line + ("  solved" if progress.solved else "")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import glob
 import io
 import json
 import math
@@ -84,10 +85,20 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
 
 
 def _never_trained(folder: Path) -> bool:
-    """Returns whether a folder has only the logs of a run that failed in its first iteration."""
+    """Returns whether a folder has only the logs of a run that ended in its first iteration."""
     result = read_result(folder)
-    failed_at_once = (result.get("status"), result.get("iterations")) == ("failed", 0)
-    return failed_at_once and {entry.name for entry in folder.iterdir()} <= LOGS
+    ended_at_once = result.get("status") in ("failed", "interrupted") and result.get("iterations") == 0
+    return ended_at_once and {entry.name for entry in folder.iterdir()} <= LOGS
+
+
+def later_runs(folder: Path) -> list[Path]:
+    """Returns the runs that :func:`new_run_folder` made because ``folder`` was taken, in their order."""
+    found = {}
+    for path in folder.parent.glob(f"{glob.escape(folder.name)}_*"):
+        number = path.name.removeprefix(f"{folder.name}_")
+        if number.isdecimal() and is_run(path):
+            found[int(number)] = path
+    return [found[number] for number in sorted(found)]
 
 
 def read_result(folder: Path) -> dict[str, Any]:

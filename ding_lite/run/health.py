@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean as mean
 from typing import Any
 
 import gymnasium as gym
 
+from ding_lite.data.evaluation import SUCCESS
+from ding_lite.envs.transition import RECENT_EPISODES
 from ding_lite.models.encoders import has_image
 from ding_lite.trees import box_size
 
@@ -54,6 +56,7 @@ class RecentMetrics:
         policy: the section ``policy`` of the config.
         has_images: whether the observation contains an image.
         numbers: how many numbers of a Box an action has.
+        info_keys: keys of infos that the config names.
     """
 
     means: Mapping[str, float]
@@ -65,6 +68,7 @@ class RecentMetrics:
     policy: Mapping[str, Any]
     has_images: bool
     numbers: int
+    info_keys: Sequence[str]
 
     def __getitem__(self, name: str) -> float:
         """Returns the mean of ``learn/<name>``; nan if the policy lacks it, so that no comparison holds."""
@@ -199,6 +203,18 @@ def _buffer_holds_one_rollout(recent: RecentMetrics) -> Finding | None:
     )
 
 
+def _unknown_info_keys(recent: RecentMetrics) -> Finding | None:
+    # An environment without a notion of success needs not say so.
+    missing = [key for key in recent.info_keys if key != SUCCESS and f"collect/{key}" not in recent.last]
+    if not missing or recent.last.get("collect/episode_count", 0) < RECENT_EPISODES:
+        return None
+    return Finding(
+        "a key of env.info_keys is in no info",
+        f"the last {RECENT_EPISODES} episodes ended without {', '.join(map(repr, missing))}",
+        "the key as the environment writes it: only the info of an episode's last step counts",
+    )
+
+
 RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
     _steps_too_large,
     _steps_too_small,
@@ -209,6 +225,7 @@ RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
     _observations_clipped,
     _auxiliary_phase_moves_the_policy,
     _buffer_holds_one_rollout,
+    _unknown_info_keys,
 )
 
 
@@ -254,6 +271,7 @@ class HealthCheck:
         max_env_step: of the run.
         obs_space, action_space: of one environment.
         stop_value: return at which the task is solved; None if there is none.
+        info_keys: keys of infos that the config names.
 
     Attributes:
         findings: all findings so far, by their causes.
@@ -266,12 +284,14 @@ class HealthCheck:
         obs_space: gym.Space,
         action_space: gym.Space,
         stop_value: float | None = None,
+        info_keys: Sequence[str] = (),
     ) -> None:
         self.policy = policy
         self.max_env_step = max_env_step
         self.has_images = has_image(obs_space)
         self.numbers = box_size(action_space)
         self.stop_value = math.inf if stop_value is None else stop_value
+        self.info_keys = info_keys
         self.findings: dict[str, Finding] = {}
         self._first: dict[str, float] = {}
         self._recent: dict[str, deque[float]] = {}
@@ -301,6 +321,7 @@ class HealthCheck:
             policy=self.policy,
             has_images=self.has_images,
             numbers=self.numbers,
+            info_keys=self.info_keys,
         )
         new_findings = []
         for rule in RULES:

@@ -27,6 +27,7 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.near_names import near_name_warnings
 from ding_lite.config.user_modules import refuse_training
+from ding_lite.data.evaluation import score_text
 from ding_lite.data.evaluator import EvaluationStopped, Evaluator, Scores, evaluation_metrics
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting, check_env_setting
@@ -313,7 +314,12 @@ class SerialPipeline:
             self.hooks = Hooks(cfg.hooks)
             self.camera = Camera(cfg, own_envs=env_setting is None)
             self.health = HealthCheck(
-                cfg.policy, cfg.max_env_step, envs.obs_space, envs.action_space, cfg.env.stop_value
+                cfg.policy,
+                cfg.max_env_step,
+                envs.obs_space,
+                envs.action_space,
+                cfg.env.stop_value,
+                cfg.env.info_keys,
             )
         self._own_cfg = own
 
@@ -565,6 +571,8 @@ class SerialPipeline:
                 self.recorder.fail(error)
                 if timed_out or isinstance(error, EnvError):
                     self._save_last_iteration()
+                if isinstance(error, KeyboardInterrupt):
+                    self.display.say(self._kept_after_interrupt())
             with self._failures_shown("result.json could not be written"):
                 self._write_result()
         self.stopping.is_held = False
@@ -577,6 +585,16 @@ class SerialPipeline:
             yield
         except (DingLiteError, OSError) as error:
             self.display.say(f"{what}: {error}")
+
+    def _kept_after_interrupt(self) -> str:
+        """Returns what is left of a run that was stopped at once."""
+        newest = max(checkpoints_of(self.folder).values(), default=None)
+        if newest is None:
+            return "stopped at once; nothing was saved"
+        return (
+            f"stopped at once; saved up to iteration {newest} of {self.progress.iteration}; to continue: "
+            f"{self._command('train --resume')}"
+        )
 
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
@@ -607,7 +625,7 @@ class SerialPipeline:
     def summary(self) -> str:
         """Returns two lines: how the run ended, and the command to type next."""
         progress, last = self.progress, self.scores.last
-        evaluation = "" if last is None else f", evaluation {last.mean:.1f} ± {last.std:.1f}"
+        evaluation = "" if last is None else f", evaluation {score_text(last.mean, last.std)}"
         command = (
             self._command("train --resume")
             if self.status == "interrupted"

@@ -24,6 +24,7 @@ from ding_lite.rl.distributions import BOX_DISTRIBUTIONS
 from ding_lite.rl.schedules import schedule
 from ding_lite.run.progress import Progress
 from ding_lite.run.resources import thread_count
+from ding_lite.trees import MASK_KEY, children
 
 SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
 TIME_METRICS = ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_s")
@@ -38,6 +39,8 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
         f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
         *_parts(policy),
     ]
+    if MASK_KEY in (children(envs.obs_space) or {}):
+        lines.append(f"action masks: from {'info' if cfg.env.action_mask == 'info' else 'the observation'}")
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
     if policy.ranks.size > 1:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from ding_lite.data.evaluation import score_text
 from ding_lite.run.display import Lines
 from ding_lite.tools.several import Board, Training
 
@@ -59,7 +60,7 @@ class Bars(Board):
                 self._tasks[training.name],
                 completed=min(training.env_step, training.max_env_step),
                 steps=f"{training.env_step:,} steps",
-                score="" if recent is None else f"return {recent:.1f}",
+                score="" if recent is None else f"return {score_text(recent)}",
             )
 
 

@@ -78,7 +78,8 @@ class ListedRun(NamedTuple):
         started: when the run was started, as in log.txt.
         wall_time_s: seconds of training.
         policy, env_id, seed: of the config.
-        differs: the keys that distinguish the run from the others of its policy and environment.
+        differs: its values of the keys in which the runs of its policy and environment differ; those that
+            distinguish the most runs come first.
         error: why the run failed or cannot be read.
     """
 
@@ -308,11 +309,11 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
     for run, settings in lines:
         if settings:
             by_task.setdefault((run.policy, run.env_id), []).append(settings)
-    keys = {task: distinguishing_keys([alike]) for task, alike in by_task.items()}
+    keys = {task: differing_keys(alike) for task, alike in by_task.items()}
     runs = []
     for run, settings in lines:
         shown = keys[run.policy, run.env_id] if settings else []
-        runs.append(run._replace(differs={key: settings.get(key) for key in shown}))
+        runs.append(run._replace(differs={key: settings[key] for key in shown if key in settings}))
     by_name = sorted(runs, key=ORDERS["name"])
     return by_name if order == "name" else sorted(by_name, key=ORDERS[order], reverse=True)
 
@@ -376,7 +377,9 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
 
     An environment that has no id, such as a class, has the name of its type as ``env.env_id``.
     """
-    settings = dict(leaves({key: value for key, value in config.items() if key not in NOT_COMPARED}))
+    compared = {key: value for key, value in config.items() if key not in NOT_COMPARED}
+    # An empty dict is no value: {} and {"mask": True} differ in one key, kwargs.mask.
+    settings = {path: value for path, value in leaves(compared) if value != {}}
     return {**settings, "env.env_id": env_of(config)}
 
 
@@ -412,6 +415,18 @@ def distinguishing_keys(tasks: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
     return keys
 
 
+def differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the keys in which configs differ; first those of :func:`distinguishing_keys`."""
+    first = distinguishing_keys([settings])
+    values: dict[str, set[str]] = {}
+    for flat in settings:
+        for key, value in flat.items():
+            values.setdefault(key, set()).add(repr(value))
+    missing = {key for flat in settings for key in values.keys() - flat.keys()}
+    differing = [key for key in values if len(values[key]) > 1 or key in missing]
+    return [*first, *(key for key in differing if key not in first)]
+
+
 def other_keys(tasks: Sequence[Sequence[dict[str, Any]]], keys: Sequence[str]) -> list[str]:
     """Returns a text about the keys that differ beside ``keys``, such as ["+2 keys"]; empty without any.
 
@@ -426,13 +441,7 @@ def other_keys(tasks: Sequence[Sequence[dict[str, Any]]], keys: Sequence[str]) -
         for settings in task:
             headline = repr([settings.get(key) for key in HEADLINE_KEYS])
             alike.setdefault((place, headline), []).append(settings)
-    differing = {
-        key
-        for first, *others in alike.values()
-        for other in others
-        for key in {**first, **other}
-        if repr(first.get(key)) != repr(other.get(key))
-    }
+    differing = {key for settings in alike.values() for key in differing_keys(settings)}
     count = len(differing.difference(keys))
     return [f"+{count} key{'s' if count > 1 else ''}"] if count else []
 

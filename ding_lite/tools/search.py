@@ -124,7 +124,7 @@ def _values(spec: Any) -> Values:
         raise ValueError(f"{EXPECTED}, got {spec!r}")
     kind = call.func.id
     if kind not in KINDS:
-        close = difflib.get_close_matches(kind, KINDS, n=1)
+        close = ["log"] if "log" in kind.lower() else difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"{EXPECTED}, got {spec!r}{hint}")
     arguments = [_argument(node) for node in call.args]

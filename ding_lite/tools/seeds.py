@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ding_lite.data.evaluation import score_text
 from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.tools import statistics
@@ -157,16 +158,18 @@ def _command(trainings: Sequence[Training], option: str) -> str:
 
 def _score(training: Training) -> str:
     last = training.last_evaluation
-    return one_digit(training.score) if training.score is not None or last is None else f"({one_digit(last)})"
+    if training.score is not None or last is None:
+        return score_text(training.score)
+    return f"({score_text(last)})"
 
 
 def summary_lines(summary: SeedsSummary, of: int) -> list[str]:
     """Returns a line with the mean and the interval over seeds; none if there is no score."""
     if summary.mean is None:
         return []
-    line = f"mean {summary.mean:.1f} over {summary.n} of {of} seeds"
+    line = f"mean {score_text(summary.mean)} over {summary.n} of {of} seeds"
     if summary.interval is not None:
-        line += f", 95 % bootstrap interval [{summary.interval[0]:.1f}, {summary.interval[1]:.1f}]"
+        line += f", 95 % bootstrap interval [{', '.join(map(score_text, summary.interval))}]"
     return [line]
 
 

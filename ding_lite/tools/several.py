@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ding_lite.data.evaluation import score_text
 from ding_lite.run.folder import read_result
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import ENDED, SCORE
@@ -99,7 +100,7 @@ class Training:
         assert self._running is not None
         code = self._running.poll()  # first, so that the rows below are all rows if it has ended
         for env_step, value in self._read_rows():
-            yield f"{env_step:>9,} steps  evaluation {value:.1f}"
+            yield f"{env_step:>9,} steps  evaluation {score_text(value)}"
         if code is not None:
             self._conclude(code, self._running.error())
             yield self._ending()
@@ -135,7 +136,7 @@ class Training:
             return f"failed: {self.error}"
         seconds = self.result.get("wall_time_s", 0.0)
         text = f"{self.status} after {self.env_step:,} env steps and {seconds:.1f} s"
-        return text if self.score is None else f"{text}, evaluation {self.score:.1f}"
+        return text if self.score is None else f"{text}, evaluation {score_text(self.score)}"
 
 
 class Rows:

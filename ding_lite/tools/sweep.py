@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ding_lite.config.compile import Config, differences, plain
+from ding_lite.data.evaluation import score_text
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import is_locked, open_locked, replacing
@@ -262,7 +263,7 @@ class Sweep:
         scores = [other.score for other in trial.runs if other.score is not None]
         if len(scores) == len(trial.runs):
             self.study.tell(trial.number, sum(scores) / len(scores))
-            self._say(f"trial {trial.number}: score {sum(scores) / len(scores):.1f}")
+            self._say(f"trial {trial.number}: score {score_text(sum(scores) / len(scores))}")
         elif trial.ending:
             state = TrialState.PRUNED if trial.ending == "pruned" else TrialState.FAIL
             self.study.tell(trial.number, state=state)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
+from ding_lite.data.evaluation import score_text
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import replacing
 from ding_lite.tools.plot import new_figure, save
-from ding_lite.tools.seeds import one_digit
 from ding_lite.tools.statistics import MIN_RUNS
 from ding_lite.tools.sweep import STATES, Sweep, assignments
 from ding_lite.tools.table import aligned
@@ -75,7 +75,7 @@ def sweep_table(sweep: Sweep) -> str:
     trials, ranked = sweep.trials(), sweep.ranked()
     rows = [["trial", "score", "values"]]
     for trial in ranked[:SHOWN]:
-        rows.append([str(trial.number), one_digit(trial.value), assignments(sweep.values_of(trial))])
+        rows.append([str(trial.number), score_text(trial.value), assignments(sweep.values_of(trial))])
     states = [STATES[trial.state] for trial in trials]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     lines = aligned(rows, right=range(1, len(rows[0]) - 1)) if ranked else []
@@ -122,7 +122,7 @@ def write_best(sweep: Sweep) -> Path | None:
     )
     config["exp_name"] = f"{sweep.config.values.exp_name}_best"
     comments = [
-        f"The best of {len(sweep.trials())} trials: trial {best.number}, score {one_digit(best.value)} over "
+        f"The best of {len(sweep.trials())} trials: trial {best.number}, score {score_text(best.value)} over "
         f"the seeds {', '.join(map(str, sweep.seeds))}.",
         assignments(sweep.values_of(best)),
     ]

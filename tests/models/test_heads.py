@@ -416,12 +416,13 @@ def test_a_log_sigma_outside_of_its_range_is_back_after_an_iteration(world, kind
         assert policy.value_optimizer.ranges == [], "the value's loss does not reach it"
 
 
-def test_loaded_weights_are_clamped_to_their_range():
+@pytest.mark.parametrize(("saved", "bound"), [(100.0, 2.0), (-100.0, -20.0)])
+def test_loaded_weights_are_clamped_to_their_range(saved, bound):
     policy, _ = trainee("ppo", SeededBox)
     state = copy.deepcopy(policy.state_dict())
-    state["model"]["actor_head.out.log_sigma"].fill_(100.0)
+    state["model"]["actor_head.out.log_sigma"].fill_(saved)
     policy.load_state_dict(state)
-    assert policy.model.actor_head.out.log_sigma.tolist() == [2.0, 2.0]
+    assert policy.model.actor_head.out.log_sigma.tolist() == [bound, bound]
 
 
 def test_a_range_of_what_is_no_parameter_is_an_error():

@@ -34,11 +34,11 @@ SICK = {
 }
 
 
-def trained(policy, folder, n_sample=128):
+def trained(policy, folder, n_sample=128, **env):
     config = dict(
         max_env_step=32 * n_sample,
         num_threads=1,
-        env=dict(env_id="CartPole-v1", n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=20),
+        env=dict(env_id="CartPole-v1", n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=20) | env,
         policy=dict(collect=dict(n_sample=n_sample), eval=dict(eval_freq=0)) | {"type": "ppo"} | policy,
         logger=dict(tensorboard=False),
     )
@@ -58,8 +58,14 @@ def test_cause_of_a_run_that_was_set_up_wrongly_is_named(cause, tmp_path):
     assert "policy." in findings[cause].advice, "a key to change"
 
 
+def test_a_misspelt_key_of_infos_is_named(tmp_path):
+    findings, log = trained({}, tmp_path / "run", 256, info_keys=["is_success", "bmups"])
+    assert "is_success" not in findings["a key of env.info_keys is in no info"].evidence, "the default"
+    assert "ended without 'bmups'" in log
+
+
 def test_every_rule_is_provoked_here():
-    assert len(SICK) == len(RULES)
+    assert len(SICK) + 1 == len(RULES)
 
 
 @pytest.mark.slow

@@ -198,8 +198,9 @@ def test_a_run_says_in_what_it_differs_from_others_of_its_policy_and_environment
     write_run(tmp_path / "other", policy="ppg", learn={"rate": 7})
     write_run(tmp_path / "longer", learn={"rate": 0.1, "twice": 0.2}, limit=8000)
     differs = {run.folder.name: run.differs for run in list_runs(tmp_path)}
-    assert differs["0.1_0"] == differs["0.1_1"] == differs["longer"] == {"policy.learn.rate": 0.1}
-    assert differs["0.2_0"] == {"policy.learn.rate": 0.2}
+    slow, fast = ({"policy.learn.rate": rate, "policy.learn.twice": 2 * rate} for rate in (0.1, 0.2))
+    assert differs["0.1_0"] == differs["0.1_1"] == differs["longer"] == slow
+    assert differs["0.2_0"] == fast
     assert differs["other"] == {}
 
 

@@ -39,6 +39,13 @@ def contract_findings(env: gym.Env, player: Player, env_cfg: Mapping[str, Any]) 
     yield time_limit(env, calls)
     if isinstance(env.observation_space, spaces.Dict) and MASK_KEY in env.observation_space.spaces:
         yield action_mask(env, calls)
+    elif player.has_mask_in_info:
+        yield Finding(
+            "action mask",
+            WARN,
+            f"info has the key {MASK_KEY!r}, which is not used",
+            "Set env.action_mask=info, or put the mask into the observation.",
+        )
     yield speed(calls, env_cfg)
 
 

@@ -21,6 +21,7 @@ from ding_lite.errors import FOREIGN, EnvError, error_text
 from ding_lite.rl.seeding import integer_seed, numpy_generator
 from ding_lite.tools.env_check.finding import FAIL, Fault, Finding
 from ding_lite.tools.env_check.trees import draw_legal, value_leaves
+from ding_lite.trees import MASK_KEY
 
 MORE_TIME = "Look for what it waits for; if it is only slow, give more time: --seconds N"
 KEPT = 3  # number of recent observations that are checked for being overwritten by later calls
@@ -213,6 +214,7 @@ class Player:
         shared: the first place where an observation shares memory with an earlier one; "" if none does.
         overwritten: the first place where a call changed an earlier observation.
         changed_action: the first place where ``step`` changed its argument.
+        has_mask_in_info: whether the info of a reset has an action mask.
     """
 
     def __init__(self, env: gym.Env, seed: int, name: str = "play") -> None:
@@ -225,6 +227,7 @@ class Player:
         self.shared = ""
         self.overwritten = ""
         self.changed_action = ""
+        self.has_mask_in_info = False
         self._recent: deque[list[tuple[str, np.ndarray, bytes]]] = deque(maxlen=KEPT)
 
     def play(self, steps: int, actions: Iterable[Any] = (), until: float = math.inf) -> list[Call]:
@@ -258,7 +261,8 @@ class Player:
     def _reset(self, episode: int) -> Call:
         seed = integer_seed(self.seed, "check", self.name, episode)
         where = f"episode {episode} (seed {seed}), step 0"
-        obs, _ = reset_env(self.env, seed, f" ({where})")
+        obs, info = reset_env(self.env, seed, f" ({where})")
+        self.has_mask_in_info |= MASK_KEY in info
         self._watch(obs, where)
         return Call(where, episode, 0, copy.deepcopy(obs))
 
