@@ -164,6 +164,20 @@ def value_at(value: Any, path: Sequence[str]) -> Any:
     return value
 
 
+def without_numbers(space: gym.Space) -> str:
+    """Returns what is wrong with an observation space in which a network finds nothing to read, or ""."""
+    sizes = {path: math.prod(leaf.shape or (1,)) for path, leaf in space_leaves(space)}
+    sizes = {path: size for path, size in sizes.items() if path[:1] != (MASK_KEY,)}
+    empty = [".".join(path) for path, size in sizes.items() if not size]
+    if sizes and not empty:
+        return ""
+    what = f"its part {empty[0]!r} is" if empty and empty[0] else "it is"
+    return (
+        f"the observation space is {space}: {what} without numbers. Add what the policy should know, such as "
+        "a constant: Box(0, 1, (1,))"
+    )
+
+
 def map_space(function: Callable[..., Any], space: gym.Space, *values: Any) -> Any:
     """Returns nested dicts of ``function(leaf_space, *leaves)``.
 

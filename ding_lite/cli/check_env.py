@@ -125,7 +125,8 @@ def _config(args: argparse.Namespace) -> Config:
             raise ConfigError(
                 f"-c and {names[0]} exclude each other; with -c, change the environment by env.env_id=ID"
             )
-        return compile_file(args.config, overrides)
+        with stdout_to_stderr(args.json):
+            return compile_file(args.config, overrides)
     if not names and not {"env.type", "env.env_id"} & overrides.keys():
         raise ConfigError(
             "no environment: name one (ding-lite check-env CartPole-v1), or give -c FILE or NAME"

@@ -74,7 +74,8 @@ def trusted_modules(args: argparse.Namespace) -> list[str]:
     """Returns the modules that a checkpoint may import: those of ``--import``, and of ``-c``."""
     from ding_lite.config.compile import compile_file
 
-    of_config = compile_file(args.config, {}).modules() if args.config else []
+    with stdout_to_stderr(getattr(args, "json", False)):
+        of_config = compile_file(args.config, {}).modules() if args.config else []
     return [*args.modules, *of_config]
 
 
@@ -304,7 +305,8 @@ def config_of(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
                 "-c and --env or --policy exclude each other; with -c, change the environment by "
                 "env.env_id=ID and the policy by policy.type=NAME"
             )
-        config = compile_file(args.config, overrides)
+        with stdout_to_stderr(getattr(args, "json", False)):
+            config = compile_file(args.config, overrides)
     elif args.env:
         user = {"env": env_section(args.env), "policy": {"type": args.policy or "ppo"}}
         config = compile_config(user, overrides, origin=COMMAND_LINE)

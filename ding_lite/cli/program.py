@@ -20,6 +20,7 @@ from ding_lite.cli.process import (
     limit_blas_threads,
     no_garbage_collection,
     shorten_openmp_waiting,
+    stdout_to_stderr,
 )
 from ding_lite.cli.signals import Signals
 from ding_lite.config.user_modules import no_training
@@ -218,8 +219,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     limit_blas_threads()
     shorten_openmp_waiting()
     # Modules of the user are found in the working directory, as with `python script.py`.
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    try:
+        if "" not in sys.path and os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+    except FileNotFoundError:
+        print("ding-lite: error: the working directory was removed; change to another one", file=sys.stderr)
+        return ConfigError.exit_code
     with Signals() as args.signals:
         return _run_and_flush(args, owns_process=argv is None)
 
@@ -260,7 +265,8 @@ def _run(args: argparse.Namespace, owns_process: bool) -> int:
         with no_garbage_collection() if owns_process else contextlib.nullcontext():
             for module in getattr(command, "PRELOAD", ()):
                 importlib.import_module(module)
-        args.modules = [_import(name) for name in getattr(args, "imports", [])]
+        with stdout_to_stderr(getattr(args, "json", False)):
+            args.modules = [_import(name) for name in getattr(args, "imports", [])]
         return int(command.run(args))
     except FOREIGN as error:
         if not (isinstance(error, DingLiteError) or is_of_user(error)):

@@ -22,6 +22,7 @@ from ding_lite.cli.common import (
     seeds_of,
     whole_number,
 )
+from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -143,7 +144,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
         "trials": Key(DEFAULT_TRIALS, (int,), low=1),
         "seeds": Key([], (list,), low=0),
     }
-    in_file = read_sweep(find_config(args.config)) if args.config else {}
+    with stdout_to_stderr(args.json):
+        in_file = read_sweep(find_config(args.config)) if args.config else {}
     values, faults = check(in_file, schema, "sweep")
     if args.trials is not None and args.trials < 1:
         faults.append(f"--trials: expected at least 1, got {args.trials}")

@@ -28,8 +28,8 @@ LITERALS = {"true": True, "false": False, "none": None, "null": None}
 def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
-    A value is a Python literal, or true, false, none or null in any case, or a list of these without quotes
-    (the shell takes them away); any other text is a string.
+    A value is a Python literal, in which a dict may be written dict(key=value), or true, false, none or null
+    in any case, or a list of these without quotes (the shell takes them away); any other text is a string.
 
     Raises:
         ConfigError: for a token without "=", key or value, and for two different values of one key.
@@ -59,12 +59,31 @@ def _option_hint(token: str) -> str:
 
 def _value(text: str) -> Any:
     try:
-        return ast.literal_eval(text)
+        return _literal(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         words = re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text)
         if words:
             return [_value(word.strip()) for word in words[1].split(",")]
         return LITERALS.get(text.lower(), text)
+
+
+def _literal(node: ast.expr) -> Any:
+    """Returns the value of a literal, in which ``dict(key=value)`` is one, as in a config file."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        items = [_literal(item) for item in node.elts]
+        return items if isinstance(node, ast.List) else tuple(items)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict" and not node.args:
+        return {_named(keyword): _literal(keyword.value) for keyword in node.keywords}
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        keys = [ast.literal_eval(key) for key in node.keys if key is not None]
+        return dict(zip(keys, map(_literal, node.values), strict=True))
+    return ast.literal_eval(node)
+
+
+def _named(keyword: ast.keyword) -> str:
+    if keyword.arg is None:
+        raise ValueError("dict(**other) is no literal")
+    return keyword.arg
 
 
 def shipped_configs() -> dict[str, Path]:

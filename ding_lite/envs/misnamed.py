@@ -42,6 +42,9 @@ def meant_class(path: str) -> str:
 
 def meant_id(env_id: str) -> str:
     """Returns the environments that an id, which gymnasium does not know, may mean, as a sentence; or ""."""
+    module, _, name = env_id.partition(":")
+    if isinstance(kind := getattr(sys.modules.get(module), name, None), type) and issubclass(kind, gym.Env):
+        return f" {name} is a class there and no id: write env.type={env_id}."
     for namespace in NAMESPACES:
         with contextlib.suppress(ImportError):
             register_ids(f"{namespace}/{env_id}")

@@ -174,11 +174,11 @@ def as_float(reward: Any) -> float:
     Raises:
         EnvContractError: for anything else.
     """
-    if isinstance(reward, (float, int, np.floating, np.integer)):  # the common case, without an array
-        return float(reward)
     try:
+        if isinstance(reward, (float, int, np.floating, np.integer)):  # the common case, without an array
+            return float(reward)
         array = np.asarray(reward)
-    except ValueError:  # ragged
+    except (ValueError, RuntimeError, OverflowError):  # ragged, a tensor with a gradient, 10**400
         array = np.asarray(None)
     if array.size != 1 or array.dtype.kind not in "fiub":
         raise EnvContractError(f"reward must be a number, got {reward!r:.100} ({type(reward).__name__})")

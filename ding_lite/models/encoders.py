@@ -50,7 +50,7 @@ from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
 from ding_lite.models.contract import check_encoder
 from ding_lite.models.memory_layout import to_channels_last
-from ding_lite.trees import MASK_KEY, space_leaves, value_at
+from ding_lite.trees import MASK_KEY, space_leaves, value_at, without_numbers
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -434,6 +434,8 @@ class Encoder(nn.Module):
         self.dtype: torch.dtype = getattr(torch, dtype)
         observed = [(path, leaf) for path, leaf in space_leaves(space) if path[:1] != (MASK_KEY,)]
         self.paths = [path for path, _ in observed]
+        if empty := without_numbers(space):
+            raise ConfigError(empty)
         leaves: list[Any] = []
         for (path, leaf), arguments in zip(
             observed, _arguments_by_leaf(observed, encoder or {}), strict=True

@@ -9,6 +9,7 @@ Shapes: T steps, B envs, N samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -220,10 +221,12 @@ class ActorCriticPolicy(Policy):
         return obs if self.memory is None else self.memory.inputs(obs)
 
     def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
-        return self.fast.acting().sample(obs) if self.memory is None else self.memory.sample(obs, state)
+        with self._shapes_checked_after_errors(obs):
+            return self.fast.acting().sample(obs) if self.memory is None else self.memory.sample(obs, state)
 
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
-        return self.fast.acting().greedy(obs) if self.memory is None else self.memory.greedy(obs, state)
+        with self._shapes_checked_after_errors(obs):
+            return self.fast.acting().greedy(obs) if self.memory is None else self.memory.greedy(obs, state)
 
     @property
     def uses_cuda_graphs(self) -> bool:
@@ -452,12 +455,22 @@ class ActorCriticPolicy(Policy):
 
     @property
     def learning_rate(self) -> float:
-        """The base of the schedule. An assigned value holds from the next iteration on, and is saved."""
+        """The base of the schedule. An assigned value holds from the next iteration on, and is saved.
+
+        Raises:
+            ConfigError: if an assigned value is not a positive number.
+        """
         return self.progress.learning_rate
 
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
-        self.progress.learning_rate = float(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise ConfigError(f"policy.learning_rate: expected a positive number, got {value!r:.60}")
+        self.progress.learning_rate = number
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -14,7 +14,8 @@ Everything is batched: forward takes (B, ...) and returns (B, ...), get_train_sa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -30,7 +31,7 @@ from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.rollout import Rollout, to_device
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
-from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
+from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, ContractError, error_text
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.memory import Sequences
@@ -47,7 +48,9 @@ from ding_lite.trees import (
     leading_size,
     map_space,
     map_tree,
+    named_leaves,
     observation_to_tree,
+    space_leaves,
     tree_leaves,
 )
 
@@ -391,6 +394,30 @@ class Policy:
             )
         return state
 
+    @contextmanager
+    def _shapes_checked_after_errors(self, obs: Tree) -> Iterator[None]:
+        """Says it in place of an error of the model if a mode was given no batch of observations.
+
+        Raises:
+            ContractError: if the shapes are the reason.
+        """
+        try:
+            yield
+        except FOREIGN as error:
+            expected = {path: ("B", *(leaf.shape or ())) for path, leaf in space_leaves(self.obs_space)}
+            try:
+                found = {path: np.shape(leaf) for path, leaf in named_leaves(obs)}
+            except (TypeError, AttributeError):
+                found = {}
+            if found and {path: ("B", *shape[1:]) for path, shape in found.items()} == expected:
+                raise
+            is_single = {path: ("B", *shape) for path, shape in found.items()} == expected
+            advice = "; policy.act(obs) takes a single one" if is_single else ""
+            raise ContractError(
+                f"a mode acts on a batch of observations of the shape {_shapes_text(expected)}; got "
+                f"{_shapes_text(found) if found else type(obs).__name__}{advice}"
+            ) from error
+
     def _is_single(self, obs: Tree) -> bool:
         shapes = [np.shape(leaf) for leaf in tree_leaves(obs)]
         if shapes == self._leaf_shapes:
@@ -503,6 +530,12 @@ def checked_loss(
             "batch.value are those of collection). To leave a loss out for a while, multiply it by 0"
         )
     return loss, metrics
+
+
+def _shapes_text(shapes: Mapping[tuple[str, ...], tuple[Any, ...]]) -> str:
+    """Returns the shapes of the leaves of an observation, with their paths if it has several."""
+    texts = {".".join(path): f"({', '.join(map(str, shape))})" for path, shape in shapes.items()}
+    return texts[""] if "" in texts else ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 def _kind(value: Any) -> str:

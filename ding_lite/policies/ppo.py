@@ -89,7 +89,7 @@ class PPOPolicy(ActorCriticPolicy):
         recompute_adv=True,  # compute values and advantages again at each pass, by the newest network
         transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
         learn=dict(
-            epoch_per_collect=Key(10, low=1),  # on-policy: passes over each rollout
+            epoch_per_collect=Key(10, low=1, high=MOST_USES),  # on-policy: passes over each rollout
             batch_size=Key(64, low=1),  # samples in a minibatch
             # Off-policy: optimiser steps after each collect; None: ceil(reuse n_sample / batch_size).
             update_per_collect=Key(None, (int,), low=1, optional=True),

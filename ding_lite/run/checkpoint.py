@@ -167,6 +167,13 @@ def find_checkpoint(path: Path, name: str) -> Path:
     Raises:
         CheckpointError: if there is no such checkpoint.
     """
+    try:
+        return _found_checkpoint(path, name)
+    except PermissionError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _found_checkpoint(path: Path, name: str) -> Path:
     names = (name, "last") if name == "best" else (name,)
     for folder in (path, *(path / "ckpt" / candidate for candidate in names)):
         if (folder / MANIFEST).is_file():
@@ -320,11 +327,7 @@ class CheckpointKeeper:
             saving.result()
         except CheckpointError as error:
             self._failures += 1
-            earlier = (
-                "earlier checkpoints are complete"
-                if checkpoints_of(self.folder.parent)
-                else "there is no earlier checkpoint"
-            )
+            earlier = "earlier checkpoints are complete" if self.saved() else "there is no earlier checkpoint"
             if self._failures == MAX_FAILURES:
                 raise CheckpointError(
                     f"{error}; {MAX_FAILURES} saves in a row have failed; {earlier}. Make room, then "
@@ -375,7 +378,7 @@ class CheckpointKeeper:
             The names of the checkpoints that were moved.
         """
         moved = []
-        for folder, saved_at in checkpoints_of(self.folder.parent).items():
+        for folder, saved_at in self.saved().items():
             if saved_at < 0 or saved_at > iteration:
                 target = self.folder / ABANDONED / folder.name
                 target.parent.mkdir(exist_ok=True)
@@ -383,6 +386,10 @@ class CheckpointKeeper:
                 folder.rename(target)
                 moved.append(folder.name)
         return moved
+
+    def saved(self) -> dict[Path, int]:
+        """Returns the checkpoints of the run, as :func:`checkpoints_of`."""
+        return checkpoints_of(self.folder.parent)
 
     def name_of(self, name: str) -> str | None:
         """Returns ``"ckpt/<name>"``, or None if there is no such checkpoint."""

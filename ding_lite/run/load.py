@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import nn
 
 from ding_lite.config.compile import advised_imports, classes_of_policy, policy_names, trusted_config
 from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
@@ -18,13 +19,19 @@ from ding_lite.errors import CheckpointError
 from ding_lite.models.encoders import is_small_image
 from ding_lite.policies.base import DECLARED, Policy
 from ding_lite.run.checkpoint import load_of_run
+from ding_lite.run.given import refuse_other_model
 from ding_lite.trees import space_leaves
 
 MAX_NAMES = 6  # names of parameters in one line of a message
 
 
 def load_policy(
-    path: str | Path, *, checkpoint: str = "best", device: str = "cpu", trust: Sequence[str] = ()
+    path: str | Path,
+    *,
+    checkpoint: str = "best",
+    device: str = "cpu",
+    trust: Sequence[str] = (),
+    model: nn.Module | None = None,
 ) -> Policy:
     """Returns the policy of a run or of a checkpoint, ready to act; it contains its normalisers.
 
@@ -36,13 +43,14 @@ def load_policy(
         checkpoint: name of a checkpoint of the run: ``"best"``, ``"last"`` or ``"iteration_..."``.
         device: device of the model, such as ``"cpu"`` or ``"cuda:0"``.
         trust: your own modules, which are imported first.
+        model: takes the weights, for a run that was given a model; None: it is built from the config.
 
     Raises:
-        CheckpointError: if there is no checkpoint, it is damaged, its classes are not registered, or a
-            trusted module cannot be imported.
+        CheckpointError: if there is no checkpoint, it is damaged, its classes are not registered, a trusted
+            module cannot be imported, or the model is another one.
     """
     folder, state, saved = load_of_run(Path(path), checkpoint)
-    return policy_from_state(folder, state, saved, device=device, trust=trust)
+    return policy_from_state(folder, state, saved, device=device, trust=trust, model=model)
 
 
 def policy_from_state(
@@ -52,6 +60,7 @@ def policy_from_state(
     *,
     device: str,
     trust: Sequence[str] = (),
+    model: nn.Module | None = None,
 ) -> Policy:
     """Builds the policy of a checkpoint and loads its state.
 
@@ -61,6 +70,7 @@ def policy_from_state(
         saved: config and spaces of the checkpoint.
         device: device of the model.
         trust: modules of the user, which are imported first.
+        model: takes the weights; None: it is built from the config.
 
     Raises:
         CheckpointError: if the policy cannot be built, for any reason.
@@ -74,15 +84,20 @@ def policy_from_state(
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
         builds_registered_model = policy_class._make_model is Policy._make_model
-        expected = _unallocated_weights(config["model"], *spaces) if builds_registered_model else None
+        if model is not None:
+            expected: Mapping[str, torch.Tensor] | None = model.state_dict()
+        else:
+            expected = _unallocated_weights(config["model"], *spaces) if builds_registered_model else None
         if expected is not None:
             refuse_misfit(folder, expected, state["policy"]["model"])
         policy: Policy = policy_class(
             {**config, "device": device, "cuda": None},
             *spaces,
             enable_field=("collect", "eval"),
+            model=model,
             seed=int(saved["config"]["seed"]),
         )
+        refuse_other_model(folder, saved, policy.model)
         policy.load_state_dict(as_tensors(state["policy"]))
     except CheckpointError:
         raise

@@ -38,6 +38,7 @@ from ding_lite.run.build import build_collector, build_envs, build_evaluator, bu
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, display_for, evaluation_line
 from ding_lite.run.folder import claim, new_run_folder
+from ding_lite.run.given import GIVEN, given, refuse_other_envs, refuse_other_model
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hooks
 from ding_lite.run.interrupt import HeldInterrupt
@@ -202,7 +203,11 @@ class SerialPipeline:
             self.folder = run_of(Path(run))
             log = self.ranks.on_first(lambda: claim(self.folder))  # before the checkpoints are read
             point = self._resume_point(Path(run), checkpoint, request)
+            if env_setting is None and not override:
+                advice = "Give them again: SerialPipeline.resume(RUN, env_setting=...)"
+                refuse_other_envs(point.checkpoint, point.saved, advice)
             self._build(point.config, env_setting, model, display, own_process)
+            refuse_other_model(point.checkpoint, point.saved, self.policy.model)
             self._continue_from(point, log)
         except BaseException as error:
             self._abandon(error, log)
@@ -322,6 +327,7 @@ class SerialPipeline:
                 cfg.env.info_keys,
             )
         self._own_cfg = own
+        self._given = given(env_setting, model)
 
     def _warm_up(self) -> list[str]:
         """Shows the policy the random steps that it needs before training; returns what to report."""
@@ -359,9 +365,10 @@ class SerialPipeline:
             *messages,
         ]
         self.recorder = Recorder(
-            self.folder,
+            self.folder.absolute(),  # an environment may change the working directory
             log=log,
             config=self.config,
+            given=self._given,
             imports=imports,
             policy=self.policy,
             camera=self.camera,
@@ -588,7 +595,7 @@ class SerialPipeline:
 
     def _kept_after_interrupt(self) -> str:
         """Returns what is left of a run that was stopped at once."""
-        newest = max(checkpoints_of(self.folder).values(), default=None)
+        newest = max(self.checkpoints.saved().values(), default=None)
         if newest is None:
             return "stopped at once; nothing was saved"
         return (
@@ -598,7 +605,7 @@ class SerialPipeline:
 
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
-        newest = max(checkpoints_of(self.folder).values(), default=0)
+        newest = max(self.checkpoints.saved().values(), default=0)
         if self.ranks.size > 1 or newest >= self.progress.iteration or not self.stopping.is_between_steps:
             return
         try:
@@ -639,7 +646,15 @@ class SerialPipeline:
         )
 
     def _command(self, arguments: str, options: str = "") -> str:
-        """Returns a command about this run as it can be typed, with what finds the user's classes."""
+        """Returns a command about this run as it can be typed, with what finds the user's classes.
+
+        The command line cannot make what a script gave the run; then it is a call in Python.
+        """
+        if objects := self._given.get(GIVEN):
+            resumes = "resume" in arguments
+            again = "".join(f", {name}=..." for name in objects if resumes or name == "model")
+            call = "SerialPipeline.resume" if resumes else "load_policy"
+            return f"{call}({str(self.folder)!r}{again})"
         imports = shlex.join(import_options(self.policy, self.config))
         return f"ding-lite {arguments} {shlex.quote(str(self.folder))}{options} {imports}".rstrip()
 

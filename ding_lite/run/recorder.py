@@ -35,6 +35,7 @@ class Recorder:
         folder: of the run.
         log: open log of the folder, which reserves the folder for this run; None but on rank 0.
         config: of the run.
+        given: what a script gave in place of the config (``run.given``), for the checkpoints.
         imports: options of the command line that find the user's classes. They are saved and not read back,
             except for messages.
         policy: of the run.
@@ -58,6 +59,7 @@ class Recorder:
         folder: Path,
         log: TextIO | None,
         config: Config,
+        given: Mapping[str, Any],
         imports: Sequence[str],
         policy: Policy,
         camera: Camera,
@@ -76,7 +78,7 @@ class Recorder:
         self.pending_lines: list[str] = []
         settings = {**config.as_json(), "imports": list(imports)}
         spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
-        saved = {**settings, "spaces": spaces, "versions": versions()}
+        saved = {**settings, **given, "spaces": spaces, "versions": versions()}
         self.checkpoints = CheckpointKeeper(folder, saved, **config.values.checkpoint)
         self._tracking: Tracking | None = None
 

@@ -124,6 +124,7 @@ class ResumePoint:
     Attributes:
         checkpoint: folder of the checkpoint.
         state: state tree of the checkpoint.
+        saved: its config.json.
         config: config to continue with.
         requested: changes that the call names, with their new values.
         changed: keys in which that config differs from the saved one.
@@ -134,6 +135,7 @@ class ResumePoint:
 
     checkpoint: Path
     state: Mapping[str, Any]
+    saved: Mapping[str, Any]
     config: Config
     requested: Mapping[str, Any]
     changed: frozenset[str]
@@ -227,6 +229,7 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
     return ResumePoint(
         checkpoint=folder,
         state=state,
+        saved=saved,
         config=config,
         requested=request.changes,
         changed=frozenset(changed),

@@ -27,6 +27,7 @@ from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
 from ding_lite.run.checkpoint import load_of_run
+from ding_lite.run.given import refuse_other_envs
 from ding_lite.run.load import policy_from_state
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env, sdl_driver
@@ -40,12 +41,14 @@ class Opened(NamedTuple):
         folder: of the checkpoint.
         config: of the run.
         policy: on the CPU.
+        saved: config.json of the checkpoint.
         env_step: of the run, when it was saved.
     """
 
     folder: Path
     config: Config
     policy: Policy
+    saved: Mapping[str, Any]
     env_step: int
 
 
@@ -62,7 +65,7 @@ def open_checkpoint(run: Path, trust: Sequence[str] = ()) -> Opened:
     folder, state, saved = load_of_run(run, "best")
     config = config_of_checkpoint(folder, saved, list(trust))
     policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
-    return Opened(folder, config, policy, int(state["progress"]["env_step"]))
+    return Opened(folder, config, policy, saved, int(state["progress"]["env_step"]))
 
 
 class LoadedPlayer(NamedTuple):
@@ -128,13 +131,17 @@ def load_player(
 
     Raises:
         CheckpointError: as :func:`open_checkpoint`.
-        ConfigError: if a change is not one of the section ``env``, or is faulty.
+        ConfigError: if a change is not one of the section ``env``, or is faulty; if a script gave the run its
+            environments, and ``changes`` name none.
     """
     opened = open_checkpoint(run, trust)
     config, policy = opened.config, opened.policy
     others = [key for key in changes or {} if not key.startswith("env.")]
     if others:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
+    if not {"env.type", "env.env_id"}.intersection(changes or {}):
+        advice = "Name an environment, such as env.env_id=ID, or play in a script: load_policy(RUN).act(obs)"
+        refuse_other_envs(opened.folder, opened.saved, advice)
     if changes:
         config = compile_config(config.as_json(), changes, origin="the run's config")
     mode = policy.eval_mode

@@ -30,7 +30,8 @@ def seed_trainings(
         resume: continue the runs whose folders exist.
 
     Raises:
-        ConfigError: if a folder exists, or with ``resume`` has no checkpoint. No run has then been started.
+        ConfigError: if a folder exists; with ``resume``, if none does or one has no checkpoint. Then no run
+            has been started.
     """
     folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
     existing = {seed: folder for seed, folder in folders.items() if folder.exists()}
@@ -38,6 +39,10 @@ def seed_trainings(
         raise ConfigError(
             f"these run folders exist: {', '.join(map(str, existing.values()))}; choose another --exp-name, "
             "continue the runs with --resume, or remove the folders"
+        )
+    if resume and not existing:
+        raise ConfigError(
+            f"--resume: there is no run to continue: {', '.join(map(str, folders.values()))} do not exist"
         )
     lost = [str(folder) for folder in existing.values() if not checkpoints_of(folder)]
     if lost:

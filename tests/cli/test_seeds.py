@@ -116,6 +116,10 @@ def test_options_of_a_sweep_do_not_take_the_override_behind_them(option):
         (["-s", "0", "1", "env.env_id=CartPol-v1"], "CartPol"),
         (["--jobs", "2"], "--jobs is for several seeds"),
         (["-s", "0", "--json"], "--json is for several seeds"),
+        (
+            ["-s", "0", "1", "--resume", "--exp-name", "nosuch"],
+            "no run to continue: nosuch_s0, nosuch_s1 do not",
+        ),
     ],
 )
 def test_misuse_is_refused_before_a_run_starts(words, fault, tmp_path, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,9 @@ def test_second_ctrl_c_stops_at_once_and_keeps_the_checkpoint_from_before(manage
     assert digest(last(home.folder)) == before  # the iteration was not finished
     assert result(home.folder)["status"] == "interrupted"
     assert all(gone(pid) for pid in marks(home.folder))  # the workers, too
+    assert re.search(
+        r"stopped at once; saved up to iteration \d+ of \d+; to continue: ding-lite train", job.output
+    )
 
 
 IN_TRAINING = {"kwargs": {"hangs_at": 80}}  # in the second iteration, which begins with step 64

@@ -623,6 +623,11 @@ def test_key_that_is_no_string_is_refused():
         ("a=[my.module:Mine, 3,none]", "a", ["my.module:Mine", 3, None]),
         ("a=[b c]", "a", "[b c]"),
         ("a={{}}", "a", "{{}}"),
+        ("a=dict(b=1, c=[dict(d='x')])", "a", {"b": 1, "c": [{"d": "x"}]}),
+        ("a=[dict(type='stop_file')]", "a", [{"type": "stop_file"}]),
+        ("a=dict(b)", "a", "dict(b)"),
+        ("a=dict(**b)", "a", "dict(**b)"),
+        ("a={**b}", "a", "{**b}"),
     ],
 )
 def test_override_is_a_python_literal_or_else_a_string(token, path, value):

@@ -55,6 +55,11 @@ def test_file_elsewhere_is_answered_with_the_option_that_imports_it(home):
     assert answer(type=f"{file}:Arm").endswith(f"write robot_arm:Arm with --import {file}")
 
 
+def test_class_in_the_place_of_an_id_is_answered_with_the_key_for_classes(home):
+    (home / "id_point_mass.py").write_text(POINT_MASS.format(name="PointMass"))
+    assert answer(env_id="id_point_mass:PointMass").endswith("write env.type=id_point_mass:PointMass.")
+
+
 def test_misspelt_class_is_answered_with_the_one_of_the_module(home):
     (home / "class_point_mass.py").write_text(POINT_MASS.format(name="PointMass"))
     text = answer(type="class_point_mass:PointMas")

@@ -91,6 +91,19 @@ def test_observation_of_another_shape_is_refused_with_both_shapes(runs):
         policy.act(np.zeros(4, np.float32))
 
 
+def test_a_mode_that_is_given_no_batch_says_so(runs):
+    mode = load_policy(runs["discrete"].folder).eval_mode
+    single = np.zeros(3, np.float32)
+    assert mode.forward(single[None])["action"].shape == (1,)
+    with pytest.raises(ContractError, match=r"\(B, 3\); got \(3\); policy.act\(obs\) takes a single one"):
+        mode.forward(single)
+    for wrong in (np.zeros((2, 4), np.float32), {"x": np.zeros((2, 3), np.float32)}, None):
+        with pytest.raises(
+            ContractError, match=r"acts on a batch of observations of the shape \(B, 3\); got "
+        ):
+            mode.forward(wrong)
+
+
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_a_mask_that_leaves_no_action_is_refused(deterministic):
     policy, collector = trainee("ppo", world=Masked)

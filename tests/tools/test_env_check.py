@@ -49,6 +49,36 @@ def troubles(found):
     return [(f.check, f.verdict) for f in found if f.verdict != OK]
 
 
+class MaskInInfo(small_worlds.LengthEnv):
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        return obs, {**info, "action_mask": np.ones(2, np.int8)}
+
+
+def test_a_mask_in_info_that_is_not_used_gets_a_warning():
+    found = alone(MaskInInfo)["action mask"]
+    assert (found.verdict, "env.action_mask=info" in found.advice) == (WARN, True)
+    assert "action mask" not in alone(small_worlds.LengthEnv)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [gym.spaces.Box(-1, 1, (0,)), gym.spaces.Dict(), gym.spaces.Dict(at=gym.spaces.Box(0, 1, (2, 0)))],
+)
+def test_an_observation_without_numbers_fails(space):
+    class Nothing(small_worlds.LengthEnv):
+        observation_space = space
+
+        def reset(self, *, seed=None, options=None):
+            return space.sample(), super().reset(seed=seed)[1]
+
+        def step(self, action):
+            return space.sample(), *super().step(action)[1:]
+
+    found = alone(Nothing)["observation"]
+    assert (found.verdict, "without numbers" in found.seen) == (FAIL, True)
+
+
 # ------------------------------------------------------------------ sound ones
 
 

@@ -17,7 +17,7 @@ from ding_lite.errors import EnvContractError
 from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Finding
 from ding_lite.tools.env_check.playing import Call, Player, declared_limit, is_set, lengths_and_ends
 from ding_lite.tools.env_check.trees import first_difference, stored, value_leaves
-from ding_lite.trees import MASK_KEY, map_tree
+from ding_lite.trees import MASK_KEY, map_tree, without_numbers
 
 TOLERANCE = 1e-5  # relative tolerance at a bound, for float32 rounding
 MESSAGE = 0.3e-3  # seconds that a message to a worker process and its answer take
@@ -51,6 +51,8 @@ def contract_findings(env: gym.Env, player: Player, env_cfg: Mapping[str, Any]) 
 
 def observation(env: gym.Env, calls: Sequence[Call]) -> Finding:
     """Checks structure, shape and dtype, by the rule with which the backends store observations."""
+    if empty := without_numbers(env.observation_space):
+        return Finding("observation", FAIL, empty, "")
     buffer = ObservationBuffer(env.observation_space, 1)
     for call in calls:
         try:

@@ -1,0 +1,82 @@
+"""What a script gave a run in place of its config: ``env_setting=`` and ``model=``.
+
+A checkpoint cannot hold such objects. It says that they were given, so that the environments or the network
+that the config describes never take their place silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ding_lite.envs.make import EnvSetting
+from ding_lite.errors import CheckpointError, ConfigError
+
+GIVEN = "given"  # the key of a checkpoint's config.json
+
+
+def given(env_setting: EnvSetting | None, model: nn.Module | None) -> dict[str, Any]:
+    """Returns what a checkpoint keeps of the objects; empty if both are None."""
+    kept: dict[str, Any] = {}
+    if env_setting is not None:
+        kept["env_setting"] = True
+    if model is not None:
+        kept["model"] = _layers(model)
+    return {GIVEN: kept} if kept else {}
+
+
+def had_env_setting(saved: Mapping[str, Any]) -> bool:
+    """Returns whether the environments of a run were given; ``saved`` is the config.json of a checkpoint."""
+    return bool(_kept(saved).get("env_setting"))
+
+
+def refuse_other_envs(folder: Path, saved: Mapping[str, Any], advice: str) -> None:
+    """Refuses to take the environments of the config for those of a run.
+
+    Args:
+        folder: the checkpoint, for the message.
+        saved: its config.json.
+        advice: what to do, for the message.
+
+    Raises:
+        ConfigError: if the environments were given.
+    """
+    if had_env_setting(saved):
+        raise ConfigError(
+            f"{folder}: the environments of this run were given by a script (env_setting); those of its "
+            f"config are others. {advice}"
+        )
+
+
+def refuse_other_model(folder: Path, saved: Mapping[str, Any], model: nn.Module) -> None:
+    """Refuses a network with other layers than the one that was given.
+
+    Args:
+        folder: the checkpoint, for the message.
+        saved: its config.json.
+        model: built from the config, or given again.
+
+    Raises:
+        CheckpointError: if the layers differ.
+    """
+    trained = _kept(saved).get("model")
+    if trained is not None and trained != _layers(model):
+        raise CheckpointError(
+            f"{folder}: the model of this run was given by a script, and has other layers than this "
+            f"{type(model).__name__}. Give it again: load_policy(RUN, model=...) or "
+            "SerialPipeline.resume(RUN, model=...). The command line needs its class in the config: "
+            "policy.model.type='module:Class'"
+        )
+
+
+def _kept(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    kept = saved.get(GIVEN)
+    return kept if isinstance(kept, Mapping) else {}
+
+
+def _layers(model: nn.Module) -> list[str]:
+    """Returns the class of each layer; the shapes of weights are compared where they are loaded."""
+    return [f"{name} {type(layer).__qualname__}".strip() for name, layer in model.named_modules()]
