@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from ding_lite.config.compile import (
     names_of,
     trusted_config,
 )
+from ding_lite.config.schema import leaves
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import GeneratorState
@@ -214,6 +216,7 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
     """
     if checkpoint is None and not (path / MANIFEST).is_file():
         folder, state, saved, messages = _newest_undamaged(path)
+        messages = messages or _edits(path, saved)  # an older checkpoint may have other values
     else:
         folder = find_checkpoint(path, checkpoint or "last")
         state, saved = load_checkpoint(folder)
@@ -238,6 +241,25 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
         and all(effect_of(key) == FREE for key in changed),
         messages=(*messages, *version_messages, *change_messages),
     )
+
+
+def _edits(run: Path, saved: Mapping[str, Any]) -> list[str]:
+    """Returns a line for the user for each key that was changed in the config.json of a run's folder.
+
+    Args:
+        run: its folder.
+        saved: config.json of its newest checkpoint, which rules.
+    """
+    try:
+        file = dict(leaves(json.loads((run / "config.json").read_text())["config"]))
+        own = dict(leaves(saved["config"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [
+        f"config.json was edited, which changes nothing: give {path}={value!r} with --resume"
+        for path, value in file.items()
+        if path in own and own[path] != value
+    ]
 
 
 def versions() -> dict[str, str]:

@@ -433,6 +433,24 @@ def test_result_of_the_session_before_goes_when_a_run_goes_on(tmp_path):
     assert (folder / "result.json").read_bytes() == before
 
 
+def test_an_edited_config_of_a_run_changes_nothing_and_is_reported(tmp_path):
+    list(SerialPipeline(CONFIG, folder=tmp_path / "run"))
+    file = tmp_path / "run" / "config.json"
+    saved = json.loads(file.read_text())
+    rate = saved["config"]["policy"]["learn"]["learning_rate"]
+    saved["config"]["policy"]["learn"]["learning_rate"] = 0.5
+    file.write_text(json.dumps(saved))
+    with SerialPipeline.resume(tmp_path / "run", max_env_step=99_999) as again:
+        assert again.policy.learning_rate == rate
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert (
+        log.count("config.json was edited, which changes nothing: give policy.learn.learning_rate=0.5") == 1
+    )
+    with SerialPipeline.resume(tmp_path / "run", max_env_step=99_999):
+        pass
+    assert (tmp_path / "run" / "log.txt").read_text().count("config.json was edited") == 1
+
+
 def test_config_of_a_checkpoint_is_that_of_its_run(tmp_path):
     folder = train(tmp_path / "run", CONFIG, 1)
     ours, theirs = (load_config(folder / path) for path in ("config.json", "ckpt/last/config.json"))
