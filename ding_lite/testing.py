@@ -178,12 +178,15 @@ def _named(what: str) -> Iterator[None]:
         raise
 
 
-def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, Any]:
+def replay_step(
+    folder: str | Path, *, trust: Sequence[str] = (), model: torch.nn.Module | None = None
+) -> dict[str, Any]:
     """Recomputes the loss and gradient of a step that was not finite, from the ``dump`` that its run saved.
 
     Args:
         folder: the folder ``dump`` in the run's folder.
         trust: modules that the saved config may import.
+        model: takes the weights, for a run that was given a model.
 
     Returns:
         a dict with ``metrics``, those of the loss; ``inputs``, the names of the fields of the minibatch that
@@ -193,7 +196,7 @@ def replay_step(folder: str | Path, *, trust: Sequence[str] = ()) -> dict[str, A
         CheckpointError: if there is no dump, or it does not fit the policy.
     """
     state, saved = load_checkpoint(Path(folder))
-    policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust)
+    policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust, model=model)
     fields = as_tensors(state["batch"])
     inputs = {name: as_field(tree) for name, tree in fields.items()}
     batch = Batch(**inputs)

@@ -171,10 +171,11 @@ def without_numbers(space: gym.Space) -> str:
     empty = [".".join(path) for path, size in sizes.items() if not size]
     if sizes and not empty:
         return ""
-    what = f"its part {empty[0]!r} is" if empty and empty[0] else "it is"
+    if len(empty) < len(sizes):
+        return f"the part {empty[0]!r} of the observation space {space} is without numbers: remove it"
     return (
-        f"the observation space is {space}: {what} without numbers. Add what the policy should know, such as "
-        "a constant: Box(0, 1, (1,))"
+        f"the observation space {space} is without numbers: add what the policy should know, such as a "
+        "constant in Box(0, 1, (1,))"
     )
 
 

@@ -122,15 +122,17 @@ def _progress(episodes: int, shown: bool) -> Iterator[Callable[[Episode], None]]
 def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     import numpy as np
 
-    from ding_lite.data.evaluation import SUCCESS, score_text
+    from ding_lite.data.evaluation import SUCCESS, score_digits
 
     quartiles = np.percentile(evaluation.returns, (0, 25, 50, 75, 100))
     names = ("min", "25%", "50%", "75%", "max")
-    spread = "  ".join(f"{name} {score_text(value)}" for name, value in zip(names, quartiles, strict=True))
+    digits = score_digits(*quartiles)
+    spread = "  ".join(f"{name} {x:.{digits}f}" for name, x in zip(names, quartiles, strict=True))
+    digits = max(2, digits)
     lines = [
         f"checkpoint  {report['checkpoint']}",
         f"episodes    {report['episodes']} (seed {report['seed']})",
-        f"return      {evaluation.mean:.2f} ± {evaluation.std:.2f} (std)   {spread}",
+        f"return      {evaluation.mean:.{digits}f} ± {evaluation.std:.{digits}f} (std)   {spread}",
         f"length      {np.mean(evaluation.lengths):.1f}   max {max(evaluation.lengths)}",
     ]
     if "success" in report:

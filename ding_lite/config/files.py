@@ -73,7 +73,10 @@ def _literal(node: ast.expr) -> Any:
         items = [_literal(item) for item in node.elts]
         return items if isinstance(node, ast.List) else tuple(items)
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict" and not node.args:
-        return {_named(keyword): _literal(keyword.value) for keyword in node.keywords}
+        names = [_named(keyword) for keyword in node.keywords]
+        if len(set(names)) < len(names):
+            raise ValueError("a keyword is repeated")
+        return {name: _literal(keyword.value) for name, keyword in zip(names, node.keywords, strict=True)}
     if isinstance(node, ast.Dict) and None not in node.keys:
         keys = [ast.literal_eval(key) for key in node.keys if key is not None]
         return dict(zip(keys, map(_literal, node.values), strict=True))

@@ -182,7 +182,7 @@ OTHER_ALGORITHMS = """
     mappo marwil muzero ngu qmix qr_dqn qrdqn r2d2 r2d3 rainbow redq reinforce sac sql sqn td3 tqc trpo vpg
 """
 
-# Names of policies in other libraries that are a key here.
+# What the names of other libraries' policies are here.
 OTHER_POLICIES = {
     "recurrentppo": "It is 'ppo' with policy.model.rnn='lstm'.",
     "maskableppo": "It is 'ppo': masks are the observation's key action_mask, or env.action_mask=info.",

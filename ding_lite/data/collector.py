@@ -354,7 +354,8 @@ class Collector:
             new_episodes: whether to reset the environments and not to continue the open episodes.
         """
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
-        self.infos = deque(map(dict, state.get("infos", ())), maxlen=RECENT_EPISODES)
+        infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
+        self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
             self._start_from(self.envs.load_state_dict(state["envs"]))

@@ -18,7 +18,7 @@ class Evaluation:
         returns: undiscounted sum of the raw rewards of each episode.
         lengths: steps of each episode.
         cut_short: number of episodes that were cut at ``max_eval_steps``.
-        infos: the numbers that ``env.info_keys`` takes from the last info of each episode; none without any.
+        infos: the numbers that ``env.info_keys`` takes from the last info of each episode.
     """
 
     returns: tuple[float, ...]
@@ -58,12 +58,14 @@ def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean(of_name)) for name, of_name in values.items()}
 
 
-def score_text(value: float | None, spread: float | None = None) -> str:
-    """Returns a return for the terminal, with its standard deviation if given; "-" for None.
+def score_digits(*scores: float) -> int:
+    """Returns the decimals of returns in one line: one, or three where all are small, as from 0 to 1."""
+    return 1 if max(map(abs, scores)) >= 9.9995 else 3
 
-    Returns below 10 have three digits: those of many tasks are from 0 to 1.
-    """
+
+def score_text(value: float | None, spread: float | None = None) -> str:
+    """Returns a return for the terminal, with its standard deviation if given; "-" for None."""
     if value is None:
         return "-"
-    digits = 1 if max(abs(value), abs(spread or 0.0)) >= 10 else 3
+    digits = score_digits(value, spread or 0.0)
     return f"{value:.{digits}f}" + ("" if spread is None else f" ± {spread:.{digits}f}")

@@ -91,7 +91,7 @@ class Evaluator:
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),
             cut_short=sum(episode.cut for episode in episodes),
-            infos=tuple(episode.info for episode in episodes) if any(e.info for e in episodes) else (),
+            infos=tuple(episode.info for episode in episodes),
         )
 
     def _play_round(
@@ -213,13 +213,16 @@ class Scores:
             "best": None if math.isinf(self.best) else self.best,
             "iteration": self.iteration,
             "last": None if last is None else [list(last.returns), list(last.lengths), last.cut_short],
-            **({"last_infos": infos} if infos else {}),
+            **({"last_infos": infos} if any(infos) else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         last = state["last"]
-        infos = tuple(map(dict, state.get("last_infos", ())))
-        self.last = None if last is None else Evaluation(tuple(last[0]), tuple(last[1]), int(last[2]), infos)
+        self.last = None
+        if last is not None:
+            returns, lengths, cut_short = last
+            infos = state.get("last_infos", [{}] * len(returns))
+            self.last = Evaluation(tuple(returns), tuple(lengths), int(cut_short), tuple(map(dict, infos)))
         self.best = self._best_before = -math.inf if state["best"] is None else float(state["best"])
         self.iteration = int(state["iteration"])
 

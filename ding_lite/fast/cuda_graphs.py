@@ -52,13 +52,25 @@ class GraphPool:
     def __reduce__(self) -> Any:
         return GraphPool, ()  # a graph cannot be copied
 
+    def captured(
+        self, function: Function, name: str, generator: torch.Generator | None = None
+    ) -> CapturedFunction:
+        """Returns a function with the results of ``function``.
+
+        Args:
+            function: of a tree; it changes nothing, and does not wait for the GPU.
+            name: the same for functions with the same kernels.
+            generator: on the GPU, that it draws from.
+        """
+        return CapturedFunction(self, function, name, generator)
+
     def capture(
         self, function: Function, arguments: Tree, call: Hashable, generator: torch.Generator | None
     ) -> Graph | None:
         """Returns a graph of ``function(arguments)``, or None with a warning if there can be none.
 
         Args:
-            function, arguments, generator: see :class:`CapturedFunction`.
+            function, arguments, generator: see :meth:`captured`.
             call: the name of the function, and the shapes of its arguments.
         """
         device = _tensors(arguments)[0].device
@@ -111,17 +123,10 @@ class GraphPool:
 
 
 class CapturedFunction:
-    """A function whose kernels are captured at its second call with arguments of the same shapes.
-
-    Args:
-        pool: of the graphs.
-        function: of a tree; it changes nothing, and does not wait for the GPU.
-        name: the same for functions with the same kernels.
-        generator: on the GPU, that it draws from.
-    """
+    """A function whose kernels are captured at its second call with arguments of the same shapes."""
 
     def __init__(
-        self, pool: GraphPool, function: Function, name: str, generator: torch.Generator | None = None
+        self, pool: GraphPool, function: Function, name: str, generator: torch.Generator | None
     ) -> None:
         self.pool = pool
         self.function = function

@@ -13,7 +13,7 @@ from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import as_field
 from ding_lite.errors import ContractError
 from ding_lite.fast.compiling import CompiledFunction
-from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool
+from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.rl.ranks import Ranks
 from ding_lite.trees import leading_size
@@ -188,7 +188,7 @@ class TorchGradients:
             ]
             return gradient_of_fields(loss, self.parameters, parts, arguments["clip"])
 
-        captured = CapturedFunction(self.graph_pool, of_arguments, getattr(loss, "__name__", ""))
+        captured = self.graph_pool.captured(of_arguments, getattr(loss, "__name__", ""))
 
         def of_parts(parts: Sequence[Batch], clip: Clip) -> Gradient:
             if sum(leading_size(part.obs) for part in parts) != self.captured_size:

@@ -175,7 +175,7 @@ class GraphActing:
         acting = TorchActing(policy)
         functions = (acting.sample, acting.sample_with_values, acting.greedy)
         self._sample, self._sample_with_values, self._greedy = (
-            CapturedFunction(pool, function, function.__name__, policy.generator) for function in functions
+            pool.captured(function, function.__name__, policy.generator) for function in functions
         )
 
     def sample(self, obs: Tree) -> dict[str, Any]:

@@ -143,7 +143,8 @@ class ActorCriticPolicy(Policy):
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())
-        notes = keys_without_effect(self.cfg, type(self), type(self.model))
+        has_memory = self.memory is not None
+        notes = keys_without_effect(self.cfg, type(self), type(self.model), has_memory=has_memory)
         return [*super().describe(), implementations, *self._parts(), *notes]
 
     def _parts(self) -> list[str]:
@@ -469,7 +470,7 @@ class ActorCriticPolicy(Policy):
         except (TypeError, ValueError):
             number = math.nan
         if not 0 < number < math.inf:
-            raise ConfigError(f"policy.learning_rate: expected a positive number, got {value!r:.60}")
+            raise ConfigError(f"learning_rate: expected a positive number, got {value!r:.60}")
         self.progress.learning_rate = number
 
     def _state(self) -> dict[str, Any]:

@@ -60,7 +60,8 @@ DECLARED = ("obs_shape", "action_shape", "action_space")  # keys of policy.model
 TAKEN_METRICS = (
     *("total_loss", "grad_norm", "updates", "epochs", "skipped_steps", "cur_lr", "clip_ratio"),
     *("adv_mean", "adv_max", "value_mean", "value_max", "explained_variance", "obs_clipped", "dead_units"),
-    *("kl_coefficient", "kl_of_iteration"),
+    *("kl_coefficient", "kl_of_iteration", "policy_cur_lr", "value_cur_lr", "policy_adv_abs_max"),
+    "aux_memory",
 )
 
 
@@ -396,7 +397,7 @@ class Policy:
 
     @contextmanager
     def _shapes_checked_after_errors(self, obs: Tree) -> Iterator[None]:
-        """Says it in place of an error of the model if a mode was given no batch of observations.
+        """Replaces an error of the model if the observations are no batch.
 
         Raises:
             ContractError: if the shapes are the reason.
@@ -412,7 +413,7 @@ class Policy:
             if found and {path: ("B", *shape[1:]) for path, shape in found.items()} == expected:
                 raise
             is_single = {path: ("B", *shape) for path, shape in found.items()} == expected
-            advice = "; policy.act(obs) takes a single one" if is_single else ""
+            advice = "; act(obs) takes a single one" if is_single else ""
             raise ContractError(
                 f"a mode acts on a batch of observations of the shape {_shapes_text(expected)}; got "
                 f"{_shapes_text(found) if found else type(obs).__name__}{advice}"

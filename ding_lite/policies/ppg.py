@@ -79,9 +79,8 @@ class PPGPolicy(PPOPolicy):
             # transition. If both buffers have the same limits, one loop and one Adam serve both losses. Else
             # the value's epochs come first, and each loss has its own Adam.
             actor_epoch_per_collect=Key(1, low=1, high=MOST_USES),
-            critic_epoch_per_collect=Key(
-                1, low=1, high=MOST_USES
-            ),  # E_V: as actor_epoch_per_collect, of the value
+            # E_V: as actor_epoch_per_collect, of the value.
+            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES),
             aux_freq=Key(8, low=1),  # N_pi: iterations between auxiliary phases
             aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
             aux_bc_weight=Key(1.0, low=0),  # beta_clone, the weight of KL(pi_old || pi)

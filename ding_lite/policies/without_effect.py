@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from ding_lite.config.schema import default_values, leaves, merged_config
 
+HAS_MEMORY = "has memory"  # among the values of the keys
+
 
 class Need(NamedTuple):
     """Keys of the section ``policy`` that have an effect only with another one.
@@ -78,7 +80,7 @@ NEEDS = (
             "model.rnn_timescale",
         ),
         "policy.model.rnn",
-        lambda v: v.get("model.rnn"),
+        lambda v: v[HAS_MEMORY],
     ),
     Need(
         ("model.initial_sigma_value",),
@@ -105,14 +107,15 @@ def _holds(is_met: Callable[[Mapping[str, Any]], Any], values: Mapping[str, Any]
         return True
 
 
-def keys_without_effect(cfg: Mapping[str, Any], policy: type, model: type) -> list[str]:
+def keys_without_effect(cfg: Mapping[str, Any], policy: type, model: type, *, has_memory: bool) -> list[str]:
     """Returns a line for each need that is not met and of which a key was changed.
 
     Args:
         cfg: the complete section ``policy``.
         policy, model: classes whose ``config`` has the defaults.
+        has_memory: whether the model has one, by whatever key.
     """
-    values = dict(leaves(cfg))
+    values = {**dict(leaves(cfg)), HAS_MEMORY: has_memory}
     defaults = dict(leaves(default_values(merged_config(policy))))
     defaults |= {f"model.{path}": x for path, x in leaves(default_values(merged_config(model)))}
     notes = []

@@ -252,6 +252,7 @@ class RunLogger:
         resume_at: int | None = None,
     ) -> None:
         self.folder = folder
+        self._result = (folder / "result.json").absolute()
         self._log = log
         self.missing = ""
         try:
@@ -314,7 +315,7 @@ class RunLogger:
 
     def forget_result(self) -> None:
         """Removes result.json."""
-        (self.folder / "result.json").unlink(missing_ok=True)
+        self._result.unlink(missing_ok=True)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, complete or not at all.
@@ -323,10 +324,10 @@ class RunLogger:
             CheckpointError: if it cannot be written.
         """
         try:
-            with replacing(self.folder / "result.json") as temporary:
+            with replacing(self._result) as temporary:
                 temporary.write_text(json.dumps(_with_null(result), indent=2, allow_nan=False) + "\n")
         except OSError as error:
-            raise CheckpointError(f"{self.folder / 'result.json'} cannot be written: {error}") from error
+            raise CheckpointError(f"{self._result} cannot be written: {error}") from error
 
     def close(self) -> None:
         """Closes all files; a second call has no effect."""

@@ -6,7 +6,7 @@ that the config describes never take their place silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,48 +28,45 @@ def given(env_setting: EnvSetting | None, model: nn.Module | None) -> dict[str, 
     return {GIVEN: kept} if kept else {}
 
 
-def had_env_setting(saved: Mapping[str, Any]) -> bool:
-    """Returns whether the environments of a run were given; ``saved`` is the config.json of a checkpoint."""
-    return bool(_kept(saved).get("env_setting"))
-
-
-def refuse_other_envs(folder: Path, saved: Mapping[str, Any], advice: str) -> None:
+def refuse_other_envs(folder: Path, saved: Mapping[str, Any], changes: Iterable[str], advice: str) -> None:
     """Refuses to take the environments of the config for those of a run.
 
     Args:
         folder: the checkpoint, for the message.
         saved: its config.json.
+        changes: keys of the config that the user changes; another environment may be among them.
         advice: what to do, for the message.
 
     Raises:
         ConfigError: if the environments were given.
     """
-    if had_env_setting(saved):
+    if _kept(saved).get("env_setting") and {"env.type", "env.env_id"}.isdisjoint(changes):
         raise ConfigError(
             f"{folder}: the environments of this run were given by a script (env_setting); those of its "
             f"config are others. {advice}"
         )
 
 
-def refuse_other_model(folder: Path, saved: Mapping[str, Any], model: nn.Module) -> None:
-    """Refuses a network with other layers than the one that was given.
+def refuse_other_model(folder: Path, saved: Mapping[str, Any], model: nn.Module | None) -> None:
+    """Refuses to take another network for that of a run.
 
     Args:
         folder: the checkpoint, for the message.
         saved: its config.json.
-        model: built from the config, or given again.
+        model: the one that is given now; None: it would be built from the config.
 
     Raises:
-        CheckpointError: if the layers differ.
+        CheckpointError: if a model was given, and now there is none, or one with other layers.
     """
     trained = _kept(saved).get("model")
-    if trained is not None and trained != _layers(model):
-        raise CheckpointError(
-            f"{folder}: the model of this run was given by a script, and has other layers than this "
-            f"{type(model).__name__}. Give it again: load_policy(RUN, model=...) or "
-            "SerialPipeline.resume(RUN, model=...). The command line needs its class in the config: "
-            "policy.model.type='module:Class'"
-        )
+    if trained is None or (model is not None and _layers(model) == trained):
+        return
+    problem = "it is not given now" if model is None else f"this {type(model).__name__} has other layers"
+    raise CheckpointError(
+        f"{folder}: the model of this run was given by a script, and {problem}. Give it again: "
+        "load_policy(RUN, model=...), SerialPipeline.resume(RUN, model=...) or replay_step(DUMP, model=...). "
+        "The command line needs its class in the config: policy.model.type='module:Class'"
+    )
 
 
 def _kept(saved: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -204,9 +204,10 @@ def _buffer_holds_one_rollout(recent: RecentMetrics) -> Finding | None:
 
 
 def _unknown_info_keys(recent: RecentMetrics) -> Finding | None:
-    # An environment without a notion of success needs not say so.
+    # An environment without a notion of success need not say so.
     missing = [key for key in recent.info_keys if key != SUCCESS and f"collect/{key}" not in recent.last]
-    if not missing or recent.last.get("collect/episode_count", 0) < RECENT_EPISODES:
+    count = "collect/episode_count"
+    if not missing or recent.last.get(count, 0.0) - recent.first.get(count, 0.0) < RECENT_EPISODES:
         return None
     return Finding(
         "a key of env.info_keys is in no info",

@@ -76,6 +76,7 @@ def policy_from_state(
         CheckpointError: if the policy cannot be built, for any reason.
     """
     try:
+        refuse_other_model(folder, saved, model)
         config = trusted_config(saved, policy_names, trust)
         config = with_earlier_defaults(config, saved)["policy"]
         for registry, name in classes_of_policy(config):
@@ -97,7 +98,6 @@ def policy_from_state(
             model=model,
             seed=int(saved["config"]["seed"]),
         )
-        refuse_other_model(folder, saved, policy.model)
         policy.load_state_dict(as_tensors(state["policy"]))
     except CheckpointError:
         raise

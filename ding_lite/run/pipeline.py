@@ -203,11 +203,11 @@ class SerialPipeline:
             self.folder = run_of(Path(run))
             log = self.ranks.on_first(lambda: claim(self.folder))  # before the checkpoints are read
             point = self._resume_point(Path(run), checkpoint, request)
-            if env_setting is None and not override:
+            if env_setting is None:
                 advice = "Give them again: SerialPipeline.resume(RUN, env_setting=...)"
-                refuse_other_envs(point.checkpoint, point.saved, advice)
+                refuse_other_envs(point.checkpoint, point.saved, request.changes, advice)
+            refuse_other_model(point.checkpoint, point.saved, model)
             self._build(point.config, env_setting, model, display, own_process)
-            refuse_other_model(point.checkpoint, point.saved, self.policy.model)
             self._continue_from(point, log)
         except BaseException as error:
             self._abandon(error, log)
@@ -365,7 +365,7 @@ class SerialPipeline:
             *messages,
         ]
         self.recorder = Recorder(
-            self.folder.absolute(),  # an environment may change the working directory
+            self.folder,
             log=log,
             config=self.config,
             given=self._given,

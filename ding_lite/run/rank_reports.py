@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ding_lite.data.evaluation import SUCCESS
 from ding_lite.envs.transition import Episode
 
 COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
@@ -53,6 +54,8 @@ def merged_metrics(of_ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     merged = {}
     for name in names:
         numbers = [metrics[name] for metrics in of_ranks if name in metrics]
+        if name == f"collect/{SUCCESS}":  # a rank without it has had episodes, none of which says so
+            numbers = [m.get(name, 0.0) for m in of_ranks if "collect/episode_return" in m]
         short = name.split("/")[-1]
         if short in COUNTS or short.endswith("buffer_samples"):
             merged[name] = float(np.sum(numbers))

@@ -69,7 +69,8 @@ class Recorder:
         resume_at: int | None,
         repeats: bool,
     ) -> None:
-        self._folder = folder
+        # An environment may change the working directory.
+        self._folder = folder.absolute()
         self._policy = policy
         self._camera = camera
         self._video_freq = config.values.logger.video_freq
@@ -79,7 +80,7 @@ class Recorder:
         settings = {**config.as_json(), "imports": list(imports)}
         spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
         saved = {**settings, **given, "spaces": spaces, "versions": versions()}
-        self.checkpoints = CheckpointKeeper(folder, saved, **config.values.checkpoint)
+        self.checkpoints = CheckpointKeeper(self._folder, saved, **config.values.checkpoint)
         self._tracking: Tracking | None = None
 
         def opened() -> RunLogger:
@@ -94,7 +95,7 @@ class Recorder:
             if self._logger.missing:
                 self.say(self._logger.missing)
             self._logger.write_owner()
-            run = TrackedRun(folder, settings["config"], resume_at, identity={})
+            run = TrackedRun(self._folder, settings["config"], resume_at, identity={})
             logger = config.values.logger
             say = _log_and_show(self._logger, display)
             self._tracking = Tracking(logger.trackers, logger.freq, run, say, repeats)

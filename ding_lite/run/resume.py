@@ -216,7 +216,7 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
     """
     if checkpoint is None and not (path / MANIFEST).is_file():
         folder, state, saved, messages = _newest_undamaged(path)
-        messages = messages or _edits(path, saved)  # an older checkpoint may have other values
+        messages = messages or _edits(path, saved, request)  # an older checkpoint may have other values
     else:
         folder = find_checkpoint(path, checkpoint or "last")
         state, saved = load_checkpoint(folder)
@@ -243,22 +243,27 @@ def find_resume_point(path: Path, checkpoint: str | None, request: ResumeRequest
     )
 
 
-def _edits(run: Path, saved: Mapping[str, Any]) -> list[str]:
-    """Returns a line for the user for each key that was changed in the config.json of a run's folder.
+def _edits(run: Path, saved: Mapping[str, Any], request: ResumeRequest) -> list[str]:
+    """Returns a line for the user if the config.json of a run's folder was edited.
 
     Args:
         run: its folder.
         saved: config.json of its newest checkpoint, which rules.
+        request: whose changes are made.
     """
     try:
         file = dict(leaves(json.loads((run / "config.json").read_text())["config"]))
         own = dict(leaves(saved["config"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
+    edited = [
+        path for path in own if path in file and file[path] != own[path] and path not in request.changes
+    ]
+    if not edited:
+        return []
     return [
-        f"config.json was edited, which changes nothing: give {path}={value!r} with --resume"
-        for path, value in file.items()
-        if path in own and own[path] != value
+        f"config.json was edited ({', '.join(edited)}), which changes nothing; changes are arguments of "
+        "--resume, as key.path=value"
     ]
 
 

@@ -139,9 +139,8 @@ def load_player(
     others = [key for key in changes or {} if not key.startswith("env.")]
     if others:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
-    if not {"env.type", "env.env_id"}.intersection(changes or {}):
-        advice = "Name an environment, such as env.env_id=ID, or play in a script: load_policy(RUN).act(obs)"
-        refuse_other_envs(opened.folder, opened.saved, advice)
+    advice = "Name an environment, such as env.env_id=ID, or play in a script: load_policy(RUN).act(obs)"
+    refuse_other_envs(opened.folder, opened.saved, changes or (), advice)
     if changes:
         config = compile_config(config.as_json(), changes, origin="the run's config")
     mode = policy.eval_mode

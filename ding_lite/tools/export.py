@@ -36,6 +36,7 @@ from ding_lite.models.memory import chosen_memories
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
+from ding_lite.run.given import refuse_other_envs
 from ding_lite.run.resume import versions
 from ding_lite.tools.evaluate import Opened, open_checkpoint
 from ding_lite.trees import (
@@ -200,6 +201,8 @@ def export_policy(
     output = Path(output)
     _check_output(output)
     opened = open_checkpoint(Path(run), trust)
+    advice = "A file is compared with the policy in them: train with an environment that the config names"
+    refuse_other_envs(opened.folder, opened.saved, (), advice)
     module = ExportedPolicy(_exportable(opened.policy))
     described = _description(run, opened, module, output.suffix)
     data = file_of(module, output.suffix, described)

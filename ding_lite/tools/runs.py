@@ -36,6 +36,7 @@ SECTIONS = ("policy.learn.", "policy.", "env.", "")
 # They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
 # checkpoints nor logs change what is learned. Schedules have a length of their own, schedule_env_step.
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
+OWN_NAMES = "env.kwargs."  # its keys are the environment's
 LONG_NUMBER = 8  # characters
 LOG_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  ")
 
@@ -418,13 +419,17 @@ def distinguishing_keys(tasks: Sequence[Sequence[dict[str, Any]]]) -> list[str]:
 def differing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
     """Returns the keys in which configs differ; first those of :func:`distinguishing_keys`."""
     first = distinguishing_keys([settings])
-    values: dict[str, set[str]] = {}
+    values: dict[str, list[str]] = {}
     for flat in settings:
         for key, value in flat.items():
-            values.setdefault(key, set()).add(repr(value))
-    missing = {key for flat in settings for key in values.keys() - flat.keys()}
-    differing = [key for key in values if len(values[key]) > 1 or key in missing]
-    return [*first, *(key for key in differing if key not in first)]
+            values.setdefault(key, []).append(repr(value))
+
+    def differ(key: str) -> bool:
+        # Another key that some configs lack is one that their version of the library did not have.
+        is_missing = key.startswith(OWN_NAMES) and len(values[key]) < len(settings)
+        return is_missing or len(set(values[key])) > 1
+
+    return [*first, *(key for key in values if key not in first and differ(key))]
 
 
 def other_keys(tasks: Sequence[Sequence[dict[str, Any]]], keys: Sequence[str]) -> list[str]:

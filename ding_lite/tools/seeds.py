@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ding_lite.data.evaluation import score_text
+from ding_lite.data.evaluation import score_digits, score_text
 from ding_lite.errors import ConfigError
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.tools import statistics
@@ -174,7 +174,9 @@ def summary_lines(summary: SeedsSummary, of: int) -> list[str]:
         return []
     line = f"mean {score_text(summary.mean)} over {summary.n} of {of} seeds"
     if summary.interval is not None:
-        line += f", 95 % bootstrap interval [{', '.join(map(score_text, summary.interval))}]"
+        digits = score_digits(*summary.interval)
+        ends = ", ".join(f"{end:.{digits}f}" for end in summary.interval)
+        line += f", 95 % bootstrap interval [{ends}]"
     return [line]
 
 

@@ -686,6 +686,16 @@ def test_finished_run_is_reported_to_be_finished(copied):
         assert after[name] == before[name], name
 
 
+def test_a_later_run_of_a_config_is_named_when_the_first_is_resumed(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    for _ in range(3):
+        done_well("train", "-q", "-c", "tiny.py", *SMALL, cwd=tmp_path)
+    done = done_well("train", "-c", "tiny.py", *SMALL, "--resume", cwd=tmp_path)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("a later run of this name")]
+    assert line == "a later run of this name: --resume runs/tiny_3 continues that one"
+    assert "runs/tiny is finished" in done.stdout
+
+
 def test_finished_run_is_extended_and_keeps_its_rows_byte_for_byte(copied):
     before = contents(copied)
     done_well("train", "--resume", "copied", "--max-env-step", "1200", cwd=copied.parent)

@@ -508,6 +508,13 @@ def test_algorithm_of_another_library_is_said_not_to_be_here(name):
     assert message_of(user(type=name)).endswith("ding_lite has PPO and PPG only.")
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"), [("RecurrentPPO", "policy.model.rnn='lstm'"), ("MlpPolicy", "It is 'ppo'")]
+)
+def test_policy_of_another_library_is_answered_with_the_keys_here(name, advice):
+    assert advice in message_of(user(type=name))
+
+
 REGISTERS_SPO = (
     'raise SystemExit("this module is imported")\n@POLICY_REGISTRY.register("spo")\nclass Spo: ...\n'
 )
@@ -627,6 +634,7 @@ def test_key_that_is_no_string_is_refused():
         ("a=[dict(type='stop_file')]", "a", [{"type": "stop_file"}]),
         ("a=dict(b)", "a", "dict(b)"),
         ("a=dict(**b)", "a", "dict(**b)"),
+        ("a=dict(b=1, b=2)", "a", "dict(b=1, b=2)"),
         ("a={**b}", "a", "{**b}"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The defaults of the four policies, as the documents promise them."""
+"""The defaults of the four policies, in one table: a default is not changed by accident."""
 
 import pytest
 
@@ -88,11 +88,11 @@ def defaults_of(**policy):
 
 
 @pytest.mark.parametrize("kind", POLICIES)
-def test_policy_has_the_defaults_of_the_documents(kind):
+def test_policy_has_these_defaults(kind):
     found = defaults_of(type=kind)
     assert {path: found.get(path, "missing") for path in POLICIES[kind]} == POLICIES[kind]
 
 
-def test_intrinsic_reward_has_the_defaults_of_the_documents():
+def test_intrinsic_reward_has_these_defaults():
     found = defaults_of(intrinsic={"type": "rnd"})
     assert {name: found[f"intrinsic.{name}"] for name in RND} == RND

@@ -136,6 +136,14 @@ class Masked(gym.Env):
         return np.array([self.t], np.float32), 1.0, self.t >= 2 + self.number % 2, False, self.info()
 
 
+def test_a_mask_in_info_of_another_shape_is_named_with_the_one_it_needs():
+    class Wider(Masked):
+        action_space = gym.spaces.Discrete(4)
+
+    with pytest.raises(EnvContractError, match=r"info\['action_mask'\] has the shape \(3,\); .*\(4,\)"):
+        vector(lambda: Wider(0), action_mask="info").reset("collect")
+
+
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_masks_of_info_are_those_of_each_environment_in_every_mode(mode):
     plain = SyncVectorEnv([lambda n=n: Masked(n) for n in range(3)], autoreset_mode=mode)

@@ -1,5 +1,6 @@
 """Environments and a model that a script gives a run: nothing else takes their place silently."""
 
+import math
 import os
 
 import gymnasium as gym
@@ -7,10 +8,15 @@ import pytest
 import torch
 from worlds import small_config
 
-from ding_lite import SerialPipeline, load_policy
+from ding_lite import POLICY_REGISTRY, SerialPipeline, load_policy
 from ding_lite.cli.program import main
-from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.errors import CheckpointError, ConfigError, NumericsError
 from ding_lite.models import VAC
+from ding_lite.policies import PPOPolicy
+from ding_lite.testing import replay_step
+from ding_lite.tools.export import export_policy
+
+LONGER = 9999  # env steps: more than a run has done
 
 
 class TenTimes(gym.RewardWrapper):
@@ -27,14 +33,13 @@ SETTING = (make, [None] * 4, [None] * 2)
 
 def network(activation="relu"):
     env = make(None)
-    return VAC(
-        env.observation_space, env.action_space, encoder_hidden_size_list=[8, 8], activation=activation
-    )
+    sizes = {"encoder_hidden_size_list": [8, 8]}
+    return VAC(env.observation_space, env.action_space, activation=activation, **sizes)
 
 
-def trained(folder, **given):
-    model = {"encoder_hidden_size_list": [8, 8]}
-    config = small_config(policy={"model": model}, env={"max_eval_steps": 20})
+def trained(folder, kind="ppo", **given):
+    policy = {"type": kind, "model": {"encoder_hidden_size_list": [8, 8]}}
+    config = small_config(policy=policy, env={"max_eval_steps": 20})
     pipeline = SerialPipeline(config, folder=folder, **given)
     for _ in pipeline:
         pass
@@ -44,11 +49,11 @@ def trained(folder, **given):
 def test_environments_that_were_given_are_given_again(tmp_path):
     pipeline = trained(tmp_path / "run", env_setting=SETTING)
     assert pipeline.summary().endswith(f"try: load_policy('{tmp_path / 'run'}')")
+    advice = r"given by a script.*SerialPipeline.resume\(RUN, env_setting=...\)"
+    for override in (False, True):
+        with pytest.raises(ConfigError, match=advice):
+            SerialPipeline.resume(tmp_path / "run", max_env_step=LONGER, override=override)
     longer = pipeline.progress.env_step + 100
-    with pytest.raises(
-        ConfigError, match=r"given by a script.*SerialPipeline.resume\(RUN, env_setting=...\)"
-    ):
-        SerialPipeline.resume(tmp_path / "run", max_env_step=longer)
     again = SerialPipeline.resume(tmp_path / "run", max_env_step=longer, env_setting=SETTING)
     assert [progress.evaluation.mean % 10 for progress in again if progress.evaluation] == [0.0]
     assert load_policy(tmp_path / "run").act(make(None).reset(seed=0)[0]) in (0, 1)
@@ -59,26 +64,48 @@ def test_command_line_plays_in_no_other_environment_than_the_one_named(tmp_path,
     assert main(["eval", str(tmp_path / "run"), "-n", "1"]) == 2
     assert "env.env_id=ID" in capsys.readouterr().err
     assert main(["eval", str(tmp_path / "run"), "-n", "1", "env.env_id=CartPole-v1"]) == 0
-    assert main(["train", "--resume", str(tmp_path / "run"), "--max-env-step", "9999"]) == 2
+    assert main(["train", "--resume", str(tmp_path / "run"), "--max-env-step", str(LONGER)]) == 2
+
+
+def test_a_policy_is_not_exported_beside_other_environments(tmp_path):
+    trained(tmp_path / "run", env_setting=SETTING)
+    with pytest.raises(ConfigError, match="given by a script.*train with an environment that"):
+        export_policy(tmp_path / "run", tmp_path / "policy.pt2")
 
 
 def test_a_model_that_was_given_is_given_again(tmp_path):
     pipeline = trained(tmp_path / "run", model=network())
     assert pipeline.summary().endswith(f"try: load_policy('{tmp_path / 'run'}', model=...)")
-    for other in ({}, {"model": network("elu")}):
-        with pytest.raises(CheckpointError, match="other layers than this VAC. Give it again"):
+    others = {"it is not given now": {}, "this VAC has other layers": {"model": network("elu")}}
+    for problem, other in others.items():
+        with pytest.raises(CheckpointError, match=f"given by a script, and {problem}. Give it again: "):
             load_policy(tmp_path / "run", **other)
-        with pytest.raises(CheckpointError, match="other layers than this VAC. Give it again"):
-            SerialPipeline.resume(tmp_path / "run", max_env_step=9999, **other)
+        with pytest.raises(CheckpointError, match=f"given by a script, and {problem}. Give it again: "):
+            SerialPipeline.resume(tmp_path / "run", max_env_step=LONGER, **other)
     obs = torch.randn(5, 4).numpy()
     loaded = load_policy(tmp_path / "run", checkpoint="last", model=network())
     assert (loaded.act(obs) == pipeline.policy.act(obs)).all()
+    longer = pipeline.progress.env_step + 100
+    again = SerialPipeline.resume(tmp_path / "run", max_env_step=longer, model=network())
+    assert len(list(again)) == 1
+    with pytest.raises(CheckpointError, match="it is not given now"):
+        load_policy(tmp_path / "run")
 
 
-def test_a_model_like_that_of_the_config_needs_not_be_given_again(tmp_path):
-    pipeline = trained(tmp_path / "run", model=network("tanh"))
-    obs = torch.randn(5, 4).numpy()
-    assert (load_policy(tmp_path / "run", checkpoint="last").act(obs) == pipeline.policy.act(obs)).all()
+@POLICY_REGISTRY.register("not_a_number")
+class NotANumber(PPOPolicy):
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return loss * torch.nan, metrics
+
+
+def test_a_step_of_a_model_that_was_given_is_taken_again_with_it(tmp_path):
+    with pytest.raises(NumericsError, match="replay_step"):
+        trained(tmp_path / "run", kind="not_a_number", model=network())
+    with pytest.raises(CheckpointError, match=r"replay_step\(DUMP, model=...\)"):
+        replay_step(tmp_path / "run" / "dump")
+    told = replay_step(tmp_path / "run" / "dump", model=network())
+    assert math.isnan(told["metrics"]["total_loss"])
 
 
 class Wandering(gym.Wrapper):

@@ -59,7 +59,8 @@ def test_cause_of_a_run_that_was_set_up_wrongly_is_named(cause, tmp_path):
 
 
 def test_a_misspelt_key_of_infos_is_named(tmp_path):
-    findings, log = trained({}, tmp_path / "run", 256, info_keys=["is_success", "bmups"])
+    short = [{"type": "time_limit", "max_episode_steps": 10}]
+    findings, log = trained({}, tmp_path / "run", wrappers=short, info_keys=["is_success", "bmups"])
     assert "is_success" not in findings["a key of env.info_keys is in no info"].evidence, "the default"
     assert "ended without 'bmups'" in log
 

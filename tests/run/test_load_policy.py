@@ -95,7 +95,7 @@ def test_a_mode_that_is_given_no_batch_says_so(runs):
     mode = load_policy(runs["discrete"].folder).eval_mode
     single = np.zeros(3, np.float32)
     assert mode.forward(single[None])["action"].shape == (1,)
-    with pytest.raises(ContractError, match=r"\(B, 3\); got \(3\); policy.act\(obs\) takes a single one"):
+    with pytest.raises(ContractError, match=r"\(B, 3\); got \(3\); act\(obs\) takes a single one"):
         mode.forward(single)
     for wrong in (np.zeros((2, 4), np.float32), {"x": np.zeros((2, 3), np.float32)}, None):
         with pytest.raises(

@@ -584,6 +584,15 @@ class Tried(LengthEnv):
         return *result, info if self.episodes == 1 else {"is_success": self.episodes % 3 == 0}
 
 
+def test_episodes_without_infos_count_as_failures_after_a_resume_too(make):
+    pipeline = finished(make())
+    again = SerialPipeline.resume(pipeline.folder)
+    assert again.collector.infos == pipeline.collector.infos
+    assert list(again.collector.infos) == [{}] * len(again.collector.finished) != []
+    assert again.scores.last == pipeline.scores.last
+    again.close()
+
+
 def test_keys_of_info_have_their_means_among_the_metrics_also_after_a_resume(make, tmp_path):
     config = small_config(
         LengthEnv, max_env_step=32, policy={"collect": {"n_sample": 16}, "learn": {"batch_size": 16}}

@@ -442,12 +442,14 @@ def test_an_edited_config_of_a_run_changes_nothing_and_is_reported(tmp_path):
     file.write_text(json.dumps(saved))
     with SerialPipeline.resume(tmp_path / "run", max_env_step=99_999) as again:
         assert again.policy.learning_rate == rate
-    log = (tmp_path / "run" / "log.txt").read_text()
-    assert (
-        log.count("config.json was edited, which changes nothing: give policy.learn.learning_rate=0.5") == 1
-    )
-    with SerialPipeline.resume(tmp_path / "run", max_env_step=99_999):
+    said = "config.json was edited (policy.learn.learning_rate), which changes nothing"
+    assert (tmp_path / "run" / "log.txt").read_text().count(said) == 1
+    with SerialPipeline.resume(tmp_path / "run", max_env_step=99_999):  # it was written anew
         pass
+    file.write_text(json.dumps(saved))
+    changes = {"policy.learn.learning_rate": 0.5}
+    with SerialPipeline.resume(tmp_path / "run", max_env_step=99_999, changes=changes) as again:
+        assert again.policy.learning_rate == 0.5
     assert (tmp_path / "run" / "log.txt").read_text().count("config.json was edited") == 1
 
 

@@ -75,6 +75,8 @@ def result_of(folder):
         (None, ["--search", "num_threads=int(1,2)", "num_threads=1"], "num_threads is searched, and set"),
         (None, ["--search", "num_threads=int(1,2)", "--trials", "0"], "--trials: expected at least 1, got 0"),
         (None, ["--search", "num_threads=int(1,2)", "--resume"], "c_sweep is not the folder of a sweep"),
+        (None, ["--search", "num_threads=int(1,2)", "seed=choice(1,2)"], "needs its own --search"),
+        (None, ["--search", "num_threads=loguniform(1,2)"], "did you mean 'log'?"),
         (None, ["--resume", "."], "--resume takes no folder, got .: type the command that began the sweep"),
     ],
 )
@@ -236,8 +238,12 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     process.send_signal(signal.Signals[name])
-    process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == {"SIGKILL": -9, "SIGINT": 130}[name]
+    if name == "SIGINT":
+        (line,) = [line for line in output.splitlines() if line.startswith("to continue   try: ")]
+        words = shlex.split(line.partition("try: ")[2])
+        assert words == ["ding-lite", *map(str, command), "--resume"]
     other = [LENGTH if word == LENGTH else word for word in command]
     other[other.index(LENGTH)] = "env.kwargs.length=int(1,31)"
     code, _, errors = run(*other, "--resume", cwd=tmp_path)
