@@ -161,8 +161,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
-def add_seeds(parser: argparse._ActionsContainer) -> None:
-    """Adds ``-s`` with any number of seeds; ``program.parse`` keeps it from taking overrides."""
+def add_seeds(parser: argparse._ActionsContainer, what: str) -> None:
+    """Adds ``-s`` with any number of seeds; ``program.parse`` keeps it from taking overrides.
+
+    Args:
+        parser: of the command.
+        what: they are, for the help.
+    """
     parser.add_argument(
         "-s",
         "--seed",
@@ -171,7 +176,7 @@ def add_seeds(parser: argparse._ActionsContainer) -> None:
         nargs="+",
         action="extend",
         metavar="SEED",
-        help="seed of the run (default: the config's seed); several, such as -s 0 1 2 3, train one run each",
+        help=what,
     )
 
 

@@ -37,9 +37,10 @@ def run(args: argparse.Namespace) -> int:
     from ding_lite.tools.new import write_new
 
     files = write_new(args.kind, args.name, args.output)
-    test = next(file for file in files if file.name.startswith("test_"))
-    module, *_ = (file for file in files if file != test)
-    config = next((file for file in files if file.stem.endswith("_config")), module)
+    stems = {file.stem: file for file in files}
+    test = next(file for stem, file in stems.items() if stem.removeprefix("test_") in stems.keys() - {stem})
+    module = stems[test.stem.removeprefix("test_")]
+    config = stems.get(f"{module.stem}_config", module)
     commands = [f"python -m pytest {_quoted(test)}"]
     if args.kind == "env":
         commands.append(f"ding-lite check-env -c {_quoted(config)}")

@@ -165,7 +165,9 @@ def _detach_values(argv: Sequence[str]) -> list[str]:
     # The --resume of a sweep is a flag.
     optional = ("--ray",) if detached[:1] == ["sweep"] else ("--resume", "--ray")
     for i, token in enumerate(argv[:-1]):
-        if token in optional and "=" in argv[i + 1]:
+        follows = argv[i + 1]
+        # A folder may be called lr=0.1.
+        if token in optional and re.match(r"[\w.]+=", follows) and not os.path.exists(follows):
             detached[i] = f"{token}="
     return detached
 

@@ -75,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trials",
         type=whole_number,
         metavar="N",
-        help=f"number of trials, with those before --resume (default: {DEFAULT_TRIALS})",
+        help=f"number of trials, with those before --resume (default: that of the file, or {DEFAULT_TRIALS})",
     )
-    add_seeds(sweep)
+    add_seeds(sweep, "seeds of each trial (default: those of the file, or the config's seed)")
     sweep.add_argument(
         "--exp-name", metavar="DIR", help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)"
     )
@@ -154,6 +154,8 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     if faults:
         raise ConfigError("\n  ".join(["the sweep has a fault:", *faults]))
     args.seeds = args.seeds or values.get("seeds")
+    if args.seeds and any(token.startswith("seed=") for token in args.overrides):
+        raise ConfigError("the seeds of each trial and seed= contradict each other: remove one of them")
     given = {"search": parse_searches(args.search), "trials": args.trials, "seeds": seeds_of(args)}
     defaults = {name: key.default for name, key in schema.items()}
     return defaults | values | {name: value for name, value in given.items() if value}

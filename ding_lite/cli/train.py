@@ -59,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite train``."""
     add_config_options(parser)
     run = parser.add_argument_group("run")
-    add_seeds(run)
+    add_seeds(
+        run, "seed of the run (default: the config's seed); several, such as -s 0 1 2 3, train one run each"
+    )
     run.add_argument(
         "--exp-name",
         metavar="DIR",
@@ -176,11 +178,7 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
 
     _refuse_init_from(args)
     config = config_of(args) if args.config or args.env else None
-    if args.resume and args.exp_name and Path(args.resume).absolute() != Path(args.exp_name).absolute():
-        raise ConfigError(
-            f"--resume {args.resume} continues in its own folder, not in --exp-name {args.exp_name}; leave "
-            f"--exp-name out, or begin a new run from the weights: --init-from {args.resume}"
-        )
+    _refuse_two_folders(args)
     folder = args.resume or args.exp_name
     if not folder and config is not None:
         folder = str(Path("runs") / config.values.exp_name)
@@ -204,6 +202,14 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     )
 
 
+def _refuse_two_folders(args: argparse.Namespace) -> None:
+    if args.resume and args.exp_name and Path(args.resume).absolute() != Path(args.exp_name).absolute():
+        raise ConfigError(
+            f"--resume {args.resume} continues in its own folder, not in --exp-name {args.exp_name}; leave "
+            f"--exp-name out, or begin a new run from the weights: --init-from {args.resume}"
+        )
+
+
 def _refuse_init_from(args: argparse.Namespace) -> None:
     if args.init_from:
         raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
@@ -224,12 +230,17 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
         arguments += ["--override"] if args.override else []
     elif args.init_from:
         arguments += ["--init-from", args.init_from]
+    _refuse_two_folders(args)
     prefix = Path(args.resume or args.exp_name or Path("runs") / config.values.exp_name)
     limit = config.values.max_env_step
     trainings = seed_trainings(seeds, prefix, arguments, limit, resume=args.resume is not None)
     with open_crew(args, config, len(seeds)) as crew:
         args.signals.hand_over(crew.request_stop, "these iterations")
         crew.train(trainings)
+    if args.quiet or args.json:
+        for training in trainings:
+            if training.status == "failed":
+                print(f"ding-lite train: {training.name} failed: {training.error}", file=sys.stderr)
     if args.json:
         print(json.dumps(seeds_report(trainings)))
     elif not args.quiet:

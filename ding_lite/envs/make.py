@@ -43,8 +43,8 @@ CONFIG: dict[str, Any] = dict(
     evaluator_env_num=Key(16, low=1),
     # Episodes of one evaluation.
     n_evaluator_episode=Key(16, low=1),
-    # The run ends as solved when the mean returns of an evaluation and of a second one at once reach this;
-    # None: it runs to its limit.
+    # The run ends as solved when the mean return of an evaluation reaches this, and that of a second one at
+    # once does, too; None: it runs to its limit.
     stop_value=Key(None, (float,), optional=True),
     # Steps after which an evaluation episode is truncated, and reported as cut.
     max_eval_steps=Key(10_000, low=1),

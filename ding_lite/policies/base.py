@@ -86,10 +86,11 @@ class Policy:
         # "ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy", a name that you registered, or
         # "package.module:Class".
         type=Key("ppo", (str, object)),
-        # auto, cpu, cuda, cuda:N or mps. auto is a GPU, if there is one, for models with convolutions or a
-        # layer of more than 256 x 256 weights; smaller ones are faster on the CPU.
+        # One of "auto", "cpu", "cuda", "cuda:N" and "mps". "auto" is a GPU, if there is one, for models with
+        # convolutions or a layer of more than 256 x 256 weights; smaller ones are faster on the CPU.
         device="auto",
-        cuda=Key(None, (bool,), optional=True),  # DI-engine's: True is device="cuda"
+        # DI-engine's. With device="auto", True is "cuda" and False "cpu".
+        cuda=Key(None, (bool,), optional=True),
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,
         check_ranks=False,  # stop with an error if the ranks' parameters are not bit-equal after an iteration

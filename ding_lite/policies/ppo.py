@@ -91,7 +91,8 @@ class PPOPolicy(ActorCriticPolicy):
         learn=dict(
             epoch_per_collect=Key(10, low=1, high=MOST_USES),  # on-policy: passes over each rollout
             batch_size=Key(64, low=1),  # samples in a minibatch
-            # Off-policy: optimiser steps after each collect; None: ceil(reuse n_sample / batch_size).
+            # Off-policy: optimiser steps after each collect; None: as many as reuse (PPG: the epochs of each
+            # network) asks for, ceil(reuse n_sample / batch_size).
             update_per_collect=Key(None, (int,), low=1, optional=True),
             reuse=Key(3.0, above=0),  # off-policy: mean number of uses of a transition
             # Off-policy: clip around the policy of this iteration's start, or around the one that collected.
@@ -128,7 +129,7 @@ class PPOPolicy(ActorCriticPolicy):
             # Gradients are scaled to a norm ("clip_norm") or clipped each ("clip_value"); None: no bound.
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),  # the largest norm, or the largest absolute value
-            skip_bad_steps=Key(0, low=0),  # gradient steps that are not finite and that a run survives
+            skip_bad_steps=Key(0, low=0),  # gradient steps that may be not finite; one more ends the run
             # torch.compile for gradient steps on the CPU: True for all; "no_closed_form" for steps without
             # a closed form; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),

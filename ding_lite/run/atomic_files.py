@@ -89,7 +89,14 @@ def _exchange(a: Path, b: Path) -> bool:
 
 @contextlib.contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yields a temporary path, which replaces ``file`` if the block ends without an error."""
+    """Yields a temporary path, which replaces ``file`` if the block ends without an error.
+
+    A link stays, and the file that it names is replaced. A device or a pipe is yielded itself.
+    """
+    file = Path(os.path.realpath(file))
+    if file.exists() and not file.is_file():
+        yield file
+        return
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         yield temporary

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -121,8 +122,10 @@ def claim(folder: Path) -> TextIO:
     try:
         log = open_locked(file)
     except BlockingIOError as error:
-        owners = [line for line in file.read_text(errors="replace").splitlines() if OWNER_MARK in line]
-        owner = owners[-1].partition(OWNER_MARK)[2] if owners else "(unknown)"
+        owners = re.findall(
+            rf"^[\d: -]{{19}}{OWNER_MARK}(\d+.*)$", file.read_text(errors="replace"), re.MULTILINE
+        )
+        owner = owners[-1] if owners else "(unknown)"
         if owner.split()[0] == str(os.getpid()):
             raise ConfigError(
                 f"run folder {folder} is in use by another pipeline of this program: close() that one first"
@@ -162,7 +165,7 @@ class CsvFile:
                 self.columns = header
             else:  # it is damaged: the run goes on without it
                 file.replace(file.with_name(f"{file.name}.damaged"))
-        if not file.exists():
+        if not file.exists() or not file.stat().st_size:  # a power failure may have emptied it
             file.write_text(_csv_line(self.columns))
         self._stream = file.open("a", newline="")
 
@@ -297,10 +300,10 @@ class RunLogger:
         """
         episode_rows = [
             {
+                **episode.info,  # a key of the user's replaces no column
                 "env_step": env_step,
                 "return": episode.episode_return,
                 "length": episode.length,
-                **episode.info,
             }
             for episode in episodes
         ]

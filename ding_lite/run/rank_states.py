@@ -18,6 +18,7 @@ from ding_lite.errors import CheckpointError, RankError
 from ding_lite.rl.ranks import Ranks
 
 KEY = "ranks"  # of the state tree, beside the parts of rank 0
+MISSING = "missing"  # names the entries that rank 0 has and another rank has not
 
 
 def gathered(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
@@ -35,6 +36,8 @@ def gathered(state: Mapping[str, Any], ranks: Ranks) -> dict[str, Any]:
     for (part, name), entry in _entries(state):
         if digests[part, name] != of_first.get((part, name)):
             different.setdefault(part, {})[name] = _on_host(entry)
+    for part, name in of_first.keys() - digests.keys():  # such as infos before the first one
+        different.setdefault(part, {}).setdefault(MISSING, []).append(name)
     found = ranks.to_first(different)
     if not ranks.is_first:  # its state has everything
         return {**state, KEY: {"size": ranks.size, f"rank {ranks.rank}": {}}}
@@ -56,7 +59,9 @@ def of_rank(state: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, Any], int
         size = int(saved["size"])
         if size == ranks.size and ranks.rank:
             for part, entries in saved[f"rank {ranks.rank}"].items():
-                state[part] = {**state[part], **entries}
+                missing = (*entries.get(MISSING, ()), MISSING)
+                merged = {**state[part], **entries}
+                state[part] = {name: entry for name, entry in merged.items() if name not in missing}
         if size != ranks.size:
             state["collector"] = {**state["collector"], "episode_count": _episodes(state, saved, ranks)}
     except (KeyError, TypeError, ValueError, AttributeError) as error:

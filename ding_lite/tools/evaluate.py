@@ -192,6 +192,10 @@ def evaluate_checkpoint(
         if on_episode is not None:
             on_episode(episode)
 
+    if episodes_csv is not None and not episodes_csv.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--episodes-csv {episodes_csv} cannot be written: there is no folder {episodes_csv.parent}"
+        )
     with contextlib.nullcontext() if video is None else sdl_driver("dummy"):
         if video is None:
             num_envs = min(player.env_cfg["evaluator_env_num"], episodes)
@@ -212,9 +216,9 @@ def _write_episodes(file: Path, seed: int, episodes: Sequence[Episode], info_key
         for number, episode in enumerate(played):
             place = {"seed": seed, "env": env, "episode": number}
             score = {"return": episode.episode_return, "length": episode.length, "cut": int(episode.cut)}
-            rows.append({**place, **score, **episode.info})
-    found = [name for name in info_keys if any(name in row for row in rows)]
-    columns = ["seed", "env", "episode", "return", "length", "cut", *found]
+            rows.append({**episode.info, **place, **score})
+    own = ["seed", "env", "episode", "return", "length", "cut"]
+    columns = [*own, *(name for name in info_keys if name not in own and any(name in row for row in rows))]
     try:
         with replacing(file) as temporary, temporary.open("w", newline="") as stream:
             writer = csv.DictWriter(stream, columns, lineterminator="\n")

@@ -39,10 +39,11 @@ INTERRUPTED = (130, 143)  # exit codes of a training that a signal ended, after 
 
 
 class Needs(NamedTuple):
-    """What one training keeps busy: CPU cores, and GPUs."""
+    """What one training keeps busy: CPU cores and GPUs; and whether its config names one GPU of several."""
 
     cores: int
     gpus: int
+    names_gpu: bool = False
 
 
 class Running(Protocol):
@@ -78,7 +79,7 @@ class Processes:
     def __init__(self, needs: Needs) -> None:
         self._needs = needs
         # Of several GPUs, each training sees one, in turn; it does not need to have it.
-        gpus = visible_gpus()
+        gpus = [] if needs.names_gpu else visible_gpus()
         self._gpus = itertools.cycle(gpus if len(gpus) > 1 else [None])
 
     def start(self, arguments: Sequence[str], folder: Path) -> Running:
@@ -177,4 +178,5 @@ def needs_of(config: Config) -> Needs:
     workers = manager.worker_num or default_workers(manager.double_buffer)
     busy = max(threads, min(workers, env_cfg.collector_env_num) if backend == "subprocess" else 1)
     device, cuda = config.values.policy.device, config.values.policy.cuda
-    return Needs(busy, gpus=int(str(device).startswith("cuda") or bool(device == "auto" and cuda)))
+    uses_gpu = str(device).startswith("cuda") or bool(device == "auto" and cuda)
+    return Needs(busy, gpus=int(uses_gpu), names_gpu=str(device).startswith("cuda:"))

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import inspect
 import io
+import re
 import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,8 +67,12 @@ class DocumentedKey:
     @property
     def sentences(self) -> str:
         """The effect with a capital letter at its start and a full stop at its end."""
+        if not self.effect:
+            return ""
         text = self.effect if self.effect.endswith(".") else f"{self.effect}."
-        return text[0].upper() + text[1:] if self.effect else ""
+        first = re.split(r"[\s:,]", text, maxsplit=1)[0]
+        is_name = first in self.key.choices or not first.isalpha()  # such as kl_penalty and torch.compile
+        return text if is_name else text[0].upper() + text[1:]
 
     @property
     def range(self) -> str:

@@ -19,11 +19,13 @@ import torch
 from easydict import EasyDict
 
 from ding_lite.config.compile import Config
+from ding_lite.config.registry import as_choice, name_of
 from ding_lite.config.schema import leaves
 from ding_lite.data.modes import CollectMode
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.run.pipeline import SerialPipeline
 
+LOCAL = ("tensorboard", "csv")  # trackers that write to the run's folder, which is removed
 NO_LIMIT = 10**15  # env steps: the run does not end while it is measured
 
 # The phases in the order of an iteration, each with the group under which advice is given for it.
@@ -261,8 +263,12 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
     Yields:
         a function that trains for another number of iterations, and returns where their time went.
     """
+    # A tracker on a server would keep the rows of a run that is none.
+    local = [item for item in config.values.logger.trackers if name_of(as_choice(item)["type"]) in LOCAL]
+    logger = {**config.values.logger, "trackers": local}
     # Config.replaced would also decide policy.learn.compile anew.
-    unlimited = Config(EasyDict({**config.values, "max_env_step": NO_LIMIT}), config.source)
+    values = EasyDict({**config.values, "max_env_step": NO_LIMIT, "logger": logger})
+    unlimited = Config(values, config.source)
     with (
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
         SerialPipeline(unlimited, seed=seed, folder=Path(folder) / "run", own_process=True) as pipeline,

@@ -172,6 +172,11 @@ class RayCluster:
             except (RayError, ConnectionError, OSError, RuntimeError, ValueError) as error:
                 where = f"the Ray cluster {address!r} cannot be reached" if address else "Ray cannot start"
                 raise ConfigError(f"--ray: {where}: {str(error).strip()}") from error
+        has_gpus = max(node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"])
+        if needs.gpus > has_gpus:
+            with signals_kept():
+                ray.shutdown()
+            raise ConfigError("--ray: policy.device asks for a GPU, and no machine of the cluster has one")
         largest = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
         self._needs = needs._replace(cores=max(1, min(needs.cores, int(largest))))
         self._actor = ray.remote(num_cpus=self._needs.cores, num_gpus=self._needs.gpus)(RemoteTraining)

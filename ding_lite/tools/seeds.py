@@ -33,6 +33,10 @@ def seed_trainings(
         ConfigError: if a folder exists; with ``resume``, if none does or one has no checkpoint. Then no run
             has been started.
     """
+    if not prefix.name:
+        raise ConfigError(
+            f"--exp-name {prefix}: expected the beginning of the folders' names, such as runs/mine"
+        )
     folders = {seed: prefix.with_name(f"{prefix.name}_s{seed}") for seed in seeds}
     existing = {seed: folder for seed, folder in folders.items() if folder.exists()}
     if existing and not resume:
@@ -144,7 +148,8 @@ def commands_to_continue(trainings: Sequence[Training]) -> list[str]:
     has_weights = "--init-from" in trainings[0].arguments
     new = [training for training in trainings if has_weights and training.status == "not started"]
     begun = [training for training in trainings if training not in new]
-    commands = [_command(begun, "--resume")] if begun else []
+    has_run = any(training.status != "not started" or training.folder.exists() for training in begun)
+    commands = [_command(begun, "--resume" if has_run else "--exp-name")] if begun else []
     return [*commands, _command(new, "--exp-name")] if new else commands
 
 

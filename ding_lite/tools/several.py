@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import ENDED, SCORE
 
 POLL_SECONDS = 0.1
+KILLED = (-signal.SIGINT, -signal.SIGTERM)  # exit codes
 SECONDS_TO_END = 5.0  # for a training after the second Ctrl-C, before it is killed
 
 
@@ -56,6 +58,7 @@ class Training:
     result: dict[str, Any] = field(default_factory=dict)
     _running: Running | None = field(default=None, init=False)
     _rows: Rows | None = field(default=None, init=False)
+    _is_stopped: bool = field(default=False, init=False)
 
     @property
     def score(self) -> float | None:
@@ -92,6 +95,7 @@ class Training:
             status: that it has when it has ended, instead of "interrupted".
         """
         if self._running is not None:
+            self._is_stopped = True
             self.status = status or self.status
             self._running.send(signal)
 
@@ -122,12 +126,14 @@ class Training:
         self.code = code
         self.error = error
         self.result = read_result(self.folder)
+        if self._is_stopped and code in KILLED:  # before it had handlers of its own
+            code = self.code = INTERRUPTED[0]
         if code not in (0, *INTERRUPTED):  # result.json may be missing, or be that of an earlier session
             self.status = "failed"
             return
         if self.status != "pruned" or code == 0:
             self.status = self.result.get("status", "interrupted")
-            if code and self.status == "failed":  # in an earlier session
+            if code and self.status in ("failed", *ENDED):  # in an earlier session
                 self.status = "interrupted"
         self.env_step = self.result.get("env_step", self.env_step)
 

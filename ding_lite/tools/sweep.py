@@ -145,6 +145,10 @@ class Sweep:
                 )
             self._refuse_changes(json.loads(file.read_text()), searched)
             return self._claimed()
+        if "?" in str(self.folder.absolute()):
+            raise ConfigError(
+                f"sweep folder {self.folder}: SQLite takes no '?' in a path; choose another name"
+            )
         try:
             self.folder.mkdir(parents=True)
         except FileExistsError as error:
@@ -267,7 +271,8 @@ class Sweep:
         elif trial.ending:
             state = TrialState.PRUNED if trial.ending == "pruned" else TrialState.FAIL
             self.study.tell(trial.number, state=state)
-            self._say(f"trial {trial.number}: {trial.ending}")
+            errors = [other.error for other in trial.runs if other.error]
+            self._say(f"trial {trial.number}: {': '.join([trial.ending, *errors[:1]])}")
 
     def ranked(self) -> list[optuna.trial.FrozenTrial]:
         """Returns the complete trials, that with the highest score first."""

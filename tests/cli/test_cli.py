@@ -686,6 +686,13 @@ def test_finished_run_is_reported_to_be_finished(copied):
         assert after[name] == before[name], name
 
 
+def test_a_run_whose_name_has_an_equals_sign_is_resumed(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    for name in ("runs/lr=0.1", "lr=0.1"):
+        done_well("train", "-q", "-c", "tiny.py", *SMALL, "--exp-name", name, cwd=tmp_path)
+        assert f"{name} is finished" in done_well("train", "--resume", name, cwd=tmp_path).stdout
+
+
 def test_a_later_run_of_a_config_is_named_when_the_first_is_resumed(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
     for _ in range(3):

@@ -21,6 +21,7 @@ from worlds import digest, same_tree
 
 from ding_lite.errors import CheckpointError
 from ding_lite.run import checkpoint
+from ding_lite.run.atomic_files import replacing
 from ding_lite.run.checkpoint import (
     CONFIG,
     FILES,
@@ -35,6 +36,8 @@ from ding_lite.run.checkpoint import (
     save_checkpoint,
 )
 from ding_lite.run.progress import Progress
+from ding_lite.run.rank_states import digest as digest_of_entry
+from ding_lite.run.rank_states import gathered, of_rank
 
 STATE_TREE = {
     "model": {"layer.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(3, np.int64)},
@@ -498,6 +501,47 @@ def test_folder_that_cannot_be_written_to_is_a_checkpoint_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="cannot be written"):
         save_checkpoint(tmp_path / "file" / "ckpt", {}, {})
+
+
+def test_a_link_stays_and_a_pipe_is_written_to(tmp_path):
+    target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
+    target.write_text("old")
+    link.symlink_to(target)
+    with replacing(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    with replacing(pipe) as place:
+        assert place == pipe
+    assert not pipe.is_file()
+
+
+class First:
+    """Rank 1 of two, whose exchange with rank 0 is a dict."""
+
+    size, rank, is_first = 2, 1, False
+
+    def __init__(self, of_first):
+        self.of_first, self.sent = of_first, None
+
+    def from_first(self, call):
+        return self.of_first
+
+    def to_first(self, entries):
+        self.sent = entries
+        return
+
+
+def test_a_rank_has_no_entries_that_only_the_first_one_has():
+    of_first = {"collector": {"count": 7, "infos": [1.0]}}
+    own = {"collector": {"count": 3}}
+    ranks = First(
+        {("collector", name): digest_of_entry(entry) for name, entry in of_first["collector"].items()}
+    )
+    gathered(own, ranks)
+    saved = {**of_first, "ranks": {"size": 2, "rank 1": ranks.sent}}
+    assert of_rank(saved, ranks)[0] == own
 
 
 def test_replacing_never_has_a_moment_without_a_checkpoint(folder):

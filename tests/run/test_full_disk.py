@@ -45,7 +45,8 @@ def test_failed_save_is_reported_and_the_third_in_a_row_ends_the_run(warm, tmp_p
     job = warm.run("train", "-c", "c.json", "--exp-name", "other", cwd=tmp_path, max_file=200_000)
     assert job.code == 5
     assert job.output.count("Training goes on") == 2
-    assert job.errors.startswith("ding-lite train: error: checkpoint other/ckpt/last cannot be written: ")
+    last_one = tmp_path / "other" / "ckpt" / "last"
+    assert job.errors.startswith(f"ding-lite train: error: checkpoint {last_one} cannot be written: ")
     outcome = json.loads((tmp_path / "other" / "result.json").read_text())
     # The third save goes on while the fourth iteration trains, which then waits for its end.
     assert (outcome["status"], outcome["iterations"], outcome["checkpoint"]) == ("failed", 4, None)

@@ -1,5 +1,6 @@
 """The pipeline: its loop, limits, evaluations, checkpoints and failures, and the results it writes."""
 
+import csv
 import gc
 import json
 import signal
@@ -582,6 +583,21 @@ class Tried(LengthEnv):
     def step(self, action):
         *result, info = super().step(action)
         return *result, info if self.episodes == 1 else {"is_success": self.episodes % 3 == 0}
+
+
+class Reserved(LengthEnv):
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, {**info, "length": -9.0, "return": 3.5, "env_step": 1e9}
+
+
+def test_a_key_of_info_replaces_no_column(make):
+    keys = ["length", "return", "env_step"]
+    pipeline = finished(make(small_config(Reserved, env={"info_keys": keys})))
+    with (pipeline.folder / "episodes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["length"], row["return"]) for row in rows} == {("5", "5.0")}
+    assert max(int(row["env_step"]) for row in rows) <= pipeline.progress.env_step
 
 
 def test_episodes_without_infos_count_as_failures_after_a_resume_too(make):

@@ -339,7 +339,7 @@ def test_new_episodes_of_a_resumed_run_begin_the_return_of_the_reward_scale(tmp_
 
 
 @pytest.mark.parametrize(
-    "damage", [b"hello,world\n", b"\xff\xfe", b"env_step,train_iter\n1\n\xff,\n"], ids=str
+    "damage", [b"", b"hello,world\n", b"\xff\xfe", b"env_step,train_iter\n1\n\xff,\n"], ids=str
 )
 def test_a_damaged_table_is_set_aside_or_cut(damage, tmp_path):
     folder = train(tmp_path / "run", CONFIG, 2)
@@ -347,7 +347,7 @@ def test_a_damaged_table_is_set_aside_or_cut(damage, tmp_path):
     pipeline = go_on(folder)
     assert pipeline.status == "finished"
     assert (folder / "metrics.csv").read_bytes().startswith(b"env_step,train_iter")
-    assert (folder / "metrics.csv.damaged").exists() == (b"env_step" not in damage)
+    assert (folder / "metrics.csv.damaged").exists() == (b"env_step" not in damage and damage != b"")
 
 
 def test_a_finished_run_needs_no_open_episodes(tmp_path):

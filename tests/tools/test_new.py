@@ -20,6 +20,14 @@ def test_kinds_of_the_command_have_templates():
     assert sorted(folder.name for folder in TEMPLATES.iterdir()) == sorted(KINDS)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("env", "test_env"), ("policy", "my_config")])
+def test_commands_name_the_test_and_the_config_however_the_module_is_called(kind, name, tmp_path, capsys):
+    assert main(["new", kind, name, "-o", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].endswith(f"{name}_config.py")
+    assert any(line.endswith(f"test_{name}.py") and "pytest" in line for line in lines)
+
+
 @pytest.mark.parametrize(
     ("name", "module", "cls"),
     [

@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from worlds import small_config
@@ -33,6 +34,56 @@ def ended(score, status="finished", seed=0):
     return training(
         seed, status=status, code=0, env_step=1536, result={"eval_value": score, "wall_time_s": 2.5}
     )
+
+
+def test_seeds_that_have_not_begun_are_not_resumed(tmp_path):
+    trainings = seed_trainings((0, 1), tmp_path / "c", ["train", "-c", "c.json"], 900)
+    assert commands_to_continue(trainings) == [
+        f"ding-lite train -c c.json -s 0 1 --exp-name {tmp_path / 'c'}"
+    ]
+
+
+def test_a_name_that_is_no_name_is_refused():
+    with pytest.raises(ConfigError, match="expected the beginning of the folders' names"):
+        seed_trainings((0, 1), Path(), ["train"], 900)
+
+
+class Gone:
+    """A training that a signal has ended."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def poll(self):
+        return self.code
+
+    def send(self, name):
+        pass
+
+    def error(self):
+        return "ended"
+
+
+@pytest.mark.parametrize(
+    ("code", "result", "stops", "status"),
+    [
+        (130, {"status": "finished"}, True, "interrupted"),  # the result is that of an earlier session
+        (0, {"status": "finished"}, True, "finished"),
+        (-2, {}, True, "interrupted"),  # before it had a handler
+        (-2, {}, False, "failed"),
+        (5, {"status": "finished"}, True, "failed"),
+    ],
+)
+def test_status_of_a_training_that_was_stopped(code, result, stops, status, tmp_path):
+    one = training()
+    one.folder = tmp_path
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    place = SimpleNamespace(start=lambda arguments, folder: Gone(code))
+    one.start(place)
+    if stops:
+        one.stop("SIGINT")
+    assert list(one.follow()) != []
+    assert one.status == status
 
 
 # ------------------------------------------------------------------ rows

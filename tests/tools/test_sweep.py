@@ -89,6 +89,15 @@ def test_misuse_is_refused_before_anything_starts(sweep, words, fault, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
 
 
+def test_the_best_config_keeps_keys_with_a_dot():
+    pytest.importorskip("optuna")
+    from ding_lite.tools.sweep_report import _without_defaults
+
+    section = {"env": {"kwargs": {"map": {"x.y": 1}}, "stop_value": None}, "seed": 0}
+    source = {"env.kwargs.map.x.y": "c.py", "env.stop_value": "default", "seed": "default"}
+    assert _without_defaults(section, source) == {"env": {"kwargs": {"map": {"x.y": 1}}}}
+
+
 @pytest.mark.parametrize("package", ["optuna", "matplotlib.ticker"])
 def test_missing_package_is_named_before_the_search(package, tmp_path, monkeypatch, capsys):
     pytest.importorskip("optuna")

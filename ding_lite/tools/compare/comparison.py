@@ -223,7 +223,9 @@ def _range(edges: np.ndarray | None) -> Range | None:
 
 
 def number(value: float) -> str:
-    """Returns a score as text, with as many digits as are of use: 1,234.5 and 0.93."""
+    """Returns a score as text, with as many digits as are of use: 1,234.5, 0.93 and 0.0042."""
+    if 0 < abs(value) < 0.1:
+        return f"{value:.2g}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
