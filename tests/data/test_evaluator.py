@@ -182,7 +182,7 @@ class Played:
 
     def evaluate(self, *stream):
         self.streams.append(stream)
-        return Evaluation((self.means.pop(0),), (1,))
+        return Evaluation((self.means.pop(0),), (1,), infos=({},))
 
 
 def test_solved_needs_a_second_evaluation_on_fresh_seeds():
