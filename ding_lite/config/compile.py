@@ -516,7 +516,8 @@ def compile_file(name: str | Path, overrides: Mapping[str, Any]) -> Config:
     """Reads and compiles as :func:`load_config`, with overrides as ``{"key.path": value}``."""
     file = find_config(name)
     folder = file.absolute().parent
-    config = compile_config(read_config(file), overrides, origin=str(file), folder=folder)
+    origin = str(name) if file != Path(name) else str(file)  # a shipped config has a name
+    config = compile_config(read_config(file), overrides, origin=origin, folder=folder)
     return replace(config, file=file)
 
 
