@@ -140,7 +140,7 @@ def test_configs_and_templates_are_found_in_an_installed_package(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     config = (tmp_path / "runs" / "masked_ppo" / "config.json").read_text()
-    assert str(site) in config, "taken from the package, not from the checkout"
+    assert "site/ding_lite/_configs/masked_env.py" in config, "taken from the package, not from the checkout"
 
 
 # ------------------------------------------------------------------ system E
