@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     outputs = [Path(name) for name in args.output]
     for output in outputs:
         check_output(output, SUFFIXES)
+    if (args.panels or args.width is not None) and not any(map(_is_figure, outputs)):
+        raise ConfigError("--panels and --width are of a figure: add -o FILE.png (a page has all plots)")
     comparison = compare(args.groups, dict(map(_reference, args.reference)))
     for output in outputs:
         _write(comparison, output, args)
@@ -100,11 +102,15 @@ def _reference(text: str) -> tuple[str, tuple[float, float]]:
     raise ConfigError(f"--reference: expected ENV=LOW:HIGH, such as CartPole-v1=20:500, got {text}")
 
 
+def _is_figure(output: Path) -> bool:
+    return output.suffix.lower() != ".html"
+
+
 def _write(comparison: Comparison, output: Path, args: argparse.Namespace) -> None:
     from ding_lite.tools.compare import draw_comparison, page_of
     from ding_lite.tools.plot import save
 
-    if output.suffix.lower() != ".html":
+    if _is_figure(output):
         figure = draw_comparison(comparison, args.title, args.panels, args.width)
         save(figure, output, tight=args.width is None)
         return

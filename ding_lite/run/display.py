@@ -128,7 +128,7 @@ def key_metrics(metrics: Mapping[str, Any]) -> list[str]:
 class TimeLeft:
     """The time that a run still takes, at its mean speed over the last iterations, with its evaluations.
 
-    ``RECENT`` iterations have a whole phase of PPG in them.
+    The first iteration does not count: it compiles. ``RECENT`` iterations have a whole phase of PPG in them.
 
     Args:
         clock: returns the time in seconds.
@@ -141,16 +141,12 @@ class TimeLeft:
         self._shown: deque[tuple[float, int]] = deque(maxlen=self.RECENT + 1)
 
     def after(self, progress: Progress, max_env_step: int) -> str:
-        """Returns the time to ``max_env_step`` after an iteration, as [h:]mm:ss, or "?" without a speed."""
+        """Returns the time to ``max_env_step`` after an iteration, as [h:]mm:ss, or "?" after the first."""
         self._shown.append((self._clock(), progress.env_step))
         (began, first), (now, last) = self._shown[0], self._shown[-1]
-        if now > began and last > first:
-            speed = (last - first) / (now - began)
-        else:
-            speed = progress.metrics.get("time/env_steps_per_second", 0.0)
-        if not speed:
+        if last == first:
             return "?"
-        seconds = int(max(0, max_env_step - progress.env_step) / speed)
+        seconds = int(max(0, max_env_step - last) * (now - began) / (last - first))
         hours, seconds = divmod(seconds, 3600)
         minutes, seconds = divmod(seconds, 60)
         return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

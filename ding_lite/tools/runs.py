@@ -106,11 +106,16 @@ class ListedRun(NamedTuple):
 def find_runs(folder: Path) -> list[Path]:
     """Returns the run folders in ``folder`` at any depth, or ``folder`` itself if it is one.
 
-    The folder of a sweep is no run: its trials are.
+    The folder of a sweep is no run: its trials are. Links are followed; a folder with two names is one run.
     """
-    found = []
-    for path, folders, files in os.walk(folder):
+    found, seen = [], set()
+    for path, folders, files in os.walk(folder, followlinks=True):
+        if (place := os.path.realpath(path)) in seen:
+            folders.clear()
+            continue
+        seen.add(place)
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural)
+        folders.sort(key=lambda name: os.path.islink(os.path.join(path, name)))  # links last
         if SWEEP_FILE not in files and not set(RUN_FILES).isdisjoint(files):
             found.append(Path(path))
             folders.clear()

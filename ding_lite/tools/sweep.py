@@ -39,7 +39,7 @@ except ImportError as error:
 
 STUDY = "sweep"  # its name in the storage
 STARTUP_TRIALS = 5  # trials that must have ended before one is pruned
-WARM_UP = 0.2  # part of a run before which it is not pruned
+WARM_UP = 0.2  # part of the longest complete trial, before which a trial is not pruned
 SECONDS_TO_FREE = 30.0  # for runs of a sweep that was killed to save and end
 STATES = {
     TrialState.COMPLETE: "complete",
@@ -112,9 +112,7 @@ class Sweep:
         # Another stream after each interruption: the same one would propose the first values again.
         seed = integer_seed(config.values.seed, "sweep", len(self.trials()))
         self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        self.study.pruner = optuna.pruners.MedianPruner(
-            n_startup_trials=STARTUP_TRIALS, n_warmup_steps=int(WARM_UP * config.values.max_env_step)
-        )
+        self.study.pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS)
         self._open: dict[str, Trial] = {}  # by the names of their runs
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
@@ -250,8 +248,13 @@ class Sweep:
             trial.reported.add(step)
             trial.optuna.report(sum(known) / len(known), step)
             is_over = all(other.code is not None for other in trial.runs)
-            if not is_over and trial.optuna.should_prune():
+            if not is_over and step >= self._warm_up() and trial.optuna.should_prune():
                 self._end(trial, "pruned")
+
+    def _warm_up(self) -> float:
+        """Returns the env step before which no trial is pruned; runs may be limited by other units."""
+        lengths = (trial.last_step for trial in self.ranked())
+        return WARM_UP * max((length for length in lengths if length is not None), default=0)
 
     def _end(self, trial: Trial, ending: str) -> None:
         trial.ending = ending

@@ -37,6 +37,16 @@ def test_runs_are_found_at_any_depth_and_not_inside_of_runs(tmp_path):
     assert find_runs(tmp_path / "run_2") == [tmp_path / "run_2"]
 
 
+def test_links_are_followed_and_a_run_with_two_names_is_one(tmp_path):
+    elsewhere = write_run(tmp_path / "disk" / "run_1")
+    folder = tmp_path / "runs"
+    run = write_run(folder / "run_2")
+    (folder / "run_1").symlink_to(elsewhere)
+    (folder / "latest").symlink_to(run)
+    (folder / "circle").symlink_to(folder)
+    assert find_runs(folder) == [run, folder / "run_1"]
+
+
 def test_a_sweep_is_its_trials(tmp_path):
     sweep = tmp_path / "sweep"
     trials = [write_run(sweep / f"trial_{number:03}_s0") for number in range(3)]

@@ -207,11 +207,12 @@ def test_trial_that_fails_does_not_end_the_sweep(tmp_path):
 
 
 @pytest.mark.slow
-def test_trial_that_stays_behind_is_pruned(tmp_path):
+@pytest.mark.parametrize("limit", [("--max-env-step", 2048), ("--max-train-iter", 64)])
+def test_trial_that_stays_behind_is_pruned(tmp_path, limit):
     optuna = pytest.importorskip("optuna")
     world = {"type": "slow_worlds:SlowEnv", "env_id": "", "kwargs": {"pause": 0.001}}
-    write(tmp_path, env=world, max_env_step=2048, policy={"eval": {"eval_freq": 256}})
-    words = ("sweep", "-c", "c.py", "--search", LENGTH, "--exp-name", "s")
+    write(tmp_path, env=world, max_env_step=100_000, policy={"eval": {"eval_freq": 256}})
+    words = ("sweep", "-c", "c.py", "--search", LENGTH, "--exp-name", "s", *limit)
     assert run(*words, "--trials", 1, cwd=tmp_path)[0] == 0
     study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 's' / 'sweep.db'}")
     steps = range(256, 2049, 256)
@@ -229,7 +230,7 @@ def test_trial_that_stays_behind_is_pruned(tmp_path):
     assert json.loads(output)["trials"][5]["state"] == "pruned"
     result = result_of(tmp_path / "s" / "trial_005_s0")
     assert (result["status"], result["error"]) == ("interrupted", "SIGTERM")
-    assert 512 <= result["env_step"] < 2048  # not in the first fifth
+    assert 512 <= result["env_step"] < 2048  # not in the first fifth of 2,048 steps
 
 
 @pytest.mark.slow
