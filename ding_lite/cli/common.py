@@ -280,6 +280,12 @@ def run_options(args: argparse.Namespace) -> list[str]:
     return [*source_options(args), *limits, *args.overrides]
 
 
+def parallel_options(args: argparse.Namespace) -> list[str]:
+    """Returns the arguments of :func:`add_parallel`, for another command that trains several runs."""
+    # --ray may have no value.
+    return list(filter(None, _given({"--jobs": args.jobs, "--ray": args.ray})))
+
+
 def _given(options: Mapping[str, Any]) -> list[str]:
     """Returns the options that have a value, each followed by it."""
     return [word for name, value in options.items() if value is not None for word in (name, str(value))]

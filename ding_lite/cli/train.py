@@ -15,6 +15,7 @@ from ding_lite.cli.common import (
     config_of,
     open_crew,
     overrides_of,
+    parallel_options,
     run_options,
     seeds_of,
     whole_number,
@@ -244,7 +245,7 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     if args.json:
         print(json.dumps(seeds_report(trainings)))
     elif not args.quiet:
-        Lines(sys.stdout).say(seeds_table(trainings))  # a closed pipe is no error
+        Lines(sys.stdout).say(seeds_table(trainings, parallel_options(args)))  # a closed pipe is no error
     return int(args.signals.exit_code) or crew.exit_code
 
 

@@ -110,10 +110,14 @@ def seeds_report(trainings: Sequence[Training]) -> dict[str, Any]:
     }
 
 
-def seeds_table(trainings: Sequence[Training]) -> str:
+def seeds_table(trainings: Sequence[Training], parallel: Sequence[str] = ()) -> str:
     """Returns a table with a line for each seed, the mean below, and the commands that continue the seeds.
 
     The last evaluation of a seed that has not ended in order stands in brackets, since it is no score.
+
+    Args:
+        trainings: the seeds.
+        parallel: options of several seeds, for the commands.
     """
     rows = [["seed", "status", "score", "env steps", "seconds", "folder"]]
     for training in trainings:
@@ -132,12 +136,12 @@ def seeds_table(trainings: Sequence[Training]) -> str:
     summary = summary_of(training.score for training in trainings)
     has_brackets = any(row[2].startswith("(") for row in rows)
     note = ["(in brackets: the last evaluation of a seed that has not ended; no part of a mean)"]
-    commands = [f"try: {command}" for command in commands_to_continue(trainings)]
+    commands = [f"try: {command}" for command in commands_to_continue(trainings, parallel)]
     means = summary_lines(summary, len(trainings))
     return "\n".join([*table, *(note if has_brackets else []), *means, *commands])
 
 
-def commands_to_continue(trainings: Sequence[Training]) -> list[str]:
+def commands_to_continue(trainings: Sequence[Training], parallel: Sequence[str] = ()) -> list[str]:
     """Returns the commands that continue the seeds of :func:`seed_trainings` which a signal has ended.
 
     There is none if there is no such seed. A resumed run refuses ``--init-from``: with it, the seeds that
@@ -149,19 +153,21 @@ def commands_to_continue(trainings: Sequence[Training]) -> list[str]:
     new = [training for training in trainings if has_weights and training.status == "not started"]
     begun = [training for training in trainings if training not in new]
     has_run = any(training.status != "not started" or training.folder.exists() for training in begun)
-    commands = [_command(begun, "--resume" if has_run else "--exp-name")] if begun else []
-    return [*commands, _command(new, "--exp-name")] if new else commands
+    commands = [_command(begun, "--resume" if has_run else "--exp-name", parallel)] if begun else []
+    return [*commands, _command(new, "--exp-name", parallel)] if new else commands
 
 
-def _command(trainings: Sequence[Training], option: str) -> str:
+def _command(trainings: Sequence[Training], option: str, parallel: Sequence[str]) -> str:
     """Returns the command that trains the seeds in their folders; ``option`` names these."""
     first = trainings[0]
     words = [word for word in first.arguments[:-4] if word != "--quiet"]  # without seed and folder
     if option == "--resume" and "--init-from" in words:
         place = words.index("--init-from")
         del words[place : place + 2]
-    # A seed alone is given its own folder, several the beginning of their folders.
-    name = first.folder.name.removesuffix(f"_s{first.seed}") if len(trainings) > 1 else first.folder.name
+    name = first.folder.name
+    if len(trainings) > 1:  # a seed alone is given its own folder, several the beginning of their folders
+        name = name.removesuffix(f"_s{first.seed}")
+        words += parallel
     seeds = ["-s", *(str(training.seed) for training in trainings)]
     return shlex.join(["ding-lite", *words, *seeds, option, str(first.folder.with_name(name))])
 

@@ -249,14 +249,18 @@ BEGIN = "ding-lite train -c c.json --max-env-step 900 a.b=1"
     ("options", "statuses", "commands"),
     [
         ([], ["finished", "failed"], []),
-        ([], ["interrupted", "finished"], [f"{BEGIN} -s 0 1 --resume 'my runs/c'"]),
-        (["--override"], ["finished", "not started"], [f"{BEGIN} --override -s 0 1 --resume 'my runs/c'"]),
-        (  # a seed alone has its own folder
+        ([], ["interrupted", "finished"], [f"{BEGIN} --jobs 2 -s 0 1 --resume 'my runs/c'"]),
+        (
+            ["--override"],
+            ["finished", "not started"],
+            [f"{BEGIN} --override --jobs 2 -s 0 1 --resume 'my runs/c'"],
+        ),
+        (  # a seed alone has its own folder, and no --jobs
             ["--init-from", "x"],
             ["interrupted", "not started", "not started"],
             [
                 f"{BEGIN} -s 0 --resume 'my runs/c_s0'",
-                f"{BEGIN} --init-from x -s 1 2 --exp-name 'my runs/c'",
+                f"{BEGIN} --init-from x --jobs 2 -s 1 2 --exp-name 'my runs/c'",
             ],
         ),
     ],
@@ -266,7 +270,7 @@ def test_the_commands_continue_the_seeds_that_a_signal_has_ended(options, status
     trainings = seed_trainings(range(len(statuses)), Path("my runs/c"), words, 900)
     for training_of_seed, status in zip(trainings, statuses, strict=True):
         training_of_seed.status = status
-    assert commands_to_continue(trainings) == commands
+    assert commands_to_continue(trainings, ["--jobs", "2"]) == commands
     for command in commands:
         parse(shlex.split(command)[1:])
 
