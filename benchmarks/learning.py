@@ -1,11 +1,11 @@
 """Learning results of the shipped configs: train by the command line, evaluate, write RESULTS.md.
 
-    python benchmarks/learning.py                 every row with a bar that is not measured yet
+    python benchmarks/learning.py                 every row of the table that is not measured yet
     python benchmarks/learning.py ROW ...         only these rows; a comparison is all of its arms
     python benchmarks/learning.py --check         exit 1 if a row misses its bar
     python benchmarks/learning.py --write         measure nothing: the tables and pictures of what is stored
 
-Each seed is a process of its own; two run at a time. The final checkpoint plays 100 greedy episodes from
+Each seed is a process of its own; two run at a time, of one row or of two. The final checkpoint plays 100 greedy episodes from
 start states that training never used. A stopped measurement continues: finished seeds are in
 learning/ROW.json (remove the file to measure again), and an unfinished seed is resumed. rows.py has the rows
 and the comparisons.
@@ -19,7 +19,8 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -83,21 +84,23 @@ def evaluations(folder: Path) -> list[list[float]]:
     return [[float(row["env_step"]), round(float(row["eval/episode_return_mean"]), 3)] for row in rows]
 
 
-def run_row(name: str) -> None:
-    """Runs the missing seeds of a row and stores each when it ends."""
-    row, file = EVERY_ROW[name], STORE / f"{name}.json"
-    stored = json.loads(file.read_text()) if file.exists() else {"seeds": []}
-    for result in stored["seeds"]:  # those of an earlier commit keep it
-        result.setdefault("commit", stored["commit"])
-    done = {result["seed"] for result in stored["seeds"]}
+def run_rows(names: Iterable[str]) -> None:
+    """Runs the missing seeds of rows, in their order, and stores each when it ends."""
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(run_seed, name, row, seed) for seed in range(row.seeds) if seed not in done]
-        for job in jobs:
-            result = job.result()
-            stored["seeds"] = sorted([*stored["seeds"], result], key=lambda s: s["seed"])
-            report.store(file, stored)
+        row_of = {
+            pool.submit(run_seed, name, EVERY_ROW[name], seed): name
+            for name in names
+            for seed in range(EVERY_ROW[name].seeds)
+            if seed not in {result["seed"] for result in _stored(name)}
+        }
+        for job in as_completed(row_of):
+            if job.exception() is not None:
+                pool.shutdown(cancel_futures=True)  # those that run are waited for
+            name, result = row_of[job], job.result()
+            seeds = sorted([*_stored(name), result], key=lambda each: int(each["seed"]))
+            report.store(STORE / f"{name}.json", {"seeds": seeds})
             print(f"{name} seed {result['seed']}: {result['mean']:.1f} ± {result['std']:.1f}", flush=True)
-    write()
+            write()
 
 
 def misses(name: str) -> str:
@@ -198,9 +201,11 @@ def main() -> int:
     if args.write:
         write()
         return 0
-    for name in args.rows or ROWS:
-        for row in COMPARISONS[name].arms if name in COMPARISONS else [name]:
-            run_row(row)
+    run_rows(
+        row
+        for name in args.rows or ROWS
+        for row in (COMPARISONS[name].arms if name in COMPARISONS else [name])
+    )
     missed = (
         [text for text in map(misses, ROWS if not args.rows else set(args.rows) & set(ROWS)) if text]
         if args.check
