@@ -5,10 +5,10 @@
     python benchmarks/learning.py --check         exit 1 if a row misses its bar
     python benchmarks/learning.py --write         measure nothing: the tables and pictures of what is stored
 
-Each seed is a process of its own; two run at a time, of one row or of two. The final checkpoint plays 100 greedy episodes from
-start states that training never used. A stopped measurement continues: finished seeds are in
-learning/ROW.json (remove the file to measure again), and an unfinished seed is resumed. rows.py has the rows
-and the comparisons.
+Each seed is a process of its own; two run at a time, of one row or of two. The final checkpoint plays 100
+greedy episodes from start states that training never used. A stopped measurement continues: finished seeds
+are in learning/ROW.json (remove the file to measure again), and an unfinished seed is resumed. rows.py has
+the rows and the comparisons.
 """
 
 from __future__ import annotations
