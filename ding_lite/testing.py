@@ -39,7 +39,7 @@ from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy, check_arguments
-from ding_lite.policies.failed_step import bad_gradients, is_finite
+from ding_lite.policies.failed_step import bad_gradients, tensors_are_finite
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.rl.distributions import Distribution
 from ding_lite.run.checkpoint import load_checkpoint
@@ -212,7 +212,7 @@ def replay_step(
     loss, metrics = getattr(policy, state["loss"])(batch)
     return {
         "metrics": {name: float(value.detach()) for name, value in metrics.items()},
-        "inputs": sorted(name for name, value in inputs.items() if not is_finite(value)),
+        "inputs": sorted(name for name, value in inputs.items() if not tensors_are_finite(value)),
         "gradients": bad_gradients(module, loss),
     }
 

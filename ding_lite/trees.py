@@ -273,8 +273,3 @@ def path_text(path: Sequence[str]) -> str:
 def box_size(space: gym.Space) -> int:
     """Returns how many numbers the Boxes in ``space`` have; 0 if there is none."""
     return sum(math.prod(leaf.shape) for _, leaf in space_leaves(space) if isinstance(leaf, gym.spaces.Box))
-
-
-def has_box(space: gym.Space) -> bool:
-    """Returns whether ``space`` is a Box or contains one."""
-    return any(isinstance(leaf, gym.spaces.Box) for _, leaf in space_leaves(space))

@@ -37,13 +37,23 @@ def whole_number(text: str) -> int:
     raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
 
 
+def positive_number(text: str) -> int:
+    """Returns the whole number of at least 1 that an option is given."""
+    if (number := whole_number(text)) < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
+    return number
+
+
 def seed_number(text: str) -> int:
-    """Returns the whole number that is given as a seed."""
+    """Returns the whole number of at least 0 that is given as a seed."""
     try:
-        return whole_number(text)
+        number = whole_number(text)
     except argparse.ArgumentTypeError:
         several = "; several are written with spaces, as in -s 0 1 2" if re.match(r"\d+[,-]", text) else ""
         raise argparse.ArgumentTypeError(f"a seed is a whole number, got {text!r}{several}") from None
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"a seed is at least 0, got {number}")
+    return number
 
 
 def add_import(parser: argparse._ActionsContainer) -> None:
@@ -105,6 +115,35 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Adds the run that a command reads."""
+    parser.add_argument(
+        "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
+    )
+
+
+def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
+    """Adds ``-s`` with one seed, by default 0.
+
+    Args:
+        parser: of the command.
+        what: it is, for the help.
+    """
+    parser.add_argument(
+        "-s", "--seed", type=seed_number, default=0, metavar="SEED", help=f"{what} (default: 0)"
+    )
+
+
+def add_limits(group: argparse._ActionsContainer) -> None:
+    """Adds the limits of a run, ``--max-env-step`` and ``--max-train-iter``."""
+    group.add_argument(
+        "--max-env-step", type=whole_number, metavar="N", help="stop a run after N steps of the environments"
+    )
+    group.add_argument(
+        "--max-train-iter", type=whole_number, metavar="N", help="stop a run after N optimiser steps"
+    )
+
+
 def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
     """Adds the options of commands that play episodes with a checkpoint.
 
@@ -112,25 +151,16 @@ def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
         parser: of the command.
         episodes: played by default.
     """
-    parser.add_argument(
-        "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
-    )
+    add_run(parser)
     parser.add_argument(
         "-n",
         "--episodes",
-        type=whole_number,
+        type=positive_number,
         default=episodes,
         metavar="N",
         help=f"episodes (default: {episodes})",
     )
-    parser.add_argument(
-        "-s",
-        "--seed",
-        type=seed_number,
-        default=0,
-        metavar="SEED",
-        help="seed of the start states (default: 0)",
-    )
+    add_seed(parser, "seed of the start states")
     parser.add_argument(
         "--stochastic", action="store_true", help="sample the actions; without it, take the most likely ones"
     )
@@ -142,18 +172,6 @@ def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:
         metavar="env.key=value",
         help="play in another environment than the run's, such as env.kwargs.g=15",
     )
-
-
-def check_player_options(args: argparse.Namespace) -> None:
-    """Checks the arguments of :func:`add_player_options`.
-
-    Raises:
-        ConfigError: if the number of episodes or the seed is out of range.
-    """
-    if args.episodes < 1:
-        raise ConfigError(f"-n: expected at least 1 episode, got {args.episodes}")
-    if args.seed < 0:
-        raise ConfigError(f"-s: expected a seed of at least 0, got {args.seed}")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +225,7 @@ def add_parallel(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("several runs at a time")
     group.add_argument(
         "--jobs",
-        type=whole_number,
+        type=positive_number,
         metavar="N",
         help="train N runs at a time (default: as many as there are cores for, by num_threads and "
         "env.manager.worker_num)",
@@ -226,11 +244,9 @@ def seeds_of(args: argparse.Namespace) -> list[int]:
     """Returns the seeds of ``-s``; empty if there are none.
 
     Raises:
-        ConfigError: if one is negative or given twice, or if ``seed=`` is given beside several.
+        ConfigError: if one is given twice, or if ``seed=`` is given beside several.
     """
     seeds: list[int] = args.seeds or []
-    if any(seed < 0 for seed in seeds):
-        raise ConfigError(f"-s: expected seeds of at least 0, got {min(seeds)}")
     twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
     if twice:
         raise ConfigError(f"-s: the seed {twice[0]} is given twice, and both runs would be equal")
@@ -246,15 +262,13 @@ def open_crew(args: argparse.Namespace, config: Config, runs: int) -> Iterator[C
     """Yields what trains so many runs of a config: in processes here, or on the Ray cluster of ``--ray``.
 
     Raises:
-        ConfigError: if there is no such cluster, or ``--jobs`` is below 1.
+        ConfigError: if there is no such cluster.
         EnvError: if the environment cannot be made; one is made to see what a run needs.
     """
     from ding_lite.tools.board import board_for
     from ding_lite.tools.jobs import Place, Processes, needs_of
     from ding_lite.tools.several import Crew
 
-    if args.jobs is not None and args.jobs < 1:
-        raise ConfigError(f"--jobs: expected at least 1, got {args.jobs}")
     with contextlib.ExitStack() as stack:
         with stdout_to_stderr():  # what an environment prints
             needs = needs_of(config)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ding_lite.cli.common import (
     add_json,
     add_player_options,
-    check_player_options,
     trusted_modules,
 )
 from ding_lite.cli.process import stdout_to_stderr
@@ -68,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
 
     if args.episodes is None:
         args.episodes = FILMED if args.video else EPISODES
-    check_player_options(args)
     videos: list[Path] = []
     is_shown = sys.stdout.isatty() and not args.json
     with stdout_to_stderr(args.json), _progress(args.episodes, is_shown) as show:

@@ -10,13 +10,13 @@ from typing import Any
 
 from ding_lite.cli.common import (
     add_json,
+    add_run,
+    add_seed,
     add_trust,
-    seed_number,
+    positive_number,
     trusted_modules,
-    whole_number,
 )
 from ding_lite.cli.process import stdout_to_stderr
-from ding_lite.errors import ConfigError
 
 SUMMARY = "write a trained policy to an ONNX file, or to one of torch.export"
 DESCRIPTION = """\
@@ -42,9 +42,7 @@ PRELOAD = ("ding_lite.tools.export",)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``ding-lite export``."""
-    parser.add_argument(
-        "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
-    )
+    add_run(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -55,19 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--observations",
-        type=whole_number,
+        type=positive_number,
         default=512,
         metavar="N",
         help="number of observations on which the file is compared with the policy (default: 512)",
     )
-    parser.add_argument(
-        "-s",
-        "--seed",
-        type=seed_number,
-        default=0,
-        metavar="SEED",
-        help="seed of these episodes (default: 0)",
-    )
+    add_seed(parser, "seed of these episodes")
     add_json(parser)
     add_trust(parser)
 
@@ -76,10 +67,6 @@ def run(args: argparse.Namespace) -> int:
     """Writes the file and its manifest, and prints what is in them."""
     from ding_lite.tools.export import export_policy
 
-    if args.observations < 1:
-        raise ConfigError(f"-n: expected at least 1 observation, got {args.observations}")
-    if args.seed < 0:
-        raise ConfigError(f"-s: expected a seed of at least 0, got {args.seed}")
     output = Path(args.output)
     with stdout_to_stderr():
         manifest = export_policy(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ding_lite.cli.common import (
     add_player_options,
-    check_player_options,
     player_options,
     trusted_modules,
 )
@@ -44,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
     from ding_lite.config.files import parse_overrides
     from ding_lite.tools.evaluate import play_checkpoint
 
-    check_player_options(args)
     if args.fps is not None and not 0 < args.fps <= 1000:
         raise ConfigError(f"--fps: expected a number above 0 and at most 1000, got {args.fps}")
     checkpoint, evaluation = play_checkpoint(

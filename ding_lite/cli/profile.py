@@ -16,9 +16,9 @@ from ding_lite.cli.common import (
     add_config_options,
     add_json,
     config_of,
+    positive_number,
     seed_number,
     source_options,
-    whole_number,
 )
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-s", "--seed", type=seed_number, metavar="SEED", help="seed of the run")
     parser.add_argument(
         "--iterations",
-        type=whole_number,
+        type=positive_number,
         metavar="N",
         help="iterations to measure, after 2 for warm-up (default: 10; PPG: rounded up to whole auxiliary "
         "cycles)",
@@ -85,8 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measures, and prints the result."""
-    if args.iterations is not None and args.iterations < 1:
-        raise ConfigError(f"--iterations: expected at least 1, got {args.iterations}")
     if args.tune and args.iterations is not None:
         raise ConfigError("--iterations cannot be used with --tune; set the time limit with --minutes")
     if args.minutes is not None and not args.tune:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ding_lite.cli.common import (
     add_config_options,
     add_json,
+    add_limits,
     add_parallel,
     add_seeds,
     config_of,
     open_crew,
+    positive_number,
     run_options,
     seeds_of,
-    whole_number,
 )
 from ding_lite.cli.process import stdout_to_stderr
 from ding_lite.errors import ConfigError
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sweep.add_argument(
         "--trials",
-        type=whole_number,
+        type=positive_number,
         metavar="N",
         help=f"number of trials, with those before --resume (default: that of the file, or {DEFAULT_TRIALS})",
     )
@@ -81,10 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--exp-name", metavar="DIR", help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)"
     )
-    sweep.add_argument(
-        "--max-env-step", type=whole_number, metavar="N", help="steps of the environments of each run"
-    )
-    sweep.add_argument("--max-train-iter", type=whole_number, metavar="N", help="optimiser steps of each run")
+    add_limits(sweep)
     sweep.add_argument("--resume", action="store_true", help="continue the sweep in its folder")
     sweep.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     add_parallel(parser)
@@ -147,8 +145,6 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     with stdout_to_stderr(args.json):
         in_file = read_sweep(find_config(args.config)) if args.config else {}
     values, faults = check(in_file, schema, "sweep")
-    if args.trials is not None and args.trials < 1:
-        faults.append(f"--trials: expected at least 1, got {args.trials}")
     if not all(isinstance(seed, int) for seed in values.get("seeds", [])):
         faults.append("sweep.seeds: expected whole numbers")
     if faults:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ding_lite.cli.common import (
     add_config_options,
+    add_limits,
     add_parallel,
     add_seeds,
     config_of,
@@ -18,7 +19,6 @@ from ding_lite.cli.common import (
     parallel_options,
     run_options,
     seeds_of,
-    whole_number,
 )
 from ding_lite.errors import ConfigError
 
@@ -69,10 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the run's folder, as a path; a new run needs a folder that does not exist. With several seeds, "
         "the beginning of their folders: DIR_s0, DIR_s1, ...",
     )
-    run.add_argument(
-        "--max-env-step", type=whole_number, metavar="N", help="stop after N steps of the environments"
-    )
-    run.add_argument("--max-train-iter", type=whole_number, metavar="N", help="stop after N optimiser steps")
+    add_limits(run)
     run.add_argument(
         "-q", "--quiet", action="store_true", help="print nothing; log.txt in the run's folder has everything"
     )

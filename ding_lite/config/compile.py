@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -104,11 +104,7 @@ class Config:
 
     def written(self) -> dict[str, Any]:
         """Returns the part of the config that the user wrote, without defaults, as plain data."""
-        part: dict[str, Any] = {}
-        for path, value in leaves(plain(self.values)):
-            if self.source[path] not in DERIVED:
-                _set(part, path, value)
-        return part
+        return without_sources(plain(self.values), self.source, DERIVED)
 
     def modules(self) -> list[str]:
         """Returns the modules of the classes that this config names as "package.module:Name"."""
@@ -118,6 +114,28 @@ class Config:
     def trusted(self) -> list[str]:
         """The modules that the user has named, in the config or beside it."""
         return list(dict.fromkeys([*self.imports, *self.modules()]))
+
+
+def without_sources(
+    section: Mapping[str, Any], source: Mapping[str, str], left_out: Collection[str], path: str = ""
+) -> dict[str, Any]:
+    """Returns the values of a section that do not come from one of some sources; its keys may contain dots.
+
+    Args:
+        section: of a config, as plain data.
+        source: the origin of each value, as :attr:`Config.source`.
+        left_out: the sources whose values are left out.
+        path: of the section in ``source``, with a dot at its end.
+    """
+    kept: dict[str, Any] = {}
+    for name, value in section.items():
+        place = f"{path}{name}"
+        if isinstance(value, dict) and value:
+            if inner := without_sources(value, source, left_out, f"{place}."):
+                kept[name] = inner
+        elif source.get(place) not in left_out:
+            kept[name] = value
+    return kept
 
 
 # What stands for a config in Python: a dict, a file or a name, a compiled one, DI-engine's pair.
@@ -380,8 +398,8 @@ def trusted_config(
     """Returns the config in a checkpoint, if the user trusts all modules that it names.
 
     The trusted modules are imported, since they may register names that the config has. Classes of the script
-    that runs need no trust. Names of "__main__" or "<config file>", which earlier versions saved for a script
-    and for a config file, are returned as those of the trusted module that has them.
+    that runs need no trust. Names of "__main__" or "<config file>", which a notebook or a file without an
+    importable name leaves, are returned as those of the trusted module that has them.
 
     Args:
         saved: content of the checkpoint's ``config.json``.

@@ -24,7 +24,7 @@ HOOKS = {
 CLOSE_HOOK = 0.9
 
 
-def near_name_warnings(values: Mapping[str, Any], others: Iterable[type] = ()) -> list[str]:
+def near_name_warnings(values: Mapping[str, Any], others: Iterable[type]) -> list[str]:
     """Returns a line for each name of the user's classes that is nearly a name of their base class.
 
     Args:

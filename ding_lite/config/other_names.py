@@ -11,7 +11,6 @@ SYNONYMS = {
     # Rollouts and credit.
     "gamma": "discount_factor",
     "lambda": "gae_lambda",
-    "gae_lambda_": "gae_lambda",
     "lambda_": "gae_lambda",
     "lam": "gae_lambda",
     "lmbda": "gae_lambda",

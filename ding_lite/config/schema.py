@@ -92,17 +92,16 @@ def arguments_of(factory: Callable[..., Any], given: int = 1) -> Schema | None:
 
 
 def argument_faults(
-    factory: Callable[..., Any], arguments: Mapping[str, Any], given: int = 1, own: Collection[str] = ()
+    factory: Callable[..., Any], arguments: Mapping[str, Any], own: Collection[str] = ()
 ) -> list[str]:
     """Returns why ``factory`` does not accept the keyword arguments, one message each.
 
     Args:
-        factory: a class or function.
+        factory: a class or function, whose first argument the library passes.
         arguments: from a config.
-        given: number of the first arguments, which the library passes.
         own: names of ``arguments`` that the library has set; the message does not offer them.
     """
-    schema = arguments_of(factory, given)
+    schema = arguments_of(factory)
     faults = [] if schema is None else check(arguments, schema)[1]
     known = {name: value for name, value in arguments.items() if schema is None or name in schema}
     try:
@@ -110,10 +109,10 @@ def argument_faults(
     except ValueError:  # a built-in callable without a signature
         return faults
     try:
-        signature.bind(*[None] * given, **known)
+        signature.bind(None, **known)
     except TypeError as error:
         faults = [str(error), *faults]
-    takes = [name for name in list(signature.parameters)[given:] if name not in own]
+    takes = [name for name in list(signature.parameters)[1:] if name not in own]
     return [*faults, f"it takes {', '.join(takes) or 'no arguments'}"] if faults else []
 
 

@@ -52,7 +52,7 @@ class Collector:
         episodes: that finished in the last rollout.
         episode_count: finished episodes since the start of the run.
         bad_values: values in the last rollout that are not finite.
-        in_rollout: whether a rollout is not complete: one runs, or an error ended it.
+        is_incomplete: whether the last rollout is not complete: it runs, or an error ended it.
     """
 
     METRICS = (
@@ -89,7 +89,7 @@ class Collector:
         self.episodes: list[Episode] = []
         self.episode_count = 0
         self.bad_values = 0
-        self.in_rollout = False
+        self.is_incomplete = False
 
     @property
     def n_sample(self) -> int:
@@ -110,7 +110,7 @@ class Collector:
         """
         envs, storage = self.envs, self.storage
         groups = range(len(envs.groups))
-        self.in_rollout = True
+        self.is_incomplete = True
         self._begin_rollout()
         bad_before = envs.bad_values
         mode = self.mode.for_rollout()
@@ -140,7 +140,7 @@ class Collector:
             others |= self.memories.fields(steps)
         if self._finals:
             others["final"] = _final_fields(self._finals)
-        self.in_rollout = False
+        self.is_incomplete = False
         sample = mode.get_train_sample(storage.rollout(steps, **others))
         if not hasattr(sample, "valid"):
             raise ContractError(
@@ -329,7 +329,7 @@ class Collector:
 
     def abandon_episodes(self) -> None:
         """Leaves the open episodes out of the state, because the environments have failed."""
-        self.in_rollout = True
+        self.is_incomplete = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.
@@ -338,7 +338,7 @@ class Collector:
         the open episodes.
         """
         state: dict[str, Any] = {
-            "envs": None if self.in_rollout else self.envs.state_dict(),
+            "envs": None if self.is_incomplete else self.envs.state_dict(),
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }

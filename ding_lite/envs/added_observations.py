@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.config.registry import WRAPPER_REGISTRY
-from ding_lite.envs.masks import OBSERVATION
+from ding_lite.envs.masks import branches_of, with_branch
 from ding_lite.errors import ConfigError
 
 STEP_COUNT = "step_count"
@@ -32,12 +32,10 @@ class AddedObservation(gym.Wrapper):
     def __init__(self, env: gym.Env, name: str, space: gym.spaces.Box) -> None:
         super().__init__(env)
         self.name = name
-        inner = env.observation_space
-        self._is_dict = isinstance(inner, gym.spaces.Dict)
-        plain = inner.spaces if isinstance(inner, gym.spaces.Dict) else {OBSERVATION: inner}
-        if name in plain:
+        branches = branches_of(env.observation_space)
+        if name in branches:
             raise ConfigError(f"env.wrappers: the observation already has the key {name!r}")
-        self.observation_space = gym.spaces.Dict({**plain, name: space})
+        self.observation_space = gym.spaces.Dict({**branches, name: space})
 
     def begin(self) -> None:
         """Begins an episode."""
@@ -54,16 +52,12 @@ class AddedObservation(gym.Wrapper):
     def reset(self, **kwargs: Any) -> Any:
         self.begin()
         obs, info = self.env.reset(**kwargs)
-        return self._with_branch(obs), info
+        return with_branch(obs, self.name, self.added()), info
 
     def step(self, action: Any) -> Any:
         obs, reward, *rest = self.env.step(action)
         self.take(action, float(reward))
-        return (self._with_branch(obs), reward, *rest)
-
-    def _with_branch(self, obs: Any) -> dict[str, Any]:
-        plain = obs if self._is_dict else {OBSERVATION: obs}
-        return {**plain, self.name: self.added()}
+        return (with_branch(obs, self.name, self.added()), reward, *rest)
 
 
 @WRAPPER_REGISTRY.register("step_counter")

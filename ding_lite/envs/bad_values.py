@@ -67,7 +67,7 @@ def bad_step(transition: Transition) -> BadValue | None:
     return bad and BadValue(int(transition.final_env[bad.env]), bad.message)
 
 
-def is_finite(action: Tree) -> bool:
+def action_is_finite(action: Tree) -> bool:
     """Returns whether all numbers of one action are finite."""
     return all(bool(np.isfinite(leaf).all()) for leaf in tree_leaves(action))
 

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE, bad_reward, bad_row, is_finite
+from ding_lite.envs.bad_values import ON_BAD_VALUE, RAISE, action_is_finite, bad_reward, bad_row
 from ding_lite.envs.recorder import (
     Fault,
     as_bool,
@@ -301,7 +301,8 @@ class InProcessVectorEnv(VectorEnv):
         else:
             action = actions[-1]
             where = f"{self.describe(i)}, action {action!r:.100}"
-            if not is_finite(to_tree(action, self.action_space)):  # the policy's fault, whatever followed
+            # Then it is the policy's fault, whatever followed.
+            if not action_is_finite(to_tree(action, self.action_space)):
                 return NumericsError(
                     f"{where}: the policy's action is not finite; {message}. Try a lower "
                     "policy.learn.learning_rate"

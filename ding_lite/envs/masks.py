@@ -100,14 +100,22 @@ def with_mask_space(obs_space: gym.Space, action_space: gym.Space) -> gym.spaces
     masks = mask_space(action_space)
     if masks is None:
         raise EnvContractError(f"env.action_mask: the actions {action_space} cannot be masked")
-    plain = obs_space.spaces if isinstance(obs_space, gym.spaces.Dict) else {OBSERVATION: obs_space}
-    return gym.spaces.Dict({**plain, MASK_KEY: masks})
+    return gym.spaces.Dict({**branches_of(obs_space), MASK_KEY: masks})
 
 
 def with_mask(obs: Any, mask: Tree) -> dict[str, Any]:
     """Returns an observation, or a batch, with a mask added under ``"action_mask"``."""
-    plain = obs if isinstance(obs, dict) else {OBSERVATION: obs}
-    return {**plain, MASK_KEY: mask}
+    return with_branch(obs, MASK_KEY, mask)
+
+
+def branches_of(obs_space: gym.Space) -> Mapping[str, gym.Space]:
+    """Returns the branches of a Dict, or the space as the branch "observation"."""
+    return obs_space.spaces if isinstance(obs_space, gym.spaces.Dict) else {OBSERVATION: obs_space}
+
+
+def with_branch(obs: Any, name: str, leaf: Any) -> dict[str, Any]:
+    """Returns an observation, or a batch, as the branches of a Dict with another one added."""
+    return {**(obs if isinstance(obs, dict) else {OBSERVATION: obs}), name: leaf}
 
 
 def mask_of_info(info: Mapping[str, Any], owner: str) -> Any:

@@ -239,10 +239,5 @@ def reward_clip(
     if evaluate:
         return env
     if low is None and high is None:
-        return TransformReward(env, sign)
+        return TransformReward(env, lambda reward: float(np.sign(float(reward))))  # nan stays nan
     return TransformReward(env, lambda reward: float(np.clip(float(reward), low, high)))
-
-
-def sign(reward: Any) -> float:
-    """Returns -1, 0 or 1."""
-    return float(reward > 0) - float(reward < 0)

@@ -105,10 +105,9 @@ class ClosedForm:
         by_id = {id(p): part for p, part in zip(reached, parts, strict=True)}
         values = [by_id.get(id(p)) for p in self.parameters]
         arrays = [view(part) for part in parts]
-        n = len(actor)
-        if log_sigma is None:
-            return _Place(view(flat), arrays[:n], None, arrays[n:], values, reached)
-        return _Place(view(flat), arrays[:n], arrays[n], arrays[n + 1 :], values, reached)
+        n, first_of_critic = len(actor), len(reached) - len(critic)
+        sigma = None if log_sigma is None else arrays[n]
+        return _Place(view(flat), arrays[:n], sigma, arrays[first_of_critic:], values, reached)
 
     def _gradient(
         self, terms: tuple[str, ...], options: Options, place: _Place, parts: Sequence[Batch], clip: Clip

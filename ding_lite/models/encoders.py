@@ -382,8 +382,7 @@ def default_encoder(space: gym.Space, small_image: str) -> str:
     if is_small_image(space):
         return small_image
     if is_image(space):
-        smaller_side = sorted(space.shape or ())[-2]
-        return "nature_cnn" if smaller_side >= 36 else "minatar_cnn"
+        return "nature_cnn" if sorted(space.shape or ())[-2] >= 36 else "minatar_cnn"
     if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
         return "embedding"
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
@@ -406,8 +405,7 @@ class Encoder(nn.Module):
         activation: a key of ``ACTIVATIONS``.
         dtype: of the linear layers and convolutions, "float32" or "bfloat16". Parameters, gradients and the
             returned features are float32 in both cases.
-        small_image: the encoder of images of 16 to 35 pixels for which ``encoder`` names none; the default is
-            that of checkpoints from before ``small_cnn``.
+        small_image: the encoder of images of 16 to 35 pixels for which ``encoder`` names none.
 
     Attributes:
         paths: of the leaves, in the order of ``leaves``; the action mask is not among them.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 # A linear layer with more weights exceeds the cache of a core. Multiplying a few rows by it takes as long as
 # reading it from memory.
-LARGE_LAYER = 2**18
+BEYOND_CACHE = 2**18
 SHUFFLE_DTYPES = (torch.uint8, torch.float32)  # torch.channel_shuffle does not support all dtypes
 
 
@@ -24,7 +24,7 @@ def lay_out(model: nn.Module) -> None:
     for layer in model.modules():
         if type(layer) is not nn.Linear or layer.weight.device.type != "cpu":
             continue
-        if layer.weight.numel() > LARGE_LAYER:
+        if layer.weight.numel() > BEYOND_CACHE:
             # F.linear multiplies by the transposed weight. Where the transposed weight is contiguous, acting
             # on 4 or 8 samples takes two thirds or half of the time; a gradient step takes the same time.
             layer.weight.data = layer.weight.data.t().contiguous().t()

@@ -8,7 +8,7 @@ from torch import nn
 from ding_lite.errors import ConfigError
 from ding_lite.rl.ranks import current
 
-LARGE_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
+GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 
 
 def chosen_device(name: str, cuda: bool | None, model: nn.Module) -> torch.device:
@@ -42,7 +42,7 @@ def chosen_device(name: str, cuda: bool | None, model: nn.Module) -> torch.devic
 
 def gains_by_gpu(model: nn.Module) -> bool:
     """Returns whether a model has a convolution, or a layer of more than 256 x 256 weights."""
-    return any(weight.dim() > 2 or weight.numel() > LARGE_LAYER for weight in model.parameters())
+    return any(weight.dim() > 2 or weight.numel() > GPU_LAYER for weight in model.parameters())
 
 
 def _automatic(cuda: bool | None, model: nn.Module) -> torch.device:

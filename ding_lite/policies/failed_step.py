@@ -43,7 +43,7 @@ def non_finite_step(
     with torch.enable_grad():
         gradients = bad_gradients(model, loss(batch)[0])
     causes = {
-        "of its inputs": [name for name, tree in fields.items() if not is_finite(tree)],
+        "of its inputs": [name for name, tree in fields.items() if not tensors_are_finite(tree)],
         "of its results": {n: float(value) for n, value in metrics.items() if not math.isfinite(value)},
         "of the weights": [name for name, p in model.named_parameters() if not torch.isfinite(p).all()],
         "of the gradients": gradients if len(gradients) <= SHOWN else [*gradients[:SHOWN], "..."],
@@ -64,6 +64,6 @@ def bad_gradients(model: nn.Module, total: Tensor) -> list[str]:
     return [n for n, g in zip(named, gradients, strict=True) if g is not None and not torch.isfinite(g).all()]
 
 
-def is_finite(tree: Any) -> bool:
+def tensors_are_finite(tree: Any) -> bool:
     """Returns whether all numbers of a tree of tensors are finite."""
     return all(bool(torch.isfinite(leaf).all()) for leaf in tree_leaves(tree))

@@ -321,9 +321,7 @@ class PPGPolicy(PPOPolicy):
     def actor_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the policy loss, on the model's fresh distribution."""
         logit = self.model.compute_actor(batch.obs)
-        batch = batch.with_outputs(dist=self.distribution(batch.obs, logit))
-        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
-        return self._with_reference_kl(batch, loss, metrics) if self.cfg.learn.kl_beta else (loss, metrics)
+        return self._policy_term(batch.with_outputs(dist=self.distribution(batch.obs, logit)), logit)
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).

@@ -39,7 +39,7 @@ from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import SCHEDULES, AdaptivePenalty, schedule
 from ding_lite.rl.seeding import GeneratorState
-from ding_lite.trees import has_box, map_tree
+from ding_lite.trees import box_size, map_tree
 
 OFF_POLICY_LEARN = ("update_per_collect", "reuse", "proximal", "weight_bound")
 # Keys that have no effect on the other kind of data, and are refused there.
@@ -261,7 +261,7 @@ class PPOPolicy(ActorCriticPolicy):
     def _init_shared(self) -> None:
         super()._init_shared()
         learn = self.cfg.learn
-        weight = 0.0 if has_box(self.action_space) else 0.01
+        weight = 0.0 if box_size(self.action_space) else 0.01
         self._entropy_weight = weight if learn.entropy_weight is None else learn.entropy_weight
         # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
@@ -454,19 +454,25 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the weighted sum of both losses, on the model's fresh outputs."""
         logit, value = self.model.compute_actor_critic(batch.obs)
         batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_loss, policy_metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
-        if self.cfg.learn.kl_beta:
-            policy_loss, policy_metrics = self._with_reference_kl(batch, policy_loss, policy_metrics)
-        value_loss, value_metrics = checked_loss(self.value_loss(batch), self, "value_loss", value)
-        total = policy_loss + self.cfg.learn.value_weight * value_loss
+        policy_term, policy_metrics = self._policy_term(batch, logit)
+        value_term, value_metrics = self._value_term(batch, value)
+        total = policy_term + value_term
         return total, {"total_loss": total, **policy_metrics, **value_metrics}
 
     def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the weighted value loss, on the model's fresh value."""
         value = self.model.compute_critic(batch.obs)
-        batch = batch.with_outputs(new_value=value)
-        value_loss, metrics = checked_loss(self.value_loss(batch), self, "value_loss", value)
-        return self.cfg.learn.value_weight * value_loss, metrics
+        return self._value_term(batch.with_outputs(new_value=value), value)
+
+    def _policy_term(self, batch: Batch, logit: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the policy loss, with the KL to the reference policy if ``kl_beta`` is set."""
+        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
+        return self._with_reference_kl(batch, loss, metrics) if self.cfg.learn.kl_beta else (loss, metrics)
+
+    def _value_term(self, batch: Batch, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns the value loss times its weight."""
+        loss, metrics = checked_loss(self.value_loss(batch), self, "value_loss", value)
+        return self.cfg.learn.value_weight * loss, metrics
 
     def _check_fields(self, rollout: Rollout) -> None:
         """Refuses a rollout that lacks a field of the losses of this class."""

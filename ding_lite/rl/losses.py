@@ -113,14 +113,14 @@ def _regression_error(value: Tensor, target: Tensor, kind: str) -> Tensor:
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:
-    """Returns the k3 estimate of KL(pi_old || pi), mean((r - 1) - log r), in nats; it is never negative.
+    """Returns the mean k3 estimate of KL(pi_old || pi), mean((r - 1) - log r), in nats; it is never negative.
 
-    The samples are actions of pi_old (http://joschu.net/blog/kl-approx.html).
+    The samples are actions of pi_old, so that x of :func:`kl_estimate` is -log r.
 
     Shapes:
         log_ratio: (N,) -> ()
     """
-    return (torch.expm1(log_ratio) - log_ratio).mean()
+    return kl_estimate(-log_ratio, "k3").mean()
 
 
 def clip_fraction(log_ratio: Tensor, clip_ratio: float | Tensor) -> Tensor:

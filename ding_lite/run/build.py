@@ -81,9 +81,7 @@ def build_envs(
     return collector_envs, evaluator_envs
 
 
-def build_policy(
-    cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str] = ()
-) -> Policy:
+def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust: Sequence[str]) -> Policy:
     """Builds the policy for the spaces of ``envs``.
 
     Args:

@@ -189,15 +189,15 @@ class CsvFile:
             temporary.write_text(_csv_line(self.columns) + body, errors=ANY_BYTES)
         self._stream = self.file.open("a", newline="")
 
-    def cut_after(self, column: str, last: float) -> float | None:
-        """Drops the rows whose ``column`` is above ``last``, and a torn last row; keeps the other bytes.
+    def cut_after(self, last: float) -> float | None:
+        """Drops the rows past the env step ``last``, and a torn last row; keeps the other bytes.
 
         Returns:
-            the ``column`` of the last row that is left; None if there is none.
+            the env step of the last row that is left; None if there is none.
         """
         self._stream.close()
         lines = self.file.read_text(errors=ANY_BYTES).splitlines(keepends=True)
-        index = self.columns.index(column)
+        index = self.columns.index("env_step")
         complete = [line for line in lines[1:] if line.endswith("\n")]  # a crash may tear the last row
         whole = [line for line in complete if line.count(",") >= index]
         kept = [line for line in whole if _number(line.split(",")[index]) <= last]
@@ -264,13 +264,13 @@ class RunLogger:
             if resume_at is None:
                 (folder / "git.txt").write_text(_git_state())
             else:
-                last = self.metrics.cut_after("env_step", resume_at)
+                last = self.metrics.cut_after(resume_at)
                 if resume_at and (last is None or last < resume_at):
                     self.missing = (
                         f"WARNING: {folder / 'metrics.csv'} ends at env step {int(last or 0):,}, before the "
                         f"checkpoint at {resume_at:,}: the rows between are lost"
                     )
-                self.episodes.cut_after("env_step", resume_at)
+                self.episodes.cut_after(resume_at)
             with replacing(folder / "config.json") as temporary:
                 temporary.write_text(json.dumps(config, indent=2) + "\n")
         except OSError as error:

@@ -59,7 +59,7 @@ def policy_from_state(
     saved: Mapping[str, Any],
     *,
     device: str,
-    trust: Sequence[str] = (),
+    trust: Sequence[str],
     model: nn.Module | None = None,
 ) -> Policy:
     """Builds the policy of a checkpoint and loads its state.

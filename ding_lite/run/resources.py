@@ -69,20 +69,16 @@ def tuned_process(num_threads: int) -> Iterator[None]:
             set_threads(_threads_before)
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory() -> None:
     """Makes glibc reuse freed memory instead of returning it to the system; lasts as long as the process.
 
     Every minibatch allocates and frees its activations. By default glibc returns large blocks to the system,
     which zeroes their pages again at the next allocation: a quarter of the time of a gradient step on images.
-
-    Returns:
-        True if the options are set; False on a system without glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:  # not Linux, or musl
-        return False
-    options = {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: HEAP_GROWTH}
-    return all([mallopt(name, value) for name, value in options.items()])
+    if mallopt is not None:  # musl has none
+        for option, value in {M_MMAP_MAX: 0, M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: HEAP_GROWTH}.items():
+            mallopt(option, value)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class Stopping:
     @property
     def is_between_steps(self) -> bool:
         """Whether the weights belong to the counted env steps: an incomplete rollout changes none."""
-        return self.phase != "learning" and (self.phase != "collecting" or self._collector.in_rollout)
+        return self.phase != "learning" and (self.phase != "collecting" or self._collector.is_incomplete)
 
     @property
     def is_by_signal(self) -> bool:
@@ -67,7 +67,7 @@ class Stopping:
             StopTimedOut: while environments collect, evaluate or close. Nothing else is disturbed.
         """
         waits = self.phase in ("evaluating", "closing") or (
-            self.phase == "collecting" and self._collector.in_rollout
+            self.phase == "collecting" and self._collector.is_incomplete
         )
         if waits and not self.is_held:
             raise StopTimedOut(f"{self.reason}; {self.phase} did not end within {self.timeout:g} s")

@@ -65,7 +65,7 @@ class Bars(Board):
 
 
 @contextlib.contextmanager
-def board_for(stream: TextIO, quiet: bool = False) -> Iterator[Board]:
+def board_for(stream: TextIO, quiet: bool) -> Iterator[Board]:
     """Yields bars for a terminal, lines for any other stream, or nothing if ``quiet``."""
     if quiet:
         yield Board()

@@ -52,7 +52,7 @@ class Opened(NamedTuple):
     env_step: int
 
 
-def open_checkpoint(run: Path, trust: Sequence[str] = ()) -> Opened:
+def open_checkpoint(run: Path, trust: Sequence[str]) -> Opened:
     """Loads a policy, and the config of its run.
 
     Args:
@@ -152,7 +152,7 @@ def load_player(
 def evaluate_checkpoint(
     run: Path,
     *,
-    episodes: int = 16,
+    episodes: int,
     seed: int = 0,
     stochastic: bool = False,
     video: Path | None = None,

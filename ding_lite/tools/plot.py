@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".pdf", ".svg")
-RESAMPLES = 2_000
+CURVE_RESAMPLES = 2_000
 MAX_GRID = 1_000  # points of a curve over seeds; more cannot be seen
 STATISTICS: dict[str, Statistic] = {
     "mean": lambda values: np.asarray(values.mean(axis=-1)),
@@ -152,7 +152,7 @@ def _band(run: Run, panel: Panel, y: np.ndarray, spread: np.ndarray) -> np.ndarr
     return band
 
 
-def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]], statistic: str = "mean") -> Curve:
+def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]], statistic: str) -> Curve:
     """Returns the curve of several seeds.
 
     Two seeds: both, and their mean. More: the statistic and its 95 % bootstrap interval. Seeds without a
@@ -169,7 +169,7 @@ def seeds_curve(seeds: Sequence[tuple[np.ndarray, np.ndarray]], statistic: str =
     # Differences of up to 5 % between the last steps are not reported.
     cut = any(x[-1] > 1.05 * grid[-1] for x, _ in seeds)
     middle = STATISTICS[statistic]
-    band = curve_interval(values, middle, RESAMPLES) if len(seeds) >= MIN_RUNS else None
+    band = curve_interval(values, middle, CURVE_RESAMPLES) if len(seeds) >= MIN_RUNS else None
     return Curve(grid, middle(values.T), band, tuple(seeds) if band is None else (), len(seeds), cut)
 
 
@@ -285,7 +285,7 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def grid_of(count: int, most: int, width: float | None = None) -> tuple[Figure, int, int]:
+def grid_of(count: int, most: int, width: float | None) -> tuple[Figure, int, int]:
     """Returns an empty figure for so many plots, and how many rows and columns they stand in.
 
     Args:

@@ -77,7 +77,7 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         ("policy.learn.aux_freq", "more iterations between the phases"),
         *DEVICE,
     ),
-    "logging": (("logger.freq", "more env steps between TensorBoard rows"),),
+    "logging": (("logger.freq", "more env steps between rows of the trackers"),),
     "evaluation": (
         ("policy.eval.eval_freq", "more env steps between evaluations"),
         ("env.n_evaluator_episode", "fewer episodes"),

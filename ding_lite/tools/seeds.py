@@ -81,8 +81,7 @@ def summary_of(scores: Iterable[float | None]) -> SeedsSummary:
     known = [score for score in scores if score is not None]
     if not known:
         return SeedsSummary(0, None, None)
-    edges = statistics.interval(statistics.mean, [np.array(known)])
-    interval = None if edges is None else (float(edges[0]), float(edges[1]))
+    interval = statistics.as_range(statistics.interval(statistics.mean, [np.array(known)]))
     return SeedsSummary(len(known), sum(known) / len(known), interval)
 
 

@@ -126,7 +126,12 @@ def interval(statistic: Statistic, *groups: Scores, resamples: int = RESAMPLES) 
     return _middle(np.concatenate(results))
 
 
-def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int = RESAMPLES) -> np.ndarray:
+def as_range(edges: np.ndarray | None) -> tuple[float, float] | None:
+    """Returns the edges of :func:`interval` as two floats; None if there is no interval."""
+    return None if edges is None else (float(edges[0]), float(edges[1]))
+
+
+def curve_interval(values: np.ndarray, statistic: Statistic, resamples: int) -> np.ndarray:
     """Returns the 95 % percentile bootstrap interval of a curve over seeds, resampling whole curves.
 
     Args:

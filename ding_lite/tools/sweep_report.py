@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ding_lite.config.compile import without_sources
 from ding_lite.config.files import python_source
 from ding_lite.data.evaluation import score_text
 from ding_lite.errors import ConfigError
@@ -96,21 +96,6 @@ def caution(trials: int) -> str:
     return f" (a rough guess: from {trials} trials, of which it compares the best tenth with all)"
 
 
-def _without_defaults(
-    section: Mapping[str, Any], source: Mapping[str, str], path: str = ""
-) -> dict[str, Any]:
-    """Returns the values of a section that are no defaults; ``source`` names the origin of each path."""
-    found = {}
-    for name, value in section.items():
-        place = f"{path}{name}"
-        if isinstance(value, dict) and value:
-            if inner := _without_defaults(value, source, f"{place}."):
-                found[name] = inner
-        elif source.get(place) != "default":
-            found[name] = value
-    return found
-
-
 def write_best(sweep: Sweep) -> Path | None:
     """Writes the config of the best trial to ``best.py`` and returns the file.
 
@@ -126,7 +111,7 @@ def write_best(sweep: Sweep) -> Path | None:
     if not origin.is_file():
         return None
     saved = json.loads(origin.read_text())
-    config = _without_defaults(saved["config"], saved["source"])
+    config = without_sources(saved["config"], saved["source"], ("default",))
     config["exp_name"] = f"{sweep.config.values.exp_name}_best"
     comments = [
         f"The best of {len(sweep.trials())} trials: trial {best.number}, score {score_text(best.value)} over "

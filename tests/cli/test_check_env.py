@@ -181,9 +181,6 @@ def read(descriptor):
         ((), "no environment"),
         (("CartPole-v1", "Pendulum-v1"), "got CartPole-v1 and Pendulum-v1"),
         (("CartPole-v1", "-c", "my_config.py"), "-c and CartPole-v1"),
-        (("CartPole-v1", "--steps", "0"), "--steps: "),
-        (("CartPole-v1", "--rollout", "-1"), "--rollout: "),
-        (("CartPole-v1", "-s", "-1"), "--seed: "),
         (("CartPole-v1", "env.kwarg.x=1"), "unknown key 'kwarg'; did you mean 'kwargs'"),
     ],
 )

@@ -960,7 +960,7 @@ BAD_INPUT = {
         3,
         ["env 'collections:OrderedDict' cannot be made: ", "expected a gymnasium.Env, got OrderedDict"],
     ),
-    "negative seed": (["-c", "tiny.py", "-s", "-1"], 2, ["-s: expected seeds of at least 0, got -1"]),
+    "negative seed": (["-c", "tiny.py", "-s", "-1"], 2, ["argument -s/--seed: a seed is at least 0, got -1"]),
     "unknown module to import": (["--import", "nope", "-c", "tiny.py"], 2, ["--import nope"]),
 }
 
@@ -993,11 +993,26 @@ def test_debug_shows_the_traceback_of_an_error_too(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("ding-lite config: error: config file nope.py")
 
 
-def test_negative_seed_of_eval_is_a_readable_paragraph(first, tmp_path):
-    done = run("eval", first, "-s", "-1", cwd=tmp_path)
-    assert "Traceback" not in done.stderr
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "got -1" in done.stderr
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("train -c cartpole_ppo -s 0 -1", "-s/--seed: a seed is at least 0, got -1"),
+        ("train -c cartpole_ppo -s 0 1 --jobs 0", "--jobs: expected at least 1, got 0"),
+        ("sweep -c cartpole_ppo --trials 0", "--trials: expected at least 1, got 0"),
+        ("eval run -s -1", "-s/--seed: a seed is at least 0, got -1"),
+        ("eval run -n 0", "-n/--episodes: expected at least 1, got 0"),
+        ("play run -n 0.5", "-n/--episodes: expected a whole number, got '0.5'"),
+        ("export run -n 0", "-n/--observations: expected at least 1, got 0"),
+        ("check-env CartPole-v1 --steps 0", "--steps: expected at least 1, got 0"),
+        ("check-env CartPole-v1 --rollout -1", "--rollout: expected at least 1, got -1"),
+        ("check-env CartPole-v1 -s -1", "-s/--seed: a seed is at least 0, got -1"),
+        ("profile -c cartpole_ppo --iterations 0", "--iterations: expected at least 1, got 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_anything_is_read(command, fault, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(command.split())
+    assert f"error: argument {fault}" in capsys.readouterr().err
 
 
 def test_every_extra_that_a_message_names_can_be_installed():

@@ -251,7 +251,6 @@ def test_json_is_alone_on_stdout(tmp_path, monkeypatch, capfd):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([*SMALL, "--iterations", "0"], "--iterations: "),
         ([*SMALL, "--minutes", "2"], "--minutes"),
         ([], "-c FILE or NAME"),
         (["-c", "no_such"], "no_such"),

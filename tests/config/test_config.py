@@ -20,6 +20,7 @@ from ding_lite.config.compile import (
     differences,
     load_config,
     plain,
+    save_config,
 )
 from ding_lite.config.files import (
     find_config,
@@ -1225,3 +1226,10 @@ def test_a_number_that_is_not_finite_is_written_as_it_can_be_read(tmp_path):
     file = tmp_path / "config.py"
     file.write_text(python_source({"env": {"kwargs": {"limit": math.inf}}}))
     assert runpy.run_path(str(file))["config"]["env"]["kwargs"]["limit"] == math.inf
+
+
+def test_keys_with_a_dot_are_written_as_they_are(tmp_path):
+    kwargs = {"pose.arm": {"x": 1}, "y": 2}
+    save_config(compile_config({"env": {"env_id": "CartPole-v1", "kwargs": kwargs}}), tmp_path / "config.py")
+    written = runpy.run_path(str(tmp_path / "config.py"))["config"]
+    assert written["env"] == {"env_id": "CartPole-v1", "kwargs": kwargs}

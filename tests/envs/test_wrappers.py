@@ -1,6 +1,7 @@
 """Wrappers by name: what each does, games of several lives, and their restored open games."""
 
 import copy
+import math
 import re
 import subprocess
 import sys
@@ -368,6 +369,16 @@ def test_reward_clip_gives_signs_in_training_alone(evaluate, rewards):
     env = made("reward_clip", kind=LivesEnv, evaluate=evaluate)
     env.reset(seed=1)
     assert {env.step(0)[1] for _ in range(20)} == rewards
+
+
+@pytest.mark.parametrize("limits", [{}, {"low": -1, "high": 1}])
+def test_reward_clip_does_not_hide_a_reward_that_is_no_number(limits):
+    env = made(
+        {"type": "reward_clip", **limits},
+        kind=lambda: gym.wrappers.TransformReward(LivesEnv(), lambda _: math.nan),
+    )
+    env.reset(seed=1)
+    assert math.isnan(env.step(0)[1])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ding_lite import compile_config
-from ding_lite.models.memory_layout import LARGE_LAYER, laid_out_as, lay_out, to_channels_last
+from ding_lite.models.memory_layout import BEYOND_CACHE, laid_out_as, lay_out, to_channels_last
 from ding_lite.policies import PPOPolicy
 
 LAST = torch.channels_last
@@ -65,7 +65,7 @@ def test_a_gradient_goes_back_through_the_layout():
 
 def test_weights_keep_their_numbers_and_only_large_layers_and_convolutions_are_laid_out_anew():
     torch.manual_seed(0)
-    large = nn.Linear(LARGE_LAYER // 256 + 1, 256)
+    large = nn.Linear(BEYOND_CACHE // 256 + 1, 256)
     network = nn.ModuleList([nn.Conv2d(3, 8, 4), large, nn.Linear(64, 64)])
     before = copy.deepcopy(network)
     lay_out(network)

@@ -99,7 +99,7 @@ def test_rows_are_read_once_also_if_the_file_gets_a_column_or_is_cut(tmp_path):
     assert rows.new() == []
     file.write([{"env_step": 30, "eval": 1.5}])  # a new file with a new header
     assert rows.new() == [{"env_step": "30", "eval": "1.5"}]
-    file.cut_after("env_step", 20)
+    file.cut_after(20)
     file.write([{"env_step": 30, "eval": 1.5}, {"env_step": 40, "eval": 2.0}])
     assert rows.new() == [{"env_step": "40", "eval": "2.0"}]
     file.close()

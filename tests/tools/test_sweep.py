@@ -73,7 +73,6 @@ def result_of(folder):
         (None, ["--search", "seed=int(0,3)"], "seed: cannot be searched"),
         (None, ["--search", "num_threads=[1,2]"], "num_threads: expected uniform(a, b)"),
         (None, ["--search", "num_threads=int(1,2)", "num_threads=1"], "num_threads is searched, and set"),
-        (None, ["--search", "num_threads=int(1,2)", "--trials", "0"], "--trials: expected at least 1, got 0"),
         (None, ["--search", "num_threads=int(1,2)", "--resume"], "c_sweep is not the folder of a sweep"),
         (None, ["--search", "num_threads=int(1,2)", "seed=choice(1,2)"], "needs its own --search"),
         (None, ["--search", "num_threads=loguniform(1,2)"], "did you mean 'log'?"),
@@ -87,15 +86,6 @@ def test_misuse_is_refused_before_anything_starts(sweep, words, fault, tmp_path,
     assert main(["sweep", "-c", "c.py", *words]) == 2
     assert fault in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["c.py"]
-
-
-def test_the_best_config_keeps_keys_with_a_dot():
-    pytest.importorskip("optuna")
-    from ding_lite.tools.sweep_report import _without_defaults
-
-    section = {"env": {"kwargs": {"map": {"x.y": 1}}, "stop_value": None}, "seed": 0}
-    source = {"env.kwargs.map.x.y": "c.py", "env.stop_value": "default", "seed": "default"}
-    assert _without_defaults(section, source) == {"env": {"kwargs": {"map": {"x.y": 1}}}}
 
 
 @pytest.mark.parametrize("package", ["optuna", "matplotlib.ticker"])

@@ -203,23 +203,19 @@ def _summaries(labels: Sequence[str], groups: Sequence[statistics.Scores]) -> li
         if scores is not groups[0]:
             better = statistics.probability_of_improvement
             improvement = float(better(scores, groups[0]))
-            improvement_interval = _range(statistics.interval(better, scores, groups[0]))
+            improvement_interval = statistics.as_range(statistics.interval(better, scores, groups[0]))
         lines.append(
             Summary(
                 label=label,
                 seeds=tuple(len(task) for task in scores),
                 mean=float(statistics.mean(scores)),
                 iqm=float(statistics.aggregate_iqm(scores)),
-                iqm_interval=_range(statistics.interval(statistics.aggregate_iqm, scores)),
+                iqm_interval=statistics.as_range(statistics.interval(statistics.aggregate_iqm, scores)),
                 improvement=improvement,
                 improvement_interval=improvement_interval,
             )
         )
     return lines
-
-
-def _range(edges: np.ndarray | None) -> Range | None:
-    return None if edges is None else (float(edges[0]), float(edges[1]))
 
 
 def number(value: float) -> str:
