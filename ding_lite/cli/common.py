@@ -56,6 +56,21 @@ def seed_number(text: str) -> int:
     return number
 
 
+class Once(argparse.Action):
+    """Stores the value of an option that is refused if it is given twice: the first would have no effect."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            raise argparse.ArgumentError(self, f"given twice, {getattr(namespace, self.dest)} and {values}")
+        setattr(namespace, self.dest, values)
+
+
 def add_import(parser: argparse._ActionsContainer) -> None:
     """Adds ``--import``."""
     parser.add_argument(
@@ -74,6 +89,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c",
         "--config",
+        action=Once,
         metavar="FILE|NAME",
         help="the config of the run, if it names classes that are not the library's",
     )
@@ -95,6 +111,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-c",
         "--config",
+        action=Once,
         metavar="FILE|NAME",
         help="a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
     )

@@ -138,5 +138,7 @@ def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     if "info" in report:
         lines.append("info        " + "   ".join(f"{name} {x:.4g}" for name, x in report["info"].items()))
     if evaluation.cut_short:
-        lines.append(f"            {evaluation.cut_short} episodes were cut at env.max_eval_steps")
+        lines.append(
+            f"            {evaluation.cut_short} were cut short, at env.max_eval_steps or by a wrapper"
+        )
     return "\n".join(lines)

@@ -22,6 +22,8 @@ examples:
   ding-lite plot runs/ppo_* runs/ppg_* --title "PPO against PPG"
   ding-lite plot runs/ppo_* --panels evaluation --width 3.3 -o column.pdf
                                                        one plot, as wide as a column of a paper
+  ding-lite plot runs/ppo_0 --panels learn/approx_kl,learn/clipfrac
+                                                       columns of metrics.csv
 """
 
 
@@ -43,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--title", metavar="TEXT", help="title of the figure (default: what the runs have in common)"
     )
-    add_picture_options(parser, "training, training-length, evaluation, evaluation-length")
+    add_picture_options(
+        parser, "training, training-length, evaluation, evaluation-length, or columns of metrics.csv"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -298,7 +298,8 @@ def _import(name: str) -> str:
     except ModuleNotFoundError as error:
         if f"{module}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"--import {name}: there is no such module (looked in {sys.path[0]})"
+                f"--import {name}: there is no such module (looked in {sys.path[0]}). A file elsewhere is "
+                "named by its path: --import FOLDER/FILE.py"
             ) from error
         raise
     except SyntaxError as error:  # its traceback has no line of the file

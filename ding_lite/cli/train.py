@@ -175,6 +175,11 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     from ding_lite.run.pipeline import SerialPipeline
 
     _refuse_init_from(args)
+    if args.policy and not args.env:
+        raise ConfigError(
+            f"--policy {args.policy} is for a new run with --env; a resumed run keeps its policy. "
+            "--init-from starts a new run with the weights of another one"
+        )
     config = config_of(args) if args.config or args.env else None
     _refuse_two_folders(args)
     folder = args.resume or args.exp_name

@@ -170,7 +170,7 @@ def compile_config(
     _expand_short_forms(user)
     user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
     before: list[str] = []
-    for path, value in (overrides or {}).items():
+    for path, value in _with_other_source(overrides or {}, user.get("env")).items():
         lost = [earlier for earlier in before if earlier.startswith(f"{path}.")]
         if lost:
             raise ConfigError(f"{path}={value!r} replaces {lost[0]}, which is set before it: set it after")
@@ -214,15 +214,30 @@ def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, 
 TYPED_SECTIONS = ("env.manager", "policy.model.encoder", "policy.intrinsic")
 
 
+def _with_other_source(overrides: Mapping[str, Any], env: Any) -> dict[str, Any]:
+    """Returns overrides in which an id replaces the type of the section ``env``, and a type its id.
+
+    Both name an environment, and a type other than "gymnasium" does not read the id.
+    """
+    given = env if isinstance(env, Mapping) else {}
+    is_new_id = "env.env_id" in overrides and "env.type" not in overrides
+    is_new_type = "env.type" in overrides and "env.env_id" not in overrides
+    if is_new_id and given.get("type", "gymnasium") != "gymnasium":
+        return {"env.type": "gymnasium", **overrides}
+    if is_new_type and overrides["env.type"] != "gymnasium" and given.get("env_id"):
+        return {"env.env_id": "", **overrides}
+    return dict(overrides)
+
+
 def _expand_short_forms(user: dict[str, Any]) -> None:
     """Replaces short forms, in place.
 
     * ``env.manager="base"`` becomes ``{"type": "base"}``, and so do ``policy.model.encoder`` and
       ``policy.intrinsic``.
-    * ``logger.trackers="wandb"`` and ``hooks="my_hook"`` become lists.
+    * ``logger.trackers="wandb"``, ``hooks="my_hook"`` and ``env.wrappers="atari"`` become lists.
     * ``logger.tensorboard=False``, a key of earlier versions, takes "tensorboard" out of ``logger.trackers``.
     """
-    logger = user.get("logger")
+    logger, env = user.get("logger"), user.get("env")
     for path in TYPED_SECTIONS:
         *above, name = path.split(".")
         section: Any = user
@@ -232,6 +247,8 @@ def _expand_short_forms(user: dict[str, Any]) -> None:
             section[name] = {"type": section[name]}
     if isinstance(user.get("hooks"), str):
         user["hooks"] = [user["hooks"]]
+    if isinstance(env, dict) and isinstance(env.get("wrappers"), str):
+        env["wrappers"] = [env["wrappers"]]
     if not isinstance(logger, dict):
         return
     if isinstance(logger.get("trackers"), str):
@@ -517,17 +534,19 @@ def _set(tree: Any, path: str, value: Any) -> None:
     tree[last] = value
 
 
-def load_config(name: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(name: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Config:
     """Reads a config file, or a shipped config by its name, and compiles it.
 
     Args:
         name: ``path/to/file.py``, ``run/config.json``, or a shipped name such as ``cartpole_ppo``.
-        overrides: ``["key.path=value", ...]``.
+        overrides: ``{"key.path": value, ...}``, or ``["key.path=value", ...]`` as on the command line.
 
     Raises:
         ConfigError: if the file does not exist or cannot be read, or if the config has a fault.
     """
-    return compile_file(name, parse_overrides(overrides))
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides: expected a list or a dict, got a string; write [{overrides!r}]")
+    return compile_file(name, overrides if isinstance(overrides, Mapping) else parse_overrides(overrides))
 
 
 def compile_file(name: str | Path, overrides: Mapping[str, Any]) -> Config:

@@ -52,6 +52,10 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
 
 def _option_hint(token: str) -> str:
     """Returns how to name the environment or the config that an argument without "=" probably is."""
+    if Path(token).is_dir():
+        return f" ({token} is a folder, and this command takes no further one)"
+    if token.isdecimal():
+        return " (the option before it takes one number)"
     if re.fullmatch(r"[\w./:-]+-v\d+|[\w.]+:\w+", token):
         return f" (to name an environment, write --env {token}; for a saved run, env.env_id={token})"
     return "" if "." in token else f" (to name a config, write -c {token})"

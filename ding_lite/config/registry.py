@@ -274,9 +274,10 @@ def name_of(kind: Any) -> str:
 
 
 def env_name(env: Mapping[str, Any]) -> str:
-    """Returns the environment's id in a section ``env``, or the name of its type."""
-    env_id = env.get("env_id")  # or a spec, in a worker
-    return str(getattr(env_id, "id", env_id) or name_of(env.get("type", "gymnasium")))
+    """Returns the environment's id in a section ``env``, or the name of a type that has none."""
+    kind = env.get("type", "gymnasium")
+    env_id = env.get("env_id") if kind == "gymnasium" else None  # or a spec, in a worker
+    return str(getattr(env_id, "id", env_id) or name_of(kind))
 
 
 def modules_of(names: Sequence[Any]) -> list[str]:

@@ -274,7 +274,10 @@ def _keys_that_take(value: Any, path: str, section: Schema) -> str:
     """Returns what to write for a value that was given for a whole section."""
     rules = {name: rule for name, rule in section.items() if isinstance(rule, Key) and not rule.fixed_because}
     fitting = [name for name, rule in rules.items() if not _check_value(value, rule)[1]]
-    if not fitting or isinstance(value, Mapping):
+    if isinstance(value, str) and "type" in fitting:
+        fitting = ["type"]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)  # it fits many keys
+    if not fitting or is_number or isinstance(value, Mapping):
         return f"{path} is a section, with the keys {_listed(list(map(str, section)), path)}"
     return f"write {' or '.join(f'{path}.{name}={value!r}' for name in fitting[:3])}"
 
@@ -338,7 +341,11 @@ def _convert(value: Any, key: Key) -> tuple[Any, str]:
 
 
 def _hint(value: Any, key: Key) -> str:
-    """Returns what to write in place of a string that a key does not accept, or ""."""
+    """Returns what to write in place of a value that a key does not accept, or ""."""
+    if list in key.kinds and key.item in (int, float) and isinstance(value, (int, float)):
+        return f"; write [{value!r}]"
+    if isinstance(value, type):  # such as torch.nn.ReLU
+        value = value.__name__
     if not isinstance(value, str):
         return ""
     if not {int, float}.isdisjoint(key.kinds) and _is_number(value):

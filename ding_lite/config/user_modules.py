@@ -61,6 +61,17 @@ def module_of(entry: Any) -> str:
     return next(found, "") or module
 
 
+def is_importable(entry: Any) -> bool:
+    """Returns whether another process can import a class or a function, or what its name stands for.
+
+    It cannot if that has no name (a lambda, a functools.partial), is inside of a function, or belongs to a
+    notebook.
+    """
+    if isinstance(entry, str):
+        return not entry.startswith(f"{SCRIPT}:")
+    return "<" not in getattr(entry, "__qualname__", "<none>") and module_of(entry) != SCRIPT
+
+
 def is_class_of_script(path: str) -> bool:
     """Returns whether "module:Name" is a class that the running script itself defines.
 

@@ -17,7 +17,7 @@ class Evaluation:
     Attributes:
         returns: undiscounted sum of the raw rewards of each episode.
         lengths: steps of each episode.
-        cut_short: number of episodes that were cut at ``max_eval_steps``.
+        cut_short: number of episodes that were cut at ``max_eval_steps``, or by a wrapper.
         infos: the numbers that ``env.info_keys`` takes from the last info of each episode.
     """
 

@@ -126,6 +126,10 @@ class Batch:
             hint = f"; it has {', '.join(sorted(names))}"
         raise AttributeError(f"a minibatch has no {name!r}{hint}")
 
+    def __repr__(self) -> str:
+        fields = sorted(self.fields().items())
+        return f"Batch({', '.join(f'{name}={map_tree(_shape, value)}' for name, value in fields)})"
+
     @property
     def size(self) -> int:
         """N, the number of samples."""
@@ -151,6 +155,11 @@ class Batch:
             return None if whole is None else whole[self._rows]
         leaf = leaf_at(getattr(self, name, None), path)
         return None if leaf is None else view(leaf)
+
+
+def _shape(field: Any) -> str:
+    """Returns the shape of a tensor, or what another field is."""
+    return str(tuple(field.shape)) if isinstance(field, Tensor) else type(field).__name__
 
 
 class Samples:

@@ -297,7 +297,7 @@ class InProcessVectorEnv(VectorEnv):
         message = unpacking_fault(error) or error_text(error)
         actions = self._games[i].actions
         if not actions:
-            where = f"{self.describe(i)}, action 'none, at reset'"
+            where = f"{self.describe(i)}, at reset"
         else:
             action = actions[-1]
             where = f"{self.describe(i)}, action {action!r:.100}"

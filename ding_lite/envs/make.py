@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ CONFIG: dict[str, Any] = dict(
         restart_window=Key(100_000, low=1),  # steps of the vector that max_restarts refers to
     ),
 )
+MISSING_ARGUMENT = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'")
 NOT_REGISTERED = " If a module of yours registers it, --import MODULE imports that module."
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
 WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
@@ -184,8 +186,10 @@ def make_env(
             kwargs["env_id"] = env_cfg["env_id"]
         env = factory(**kwargs)
         if not isinstance(env, gym.Env):
+            is_vector = isinstance(env, gym.vector.VectorEnv)
+            hint = "; a vector of environments needs env.manager.type='vector'" if is_vector else ""
             made = type(env).__name__
-            raise EnvError(f"env {name!r} cannot be made: expected a gymnasium.Env, got {made}")
+            raise EnvError(f"env {name!r} cannot be made: expected a gymnasium.Env, got {made}{hint}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -195,6 +199,8 @@ def make_env(
         raise
     except FOREIGN as error:
         message = _message(error)
+        if missing := MISSING_ARGUMENT.search(message):
+            message += f" Give it: env.kwargs.{missing[1]}=VALUE."
         if kind == "gymnasium" and isinstance(error, gym.error.Error):
             is_unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
             has_guess = "Did you mean" in message

@@ -49,6 +49,8 @@ def meant_id(env_id: str) -> str:
         with contextlib.suppress(ImportError):
             register_ids(f"{namespace}/{env_id}")
     file = Path(env_id if env_id.endswith(".py") else f"{env_id.replace('.', '/')}.py")
+    if not file.is_file():  # my_module.MyEnv
+        file = Path(f"{env_id.rpartition('.')[0].replace('.', '/')}.py")
     classes = env_classes(file) if file.is_file() else []
     meant = [
         *(known for known in gym.registry if known.endswith(f"/{env_id}")),

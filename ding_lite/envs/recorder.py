@@ -183,7 +183,10 @@ def as_float(reward: Any) -> float:
     if array.size != 1 or array.dtype.kind not in "fiub":
         raise EnvContractError(f"reward must be a number, got {reward!r:.100} ({type(reward).__name__})")
     if array.ndim:
-        warnings.warn(f"reward has the shape {array.shape}; it is used as a number", stacklevel=2)
+        warnings.warn(
+            f"a reward has the shape {array.shape}; it is used as a number: return float(reward)",
+            stacklevel=2,
+        )
     return float(array.reshape(()))
 
 

@@ -343,9 +343,11 @@ class Policy:
         """
         try:
             obs = observation_to_tree(obs, self.obs_space)
-        except (KeyError, IndexError, TypeError) as error:
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            is_pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
+            hint = "; reset() returns (obs, info)" if is_pair else ""
             raise ContractError(
-                f"act: expected an observation of {self.obs_space}: {error_text(error)}"
+                f"act: expected an observation of {self.obs_space}: {error_text(error)}{hint}"
             ) from error
         single = self._is_single(obs)
         if single:

@@ -166,5 +166,5 @@ def evaluation_line(progress: Progress) -> str:
     if SUCCESS in (means := means_of(evaluation.infos)):
         line += f"  success {means[SUCCESS]:.0%}"
     if evaluation.cut_short:
-        line += f"  ({evaluation.cut_short} cut at env.max_eval_steps)"
+        line += f"  ({evaluation.cut_short} cut short)"
     return line + ("  solved" if progress.solved else "")

@@ -15,7 +15,7 @@ from ding_lite.config.compile import advised_imports, classes_of_policy, policy_
 from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 from ding_lite.config.schema import merged_config
 from ding_lite.envs.space_json import space_from_json
-from ding_lite.errors import CheckpointError
+from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.models.encoders import is_small_image
 from ding_lite.policies.base import DECLARED, Policy
 from ding_lite.run.checkpoint import load_of_run
@@ -102,6 +102,8 @@ def policy_from_state(
     except CheckpointError:
         raise
     except Exception as error:  # a forged checkpoint can make any constructor fail in any way
+        if isinstance(error, ConfigError) and device != config["device"]:  # an argument, not the checkpoint
+            raise
         raise CheckpointError(
             f"the checkpoint's policy cannot be built: {type(error).__name__}: {error}"
         ) from error

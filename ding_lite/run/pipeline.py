@@ -48,7 +48,7 @@ from ding_lite.run.progress import Clock, Progress
 from ding_lite.run.rank_reports import Report, merged_report
 from ding_lite.run.rank_states import check_equal, gathered, of_rank
 from ding_lite.run.recorder import Recorder
-from ding_lite.run.report import description, import_options, results, unfinished_schedules
+from ding_lite.run.report import description, import_options, not_importable, results, schedule_notes
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of
 from ding_lite.run.saves import Saves
@@ -138,7 +138,7 @@ class SerialPipeline:
         try:
             self._build(config, env_setting, model, display, own_process)
             name = self.cfg.exp_name if folder is None else str(folder)
-            messages = [*config.notes, *unfinished_schedules(config)]
+            messages = [*config.notes, *schedule_notes(config, resumed=False)]
             messages += warm_start(self.policy, init_from) if init_from else []
             messages += self._warm_up()  # if the weights brought no statistics of observations
             with ExitStack() as undo:
@@ -253,7 +253,8 @@ class SerialPipeline:
         is_newest = max(checkpoints_of(self.folder).values()) == reached
         beginning = f"resumed at {self.progress.env_step:,} env steps"
         repeats = is_newest and point.is_exact and not lost
-        self._record(log, beginning, [*point.messages, *lost], self.progress.env_step, repeats)
+        messages = [*point.messages, *lost, *schedule_notes(point.config, resumed=True)]
+        self._record(log, beginning, messages, self.progress.env_step, repeats)
         moved = (
             [] if self.is_over() else self.ranks.from_first(lambda: self.checkpoints.abandon_after(reached))
         )
@@ -357,9 +358,15 @@ class SerialPipeline:
             repeats: whether a resumed run first repeats what an earlier session did after that step.
         """
         imports = import_options(self.policy, self.config)
+        self._not_importable = not_importable(self.policy, self.config)
         lines = [
             f"{beginning}  folder {self.folder}",
             *([f"modules of yours: {shlex.join(imports)}"] if imports else []),
+            *(
+                f"{name} is not found by `ding-lite eval` and `--resume`: they need a class or a function at "
+                "the top of a file"
+                for name in self._not_importable
+            ),
             *description(self._own_cfg, self.policy, self.collector),
             *near_name_warnings(self.cfg, map(type, self.policy.model.modules())),
             *messages,
@@ -648,9 +655,11 @@ class SerialPipeline:
     def _command(self, arguments: str, options: str = "") -> str:
         """Returns a command about this run as it can be typed, with what finds the user's classes.
 
-        The command line cannot make what a script gave the run; then it is a call in Python.
+        The command line cannot make what a script gave the run, nor import what has no name; then it is a
+        call in Python.
         """
-        if objects := self._given.get(GIVEN):
+        objects = self._given.get(GIVEN, {})
+        if objects or self._not_importable:
             resumes = "resume" in arguments
             again = "".join(f", {name}=..." for name in objects if resumes or name == "model")
             call = "SerialPipeline.resume" if resumes else "load_policy"

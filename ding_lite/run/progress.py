@@ -36,7 +36,7 @@ class Clock:
         self._earlier = float(state["wall_time"])
 
 
-@dataclass
+@dataclass(repr=False)
 class Progress:
     """State of a run after an iteration.
 
@@ -65,6 +65,16 @@ class Progress:
     past_solved: bool = False
     turn_began: int = 0
     owes_evaluation: bool = False
+
+    def __repr__(self) -> str:
+        shown = {
+            "env_step": self.env_step,
+            "iteration": self.iteration,
+            "episode_return": self.metrics.get("collect/episode_return"),
+            "evaluation": None if self.evaluation is None else self.evaluation.mean,
+            "solved": self.solved,
+        }
+        return f"Progress({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def crossed(self, freq: int) -> bool:
         """Returns whether the last iteration reached or passed a multiple of ``freq`` env steps.

@@ -9,11 +9,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import torch
 
-from ding_lite.config.compile import Config, plain, registered_classes
-from ding_lite.config.registry import env_name
-from ding_lite.config.user_modules import OF_CONFIG_FILE, SCRIPT, executed_name, module_of, script_name
+from ding_lite.config.compile import Config, classes_of, plain, registered_classes
+from ding_lite.config.registry import env_name, name_of
+from ding_lite.config.user_modules import (
+    OF_CONFIG_FILE,
+    SCRIPT,
+    executed_name,
+    is_importable,
+    module_of,
+    script_name,
+)
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.data.evaluator import Scores, evaluation_metrics
@@ -39,8 +47,7 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
         f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
         *_parts(policy),
     ]
-    if MASK_KEY in (children(envs.obs_space) or {}):
-        lines.append(f"action masks: from {'info' if cfg.env.action_mask == 'info' else 'the observation'}")
+    lines += _notes_on_envs(cfg.env, envs.obs_space)
     if torch.cuda.is_available() and policy.device.type == "cpu" and cfg.policy.device == "auto":
         lines.append("the GPU is not used: this network is faster on the CPU; policy.device=cuda uses it")
     if policy.ranks.size > 1:
@@ -72,6 +79,21 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     return lines
 
 
+def _notes_on_envs(env: Any, obs_space: gym.Space) -> list[str]:
+    """Returns what a user may not expect of the section ``env``."""
+    notes = []
+    if env.type != "gymnasium" and env.env_id:
+        notes.append(f"env.env_id={env.env_id!r}: no effect, since env.type makes the environment")
+    if env.env_id.startswith("ALE/") and not env.wrappers and obs_space.shape == (210, 160, 3):
+        notes.append(
+            "whole frames of an Atari game, and a large network: env.wrappers=['atari'] with "
+            "env.kwargs={'frameskip': 1} makes the usual four small grey ones"
+        )
+    if MASK_KEY in (children(obs_space) or {}):
+        notes.append(f"action masks: from {'info' if env.action_mask == 'info' else 'the observation'}")
+    return notes
+
+
 def _parts(policy: Policy) -> list[str]:
     """Returns a line with the number of parameters of each part of the model, if it has several."""
     sizes = {name: _size(part) for name, part in policy.model.named_children()}
@@ -84,22 +106,24 @@ def _size(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def unfinished_schedules(config: Config) -> list[str]:
-    """Returns a line for the user if the run ends before its schedules do, else none.
+def schedule_notes(config: Config, *, resumed: bool) -> list[str]:
+    """Returns a line for the user if the schedules do not end where the run does, else none.
 
     A limit of the call never changes a schedule: a run that is continued later has the same rates.
     """
     learn, end = config.values.policy.learn, config.values.max_env_step
     total = learn.get("schedule_env_step") or 0
-    kinds = {name: learn.get(f"{name}_schedule", "constant") for name in SCHEDULED}
-    reached = [
-        f"{what} is then at {schedule(kinds[name], end / total, learn[f'{name}_final']):.3g} of its start"
-        for name, what in SCHEDULED.items()
-        if end < total and kinds[name] != "constant"
-    ]
+    if end == total:
+        return []
+    reached = []
+    for name, what in SCHEDULED.items():
+        kind = learn.get(f"{name}_schedule", "constant")
+        if kind != "constant":
+            share = f"{schedule(kind, min(1.0, end / total), learn[f'{name}_final']):.3g} of its start"
+            reached.append(f"{what} is then at {share}" if end < total else f"{what} stays at {share}")
     if not reached:
         return []
-    follows = config.source["policy.learn.schedule_env_step"] == "max_env_step"
+    follows = not resumed and config.source["policy.learn.schedule_env_step"] == "max_env_step"
     return [
         f"schedules end at {total:,} env steps, this run at {end:,}: {', '.join(reached)}; to anneal over "
         f"this run: {'max_env_step' if follows else 'policy.learn.schedule_env_step'}={end}"
@@ -147,16 +171,24 @@ def import_options(policy: Policy, config: Config) -> list[str]:
     """Returns ``-c FILE`` and ``--import MODULE``, as far as a run needs them to find its classes."""
     modules = {module_of(cls) for cls in _classes_of(policy, config)}
     modules = {name for name in modules if not name.startswith("ding_lite.")} | {*config.trusted}
+    modules.discard("functools")  # of a partial, see not_importable
     registering = registering_module(config.values.env.env_id)
     if registering and registering.split(".")[0] not in {name.split(".")[0] for name in modules}:
         modules.add(registering)
-    modules = {script_name() if name == SCRIPT else name for name in modules}
+    modules = {script_name() if name == SCRIPT else name for name in modules} - {SCRIPT}
     of_file = set() if config.file is None else modules & {executed_name(config.file), OF_CONFIG_FILE}
     options = ["-c", str(config.file)] if of_file else []
     return [
         *options,
         *(word for name in sorted(modules - of_file) for word in ("--import", _importable(name))),
     ]
+
+
+def not_importable(policy: Policy, config: Config) -> list[str]:
+    """Returns the names of the classes and functions of a run that no other process can import."""
+    named = [entry for _, entry in classes_of(config.values) if callable(entry) or isinstance(entry, str)]
+    entries = [*_classes_of(policy, config), *named]
+    return sorted({name_of(entry) for entry in entries if not is_importable(entry)})
 
 
 def _classes_of(policy: Policy, config: Config) -> Iterator[Any]:
@@ -173,7 +205,7 @@ def _importable(module: str) -> str:
     found = sys.modules.get(module) or (sys.modules[SCRIPT] if module == script_name() else None)
     file = getattr(found, "__file__", None)
     if file is None or not Path(file).is_file():
-        return "MODULE" if module == SCRIPT else module
+        return module
     is_package = hasattr(found, "__path__")
     folder = Path(file).absolute().parents[module.count(".") + is_package]  # that has to be searched
     installed = {Path(path) for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))}

@@ -175,6 +175,8 @@ class Camera:
                 drawn[0].rename(file)
         except FOREIGN as error:
             self._has_failed = True
-            say(f"WARNING: {error_text(error)}; no more videos are recorded")
+            is_missing = isinstance(error.__cause__, NotImplementedError)
+            hint = " (its render() must return an image for render_mode='rgb_array')" if is_missing else ""
+            say(f"WARNING: {error_text(error)}{hint}; no more videos are recorded")
             return None
         return file

@@ -30,6 +30,7 @@ from ding_lite.tools.runs import (
     runs_of,
     settings_of,
     shared,
+    without_files,
 )
 from ding_lite.tools.statistics import MIN_RUNS, Statistic, curve_interval, interquartile_mean
 
@@ -202,7 +203,8 @@ def plot_runs(
         output: file to write; the suffix .png, .pdf or .svg chooses its format.
         statistic: of the seeds: "mean" or "iqm", the interquartile mean.
         title: of the figure; None: the policy and environment that all runs have in common.
-        panels: names of the panels of ``PANELS`` to draw; empty: all that have data.
+        panels: names of ``PANELS``, or columns of metrics.csv, to draw in this order; empty: all of
+            ``PANELS`` that have data.
         width: of the picture in inches; None: as the panels need it.
 
     Returns:
@@ -214,12 +216,12 @@ def plot_runs(
     """
     output = Path(output)
     check_output(output, SUFFIXES)
-    check_panels(panels, [panel.name for panel in PANELS])
+    columns = {column for panel in panels_of(panels) for column in panel.columns}
     check_width(width)
-    unique = {run.resolve(): run for folder in folders for run in runs_of(folder)}
+    unique = {run.resolve(): run for folder in without_files(folders) for run in runs_of(folder)}
     if not unique:
         raise ConfigError("plotting needs at least one run folder")
-    runs = [read_run(folder, COLUMNS) for folder in unique.values()]
+    runs = [read_run(folder, COLUMNS | columns) for folder in unique.values()]
     for run in runs:
         if all(curve([run], panel) is None for panel in PANELS):
             metrics = run.folder / "metrics.csv"
@@ -229,6 +231,22 @@ def plot_runs(
     figure = draw(group_runs(runs), statistic=statistic, title=title, panels=panels, width=width)
     save(figure, output, tight=width is None)
     return output
+
+
+def panels_of(names: Sequence[str]) -> list[Panel]:
+    """Returns the panels of these names, each that of ``PANELS`` or of a column; all of ``PANELS`` for none.
+
+    Raises:
+        ConfigError: if a name is neither of ``PANELS`` nor looks like a column, which has a "/".
+    """
+    known = {panel.name: panel for panel in PANELS}
+    unknown = [name for name in names if name not in known and "/" not in name]
+    if unknown:
+        raise ConfigError(
+            f"there is no panel {unknown[0]!r}; the panels are: {', '.join(known)}, and any column of "
+            "metrics.csv, such as learn/approx_kl"
+        )
+    return [known.get(name, Panel(name, name, name, "")) for name in names] or list(PANELS)
 
 
 def check_panels(names: Sequence[str], known: Sequence[str]) -> None:
@@ -308,12 +326,12 @@ def draw(
     panels: Sequence[str] = (),
     width: float | None = None,
 ) -> Figure:
-    """Returns the figure, with one plot for each of ``PANELS`` that has data; see :func:`plot_runs`.
+    """Returns the figure, with one plot for each panel that has data; see :func:`plot_runs`.
 
     Raises:
         ConfigError: if none of them has data, or matplotlib is not installed.
     """
-    chosen = [panel for panel in PANELS if not panels or panel.name in panels]
+    chosen = panels_of(panels)
     all_curves = {panel: [curve(group.runs, panel, statistic) for group in groups] for panel in chosen}
     drawn = {panel: row for panel, row in all_curves.items() if any(row)}
     if not drawn:

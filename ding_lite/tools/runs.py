@@ -128,6 +128,11 @@ def natural(text: object) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
 
 
+def without_files(arguments: Sequence[str | Path]) -> list[str | Path]:
+    """Returns the arguments without the files that a pattern of the shell gives beside folders."""
+    return [argument for argument in arguments if not Path(argument).is_file()] or list(arguments)
+
+
 def runs_of(argument: str | Path) -> list[Path]:
     """Returns the run folders that an argument names: a run, a folder with runs in it, or a pattern of those.
 
@@ -137,8 +142,9 @@ def runs_of(argument: str | Path) -> list[Path]:
     path = Path(argument)
     places = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path)), key=natural)]
     if not places:
-        is_pattern = glob.has_magic(str(path))
-        raise ConfigError(f"no folder matches {path}" if is_pattern else f"there is no run folder {path}")
+        problem = "no folder matches" if glob.has_magic(str(path)) else "there is no run folder"
+        hint = "; only `ding-lite compare` takes NAME=FOLDER" if "=" in str(path) else ""
+        raise ConfigError(f"{problem} {path}{hint}")
     found = [folder for place in places for folder in find_runs(place)]
     if not found:
         raise ConfigError(
@@ -336,15 +342,26 @@ def same_config(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def independent(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups the runs of each config, and leaves alone those whose config and seed occur twice.
+    """Groups the runs of each config; if a seed occurs twice, those of each launch.
 
-    Two runs of a config with the same seed are not independent samples. The runs of this config are then
-    groups of one, for example before and after a change of the code.
+    Two runs of a config with the same seed are not independent samples, for example before and after a change
+    of the code. The seeds of one launch have folders of one name, see :func:`launch_of`.
     """
     members: list[list[Run]] = []
     for alike in same_config(runs):
-        members += [[run] for run in alike] if repeated_seeds(alike) else [alike]
+        if not repeated_seeds(alike):
+            members.append(alike)
+            continue
+        launches: dict[str, list[Run]] = {}
+        for run in alike:
+            launches.setdefault(launch_of(run), []).append(run)
+        members += launches.values()
     return members
+
+
+def launch_of(run: Run) -> str:
+    """Returns the name that the seeds of one command share: runs/mine of runs/mine_s0 and runs/mine_s1."""
+    return str(run.folder).removesuffix(f"_s{run.config.get('seed')}")
 
 
 def repeated_seeds(runs: Sequence[Run]) -> bool:
@@ -362,13 +379,20 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         descriptions = [[*describe(flat, keys), *others] for flat in settings]
     else:
         descriptions = [shared(settings)]
-    names = relative_names([group[0].folder for group in members])
+    names = names_of_groups(members)
     groups = []
     for group, parts, name in zip(members, descriptions, names, strict=True):
         ambiguous = [name] if descriptions.count(parts) > 1 or not parts else []
         seeds = f"n={len(group)} seeds" if len(group) > 1 else f"seed {group[0].config.get('seed')}"
         groups.append(Group(group, ", ".join([*parts, *ambiguous, seeds])))
     return groups
+
+
+def names_of_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Returns the name of the launch or of the folder of each group, without the path that all share."""
+    return relative_names(
+        [Path(launch_of(group[0])) if len(group) > 1 else group[0].folder for group in groups]
+    )
 
 
 def relative_names(folders: Sequence[Path]) -> list[str]:

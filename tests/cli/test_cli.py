@@ -960,7 +960,11 @@ BAD_INPUT = {
         3,
         ["env 'collections:OrderedDict' cannot be made: ", "expected a gymnasium.Env, got OrderedDict"],
     ),
-    "negative seed": (["-c", "tiny.py", "-s", "-1"], 2, ["argument -s/--seed: a seed is at least 0, got -1"]),
+    "policy of a resumed run": (
+        ["--resume", "runs/a", "--policy", "ppg"],
+        2,
+        ["--policy ppg is for a new run with --env; a resumed run keeps its policy"],
+    ),
     "unknown module to import": (["--import", "nope", "-c", "tiny.py"], 2, ["--import nope"]),
 }
 
@@ -998,6 +1002,7 @@ def test_debug_shows_the_traceback_of_an_error_too(tmp_path):
     [
         ("train -c cartpole_ppo -s 0 -1", "-s/--seed: a seed is at least 0, got -1"),
         ("train -c cartpole_ppo -s 0 1 --jobs 0", "--jobs: expected at least 1, got 0"),
+        ("train -c cartpole_ppo -c pendulum_ppo", "-c/--config: given twice, cartpole_ppo and pendulum_ppo"),
         ("sweep -c cartpole_ppo --trials 0", "--trials: expected at least 1, got 0"),
         ("eval run -s -1", "-s/--seed: a seed is at least 0, got -1"),
         ("eval run -n 0", "-n/--episodes: expected at least 1, got 0"),
@@ -1009,7 +1014,7 @@ def test_debug_shows_the_traceback_of_an_error_too(tmp_path):
         ("profile -c cartpole_ppo --iterations 0", "--iterations: expected at least 1, got 0"),
     ],
 )
-def test_numbers_out_of_range_are_refused_before_anything_is_read(command, fault, capsys):
+def test_options_out_of_range_or_given_twice_are_refused_before_anything_is_read(command, fault, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(command.split())
     assert f"error: argument {fault}" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,24 @@ def test_script_resumes_and_loads_its_own_run_without_trust(home):
     # Negative control: to another script it is a module that only a checkpoint names.
     (home / "other.py").write_text('from ding_lite import load_policy\nload_policy("runs/line")\n')
     assert "trust=['same']" in run(python(), "other.py", cwd=home).stderr
+
+
+def test_classes_without_a_file_are_used_in_their_own_process_alone(tmp_path):
+    """A notebook has no file either; here the program comes from a pipe."""
+    more = """
+serial_pipeline(config)
+with SerialPipeline.resume("runs/line", max_env_step=128) as pipeline:
+    for _ in pipeline:
+        pass
+    print(pipeline.summary())
+assert type(load_policy("runs/line")) is Mine
+"""
+    words = [sys.executable, "-"]  # not the warm one, which runs files
+    done = subprocess.run(words, input=SCRIPT + more, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "__main__:Line is not found by `ding-lite eval` and `--resume`" in done.stdout
+    assert done.stdout.count("try: load_policy('runs/line')") == 2
+    assert "--import" not in done.stdout
 
 
 @pytest.mark.slow

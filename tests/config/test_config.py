@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 from ding_lite import MODEL_REGISTRY, POLICY_REGISTRY, PPOPolicy
 from ding_lite.config.compile import (
@@ -29,6 +30,7 @@ from ding_lite.config.files import (
     read_config,
     shipped_configs,
 )
+from ding_lite.config.registry import env_name
 from ding_lite.config.schema import Key, leaves, merged_config
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError, DingLiteError, RegistryError
@@ -263,7 +265,6 @@ def test_key_that_resembles_nothing_is_refused_with_what_is_known_there():
         ("policy.learn.value_norm", 1, "expected a bool, got 1"),
         ("policy.learn.value_norm", "true", "expected a bool, got the string 'true'"),
         ("env.env_id", 3, "expected a str, got 3"),
-        ("env.wrappers", "x:Y", "expected a list, got the string 'x:Y'"),
         ("env.kwargs", [1], "expected a dict, got [1]"),
         ("policy.model", "vac", "expected a dict, got the string 'vac'"),
         ("policy", 3, "expected a dict, got 3"),
@@ -703,6 +704,7 @@ def test_name_of_the_vector_backend_is_shorthand_for_its_section():
     assert manager == values_of({"env": {"env_id": "CartPole-v1", "manager": {"type": "base"}}}).env.manager
     assert manager.type == "base"
     assert values_of(CARTPOLE, overrides={"env.manager": "base"}).env.manager.type == "base"
+    assert values_of(CARTPOLE, overrides={"env.wrappers": "frame_stack"}).env.wrappers == ["frame_stack"]
     after = {"env.manager": "base", "env.manager.max_restarts": 1}
     assert values_of(CARTPOLE, overrides=after).env.manager.max_restarts == 1
 
@@ -1233,3 +1235,43 @@ def test_keys_with_a_dot_are_written_as_they_are(tmp_path):
     save_config(compile_config({"env": {"env_id": "CartPole-v1", "kwargs": kwargs}}), tmp_path / "config.py")
     written = runpy.run_path(str(tmp_path / "config.py"))["config"]
     assert written["env"] == {"env_id": "CartPole-v1", "kwargs": kwargs}
+
+
+@pytest.mark.parametrize(
+    ("env", "overrides", "source"),
+    [
+        ({"type": "small_worlds:LengthEnv"}, {"env.env_id": "CartPole-v1"}, ("gymnasium", "CartPole-v1")),
+        ({"env_id": "CartPole-v1"}, {"env.type": "small_worlds:LengthEnv"}, ("small_worlds:LengthEnv", "")),
+        ({"env_id": "CartPole-v1"}, {"env.env_id": "Acrobot-v1"}, ("gymnasium", "Acrobot-v1")),
+        ({"env_id": "CartPole-v1"}, {"env.type": "gymnasium"}, ("gymnasium", "CartPole-v1")),
+    ],
+)
+def test_another_environment_replaces_that_of_the_config_whichever_key_names_it(env, overrides, source):
+    config = compile_config({"env": env}, overrides)
+    assert (config.values.env.type, config.values.env.env_id) == source
+    assert env_name(config.values.env) == (source[1] or source[0])
+
+
+def test_an_id_that_the_type_does_not_read_is_no_name_of_the_environment():
+    env = {"type": "small_worlds:LengthEnv", "env_id": "CartPole-v1"}
+    assert env_name(values_of({"env": env}).env) == "small_worlds:LengthEnv"
+
+
+def test_overrides_of_a_config_file_are_a_list_or_a_dict():
+    for overrides in (["seed=3"], {"seed": 3}):
+        assert load_config("cartpole_ppo", overrides).values.seed == 3
+    with pytest.raises(ConfigError, match=r"expected a list or a dict, got a string; write \['seed=3'\]"):
+        load_config("cartpole_ppo", "seed=3")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "hint"),
+    [
+        ("policy", "ppg", "got the string 'ppg'; write policy.type='ppg'"),
+        ("policy.model", "mine", "got the string 'mine'; write policy.model.type='mine'"),
+        ("policy.model.encoder_hidden_size_list", 64, "expected a list, got 64; write [64]"),
+        ("policy.model.activation", nn.ReLU, "did you mean 'relu'?"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_answered_with_what_to_write(path, value, hint):
+    assert message_of(CARTPOLE, {path: value}).endswith(hint)

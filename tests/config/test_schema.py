@@ -236,8 +236,10 @@ def test_open_dict_takes_any_key():
 
 
 def test_section_that_is_not_a_dict_is_refused():
+    assert only_fault({"learn": True}) == "learn: expected a dict, got True; write learn.adv_norm=True"
     assert only_fault({"learn": 3}) == (
-        "learn: expected a dict, got 3; write learn.batch_size=3 or learn.learning_rate=3"
+        "learn: expected a dict, got 3; learn is a section, with the keys batch_size, learning_rate, "
+        "clip_ratio, adv_norm"
     )
 
 

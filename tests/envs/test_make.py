@@ -49,6 +49,24 @@ def test_environment_of_ones_own_is_made_however_it_is_named(kind, expected):
     assert env.unwrapped.length == expected
 
 
+class NeedsSize(LengthEnv):
+    def __init__(self, size):
+        super().__init__(size)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"),
+    [
+        (NeedsSize, "Give it: env.kwargs.size=VALUE."),
+        (lambda: gym.make_vec("CartPole-v1", 2), "a vector of environments needs env.manager.type='vector'"),
+    ],
+)
+def test_environment_that_cannot_be_made_is_answered_with_what_to_write(kind, hint):
+    with pytest.raises(EnvError) as caught:
+        made(type=kind)
+    assert str(caught.value).endswith(hint)
+
+
 @pytest.mark.parametrize("kind", [LengthEnv, "small_worlds:LengthEnv"], ids=["class", "module:Class"])
 def test_config_takes_an_environment_of_ones_own(kind):
     assert made(type=kind).unwrapped.length == 5

@@ -77,7 +77,7 @@ def test_module_that_is_not_there_is_asked_about_its_folder():
     )
 
 
-@pytest.mark.parametrize("written", ["point_mass", "point_mass.py"])
+@pytest.mark.parametrize("written", ["point_mass", "point_mass.py", "point_mass.PointMass"])
 def test_id_that_is_the_name_of_a_file_is_answered_with_its_environments(home, written):
     text = POINT_MASS.format(name="PointMass")
     (home / "point_mass.py").write_text(f"raise SystemExit('it is imported')\n{text}")

@@ -5,13 +5,14 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from broken_worlds import Masked
 from small_worlds import SPACES, CountingEnv, SeededEnv
 from worlds import MatchBox, MatchTree, MatchUnsorted, ShownTwice, merged, same_tree, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
-from ding_lite.errors import CheckpointError, ContractError, DingLiteError
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, DingLiteError
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.testing import MatchEnv
 from ding_lite.trees import map_tree
@@ -102,6 +103,18 @@ def test_a_mode_that_is_given_no_batch_says_so(runs):
             ContractError, match=r"acts on a batch of observations of the shape \(B, 3\); got "
         ):
             mode.forward(wrong)
+
+
+def test_what_reset_returns_is_no_observation(runs):
+    policy = load_policy(runs["box"].folder)
+    with pytest.raises(ContractError, match=r"reset\(\) returns \(obs, info\)"):
+        policy.act((batch_of(policy.obs_space)[0], {}))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device exists")
+def test_a_device_that_is_not_there_is_the_fault_of_the_argument(runs):
+    with pytest.raises(ConfigError, match="policy.device: 'cuda'"):
+        load_policy(runs["box"].folder, device="cuda")
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

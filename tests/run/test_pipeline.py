@@ -1,8 +1,10 @@
 """The pipeline: its loop, limits, evaluations, checkpoints and failures, and the results it writes."""
 
 import csv
+import functools
 import gc
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -665,7 +667,7 @@ def test_env_setting_is_bounded_in_evaluation(make):
     config = small_config(LengthEnv, env={"max_eval_steps": 4}, max_env_step=256)
     pipeline = finished(make(config, env_setting=setting))
     assert pipeline.scores.last.lengths == (4, 4)
-    assert "(2 cut at env.max_eval_steps)" in (pipeline.folder / "log.txt").read_text()
+    assert "(2 cut short)" in (pipeline.folder / "log.txt").read_text()
 
 
 class Ones(ActorCritic):
@@ -914,16 +916,69 @@ def test_result_has_every_promised_key(make):
         ),
         (dict(lr_schedule="linear"), None, ""),
         (dict(lr_schedule="linear"), 1024, ""),
-        (dict(lr_schedule="linear", schedule_env_step=512), None, ""),
+        (
+            dict(lr_schedule="linear", schedule_env_step=512),
+            None,
+            "schedules end at 512 env steps, this run at 1,024: the learning rate stays at 0 of its start; "
+            "to anneal over this run: policy.learn.schedule_env_step=1024",
+        ),
         ({}, 256, ""),
     ],
 )
-def test_new_run_that_ends_before_its_schedules_says_so(make, learn, limit, said):
+def test_new_run_that_ends_elsewhere_than_its_schedules_says_so(make, learn, limit, said):
     pipeline = make(counted(max_env_step=1024, policy={"learn": learn}), max_env_step=limit)
     lines = [
         line for line in (pipeline.folder / "log.txt").read_text().splitlines() if "schedules end" in line
     ]
     assert [line.partition("  ")[2] for line in lines] == ([said] if said else [])
+
+
+def test_a_run_that_is_resumed_past_its_schedules_says_so(make):
+    learn = {"lr_schedule": "linear"}
+    pipeline = finished(make(counted(max_env_step=512, policy={"learn": learn})))
+    said = (
+        "schedules end at 512 env steps, this run at 1,024: the learning rate stays at 0 of its start; "
+        "to anneal over this run: policy.learn.schedule_env_step=1024"
+    )
+    longer = {"policy.learn.schedule_env_step": 1024}
+    for changes, count in (({}, 1), (longer, 0)):
+        before = (pipeline.folder / "log.txt").read_text().count(said)
+        SerialPipeline.resume(pipeline.folder, changes=changes, max_env_step=1024).close()
+        assert (pipeline.folder / "log.txt").read_text().count(said) == before + count
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (lambda: LengthEnv(), f"{__name__}:<lambda>"),
+        (functools.partial(LengthEnv, 4), "functools:partial"),
+    ],
+    ids=["lambda", "partial"],
+)
+def test_what_no_other_process_can_import_is_said_and_is_in_no_command(kind, name, make):
+    pipeline = finished(make(small_config(kind, max_env_step=256)))
+    log = (pipeline.folder / "log.txt").read_text()
+    assert f"{name} is not found by `ding-lite eval` and `--resume`" in log
+    assert pipeline.summary().endswith(f"try: load_policy({str(pipeline.folder)!r})")
+    assert "import functools" not in log
+
+
+def test_an_id_that_the_type_does_not_read_is_said_to_have_no_effect(make):
+    log = (make(small_config(LengthEnv, env={"env_id": "CartPole-v1"})).folder / "log.txt").read_text()
+    assert "env.env_id='CartPole-v1': no effect, since env.type makes the environment" in log
+
+
+def test_progress_and_minibatches_are_printed_in_a_line(make):
+    printed = []
+
+    class Prints(PPOPolicy):
+        def policy_loss(self, batch):
+            printed.append(str(batch))
+            return super().policy_loss(batch)
+
+    progress = next(iter(make(small_config(LengthEnv, policy={"type": Prints}))))
+    assert str(progress).startswith("Progress(env_step=256, iteration=1, episode_return=")
+    assert re.match(r"Batch\(action=\(64,\), .*dist=Categorical, .*obs=\(64, \d\), ", printed[0])
 
 
 def test_a_solved_run_is_taken_further_by_a_higher_limit_and_its_log_says_so(make):

@@ -205,7 +205,8 @@ def test_every_axis_says_what_it_is_and_has_round_ticks(tmp_path):
 def test_panels_are_chosen_by_name(tmp_path):
     run = read_run(write_run(tmp_path / "run"))
     chosen = draw(group_runs([run]), panels=["evaluation", "training"])
-    assert titles(chosen) == [TRAIN_RETURN.title, EVAL_RETURN.title]
+    assert titles(chosen) == [EVAL_RETURN.title, TRAIN_RETURN.title]
+    assert titles(draw(group_runs([run]), panels=["collect/episode_return"])) == ["collect/episode_return"]
     folder = write_run(tmp_path / "blind", every=0)
     with pytest.raises(ConfigError, match="no run has data for the panels evaluation"):
         draw(group_runs([read_run(folder)]), panels=["evaluation"])

@@ -22,6 +22,7 @@ from ding_lite.tools.runs import (
     runs_of,
     short_names,
     status_of,
+    without_files,
 )
 
 # Finding
@@ -300,6 +301,21 @@ def test_a_seed_that_comes_twice_is_no_second_sample(tmp_path):
     assert [group.label for group in groups] == [
         str(Path(when) / "s1") + ", seed 1" for when in ("before", "after")
     ]
+
+
+def test_two_launches_of_a_config_are_two_groups(tmp_path):
+    folders = [tmp_path / f"{when}_s{seed}" for when in ("before", "after") for seed in (0, 1, 2)]
+    runs = [read_run(write_run(folder, seed=int(folder.name[-1]))) for folder in folders]
+    one_more = read_run(write_run(tmp_path / "alone", seed=0))
+    groups = group_runs([*runs, one_more])
+    assert [group.label for group in groups] == ["before, n=3 seeds", "after, n=3 seeds", "alone, seed 0"]
+
+
+def test_files_beside_runs_are_left_out(tmp_path):
+    run, file = write_run(tmp_path / "run"), tmp_path / "best.py"
+    file.write_text("config = {}\n")
+    assert without_files([run, file]) == [run]
+    assert without_files([file]) == [file]  # so that the user is told
 
 
 def test_a_seed_that_was_resumed_with_a_higher_limit_belongs_to_its_group(tmp_path):

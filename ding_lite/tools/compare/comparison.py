@@ -27,16 +27,17 @@ from ding_lite.tools.runs import (
     env_of,
     independent,
     last_step,
+    names_of_groups,
     other_keys,
     points_of,
     read_run,
-    relative_names,
     repeated_seeds,
     runs_of,
     same_config,
     settings_of,
     shared,
     status_of,
+    without_files,
 )
 
 NAMED = re.compile(r"([^=/\\]+)=(.+)", re.DOTALL)
@@ -259,7 +260,7 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     """
     named: dict[str, list[Path]] = {}
     unnamed: list[Path] = []
-    for argument in map(str, arguments):
+    for argument in map(str, without_files(arguments)):
         match = None if Path(argument).exists() else NAMED.fullmatch(argument)
         if match:
             named.setdefault(match[1], []).extend(runs_of(match[2]))
@@ -358,11 +359,11 @@ def _grouped_by_config(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
     headline = ", ".join(shared(settings)[:1]) if settings else ""
     labels = [", ".join([*describe(flat, keys), *others]) or headline for flat in settings]
     places = [(label, env_of(cell[0].config)) for label, cell in zip(labels, cells, strict=True)]
-    names = relative_names([cell[0].folder for cell in cells]) if cells else []
+    names = names_of_groups(cells) if cells else []
     groups: dict[str, dict[str, list[Run]]] = {}
     for place, cell, name in zip(places, cells, names, strict=True):
         label, task = place
-        # Runs of the same config and seed: they are told apart by their folders.
+        # Launches of the same config and seeds: they are told apart by their folders.
         groups.setdefault(f"{label}, {name}" if places.count(place) > 1 else label, {})[task] = cell
     return groups
 
