@@ -22,6 +22,7 @@ from worlds import digest, policy_for, vector_of
 
 from ding_lite.data.collector import Collector
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.make import vector_env_of
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
@@ -465,3 +466,21 @@ def test_state_goes_on_exactly_where_it_was_saved():
     assert other.metrics() == one.metrics()
     assert digest(to_dict(other.collect())) == digest(to_dict(one.collect()))
     assert other.metrics() == one.metrics()
+
+
+class NumberedEpisodes(LengthEnv):
+    """Ends after one step, and tells the number of the episode."""
+
+    number = 0
+
+    def step(self, action):
+        *result, info = super().step(action)
+        self.number += 1
+        return *result, {**info, "number": self.number}
+
+
+def test_numbers_of_infos_are_means_over_the_last_hundred_episodes():
+    envs = vector_env_of(NumberedEpisodes, [1], seed=0, info_keys=("number",))
+    collector = Collector(envs, policy_for(envs).collect_mode, 300)
+    collector.collect()
+    assert collector.metrics()["number"] == np.mean(range(201, 301))

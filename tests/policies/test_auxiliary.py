@@ -346,6 +346,14 @@ def test_the_phase_draws_from_a_generator_of_its_own():
 # ------------------------------------------------------------------ the memory
 
 
+def test_another_number_of_ranks_begins_with_an_empty_memory():
+    policy, collector = trainee("ppg", learn=dict(aux_freq=2))
+    policy.learn_mode.forward(collector.collect())
+    assert policy.auxiliary.stored.size
+    policy.change_ranks(0)
+    assert not policy.auxiliary.stored.size
+
+
 def test_the_phase_follows_exactly_every_aux_freq_iterations_and_forgets_its_samples():
     policy, collector = trainee("ppg", learn=dict(aux_freq=3))
     sizes, phases = [], []
