@@ -304,6 +304,11 @@ class DrawsGlobally(Sound):
 # ---- ends
 
 
+class FailsToClose(Sound):
+    def close(self):
+        raise RuntimeError("no window")
+
+
 class NeverEnds(Sound):
     def step(self, action):
         return (*super().step(action)[:2], False, False, {})

@@ -232,6 +232,7 @@ FAULTS = [
     (functools.partial(broken.DrawsGlobally, "random"), "global randomness", WARN, "of random$", "np_random"),
     (functools.partial(broken.DrawsGlobally, "np.random"), "global randomness", WARN, r"of np\.random$", ""),
     # ends
+    (broken.FailsToClose, "close", FAIL, "raised RuntimeError: no window", "raise nothing"),
     (
         broken.NeverEnds,
         "episodes end",
@@ -296,6 +297,11 @@ def test_what_the_backends_would_stop_at_is_not_given_to_them():
     found = check_env(functools.partial(broken.Reward, None), steps=100)
     assert troubles(found) == [("reward", FAIL), ("seeds, backends", WARN)]
     assert not any(finding.check.startswith(("base", "subprocess")) for finding in found)
+
+
+def test_a_close_that_raises_is_a_finding_and_no_error():
+    found = check_env(broken.FailsToClose, steps=100)
+    assert troubles(found) == [("close", FAIL), ("seeds, backends", WARN)]
 
 
 def test_a_check_that_nothing_can_follow_is_the_last():

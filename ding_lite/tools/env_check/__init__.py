@@ -21,7 +21,7 @@ import numpy as np
 
 from ding_lite.config.compile import compile_config
 from ding_lite.envs.spaces import ObservationBuffer
-from ding_lite.errors import DingLiteError, EnvContractError
+from ding_lite.errors import FOREIGN, DingLiteError, EnvContractError, error_text
 from ding_lite.models.encoders import default_encoder
 from ding_lite.models.heads import ActionHead
 from ding_lite.rl.seeding import numpy_generator
@@ -139,14 +139,17 @@ def findings(
             yield Finding("make", FAIL, seen, install or _advice_to_make(error))
             return
         yield Finding("make", OK, f"{type(env.unwrapped).__module__}.{type(env.unwrapped).__qualname__}")
+        hangs = False  # closing it may hang, too
         try:
             yield from _single(env, env_cfg, steps, seed, backends, budget)
         except Fault as fault:
             yield fault.finding
         except HangingCall as error:
+            hangs = True
             yield Finding("time", FAIL, f"a check {error}", f"{MORE_TIME}.")
         finally:
-            env.close()
+            if not hangs:
+                _check_close(env)
 
 
 def _advice_to_make(error: DingLiteError) -> str:
@@ -194,7 +197,9 @@ def _single(
     actions = _check_actions(env, seed, budget)
     yield actions
     yield global_randomness(before)
-    if broken or actions.verdict == FAIL:
+    fault_of_close = _check_close(make_bare(env_cfg))
+    yield from fault_of_close
+    if broken or actions.verdict == FAIL or fault_of_close:
         advice = "Correct the failed checks above, and run this again."
         yield Finding("seeds, backends", WARN, "not compared: they would stop at the same fault", advice)
         return
@@ -271,6 +276,18 @@ def _check_actions(env: gym.Env, seed: int, budget: Budget) -> Finding:
     return Finding(
         "actions", OK, f"step accepts {'legal' if masked else 'random and extreme'} actions{shown}"
     )
+
+
+def _check_close(env: gym.Env) -> list[Finding]:
+    """Closes an environment; returns a finding if that raises."""
+    try:
+        env.close()
+    except HangingCall:
+        raise
+    except FOREIGN as error:
+        advice = "Release what the environment holds, and raise nothing."
+        return [Finding("close", FAIL, f"close() raised {error_text(error)}", advice)]
+    return []
 
 
 def _short(action: Any) -> str:
