@@ -355,7 +355,8 @@ def independent(runs: Sequence[Run]) -> list[list[Run]]:
         launches: dict[str, list[Run]] = {}
         for run in alike:
             launches.setdefault(launch_of(run), []).append(run)
-        members += launches.values()
+        for launch in launches.values():
+            members += [[run] for run in launch] if repeated_seeds(launch) else [launch]
     return members
 
 

@@ -309,6 +309,8 @@ def test_two_launches_of_a_config_are_two_groups(tmp_path):
     one_more = read_run(write_run(tmp_path / "alone", seed=0))
     groups = group_runs([*runs, one_more])
     assert [group.label for group in groups] == ["before, n=3 seeds", "after, n=3 seeds", "alone, seed 0"]
+    same_name = read_run(write_run(tmp_path / "before", seed=0))  # and the seed of before_s0
+    assert [len(group.runs) for group in group_runs([*runs[:3], same_name])] == [1, 1, 1, 1]
 
 
 def test_files_beside_runs_are_left_out(tmp_path):
