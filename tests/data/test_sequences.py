@@ -124,3 +124,7 @@ def test_minibatches_of_whole_sequences_have_about_equally_many_samples():
     assert part_count(torch.tensor([5, 5]), 1) == 2
     assert part_count(torch.tensor([64, 1]), 32) == 1, "no minibatch of one sample"
     assert part_count(torch.tensor([5, 5]), 100) == 1
+
+
+def test_the_number_of_minibatches_is_the_nearest():
+    assert [part_count(torch.full((n,), 10), 64) for n in (7, 9, 10, 16, 17)] == [1, 1, 2, 2, 3]

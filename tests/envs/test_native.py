@@ -3,12 +3,13 @@
 import copy
 import signal
 import sys
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from small_worlds import CountingEnv, SeededEnv
+from small_worlds import CountingEnv, LengthEnv, SeededEnv
 from worlds import copy_of, same_tree
 
 from ding_lite.config.compile import compile_config
@@ -433,3 +434,54 @@ def test_sys_exit_of_a_signal_handler_ends_a_program_that_steps_or_closes():
                 call()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Told(LengthEnv):
+    """Tells a number at its ends if ``says`` is True."""
+
+    def __init__(self, says):
+        super().__init__(2)
+        self.says = says
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"goal": 3.0} if terminated and self.says else {}
+
+
+def test_an_episode_whose_info_lacks_a_key_has_no_number_for_it():
+    envs = NativeVectorEnv(SyncVectorEnv([partial(Told, True), partial(Told, False)]), info_keys=("goal",))
+    envs.reset("collect")
+    envs.step(np.zeros(2, np.int64))
+    episodes = envs.step(np.zeros(2, np.int64)).episodes
+    assert [episode.info for episode in episodes] == [{"goal": 3.0}, {}]
+
+
+def test_no_row_after_a_reset_is_a_filler():
+    envs = NativeVectorEnv(SyncVectorEnv([partial(LengthEnv, 1)] * 2))
+    envs.reset("collect")
+    assert envs.step(np.zeros(2, np.int64)).terminated.all()
+    envs.reset("evaluate")
+    assert envs.step(np.zeros(2, np.int64)).valid.all()
+
+
+def test_parts_of_a_vector_have_starts_of_their_own():
+    starts = [
+        NativeVectorEnv(SyncVectorEnv([SeededEnv] * 2), 0, index_offset=offset).reset("collect")[:, 2]
+        for offset in (0, 2)
+    ]
+    assert not np.isin(*starts).any()
+
+
+class Paying(SyncVectorEnv):
+    """Gives a reward in every row, also in those that only reset."""
+
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return (obs, np.full_like(reward, 1.0), *rest)
+
+
+def test_a_reward_of_a_filler_is_no_part_of_an_episode():
+    envs = NativeVectorEnv(Paying([partial(LengthEnv, 2)]))
+    envs.reset("collect")
+    episodes = [e for _ in range(8) for e in envs.step(np.zeros(1, np.int64)).episodes]
+    assert [(e.episode_return, e.length) for e in episodes] == [(2.0, 2)] * 3

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -701,3 +702,37 @@ def test_missing_packages_have_an_install_line(tmp_path):
         assert part.strip().endswith("exit 3")
         assert "Traceback" not in part
     assert list(tmp_path.iterdir()) == [], "a run that could not start leaves no folder"
+
+
+def test_time_limit_cuts_evaluations_too():
+    env = made({"type": "time_limit", "max_episode_steps": 2}, kind=LengthEnv, evaluate=True)
+    env.reset(seed=0)
+    assert [env.step(0)[3] for _ in range(2)] == [False, True]
+
+
+def test_a_game_that_ends_in_its_noops_is_followed_by_another_one():
+    env = made({"type": "noop_reset", "noop_max": 1}, kind=partial(CountingEnv, ((1, "terminated"),)))
+    env.reset(seed=5)
+    assert env.unwrapped.seeds == [5, None]
+
+
+class PlaysOn(gym.Env):
+    """Has one life, loses it at the second step, and ends two steps later."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return np.zeros(1, np.float32), {"lives": 1}
+
+    def step(self, action):
+        self.count += 1
+        lives = int(self.count < 2)
+        return np.zeros(1, np.float32), 1.0, self.count == 4, False, {"lives": lives}
+
+
+def test_the_last_life_ends_with_the_game_alone():
+    env = made("episodic_life", kind=PlaysOn)
+    env.reset(seed=0)
+    assert [env.step(0)[2] for _ in range(4)] == [False, False, False, True]

@@ -12,6 +12,7 @@ from small_worlds import LengthEnv, SeededBox, SeededEnv
 from worlds import MatchBox, digest, trainee
 
 from ding_lite import NumericsError, SerialPipeline
+from ding_lite.policies.auxiliary import AuxiliaryPhase
 from ding_lite.rl.seeding import torch_generator
 from ding_lite.trees import map_tree, to_dict
 
@@ -537,3 +538,16 @@ def test_the_phase_is_measured_on_samples_from_all_of_the_memory(monkeypatch):
     assert len(measured) <= 10
     assert measured.diff().unique().tolist() == [7]
     assert measured[-1] >= 64 - 7
+
+
+def test_explained_variances_are_told_of_their_moments(monkeypatch):
+    numbers = iter(range(100))
+    monkeypatch.setattr(
+        AuxiliaryPhase, "_measure", lambda *_: torch.tensor([0.0, 1.0, 2.0]) + 10 * next(numbers)
+    )
+    policy, collector = trainee("ppg", learn=dict(aux_freq=1, aux_train_epoch=2))
+    told = policy.learn_mode.forward(collector.collect())
+    assert [told[f"aux_kl_epoch_{epoch}"] for epoch in range(3)] == [0, 10, 20]
+    assert told["aux_explained_variance_before"] == 1
+    assert told["aux_explained_variance"] == 21
+    assert told["value_explained_variance"] == 22

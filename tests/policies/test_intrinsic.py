@@ -601,3 +601,21 @@ def test_a_resumed_run_has_the_learning_rate_of_its_config():
     resumed, _ = curious(intrinsic={"learning_rate": 1e-2})
     resumed.load_state_dict(saved.state_dict())
     assert resumed.intrinsic.optimizer.learning_rate == 1e-2
+
+
+def test_the_scale_of_intrinsic_rewards_runs_on_over_the_ends_of_episodes():
+    policy, collector = curious()
+    rollout = collector.collect()
+    assert (rollout.terminated | rollout.truncated).any()
+    expected = RewardScale(policy.cfg.intrinsic.discount_factor)
+    reward, valid = rollout.intrinsic_reward.numpy(), rollout.valid.numpy()
+    expected.update_from(reward, np.zeros_like(valid), valid)
+    assert float(policy.intrinsic.scale.std) == pytest.approx(float(expected.std), rel=1e-9)
+
+
+def test_credit_is_computed_again_after_another_state_was_loaded():
+    (policy, collector), (other, _) = curious(), curious(seed=1)
+    rollout = collector.collect()
+    before = policy.intrinsic.credit(rollout)[0]
+    policy.intrinsic.load_state_dict(copy.deepcopy(other.intrinsic.state_dict()))
+    assert not torch.equal(policy.intrinsic.credit(rollout)[0], before)

@@ -12,6 +12,7 @@ from worlds import merged, small_config, trainee
 from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
 from ding_lite.errors import NumericsError
+from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.rl.running_stats import RewardScale
 
 GAMMA = 0.9
@@ -284,3 +285,30 @@ def test_the_first_auxiliary_phase_is_of_unit_scale(tmp_path):
         *("policy.normalize.reward=True", "policy.learn.value_norm=False"),
     )
     assert 0 < found[7]["learn/auxiliary_loss"] < 1
+
+
+def test_schedules_count_valid_rows_alone():
+    policy, collector = trainee("ppo", autoreset="next_step")
+    rollout = collector.collect()
+    count = int(rollout.valid.sum())
+    assert count < rollout.valid.numel()
+    policy.learn_mode.forward(rollout)
+    assert policy.progress.env_step == count
+
+
+CPU = torch.device("cpu")
+
+
+def test_the_share_of_clipped_numbers_is_that_of_the_valid_rows():
+    norm = ObservationNorm(gym.spaces.Box(-np.inf, np.inf, (1,)), 2.0, CPU)
+    norm.update(torch.tensor([[[-1.0], [1.0]]]), torch.ones(1, 2, dtype=torch.bool))  # mean 0, std 1
+    obs = torch.tensor([[[3.0], [0.5]], [[-4.0], [9.0]]])
+    valid = torch.tensor([[True, True], [True, False]])
+    assert float(norm.clipped_share(obs, valid)) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    "space", [gym.spaces.Box(0, 9, (3,), np.int64), gym.spaces.Box(0, 255, (3,), np.uint8)]
+)
+def test_vectors_of_integers_are_not_scaled(space):
+    assert not ObservationNorm(space, 10.0, CPU).stats

@@ -585,3 +585,28 @@ def test_reader_beside_a_writer_always_finds_a_whole_checkpoint_folder(folder):
     assert process.communicate()[1] == ""
     assert process.returncode == 0
     assert looks > 60
+
+
+def test_failures_that_are_not_in_a_row_end_no_run(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=1, keep_freq=1)
+    (tmp_path / "ckpt").mkdir()
+    for n in range(1, 9):
+        if n % 2:
+            (tmp_path / "ckpt" / f".iteration_{n:08}.{os.getpid()}.tmp").write_text("in the way")
+        keeper.begin_due(keeper.due(iteration(n)), {"n": n})
+        warning = keeper.outcome(finish=True)
+        assert ("number 1" in warning) if n % 2 else warning is None
+
+
+def test_best_is_saved_whatever_follows_it(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=1)
+    keeper.begin_due(["best", "last"], {"n": 1})
+    assert keeper.outcome(finish=True) is None
+    assert keeper.best_is_saved
+
+
+def test_a_checkpoint_that_cannot_be_read_is_moved_away_too(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=3)
+    keeper.save("last", {"progress": {"iteration": 3}})
+    (tmp_path / "ckpt" / "iteration_00000002").mkdir()
+    assert keeper.abandon_after(3) == ["iteration_00000002"]

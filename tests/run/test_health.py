@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ding_lite import SerialPipeline, compile_config
+from ding_lite.envs.transition import RECENT_EPISODES
 from ding_lite.policies.diagnostics import dead_units
 from ding_lite.run.health import RULES, WINDOW, HealthCheck
 
@@ -201,3 +202,35 @@ def test_a_policy_without_scales_is_checked_too():
     metrics = {"learn/explained_variance": -2.0, "learn/value_loss": 9.0, "learn/value_mean": 1.0}
     found = [str(line) for step in range(1, 1001, 20) for line in check.check(metrics, step)]
     assert any("worse than a constant" in line and "value_norm=True" in line for line in found)
+
+
+def causes(metrics, policy, first=None, **options):
+    check = HealthCheck({"learn": {}, "normalize": {}, **policy}, 1000, VECTOR, ACTION, **options)
+    for i in range(WINDOW):
+        check.check(first if first and not i else metrics, 500)
+    return set(check.findings)
+
+
+@pytest.mark.parametrize(("loss", "found"), [(4.0, False), (6.0, True)])
+def test_a_small_error_is_one_of_a_twentieth_of_the_squared_mean(loss, found):
+    metrics = {"learn/explained_variance": -2.0, "learn/value_loss": loss, "learn/value_mean": 10.0}
+    assert bool(causes(metrics, {})) == found
+
+
+@pytest.mark.parametrize(("samples", "found"), [(400.0, False), (600.0, True)])
+def test_a_buffer_without_room_for_two_rollouts_is_named(samples, found):
+    buffer = {"replay_buffer_size": 1000, "max_staleness": 4}
+    metrics = {"learn/buffer_age": 0.0, "learn/buffer_samples": samples}
+    assert bool(causes(metrics, {"other": {"replay_buffer": buffer}})) == found
+
+
+@pytest.mark.parametrize(("kls", "found"), [((0.05, 0.001), False), ((0.001, 0.05), True)])
+def test_the_kl_after_the_last_epoch_of_the_auxiliary_phase_counts(kls, found):
+    metrics = {f"learn/aux_kl_epoch_{epoch}": kl for epoch, kl in enumerate(kls, 1)}
+    assert bool(causes(metrics, {"learn": {"aux_train_epoch": 2}})) == found
+
+
+@pytest.mark.parametrize(("more", "found"), [(RECENT_EPISODES - 1, False), (RECENT_EPISODES, True)])
+def test_a_key_is_missed_after_the_episodes_of_this_session(more, found):
+    first, last = ({"collect/episode_count": float(count)} for count in (1000, 1000 + more))
+    assert bool(causes(last, {}, first, info_keys=("goal",))) == found

@@ -1024,3 +1024,19 @@ def test_a_signal_after_the_end_of_a_failed_run_raises_nothing(make):
     assert pipeline.stopping.phase == "collecting"
     pipeline.request_stop("SIGTERM")
     pipeline.give_up()
+
+
+def test_a_run_that_trains_on_stays_solved_whatever_a_later_evaluation_says(tmp_path, monkeypatch):
+    with SerialPipeline(small_config(LengthEnv), folder=tmp_path / "run") as pipeline:
+        pipeline.progress.solved = pipeline.progress.past_solved = True
+        monkeypatch.setattr(pipeline.scores, "evaluate", lambda *_: (Evaluation((0.0,), (1,)), False))
+        pipeline._evaluate()
+        assert pipeline.progress.solved
+
+
+def test_a_signal_alone_bounds_the_time_of_an_evaluation(tmp_path):
+    with SerialPipeline(small_config(LengthEnv), folder=tmp_path / "run") as pipeline:
+        pipeline.request_stop("my own reason")
+        assert pipeline.evaluator.stop_at is None
+        pipeline.request_stop("SIGTERM")
+        assert pipeline.evaluator.stop_at is not None

@@ -15,7 +15,16 @@ from ding_lite.config.compile import compile_config, load_config
 from ding_lite.config.schema import leaves
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.checkpoint import TENSORS, checkpoints_of, load_checkpoint, save_checkpoint
-from ding_lite.run.resume import EFFECTS, FREE, NOT_BIT_EQUAL, REFUSED, WARNED, effect_of
+from ding_lite.run.resume import (
+    EFFECTS,
+    FREE,
+    NOT_BIT_EQUAL,
+    REFUSED,
+    WARNED,
+    ResumeRequest,
+    effect_of,
+    find_resume_point,
+)
 
 CONFIG = small_config(env={"manager": {"type": "base"}}, policy={"eval": {"eval_freq": 256}})
 SOLVED = small_config(LengthEnv, env={"stop_value": 1.0}, policy={"eval": {"eval_freq": 256}})
@@ -524,3 +533,15 @@ def test_row_torn_by_a_crash_is_dropped_even_where_its_number_looks_small(tmp_pa
     (folder / "metrics.csv").write_bytes(before + b"7")  # of 768
     SerialPipeline.resume(folder).close()
     assert (folder / "metrics.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(("written", "exact"), [({}, True), ({"torch": "1.0"}, False)])
+def test_numbers_under_other_versions_are_not_exact(tmp_path, written, exact):
+    pipeline = SerialPipeline(small_config(LengthEnv, max_env_step=256), folder=tmp_path / "run")
+    for _ in pipeline:
+        pass
+    last = tmp_path / "run" / "ckpt" / "last"
+    state, config = load_checkpoint(last)
+    save_checkpoint(last, state, {**config, "versions": {**config["versions"], **written}})
+    point = find_resume_point(tmp_path / "run", None, ResumeRequest({}, trust=["small_worlds"]))
+    assert point.is_exact == exact

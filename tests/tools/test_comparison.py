@@ -386,3 +386,16 @@ def test_names_cannot_write_into_the_page(tmp_path):
     assert "<b>" not in text
     assert "&lt;b&gt;{{title}}" in text
     assert json.loads(Page(text).data)["groups"] == ["<b>{{title}}"]
+
+
+def test_the_evaluation_nearest_to_the_common_end_counts(tmp_path):
+    write_run(tmp_path / "a" / "0", limit=4000)
+    write_run(
+        tmp_path / "b" / "0", policy="ppg", every=1, step=1500, limit=12000, returns=[1.0, 2.0, 3.0, 4.0] * 2
+    )
+    write_run(
+        tmp_path / "c" / "0", policy="x", every=1, step=900, limit=3600, status="failed", returns=[1.0, 2.0]
+    )
+    comparison = compare([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
+    found = {run["group"]: (run["env_step"], run["score"]) for run in comparison.as_json()["runs"]}
+    assert found == {"ppo": (4000, 45.0), "ppg": (4500, 8.0), "x": (1800, 7.0)}

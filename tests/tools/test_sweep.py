@@ -21,7 +21,7 @@ from ding_lite import compile_config
 from ding_lite.cli import main
 from ding_lite.config.files import read_config
 from ding_lite.config.schema import leaves
-from ding_lite.tools.several import Training
+from ding_lite.tools.several import Board, Crew, Training
 
 TESTS = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "ding_lite")
@@ -261,3 +261,64 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
     words = shlex.split(line.partition("try: ")[2])
     assert words[:3] == ["ding-lite", "train", "-c"]
     assert (tmp_path / words[3]).is_file()
+
+
+# ------------------------------------------------------------------ without a process
+
+
+def sweep_of(folder, **changes):
+    pytest.importorskip("optuna")
+    from ding_lite.tools.search import search_space
+    from ding_lite.tools.sweep import Sweep
+
+    config = compile_config(small_config(max_env_step=1000, policy={"eval": {"eval_freq": 100}}))
+    space = search_space({"policy.learn.learning_rate": "log(1e-5, 1e-2)"})
+    return Sweep(folder, config, space, (0, 1), ["train"], Crew(None, 1, Board()), **changes)
+
+
+def test_a_trial_reports_the_mean_of_its_seeds_once_and_resumed_too(tmp_path):
+    sweep = sweep_of(tmp_path / "sweep")
+    runs = list(sweep._runs_of(sweep.study.ask()))
+    for run, value in zip(runs, (1.0, 3.0), strict=True):
+        run.status, run.evaluations = "running", [(100, value)]
+    sweep._on_evaluation(runs[0])
+    assert sweep.trials()[0].intermediate_values == {100: 2.0}
+    opened = sweep._open[runs[0].name]
+    sweep.close()
+    again = sweep_of(tmp_path / "sweep", resume=True)
+    resumed = list(again._runs(1))
+    assert again._open[resumed[0].name].reported == opened.reported == {100}
+    again.close()
+
+
+def test_the_trial_of_the_highest_score_is_the_best_and_later_sessions_draw_anew(tmp_path):
+    sweep = sweep_of(tmp_path / "sweep")
+    for score in (1.0, 3.0, -2.0):
+        first, *_ = sweep._runs_of(sweep.study.ask())
+        sweep.study.tell(sweep._open[first.name].number, score)
+    assert [trial.value for trial in sweep.ranked()] == [3.0, 1.0, -2.0]
+    assert sweep.best().number == 1
+    seen = {trial.params["policy.learn.learning_rate"] for trial in sweep.trials()}
+    sweep.close()
+    again = sweep_of(tmp_path / "sweep", resume=True)
+    list(again._runs_of(again.study.ask()))
+    assert again.trials()[-1].params["policy.learn.learning_rate"] not in seen
+    again.close()
+
+
+def test_no_trial_is_pruned_in_the_first_fifth_of_its_steps(tmp_path):
+    sweep = sweep_of(tmp_path / "sweep")
+    for _ in range(5):
+        trial = sweep.study.ask()
+        for step in range(100, 1001, 100):
+            trial.report(10.0, step)
+        sweep.study.tell(trial, 10.0)
+    runs = list(sweep._runs_of(sweep.study.ask()))
+    trial = sweep._open[runs[0].name]
+    for step, ending in ((100, ""), (200, "pruned")):
+        for run in runs:
+            run.status = "running"
+            run.evaluations.append((step, 0.0))
+        sweep._on_evaluation(runs[0])
+        assert trial.ending == ending
+    sweep.close()

@@ -8,6 +8,7 @@ import copy
 import functools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -26,6 +27,7 @@ from same_transitions import assert_same, assert_same_rows, assert_same_transiti
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.workers.messages import HEADER, Channel
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError, EnvWorkerError
 from ding_lite.trees import map_tree
@@ -682,3 +684,15 @@ def test_a_limit_of_the_machine_is_named(limit, value, words):
     assert parent.returncode == 0, err
     assert words in out
     assert str(value) in out
+
+
+def test_a_message_that_came_early_is_received_whole_and_so_is_the_next_one():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        channel = Channel(ours)
+        channel.received_early = HEADER.pack(1, 2, 5) + b"early" + HEADER.pack(3, 4, 0)
+        deadline = time.monotonic() + 1
+        assert channel.receive(deadline) == (1, 2, b"early")
+        assert channel.receive(deadline) == (3, 4, b"")
+        assert not channel.in_message
