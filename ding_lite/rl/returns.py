@@ -178,12 +178,11 @@ def nstep_return(
         reward, next_value: (T, B) float; terminated, truncated: (T, B) bool -> (T, B)
     """
     one_step = reward + gamma * next_value.masked_fill(terminated, 0.0)
-    continues = ~(terminated | truncated)
-    continues[-1] = False
+    continues = ~(terminated | truncated)[:-1]
     result = one_step
     for _ in range(nstep - 1):
         longer = one_step.clone()
-        longer[:-1] = torch.where(continues[:-1], reward[:-1] + gamma * result[1:], one_step[:-1])
+        longer[:-1] = torch.where(continues, reward[:-1] + gamma * result[1:], one_step[:-1])
         result = longer
     return result
 

@@ -21,7 +21,6 @@ from small_worlds import (
 from worlds import digest, policy_for, vector_of
 
 from ding_lite.data.collector import Collector
-from ding_lite.envs.checks import Watch
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import vector_env_of
 from ding_lite.envs.native import NativeVectorEnv
@@ -381,6 +380,24 @@ def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stu
         collector.collect()
 
 
+class StuckAtStart(StuckEnv):
+    """Has no legal action at the start of its second episode."""
+
+    episodes = 0
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        self.episodes += 1
+        if self.episodes == 2:
+            obs["action_mask"][:] = 0
+        return obs, info
+
+
+def test_mask_that_leaves_no_action_at_the_start_of_a_later_episode_is_refused():
+    with pytest.raises(EnvContractError, match=r"env 0 .*episode 1, step 0\).*action_mask"):
+        collector_of(lambda index: StuckAtStart(1000)).collect()
+
+
 @pytest.mark.parametrize(
     ("mask", "actions", "message"),
     [
@@ -469,6 +486,24 @@ def test_state_goes_on_exactly_where_it_was_saved():
     assert other.metrics() == one.metrics()
 
 
+def test_new_episodes_of_a_resumed_run_have_seeds_of_their_own(monkeypatch):
+    first, resumed = counting(), counting()
+    first.collect()
+    resets, reset = [], resumed.envs.reset
+    monkeypatch.setattr(resumed.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
+    resumed.load_state_dict(first.state_dict(), new_episodes=True)
+    assert resets == [("collect", "resumed", first.episode_count)]
+
+
+def test_random_actions_before_training_are_those_of_their_stream():
+    first, again, other = (
+        collector_of(lambda index: SeededEnv()).random_observations(40, 0, *stream)
+        for stream in ((), (), ("rank", 1))
+    )
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
 class NumberedEpisodes(LengthEnv):
     """Ends after one step, and tells the number of the episode."""
 
@@ -485,51 +520,3 @@ def test_numbers_of_infos_are_means_over_the_last_hundred_episodes():
     collector = Collector(envs, policy_for(envs).collect_mode, 300)
     collector.collect()
     assert collector.metrics()["number"] == np.mean(range(201, 301))
-
-
-def test_new_episodes_of_a_resumed_run_have_seeds_of_their_own(monkeypatch):
-    first, second = (collector_of(lambda i: CountingEnv(SCRIPTS[i]), n_sample=12) for _ in range(2))
-    first.collect()
-    resets, reset = [], second.envs.reset
-    monkeypatch.setattr(second.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
-    second.load_state_dict(first.state_dict(), new_episodes=True)
-    assert resets == [("collect", "resumed", first.episode_count)]
-
-
-def test_random_actions_before_training_are_those_of_the_stream():
-    rows = [
-        collector_of(lambda i: SeededEnv()).random_observations(40, 0, *stream)
-        for stream in ((), (), ("rank", 1))
-    ]
-    assert np.array_equal(rows[0], rows[1])
-    assert not np.array_equal(rows[0], rows[2])
-
-
-class StuckLater(StuckEnv):
-    """Has no legal action at the start of its second episode."""
-
-    def __init__(self):
-        super().__init__(1000)
-        self.games = 0
-
-    def reset(self, **kwargs):
-        obs, info = super().reset(**kwargs)
-        self.games += 1
-        return {**obs, "action_mask": np.full(2, self.games != 2, np.int8)}, info
-
-
-def test_a_mask_without_an_action_at_the_start_of_a_later_episode_is_refused():
-    envs = vector_of(lambda index: StuckLater(), 1, autoreset="same_step")
-    with pytest.raises(EnvContractError, match="action_mask leaves no legal action"):
-        Collector(envs, policy_for(envs).collect_mode, 16).collect()
-
-
-@pytest.mark.parametrize(("value", "told"), [(1.000005, 0), (1.0001, 1), (-1.000005, 0), (-1.0001, 1)])
-def test_a_number_may_pass_its_bound_by_a_rounding_error_alone(value, told):
-    class Bounded(LengthEnv):
-        observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
-
-    envs, said = vector_of(lambda index: Bounded(), 1), []
-    envs.say = said.append
-    Watch(envs, "").look_at_bounds(np.full((2, 1, 1), value, np.float32))
-    assert len(said) == told

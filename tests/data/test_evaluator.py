@@ -57,6 +57,14 @@ def test_environments_play_their_shares_in_one_round_if_no_episode_is_cut(monkey
     assert resets == [("evaluate", 5)]
 
 
+def test_the_round_after_a_cut_has_other_seeds(monkeypatch):
+    evaluator = evaluator_of(lambda i: LengthEnv(100), 1, 2, max_steps=5)
+    resets, reset = [], evaluator.envs.reset
+    monkeypatch.setattr(evaluator.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
+    assert evaluator.evaluate(7).cut_short == 2
+    assert resets == [("evaluate", 7), ("evaluate", 7, 1)]
+
+
 def test_same_stream_gives_the_same_starts_and_another_gives_others():
     evaluator = evaluator_of(lambda i: SeededEnv(), 4, 8)
     first, again, other = (evaluator.evaluate(*stream) for stream in ((3, 0), (3, 0), (3, 1)))
@@ -171,6 +179,21 @@ def test_policy_plays_greedily():
     assert torch.equal(torch.stack(played), torch.stack(greedy))
 
 
+def test_each_episode_begins_with_the_initial_memory():
+    """The memory counts the steps of its episode, as the observations do."""
+    seen = []
+
+    def forward(obs, state):
+        seen.append((state.tolist(), obs[:, 1].tolist()))
+        return {"action": np.zeros(len(obs), np.int64), "state": state + 1}
+
+    envs = vector_of(lambda i: CountingEnv(SCRIPTS[i]), 2, autoreset="same_step")
+    mode = passive()._replace(forward=forward, initial_state=torch.zeros)
+    Evaluator(envs, mode, 6, 100).evaluate(0)
+    assert len(seen) > 5
+    assert all(memory == steps for memory, steps in seen)
+
+
 # ---------------------------------------------------------------------- scores
 
 
@@ -182,7 +205,7 @@ class Played:
 
     def evaluate(self, *stream):
         self.streams.append(stream)
-        return Evaluation((self.means.pop(0),), (1,), infos=({},))
+        return Evaluation((self.means.pop(0),), (1,), infos=({"is_success": 1.0},))
 
 
 def test_solved_needs_a_second_evaluation_on_fresh_seeds():
@@ -256,36 +279,3 @@ def test_what_is_not_finite_is_never_the_best_and_the_first_finite_is(mean):
     assert scores.update_best(Evaluation((-5.0,), (1,)))
     assert not scores.update_best(Evaluation((mean,), (1,)))
     assert scores.best == -5.0
-
-
-def test_each_episode_begins_with_the_memory_of_its_start():
-    seen = []
-
-    def forward(obs, state):
-        seen.append((state.tolist(), obs[:, 1].tolist()))  # a CountingEnv shows the steps of the episode
-        return {"action": np.zeros(len(obs), np.int64), "state": state + 1}
-
-    mode = EvalMode(forward, lambda actions: actions, lambda: None, initial_state=torch.zeros)
-    Evaluator(vector_of(lambda i: CountingEnv(SCRIPTS[i]), 2, autoreset="same_step"), mode, 6, 100).evaluate(
-        0
-    )
-    assert len(seen) > 5
-    assert all(state == steps for state, steps in seen)
-
-
-def test_the_round_after_a_cut_has_other_seeds(monkeypatch):
-    evaluator = Evaluator(vector_of(lambda i: LengthEnv(100), 1), passive(), 2, 5)
-    resets, reset = [], evaluator.envs.reset
-    monkeypatch.setattr(evaluator.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
-    assert evaluator.evaluate(7).cut_short == 2
-    assert resets == [("evaluate", 7), ("evaluate", 7, 1)]
-
-
-def test_scores_come_back_with_the_infos_of_their_last_evaluation():
-    from ding_lite.data.evaluation import Evaluation
-    from ding_lite.data.evaluator import Scores
-
-    scores, other = Scores(None), Scores(None)
-    scores.last = Evaluation((1.0, 2.0), (3, 4), 0, ({"is_success": 1.0}, {}))
-    other.load_state_dict(scores.state_dict())
-    assert other.last == scores.last

@@ -126,5 +126,6 @@ def test_minibatches_of_whole_sequences_have_about_equally_many_samples():
     assert part_count(torch.tensor([5, 5]), 100) == 1
 
 
-def test_the_number_of_minibatches_is_the_nearest():
-    assert [part_count(torch.full((n,), 10), 64) for n in (7, 9, 10, 16, 17)] == [1, 1, 2, 2, 3]
+def test_the_number_of_minibatches_is_the_one_whose_sizes_are_nearest_to_the_batch_size():
+    counts = {n: torch.full((n,), 10) for n in (7, 9, 10, 16, 17)}
+    assert {n: part_count(counts[n], 64) for n in counts} == {7: 1, 9: 1, 10: 2, 16: 2, 17: 3}

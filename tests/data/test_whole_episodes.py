@@ -219,12 +219,29 @@ def test_masks_after_a_share_is_played_are_no_matter():
         assert collector_of(envs, 3).collect().valid.sum() == 15
 
 
+def test_values_that_are_not_finite_after_a_share_is_played_are_no_matter():
+    class Spoiled(CountingEnv):
+        def step(self, action):
+            obs, *rest = super().step(action)
+            return (obs * np.nan if self.episode > 1 else obs, *rest)
+
+    def make(index):
+        return CountingEnv(((200, "terminated"),)) if index else Spoiled(((1, "terminated"),))
+
+    envs = vector_of(make, 2, on_bad_value="reset_env")
+    with pytest.warns(RuntimeWarning, match="nan"):
+        rollout = collector_of(envs, 2).collect()
+    assert rollout.valid.sum(0).tolist() == [1, 200]
+
+
 def test_an_episode_without_end_is_given_up(monkeypatch):
     monkeypatch.setattr("ding_lite.data.episode_quota.MAX_EPISODE_STEPS", 50)
     envs = vector_of(lambda index: LengthEnv(49 if index == 0 else 51), 2)
     with pytest.raises(EnvError, match=r"policy\.collect\.n_episode: .*environment 1 .*50 steps"):
         collector_of(envs, 2).collect()
-    assert collector_of(vector_of(lambda index: LengthEnv(50), 2), 2).collect().valid.sum() == 100
+    for n_episode in (2, 4):  # the bound is that of each episode, not of all together
+        collector = collector_of(vector_of(lambda index: LengthEnv(50), 2), n_episode)
+        assert collector.collect().valid.sum() == 50 * n_episode
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -354,26 +371,3 @@ def test_rows_that_fill_up_a_rollout_have_observations_of_the_space(kind, unroll
 def test_what_cannot_be_is_refused(collect, message):
     with pytest.raises(ConfigError, match=message):
         compile_config(config(**collect))
-
-
-def test_the_bound_of_an_episode_is_not_that_of_all_together(monkeypatch):
-    monkeypatch.setattr("ding_lite.data.episode_quota.MAX_EPISODE_STEPS", 4)
-    envs = vector_of(lambda i: LengthEnv(3), 1)
-    collector = Collector(envs, policy_for(envs).collect_mode, 6, 5)
-    assert collector.collect().valid.sum() == 15
-
-
-def test_values_that_are_not_finite_after_a_share_is_played_are_no_matter():
-    class Spoiled(CountingEnv):
-        def step(self, action):
-            obs, *rest = super().step(action)
-            return (obs * np.nan if self.episode > 1 else obs, *rest)
-
-    def make(index):
-        return CountingEnv(((200, "terminated"),)) if index else Spoiled(((1, "terminated"),))
-
-    envs = vector_of(make, 2, on_bad_value="reset_env")
-    collector = Collector(envs, policy_for(envs).collect_mode, 6, 2)
-    with pytest.warns(RuntimeWarning, match="nan"):
-        rollout = collector.collect()
-    assert rollout.valid.sum(0).tolist() == [1, 200]

@@ -3,7 +3,6 @@
 import copy
 import signal
 import sys
-from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -205,6 +204,48 @@ def test_episodes_of_each_mode_have_the_returns_and_lengths_counted_by_hand(mode
     episodes = [(e.env, e.episode_return, e.length) for one in rows_of(synced(mode), 9) for e in one.episodes]
     assert [e for e in episodes if e[0] == 0][:2] == [(0, 3, 2), (0, 36, 3)]
     assert [e for e in episodes if e[0] == 1][:3] == [(1, 6, 3), (1, 11, 1), (1, 21, 1)]
+
+
+def test_reward_of_a_filler_is_no_part_of_an_episode():
+    class Paying(SyncVectorEnv):
+        def step(self, action):
+            obs, reward, *rest = super().step(action)
+            return (obs, np.ones_like(reward), *rest)
+
+    rows = rows_of(NativeVectorEnv(Paying([lambda: LengthEnv(2)])), 8)
+    assert [row.valid[0] for row in rows[:3]] == [True, True, False]
+    assert [(e.episode_return, e.length) for row in rows for e in row.episodes] == [(2, 2)] * 3
+
+
+class WithGoal(LengthEnv):
+    """Has a number in its infos if ``has_goal``."""
+
+    def __init__(self, has_goal):
+        super().__init__(2)
+        self.has_goal = has_goal
+
+    def step(self, action):
+        *result, info = super().step(action)
+        return *result, {**info, "goal": 3.0} if self.has_goal else info
+
+
+def test_an_episode_whose_info_lacks_a_key_has_no_number_for_it():
+    inner = SyncVectorEnv([lambda: WithGoal(True), lambda: WithGoal(False)])
+    *_, last = rows_of(NativeVectorEnv(inner, info_keys=("goal",)), 2)
+    assert [episode.info for episode in last.episodes] == [{"goal": 3.0}, {}]
+
+
+def test_no_row_after_a_reset_is_a_filler():
+    envs = NativeVectorEnv(SyncVectorEnv([lambda: LengthEnv(1)] * 2))
+    (last,) = rows_of(envs, 1)
+    assert last.terminated.all()
+    (first,) = rows_of(envs, 1)
+    assert first.valid.all()
+
+
+def test_parts_of_a_vector_have_starts_of_their_own():
+    parts = [NativeVectorEnv(SyncVectorEnv([SeededEnv] * 2), index_offset=offset) for offset in (0, 2)]
+    assert not np.isin(*(part.reset("collect")[:, 2] for part in parts)).any()
 
 
 def test_messages_count_from_the_index_offset():
@@ -434,54 +475,3 @@ def test_sys_exit_of_a_signal_handler_ends_a_program_that_steps_or_closes():
                 call()
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-class Told(LengthEnv):
-    """Tells a number at its ends if ``says`` is True."""
-
-    def __init__(self, says):
-        super().__init__(2)
-        self.says = says
-
-    def step(self, action):
-        obs, reward, terminated, truncated, _ = super().step(action)
-        return obs, reward, terminated, truncated, {"goal": 3.0} if terminated and self.says else {}
-
-
-def test_an_episode_whose_info_lacks_a_key_has_no_number_for_it():
-    envs = NativeVectorEnv(SyncVectorEnv([partial(Told, True), partial(Told, False)]), info_keys=("goal",))
-    envs.reset("collect")
-    envs.step(np.zeros(2, np.int64))
-    episodes = envs.step(np.zeros(2, np.int64)).episodes
-    assert [episode.info for episode in episodes] == [{"goal": 3.0}, {}]
-
-
-def test_no_row_after_a_reset_is_a_filler():
-    envs = NativeVectorEnv(SyncVectorEnv([partial(LengthEnv, 1)] * 2))
-    envs.reset("collect")
-    assert envs.step(np.zeros(2, np.int64)).terminated.all()
-    envs.reset("evaluate")
-    assert envs.step(np.zeros(2, np.int64)).valid.all()
-
-
-def test_parts_of_a_vector_have_starts_of_their_own():
-    starts = [
-        NativeVectorEnv(SyncVectorEnv([SeededEnv] * 2), 0, index_offset=offset).reset("collect")[:, 2]
-        for offset in (0, 2)
-    ]
-    assert not np.isin(*starts).any()
-
-
-class Paying(SyncVectorEnv):
-    """Gives a reward in every row, also in those that only reset."""
-
-    def step(self, action):
-        obs, reward, *rest = super().step(action)
-        return (obs, np.full_like(reward, 1.0), *rest)
-
-
-def test_a_reward_of_a_filler_is_no_part_of_an_episode():
-    envs = NativeVectorEnv(Paying([partial(LengthEnv, 2)]))
-    envs.reset("collect")
-    episodes = [e for _ in range(8) for e in envs.step(np.zeros(1, np.int64)).episodes]
-    assert [(e.episode_return, e.length) for e in episodes] == [(2.0, 2)] * 3

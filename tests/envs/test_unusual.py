@@ -60,6 +60,18 @@ def test_the_largest_floats_are_no_bounds(dtype):
     assert not said
 
 
+@pytest.mark.parametrize(("number", "is_said"), [(1.000005, False), (1.0001, True)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_number_may_pass_its_bound_by_a_rounding_error_alone(number, is_said, sign):
+    class Bounded(Goal):
+        observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    envs, said = vector(Bounded), []
+    envs.say = said.append
+    Watch(envs, "").look_at_bounds(np.full((2, 1, 1), sign * number, np.float32))
+    assert bool(said) == is_said
+
+
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_a_success_rate_counts_the_episodes_that_are_cut(autoreset):
     manager = {"type": "base", "autoreset": autoreset}

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -172,8 +171,9 @@ def test_wrapper_with_another_kind_of_parameter_evaluate_is_refused_unless_it_is
 # ------------------------------------------------------------------ single wrappers
 
 
-def test_time_limit_cuts():
-    env = made({"type": "time_limit", "max_episode_steps": 2}, kind=LengthEnv)
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_time_limit_cuts(evaluate):
+    env = made({"type": "time_limit", "max_episode_steps": 2}, kind=LengthEnv, evaluate=evaluate)
     env.reset(seed=0)
     assert [env.step(0)[2:4] for _ in range(2)] == [(False, False), (False, True)]
 
@@ -356,6 +356,12 @@ def test_noop_reset_goes_on_where_a_game_ends_under_it():
         assert obs[1] < 2
 
 
+def test_noop_reset_seeds_a_game_alone_that_no_other_one_comes_before():
+    env = made({"type": "noop_reset", "noop_max": 1}, kind=lambda: CountingEnv(((1, "terminated"),)))
+    env.reset(seed=5)
+    assert env.unwrapped.seeds == [5, None]
+
+
 def test_max_and_skip_sums_rewards_and_counts_a_decision_once():
     envs = vector({"type": "max_and_skip", "skip": 3}, kind=lambda: LengthEnv(6), num_envs=1)
     envs.reset("collect")
@@ -412,6 +418,25 @@ def test_a_lost_life_ends_the_agents_episode_and_not_the_game():
     assert [env.step(3)[2] for _ in range(2)] == [False, True]
     obs, info = env.reset(seed=3)
     assert (obs[1], info["lives"]) == (0, 3), "the last life: a new game"
+
+
+class PlaysOn(Buttons):
+    """Loses the last of its lives at the ninth step, and ends two steps later."""
+
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, self.count == 11, truncated, info
+
+
+def test_the_last_life_ends_with_the_game():
+    env = made("episodic_life", kind=PlaysOn)
+    env.reset(seed=0)
+    ends = []
+    for _ in range(9):  # and two steps of doing nothing, after the first two lives
+        ends.append(env.step(3)[2])
+        if ends[-1]:
+            env.reset()
+    assert ends == [False, False, True, False, True, False, False, False, True]
 
 
 def test_a_reset_that_no_lost_life_asked_for_begins_a_new_game():
@@ -702,37 +727,3 @@ def test_missing_packages_have_an_install_line(tmp_path):
         assert part.strip().endswith("exit 3")
         assert "Traceback" not in part
     assert list(tmp_path.iterdir()) == [], "a run that could not start leaves no folder"
-
-
-def test_time_limit_cuts_evaluations_too():
-    env = made({"type": "time_limit", "max_episode_steps": 2}, kind=LengthEnv, evaluate=True)
-    env.reset(seed=0)
-    assert [env.step(0)[3] for _ in range(2)] == [False, True]
-
-
-def test_a_game_that_ends_in_its_noops_is_followed_by_another_one():
-    env = made({"type": "noop_reset", "noop_max": 1}, kind=partial(CountingEnv, ((1, "terminated"),)))
-    env.reset(seed=5)
-    assert env.unwrapped.seeds == [5, None]
-
-
-class PlaysOn(gym.Env):
-    """Has one life, loses it at the second step, and ends two steps later."""
-
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        self.count = 0
-        return np.zeros(1, np.float32), {"lives": 1}
-
-    def step(self, action):
-        self.count += 1
-        lives = int(self.count < 2)
-        return np.zeros(1, np.float32), 1.0, self.count == 4, False, {"lives": lives}
-
-
-def test_the_last_life_ends_with_the_game_alone():
-    env = made("episodic_life", kind=PlaysOn)
-    env.reset(seed=0)
-    assert [env.step(0)[2] for _ in range(4)] == [False, False, False, True]

@@ -12,7 +12,6 @@ from small_worlds import LengthEnv, SeededBox, SeededEnv
 from worlds import MatchBox, digest, trainee
 
 from ding_lite import NumericsError, SerialPipeline
-from ding_lite.policies.auxiliary import AuxiliaryPhase
 from ding_lite.rl.seeding import torch_generator
 from ding_lite.trees import map_tree, to_dict
 
@@ -530,6 +529,17 @@ def test_the_kl_that_is_told_is_that_of_old_to_new():
     assert found["told"] != pytest.approx(found["wrong"], rel=1e-2)
 
 
+def test_what_is_told_of_the_phase_was_measured_before_it_and_after_each_epoch(monkeypatch):
+    policy, collector = trainee("ppg", learn=dict(aux_freq=1, aux_train_epoch=2))
+    measured = iter(torch.arange(9.0).view(3, 3))  # each time the KL, then both explained variances
+    monkeypatch.setattr(policy.auxiliary, "_measure", lambda *_: next(measured))
+    told = policy.learn_mode.forward(collector.collect())
+    assert [told[f"aux_kl_epoch_{epoch}"] for epoch in range(3)] == [0, 3, 6]
+    assert told["aux_explained_variance_before"] == 1
+    assert told["aux_explained_variance"] == 7
+    assert told["value_explained_variance"] == 8
+
+
 def test_the_phase_is_measured_on_samples_from_all_of_the_memory(monkeypatch):
     monkeypatch.setattr("ding_lite.policies.auxiliary.MEASURED", 10)
     policy, collector = trainee("ppg")
@@ -538,16 +548,3 @@ def test_the_phase_is_measured_on_samples_from_all_of_the_memory(monkeypatch):
     assert len(measured) <= 10
     assert measured.diff().unique().tolist() == [7]
     assert measured[-1] >= 64 - 7
-
-
-def test_explained_variances_are_told_of_their_moments(monkeypatch):
-    numbers = iter(range(100))
-    monkeypatch.setattr(
-        AuxiliaryPhase, "_measure", lambda *_: torch.tensor([0.0, 1.0, 2.0]) + 10 * next(numbers)
-    )
-    policy, collector = trainee("ppg", learn=dict(aux_freq=1, aux_train_epoch=2))
-    told = policy.learn_mode.forward(collector.collect())
-    assert [told[f"aux_kl_epoch_{epoch}"] for epoch in range(3)] == [0, 10, 20]
-    assert told["aux_explained_variance_before"] == 1
-    assert told["aux_explained_variance"] == 21
-    assert told["value_explained_variance"] == 22

@@ -500,6 +500,14 @@ def test_weights_of_vtrace_reach_the_intrinsic_part_of_the_advantage():
     assert not torch.allclose(found, policy.intrinsic.credit(rollout)[0], atol=1e-3)
 
 
+def test_credit_is_computed_again_after_another_state_was_loaded():
+    (policy, collector), (other, _) = curious(), curious(seed=1)
+    rollout = collector.collect()
+    before = policy.intrinsic.credit(rollout)[0]
+    policy.intrinsic.load_state_dict(copy.deepcopy(other.intrinsic.state_dict()))
+    assert not torch.equal(policy.intrinsic.credit(rollout)[0], before)
+
+
 def test_each_step_trains_the_networks_with_its_own_observation_and_target_and_the_loss_by_hand():
     policy, collector = curious(intrinsic=dict(update_proportion=0.4, epoch_per_collect=1))
     rollout = collector.collect()
@@ -596,13 +604,6 @@ def test_the_scales_of_the_intrinsic_reward_take_in_each_rollout_once():
         np.testing.assert_allclose(stats.mean, expected, rtol=1e-6)
 
 
-def test_a_resumed_run_has_the_learning_rate_of_its_config():
-    saved, _ = curious(intrinsic={"learning_rate": 1e-4})
-    resumed, _ = curious(intrinsic={"learning_rate": 1e-2})
-    resumed.load_state_dict(saved.state_dict())
-    assert resumed.intrinsic.optimizer.learning_rate == 1e-2
-
-
 def test_the_scale_of_intrinsic_rewards_runs_on_over_the_ends_of_episodes():
     policy, collector = curious()
     rollout = collector.collect()
@@ -613,9 +614,8 @@ def test_the_scale_of_intrinsic_rewards_runs_on_over_the_ends_of_episodes():
     assert float(policy.intrinsic.scale.std) == pytest.approx(float(expected.std), rel=1e-9)
 
 
-def test_credit_is_computed_again_after_another_state_was_loaded():
-    (policy, collector), (other, _) = curious(), curious(seed=1)
-    rollout = collector.collect()
-    before = policy.intrinsic.credit(rollout)[0]
-    policy.intrinsic.load_state_dict(copy.deepcopy(other.intrinsic.state_dict()))
-    assert not torch.equal(policy.intrinsic.credit(rollout)[0], before)
+def test_a_resumed_run_has_the_learning_rate_of_its_config():
+    saved, _ = curious(intrinsic={"learning_rate": 1e-4})
+    resumed, _ = curious(intrinsic={"learning_rate": 1e-2})
+    resumed.load_state_dict(saved.state_dict())
+    assert resumed.intrinsic.optimizer.learning_rate == 1e-2

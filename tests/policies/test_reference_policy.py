@@ -182,6 +182,16 @@ def test_a_reference_with_memory_follows_the_episodes(rnn, autoreset):
     assert not torch.allclose(rollout.reference_logit[valid], wrong[valid], atol=1e-4)
 
 
+def test_a_reference_forgets_open_episodes_with_the_policy():
+    policy, collector = trainee("ppo", learn=PENALTY)
+    reference, _ = trainee("ppo", model=dict(rnn="lstm"))
+    policy.use_reference(reference)
+    collector.collect()
+    assert policy.reference.state is not None
+    policy.forget_open_episodes()
+    assert policy.reference.state is None
+
+
 @pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
 @pytest.mark.parametrize("rnns", [("lstm", None), (None, "gru"), ("gru", "lstm")])
@@ -244,14 +254,3 @@ def test_estimates_of_the_penalty_are_those_by_hand(kind, world):
     by_hand = {"k1": x, "k2": x**2 / 2, "k3": torch.exp(-x) - 1 + x}[kind].mean()
     found = float(policy.loss(batch)[1]["reference_kl"].detach())
     assert found == pytest.approx(float(by_hand), rel=1e-4)
-
-
-def test_a_reference_forgets_open_episodes_with_the_policy():
-    learn = dict(kl_beta=0.5, pretrained_model_path="a run")
-    policy, _ = trainee("ppo", learn=learn)
-    reference, collector = trainee("ppo", model=dict(rnn="lstm"))
-    policy.use_reference(reference)
-    policy.reference.add_logits(collector.collect())
-    assert policy.reference.state is not None
-    policy.forget_open_episodes()
-    assert policy.reference.state is None

@@ -23,7 +23,15 @@ class Pixels(SeededEnv):
     observation_space = gym.spaces.Box(0, 255, (10, 10, 3), np.uint8)
 
     def obs(self):
-        return np.zeros((10, 10, 3), np.uint8)
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype)
+
+
+class Integers(Pixels):
+    observation_space = gym.spaces.Box(0, 9, (3,), np.int64)
+
+
+class Bytes(Pixels):
+    observation_space = gym.spaces.Box(0, 255, (3,), np.uint8)
 
 
 def running_returns(rollouts, gamma):
@@ -235,10 +243,18 @@ def test_a_number_that_was_constant_in_the_random_steps_is_not_divided_by_nothin
     assert scaled[0, 1] == pytest.approx(1.0), "centred, and no more: a std of 1e-4 would give the clip, 10"
 
 
-@pytest.mark.parametrize(("world", "steps"), [(SeededEnv, 1000), (Pixels, 0)])
+@pytest.mark.parametrize(("world", "steps"), [(SeededEnv, 1000), (Pixels, 0), (Integers, 0), (Bytes, 0)])
 def test_random_steps_are_for_observations_that_are_scaled(world, steps):
     policy, _ = trainee("ppo", world, normalize=dict(obs=True))
     assert policy.warm_up_steps == steps
+
+
+def test_the_share_of_clipped_numbers_is_that_of_the_valid_rows():
+    norm = ObservationNorm(gym.spaces.Box(-np.inf, np.inf, (1,)), 2.0, torch.device("cpu"))
+    norm.update(torch.tensor([[[-1.0], [1.0]]]), torch.ones(1, 2, dtype=torch.bool))  # mean 0, std 1
+    obs = torch.tensor([[[3.0], [0.5]], [[-4.0], [9.0]]])
+    valid = torch.tensor([[True, True], [True, False]])
+    assert float(norm.clipped_share(obs, valid)) == pytest.approx(2 / 3)
 
 
 def test_a_resumed_run_takes_no_random_steps(tmp_path):
@@ -285,30 +301,3 @@ def test_the_first_auxiliary_phase_is_of_unit_scale(tmp_path):
         *("policy.normalize.reward=True", "policy.learn.value_norm=False"),
     )
     assert 0 < found[7]["learn/auxiliary_loss"] < 1
-
-
-def test_schedules_count_valid_rows_alone():
-    policy, collector = trainee("ppo", autoreset="next_step")
-    rollout = collector.collect()
-    count = int(rollout.valid.sum())
-    assert count < rollout.valid.numel()
-    policy.learn_mode.forward(rollout)
-    assert policy.progress.env_step == count
-
-
-CPU = torch.device("cpu")
-
-
-def test_the_share_of_clipped_numbers_is_that_of_the_valid_rows():
-    norm = ObservationNorm(gym.spaces.Box(-np.inf, np.inf, (1,)), 2.0, CPU)
-    norm.update(torch.tensor([[[-1.0], [1.0]]]), torch.ones(1, 2, dtype=torch.bool))  # mean 0, std 1
-    obs = torch.tensor([[[3.0], [0.5]], [[-4.0], [9.0]]])
-    valid = torch.tensor([[True, True], [True, False]])
-    assert float(norm.clipped_share(obs, valid)) == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize(
-    "space", [gym.spaces.Box(0, 9, (3,), np.int64), gym.spaces.Box(0, 255, (3,), np.uint8)]
-)
-def test_vectors_of_integers_are_not_scaled(space):
-    assert not ObservationNorm(space, 10.0, CPU).stats

@@ -504,14 +504,14 @@ def test_constant_target_gives_zero(constant, count):
     assert explained_variance(value, torch.full((count,), constant)) == 0.0
 
 
+def test_a_small_spread_around_a_large_mean_is_no_constant():
+    target = 100 + 0.01 * torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
+    assert explained_variance(target, target) == 1.0
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scale_of_the_targets_does_not_matter_whatever_their_sign(sign):
     target, value = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([1.0, 3.0, 5.0])
     expected = explained_variance(value, target)
     for scale in (1e-3, 1e3, 1e30):
         assert torch.allclose(explained_variance(sign * scale * value, sign * scale * target), expected)
-
-
-def test_a_small_spread_around_a_large_mean_is_explained():
-    target = 100 + 0.01 * torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
-    assert explained_variance(target, target) == 1.0

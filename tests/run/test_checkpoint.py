@@ -387,6 +387,20 @@ def test_keeper_names_only_what_is_there(tmp_path):
     assert (keeper.name_of("last"), keeper.name_of("best")) == ("ckpt/last", None)
 
 
+def test_going_back_moves_a_checkpoint_that_cannot_be_read_too(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=3)
+    keeper.save("last", {"progress": {"iteration": 3}})
+    (tmp_path / "ckpt" / "iteration_00000002").mkdir()
+    assert keeper.abandon_after(3) == ["iteration_00000002"]
+
+
+def test_the_best_one_is_saved_whatever_is_saved_after_it(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=1)
+    keeper.begin_due(["best", "last"], {"n": 1})
+    assert keeper.outcome(finish=True) is None
+    assert keeper.best_is_saved
+
+
 # ---------------------------------------------------------------------- writing that fails
 
 
@@ -470,6 +484,17 @@ def test_snapshot_that_fails_prunes_no_older_one(tmp_path):
     keeper.begin_due(keeper.due(iteration(3)), {"n": 3})
     assert "number 1" in keeper.outcome(finish=True)
     assert [f.name for f in (tmp_path / "ckpt").glob("iteration_*")] == ["iteration_00000001"]
+
+
+def test_failures_are_counted_from_the_last_snapshot_that_was_saved(tmp_path):
+    keeper = CheckpointKeeper(tmp_path, {}, keep=1, keep_freq=1)
+    (tmp_path / "ckpt").mkdir()
+    for n in (1, 3, 5, 7):
+        (tmp_path / "ckpt" / f".iteration_{n:08}.{os.getpid()}.tmp").write_text("in the way")
+        keeper.begin_due(keeper.due(iteration(n)), {"n": n})
+        assert "number 1" in keeper.outcome(finish=True)
+        keeper.begin_due(keeper.due(iteration(n + 1)), {"n": n + 1})
+        assert keeper.outcome(finish=True) is None
 
 
 def test_a_save_has_the_state_from_its_beginning(tmp_path, monkeypatch):
@@ -585,28 +610,3 @@ def test_reader_beside_a_writer_always_finds_a_whole_checkpoint_folder(folder):
     assert process.communicate()[1] == ""
     assert process.returncode == 0
     assert looks > 60
-
-
-def test_failures_that_are_not_in_a_row_end_no_run(tmp_path):
-    keeper = CheckpointKeeper(tmp_path, {}, keep=1, keep_freq=1)
-    (tmp_path / "ckpt").mkdir()
-    for n in range(1, 9):
-        if n % 2:
-            (tmp_path / "ckpt" / f".iteration_{n:08}.{os.getpid()}.tmp").write_text("in the way")
-        keeper.begin_due(keeper.due(iteration(n)), {"n": n})
-        warning = keeper.outcome(finish=True)
-        assert ("number 1" in warning) if n % 2 else warning is None
-
-
-def test_best_is_saved_whatever_follows_it(tmp_path):
-    keeper = CheckpointKeeper(tmp_path, {}, keep=1)
-    keeper.begin_due(["best", "last"], {"n": 1})
-    assert keeper.outcome(finish=True) is None
-    assert keeper.best_is_saved
-
-
-def test_a_checkpoint_that_cannot_be_read_is_moved_away_too(tmp_path):
-    keeper = CheckpointKeeper(tmp_path, {}, keep=3)
-    keeper.save("last", {"progress": {"iteration": 3}})
-    (tmp_path / "ckpt" / "iteration_00000002").mkdir()
-    assert keeper.abandon_after(3) == ["iteration_00000002"]

@@ -368,6 +368,14 @@ def test_request_to_stop_ends_the_run_at_the_next_boundary(make):
     assert pipeline.summary().startswith("interrupted after 512 env steps")
 
 
+def test_a_signal_alone_bounds_the_time_of_an_evaluation(make):
+    pipeline = make()
+    pipeline.request_stop("my own reason")
+    assert pipeline.evaluator.stop_at is None
+    pipeline.request_stop("SIGTERM")
+    assert pipeline.evaluator.stop_at is not None
+
+
 # ---------------------------------------------------------------------- limits
 
 
@@ -432,6 +440,14 @@ def test_one_lucky_evaluation_does_not_solve(make):
     assert not pipeline.progress.solved
     assert asked[:4] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert result_of(pipeline)["status"] == "finished"
+
+
+def test_a_solved_run_that_trains_on_stays_solved_after_a_worse_evaluation(make, monkeypatch):
+    pipeline = make(LENGTH)
+    pipeline.progress.solved = pipeline.progress.past_solved = True
+    monkeypatch.setattr(pipeline.scores, "evaluate", lambda *_: (Evaluation((0.0,), (1,)), False))
+    pipeline._evaluate()
+    assert pipeline.progress.solved
 
 
 def test_no_stop_value_is_never_solved(make):
@@ -1024,19 +1040,3 @@ def test_a_signal_after_the_end_of_a_failed_run_raises_nothing(make):
     assert pipeline.stopping.phase == "collecting"
     pipeline.request_stop("SIGTERM")
     pipeline.give_up()
-
-
-def test_a_run_that_trains_on_stays_solved_whatever_a_later_evaluation_says(tmp_path, monkeypatch):
-    with SerialPipeline(small_config(LengthEnv), folder=tmp_path / "run") as pipeline:
-        pipeline.progress.solved = pipeline.progress.past_solved = True
-        monkeypatch.setattr(pipeline.scores, "evaluate", lambda *_: (Evaluation((0.0,), (1,)), False))
-        pipeline._evaluate()
-        assert pipeline.progress.solved
-
-
-def test_a_signal_alone_bounds_the_time_of_an_evaluation(tmp_path):
-    with SerialPipeline(small_config(LengthEnv), folder=tmp_path / "run") as pipeline:
-        pipeline.request_stop("my own reason")
-        assert pipeline.evaluator.stop_at is None
-        pipeline.request_stop("SIGTERM")
-        assert pipeline.evaluator.stop_at is not None

@@ -189,6 +189,15 @@ def test_a_resumed_seed_belongs_to_its_group_and_counts_at_the_common_end(tmp_pa
     assert any("taken at 4,000 env steps" in note for note in comparison.notes)
 
 
+def test_the_evaluation_nearest_to_the_common_end_counts(tmp_path):
+    write_run(tmp_path / "a", limit=4000)
+    write_run(tmp_path / "b", policy="ppg", returns=[1.0, 2.0, 3.0, 4.0] * 2, every=1, step=1500, limit=12000)
+    write_run(tmp_path / "c", policy="x", returns=[1.0, 2.0], every=1, step=900, limit=3600, status="failed")
+    runs = compare([tmp_path / name for name in "abc"]).as_json()["runs"]
+    found = {run["group"]: (run["env_step"], run["score"]) for run in runs}
+    assert found == {"ppo": (4000, 45.0), "ppg": (4500, 8.0), "x": (1800, 7.0)}
+
+
 def test_runs_that_did_not_end_are_noted(tmp_path):
     seeds(tmp_path / "a", 3, [1.0, 2.0, 3.0])
     write_run(tmp_path / "a" / "killed", seed=3, returns=[1.0, 2.0], status=None)
@@ -386,16 +395,3 @@ def test_names_cannot_write_into_the_page(tmp_path):
     assert "<b>" not in text
     assert "&lt;b&gt;{{title}}" in text
     assert json.loads(Page(text).data)["groups"] == ["<b>{{title}}"]
-
-
-def test_the_evaluation_nearest_to_the_common_end_counts(tmp_path):
-    write_run(tmp_path / "a" / "0", limit=4000)
-    write_run(
-        tmp_path / "b" / "0", policy="ppg", every=1, step=1500, limit=12000, returns=[1.0, 2.0, 3.0, 4.0] * 2
-    )
-    write_run(
-        tmp_path / "c" / "0", policy="x", every=1, step=900, limit=3600, status="failed", returns=[1.0, 2.0]
-    )
-    comparison = compare([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
-    found = {run["group"]: (run["env_step"], run["score"]) for run in comparison.as_json()["runs"]}
-    assert found == {"ppo": (4000, 45.0), "ppg": (4500, 8.0), "x": (1800, 7.0)}

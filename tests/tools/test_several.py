@@ -287,9 +287,3 @@ def test_each_training_sees_one_of_several_gpus(monkeypatch):
     for _ in range(3):
         assert place.start(["list"], Path()).error() == ""
     assert [variables["CUDA_VISIBLE_DEVICES"] for variables in started] == ["4", "7", "4"]
-
-
-def test_the_interval_of_three_seeds_is_around_their_mean():
-    n, mean, (low, high) = summary_of([1.0, 2.0, 3.0, None])
-    assert (n, mean) == (3, 2.0)
-    assert 1.0 <= low < 2.0 < high <= 3.0

@@ -21,7 +21,7 @@ from ding_lite import compile_config
 from ding_lite.cli import main
 from ding_lite.config.files import read_config
 from ding_lite.config.schema import leaves
-from ding_lite.tools.several import Board, Crew, Training
+from ding_lite.tools.several import Board, Training
 
 TESTS = Path(__file__).parents[1]
 COMMAND = (sys.executable, "-m", "ding_lite")
@@ -109,6 +109,79 @@ def test_value_of_a_run_at_a_step_is_its_last_one_due_by_then():
     assert [_value_at(run, step, 1000) for step in (0, 1000, 2000, 3000)] == [None, 1.0, 2.0, None]
     run.code = 0  # solved before the others
     assert [_value_at(run, step, 1000) for step in (0, 1000, 2000, 3000)] == [None, 1.0, 2.0, 2.0]
+
+
+class FakeCrew:
+    """Trains nothing."""
+
+    board, stopped_by = Board(), ""
+
+
+RATE = "policy.learn.learning_rate"
+
+
+def idle_sweep(folder, **options):
+    """Returns a sweep with two seeds, with evaluations every 100 steps, whose runs never start."""
+    pytest.importorskip("optuna")
+    from ding_lite.tools.search import search_space
+    from ding_lite.tools.sweep import Sweep
+
+    config = compile_config(small_config(policy={"eval": {"eval_freq": 100}}))
+    return Sweep(
+        folder, config, search_space({RATE: "log(1e-5, 1e-2)"}), (0, 1), ["train"], FakeCrew(), **options
+    )
+
+
+def test_an_evaluation_of_a_trial_is_the_mean_of_its_seeds_and_is_reported_once(tmp_path):
+    sweep = idle_sweep(tmp_path / "s")
+    first, second = sweep._runs(1)
+    for run, value in ((first, 1.0), (second, 3.0)):
+        run.status, run.evaluations = "running", [(100, value)]
+    sweep._on_evaluation(first)
+    sweep._on_evaluation(second)
+    assert sweep.trials()[0].intermediate_values == {100: 2.0}
+    assert sweep._open[first.name].reported == {100}
+    sweep.close()
+    resumed = idle_sweep(tmp_path / "s", resume=True)
+    first, _ = resumed._runs(1)
+    assert resumed._open[first.name].reported == {100}
+    resumed.close()
+
+
+def test_the_best_trial_is_that_with_the_highest_score(tmp_path):
+    sweep = idle_sweep(tmp_path / "s")
+    for score in (1.0, 3.0, -2.0):
+        sweep.study.tell(sweep.study.ask(), score)
+    assert [trial.value for trial in sweep.ranked()] == [3.0, 1.0, -2.0]
+    assert sweep.best().number == 1
+    sweep.close()
+
+
+def test_a_resumed_sweep_draws_other_values(tmp_path):
+    sweep = idle_sweep(tmp_path / "s")
+    list(sweep._runs(3))
+    sweep.close()
+    resumed = idle_sweep(tmp_path / "s", resume=True)
+    list(resumed._runs(4))
+    assert len({trial.params[RATE] for trial in resumed.trials()}) == 4
+    resumed.close()
+
+
+def test_no_trial_is_pruned_in_the_first_fifth_of_the_longest_one(tmp_path):
+    sweep = idle_sweep(tmp_path / "s")
+    for _ in range(5):
+        trial = sweep.study.ask()
+        for step in range(100, 1001, 100):
+            trial.report(10.0, step)
+        sweep.study.tell(trial, 10.0)
+    runs = list(sweep._runs(6))
+    for step, ending in ((100, ""), (200, "pruned")):
+        for run in runs:
+            run.status = "running"
+            run.evaluations.append((step, 0.0))
+        sweep._on_evaluation(runs[0])
+        assert sweep._open[runs[0].name].ending == ending
+    sweep.close()
 
 
 class FakeSweep(NamedTuple):
@@ -261,64 +334,3 @@ def test_sweep_that_was_ended_continues_and_has_all_its_trials(name, tmp_path):
     words = shlex.split(line.partition("try: ")[2])
     assert words[:3] == ["ding-lite", "train", "-c"]
     assert (tmp_path / words[3]).is_file()
-
-
-# ------------------------------------------------------------------ without a process
-
-
-def sweep_of(folder, **changes):
-    pytest.importorskip("optuna")
-    from ding_lite.tools.search import search_space
-    from ding_lite.tools.sweep import Sweep
-
-    config = compile_config(small_config(max_env_step=1000, policy={"eval": {"eval_freq": 100}}))
-    space = search_space({"policy.learn.learning_rate": "log(1e-5, 1e-2)"})
-    return Sweep(folder, config, space, (0, 1), ["train"], Crew(None, 1, Board()), **changes)
-
-
-def test_a_trial_reports_the_mean_of_its_seeds_once_and_resumed_too(tmp_path):
-    sweep = sweep_of(tmp_path / "sweep")
-    runs = list(sweep._runs_of(sweep.study.ask()))
-    for run, value in zip(runs, (1.0, 3.0), strict=True):
-        run.status, run.evaluations = "running", [(100, value)]
-    sweep._on_evaluation(runs[0])
-    assert sweep.trials()[0].intermediate_values == {100: 2.0}
-    opened = sweep._open[runs[0].name]
-    sweep.close()
-    again = sweep_of(tmp_path / "sweep", resume=True)
-    resumed = list(again._runs(1))
-    assert again._open[resumed[0].name].reported == opened.reported == {100}
-    again.close()
-
-
-def test_the_trial_of_the_highest_score_is_the_best_and_later_sessions_draw_anew(tmp_path):
-    sweep = sweep_of(tmp_path / "sweep")
-    for score in (1.0, 3.0, -2.0):
-        first, *_ = sweep._runs_of(sweep.study.ask())
-        sweep.study.tell(sweep._open[first.name].number, score)
-    assert [trial.value for trial in sweep.ranked()] == [3.0, 1.0, -2.0]
-    assert sweep.best().number == 1
-    seen = {trial.params["policy.learn.learning_rate"] for trial in sweep.trials()}
-    sweep.close()
-    again = sweep_of(tmp_path / "sweep", resume=True)
-    list(again._runs_of(again.study.ask()))
-    assert again.trials()[-1].params["policy.learn.learning_rate"] not in seen
-    again.close()
-
-
-def test_no_trial_is_pruned_in_the_first_fifth_of_its_steps(tmp_path):
-    sweep = sweep_of(tmp_path / "sweep")
-    for _ in range(5):
-        trial = sweep.study.ask()
-        for step in range(100, 1001, 100):
-            trial.report(10.0, step)
-        sweep.study.tell(trial, 10.0)
-    runs = list(sweep._runs_of(sweep.study.ask()))
-    trial = sweep._open[runs[0].name]
-    for step, ending in ((100, ""), (200, "pruned")):
-        for run in runs:
-            run.status = "running"
-            run.evaluations.append((step, 0.0))
-        sweep._on_evaluation(runs[0])
-        assert trial.ending == ending
-    sweep.close()

@@ -417,6 +417,18 @@ def test_large_messages_that_cross_each_other_are_both_read():
         assert time.monotonic() - began < 4
 
 
+def test_messages_that_came_during_a_send_are_received_one_by_one():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        channel = Channel(ours)
+        channel.received_early = HEADER.pack(1, 2, 5) + b"early" + HEADER.pack(3, 4, 0)
+        deadline = time.monotonic() + 1
+        assert channel.receive(deadline) == (1, 2, b"early")
+        assert channel.receive(deadline) == (3, 4, b"")
+        assert not channel.in_message
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["waiting", "counting", "between"])
 def test_an_interrupted_half_needs_a_reset(moment, monkeypatch):
@@ -684,15 +696,3 @@ def test_a_limit_of_the_machine_is_named(limit, value, words):
     assert parent.returncode == 0, err
     assert words in out
     assert str(value) in out
-
-
-def test_a_message_that_came_early_is_received_whole_and_so_is_the_next_one():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)
-        channel = Channel(ours)
-        channel.received_early = HEADER.pack(1, 2, 5) + b"early" + HEADER.pack(3, 4, 0)
-        deadline = time.monotonic() + 1
-        assert channel.receive(deadline) == (1, 2, b"early")
-        assert channel.receive(deadline) == (3, 4, b"")
-        assert not channel.in_message
