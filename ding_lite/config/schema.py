@@ -275,7 +275,7 @@ def _keys_that_take(value: Any, path: str, section: Schema) -> str:
     rules = {name: rule for name, rule in section.items() if isinstance(rule, Key) and not rule.fixed_because}
     fitting = [name for name, rule in rules.items() if not _check_value(value, rule)[1]]
     if isinstance(value, str) and "type" in fitting:
-        fitting = ["type"]
+        fitting = ["env_id"] if "env_id" in fitting and ":" not in value else ["type"]
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)  # it fits many keys
     if not fitting or is_number or isinstance(value, Mapping):
         return f"{path} is a section, with the keys {_listed(list(map(str, section)), path)}"

@@ -84,6 +84,7 @@ CONFIG: dict[str, Any] = dict(
     ),
 )
 MISSING_ARGUMENT = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: '(\w+)'")
+VECTOR_HINT = " A vector of environments needs env.manager.type='vector'."
 NOT_REGISTERED = " If a module of yours registers it, --import MODULE imports that module."
 # Keys of env.manager that are arguments of SubprocessVectorEnv.
 WORKER_KEYS = ("step_timeout", "reset_timeout", "start_timeout", "max_restarts", "restart_window")
@@ -187,9 +188,9 @@ def make_env(
         env = factory(**kwargs)
         if not isinstance(env, gym.Env):
             is_vector = isinstance(env, gym.vector.VectorEnv)
-            hint = "; a vector of environments needs env.manager.type='vector'" if is_vector else ""
             made = type(env).__name__
-            raise EnvError(f"env {name!r} cannot be made: expected a gymnasium.Env, got {made}{hint}")
+            hint = VECTOR_HINT if is_vector else ""
+            raise EnvError(f"env {name!r} cannot be made: expected a gymnasium.Env, got {made}.{hint}")
         env = EpisodeRecorder(env, tuple(env_cfg["info_keys"]))
         for wrapper in env_cfg["wrappers"]:
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
@@ -199,8 +200,7 @@ def make_env(
         raise
     except FOREIGN as error:
         message = _message(error)
-        if missing := MISSING_ARGUMENT.search(message):
-            message += f" Give it: env.kwargs.{missing[1]}=VALUE."
+        message += _advice_about_arguments(kind, message)
         if kind == "gymnasium" and isinstance(error, gym.error.Error):
             is_unknown = isinstance(error, (gym.error.NameNotFound, gym.error.NamespaceNotFound))
             has_guess = "Did you mean" in message
@@ -209,6 +209,14 @@ def make_env(
             message += _picture_advice(env_cfg, message)
         raise EnvError(f"env {name!r} cannot be made: {message}") from error
     return env
+
+
+def _advice_about_arguments(kind: Any, message: str) -> str:
+    """Returns what to write where an environment lacks an argument, or ""."""
+    if isinstance(kind, type) and issubclass(kind, gym.vector.VectorEnv):
+        return VECTOR_HINT
+    missing = MISSING_ARGUMENT.search(message)
+    return f" Give it: env.kwargs.{missing[1]}=VALUE." if missing else ""
 
 
 def _picture_advice(env_cfg: Mapping[str, Any], message: str) -> str:

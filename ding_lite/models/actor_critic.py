@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key
+from ding_lite.errors import ContractError
 from ding_lite.models import init
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
@@ -224,6 +225,7 @@ class VAC(ActorCritic):
         initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layer=last)
         if init != "torch":
             chrono(self, rnn_timescale)
+        self._unaware = _unaware_of_outputs(type(self))
 
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))
@@ -232,6 +234,8 @@ class VAC(ActorCritic):
         return self._value(obs, self.actor_encoder(obs) if self.critic_encoder is None else None)
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
+        if "compute_actor_critic" in self._unaware:
+            return super().compute_actor_critic(obs)
         features = self.actor_encoder(obs)
         return self.actor_head(features), self._value(obs, features)
 
@@ -257,6 +261,11 @@ class VAC(ActorCritic):
         return {encoder.name: encoder.memory.initial_state(n) for encoder in encoders} or None
 
     def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
+        if "step" in self._unaware:
+            raise ContractError(
+                f"policy.model: {type(self).__name__} replaces compute_actor or compute_critic, and has a "
+                "memory; it must define step(inputs), too, which acts"
+            )
         actor, critic = self.actor_encoder, self.critic_encoder
         assert isinstance(actor, MemoryEncoder)
         features, state = actor.step(inputs)
@@ -265,6 +274,21 @@ class VAC(ActorCritic):
         if isinstance(critic, MemoryEncoder):
             critic_features, after[critic.name] = critic.step(inputs)
         return self.actor_head(features), self.critic_head(critic_features).squeeze(-1), after
+
+
+JOINT = ("compute_actor_critic", "compute_auxiliary", "step")  # methods of several outputs
+
+
+def _unaware_of_outputs(kind: type[VAC]) -> frozenset[str]:
+    """Returns the joint methods of ours that do not know of an output which a subclass has replaced."""
+    own = kind.compute_actor is not VAC.compute_actor or kind.compute_critic is not VAC.compute_critic
+    module = __name__.rpartition(".")[0]
+    ours = (
+        name
+        for name in JOINT
+        if getattr(kind, name, None) and getattr(kind, name).__module__.startswith(module)
+    )
+    return frozenset(ours) if own else frozenset()
 
 
 def value_head(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ding_lite.config.schema import Key
 from ding_lite.data.minibatches import Batch
@@ -145,6 +145,12 @@ class ActorCriticPolicy(Policy):
         implementations = "; ".join(self._implementations())
         has_memory = self.memory is not None
         notes = keys_without_effect(self.cfg, type(self), type(self.model), has_memory=has_memory)
+        notes += [
+            f"policy.{name} is no part of policy.model: the optimiser does not train it, and only a policy's "
+            "own _state saves it"
+            for name, value in vars(self).items()
+            if isinstance(value, (nn.Module, nn.Parameter)) and value is not self.model
+        ]
         return [*super().describe(), implementations, *self._parts(), *notes]
 
     def _parts(self) -> list[str]:

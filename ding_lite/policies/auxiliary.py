@@ -23,7 +23,7 @@ from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.optimizer import Failure, Optimizer
+from ding_lite.policies.optimizer import Failure, Optimizer, training
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree
@@ -121,9 +121,10 @@ class AuxiliaryPhase:
         measures = [self._measure(measured, old_logit)]
         with self.optimizer.phase(self.failure) as steps:
             for _ in range(learn.aux_train_epoch):
-                for index in self.minibatches(learn.aux_batch_size or learn.batch_size):
-                    parts = [self.batch(part, old_logit) for part in self._parts(index)]
-                    steps.take(self.loss, *parts, remake=partial(self.batch, index, old_logit))
+                with training(self.model):
+                    for index in self.minibatches(learn.aux_batch_size or learn.batch_size):
+                        parts = [self.batch(part, old_logit) for part in self._parts(index)]
+                        steps.take(self.loss, *parts, remake=partial(self.batch, index, old_logit))
                 measures.append(self._measure(measured, old_logit))
                 if self.optimizer.on_host:
                     steps.check()

@@ -139,6 +139,7 @@ class Policy:
         self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
         self.generator = self.own_generator("action", device=self.device)
         self.model.to(device=self.device)
+        self.model.eval()
         lay_out(self.model)
         self.memory: PolicyMemory | None = None
         self._state_of_act: Tree | None = None  # the memory after the last act()

@@ -62,6 +62,16 @@ def _flat(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.detach().as_strided((tensor.numel(),), (1,)) for tensor in tensors]
 
 
+@contextlib.contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """Puts a model into training mode for gradient steps; at all other times it is in eval mode."""
+    model.train()
+    try:
+        yield
+    finally:
+        model.eval()
+
+
 class Optimizer:
     """Adam with clipped gradients, whose steps :class:`GradientSteps` takes.
 

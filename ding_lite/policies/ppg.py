@@ -260,7 +260,8 @@ class PPGPolicy(PPOPolicy):
     def reached_by(self, function: Callable[[Any], Any]) -> list[nn.Parameter]:
         """Returns the parameters that a gradient of ``function(obs)`` reaches, in the model's order."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        with torch.enable_grad():
+        # cuDNN has no gradient of a recurrent layer in eval mode.
+        with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             result = function(self.inputs(self.sample_obs()))
             parts = result if isinstance(result, tuple) else (result,)
             outputs = [leaf for part in parts for leaf in tree_leaves(part)]

@@ -34,7 +34,7 @@ from ding_lite.policies.base import checked_loss
 from ding_lite.policies.diagnostics import dead_units, describe_rollout
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.memory import memory_faults
-from ding_lite.policies.optimizer import BadSteps, Optimizer
+from ding_lite.policies.optimizer import BadSteps, Optimizer, training
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import SCHEDULES, AdaptivePenalty, schedule
@@ -78,8 +78,9 @@ class PPOPolicy(ActorCriticPolicy):
 
     A custom policy overrides :meth:`policy_loss`, which may read ``batch.dist``, or :meth:`value_loss`, which
     may read ``batch.new_value``: the model's fresh outputs on a :class:`~ding_lite.data.minibatches.Batch`. A
-    loss changes nothing and returns ``(0-d loss, dict of 0-d metrics)``. Coefficients, hooks and
-    ``requires_grad`` are read when an iteration's passes begin.
+    loss changes nothing and returns ``(0-d loss, dict of 0-d metrics)``. The coefficients of losses in
+    ``cfg`` and hooks are read when an iteration's passes begin. A layer may be frozen at any time; one that was
+    frozen when the policy was made stays so.
     """
 
     config: dict[str, Any] = dict(
@@ -261,8 +262,7 @@ class PPOPolicy(ActorCriticPolicy):
     def _init_shared(self) -> None:
         super()._init_shared()
         learn = self.cfg.learn
-        weight = 0.0 if box_size(self.action_space) else 0.01
-        self._entropy_weight = weight if learn.entropy_weight is None else learn.entropy_weight
+        self._default_entropy_weight = 0.0 if box_size(self.action_space) else 0.01
         # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
@@ -277,6 +277,7 @@ class PPOPolicy(ActorCriticPolicy):
         self.sources = self._make_sources()
         self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
+        self._trained = [p for p in self.model.parameters() if p.requires_grad]
         if self.intrinsic is not None:
             self.intrinsic.prepare_learning(self.bad_steps)
 
@@ -315,6 +316,21 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _init_optimizers(self) -> None:
         self.optimizer = self._make_optimizer(self.model.parameters())
+
+    def _check_parameters(self) -> None:
+        """Refuses parameters that were unfrozen or replaced after the optimisers were made.
+
+        Raises:
+            ContractError: naming them.
+        """
+        known = set(map(id, self._trained))
+        new = [name for name, p in self.model.named_parameters() if p.requires_grad and id(p) not in known]
+        if new:
+            raise ContractError(
+                f"the optimisers do not have the model's {', '.join(new[:5])}: layers were unfrozen or "
+                "replaced after the policy was made. Freeze them after that, or begin a new run from the "
+                "weights (init_from)"
+            )
 
     def _make_optimizer(self, parameters: Iterable[nn.Parameter], batch_size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``batch_size`` is that of full minibatches."""
@@ -393,7 +409,8 @@ class PPOPolicy(ActorCriticPolicy):
     @property
     def entropy_weight(self) -> Tensor:
         """The weight () of the entropy bonus, by its schedule."""
-        return self._entropy_weight * self._factors["entropy"]
+        weight = self.cfg.learn.entropy_weight
+        return (self._default_entropy_weight if weight is None else weight) * self._factors["entropy"]
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
@@ -494,6 +511,7 @@ class PPOPolicy(ActorCriticPolicy):
             self._prepare_rollout(data)
         self._prepared_rollouts -= 1
         self._check_fields(data)
+        self._check_parameters()
         metrics = self._rollout_metrics(data)
         is_finite = all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"])))
         if self.ranks.any(not is_finite):
@@ -571,12 +589,13 @@ class PPOPolicy(ActorCriticPolicy):
         with loop.optimizer.phase(self.failure_of) as steps:
             for minibatches in loop.source.passes(self.clip_ratio, values_moved=values_moved):
                 kls: list[Number] = []
-                for batch in minibatches:
-                    metrics = steps.take(loss, batch, remake=batch.remake)
-                    if "approx_kl" in metrics:
-                        kls.append(metrics["approx_kl"])
-                    elif target_kl is not None and loop.optimizer is self.optimizer and not stopped:
-                        raise self._no_approx_kl()
+                with training(self.model):
+                    for batch in minibatches:
+                        metrics = steps.take(loss, batch, remake=batch.remake)
+                        if "approx_kl" in metrics:
+                            kls.append(metrics["approx_kl"])
+                        elif target_kl is not None and loop.optimizer is self.optimizer and not stopped:
+                            raise self._no_approx_kl()
                 epochs += not stopped
                 if target_kl is not None and kls:
                     stopped = float(stacked(kls).mean()) > 1.5 * target_kl

@@ -80,13 +80,19 @@ class Hooks:
         """Calls one method of every hook.
 
         Raises:
-            HookError: naming the hook whose method raised an error, or left a metric that is not a number.
+            HookError: naming the hook whose method raised an error, returned something, or left a metric that
+                is not a number.
         """
         for name, hook in self._hooks.items():
             try:
-                getattr(hook, method)(pipeline)
+                result = getattr(hook, method)(pipeline)
             except FOREIGN as error:
                 raise HookError(f"hook {name!r} failed in {method}: {error_text(error)}") from error
+            if result is not None:
+                raise HookError(
+                    f"hook {name!r}: {method} returned {result!r:.60}, which has no effect; to end a run, "
+                    "call pipeline.request_stop(reason)"
+                )
             if method == "after_iter":
                 _check_metrics(pipeline.progress.metrics, name)
 

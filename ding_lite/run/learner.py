@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from ding_lite.config.schema import without_numpy
 from ding_lite.data.modes import LearnMode
 from ding_lite.data.rollout import Rollout
 from ding_lite.errors import ContractError
@@ -60,7 +61,22 @@ class Learner:
         self.train_iter = int(state["train_iter"])
 
 
-def _updates_in(metrics: Mapping[str, float]) -> int:
+def _updates_in(metrics: Any) -> int:
+    """Returns the number of optimiser steps among the metrics of a policy.
+
+    Raises:
+        ContractError: if it is missing, or the metrics are no dict of numbers.
+    """
+    if not isinstance(metrics, Mapping):
+        raise ContractError(
+            f"the policy's _forward_learn must return its metrics as a dict, got {metrics!r:.60}"
+        )
+    for name, value in metrics.items():
+        if not isinstance(without_numpy(value), (int, float)):
+            raise ContractError(
+                f"the policy's _forward_learn: the metric {name!r} must be one number, got {value!r:.60} "
+                f"({type(value).__name__})"
+            )
     if "updates" not in metrics:
         raise ContractError(
             "the policy's learn_mode.forward must return 'updates', its number of optimiser steps, among the "

@@ -1267,6 +1267,8 @@ def test_overrides_of_a_config_file_are_a_list_or_a_dict():
 @pytest.mark.parametrize(
     ("path", "value", "hint"),
     [
+        ("env", "CartPole-v1", "got the string 'CartPole-v1'; write env.env_id='CartPole-v1'"),
+        ("env", "mine:Env", "got the string 'mine:Env'; write env.type='mine:Env'"),
         ("policy", "ppg", "got the string 'ppg'; write policy.type='ppg'"),
         ("policy.model", "mine", "got the string 'mine'; write policy.model.type='mine'"),
         ("policy.model.encoder_hidden_size_list", 64, "expected a list, got 64; write [64]"),

@@ -58,7 +58,7 @@ class NeedsSize(LengthEnv):
     ("kind", "hint"),
     [
         (NeedsSize, "Give it: env.kwargs.size=VALUE."),
-        (lambda: gym.make_vec("CartPole-v1", 2), "a vector of environments needs env.manager.type='vector'"),
+        (lambda: gym.make_vec("CartPole-v1", 2), "A vector of environments needs env.manager.type='vector'."),
     ],
 )
 def test_environment_that_cannot_be_made_is_answered_with_what_to_write(kind, hint):

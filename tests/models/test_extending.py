@@ -14,13 +14,13 @@ import torch
 from small_worlds import SeededBox, SeededEnv
 from worlds import policy_for, trainee, vector_of
 
-from ding_lite import ConfigError, SerialPipeline, load_policy
+from ding_lite import ConfigError, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import ENCODER_REGISTRY, INTRINSIC_REGISTRY, MODEL_REGISTRY
 from ding_lite.config.schema import default_values, merged_config
 from ding_lite.data.collector import Collector
 from ding_lite.errors import CheckpointError, ContractError, RegistryError
-from ding_lite.models import actor_critic, encoders, heads
+from ding_lite.models import PPG, VAC, actor_critic, encoders, heads
 from ding_lite.models.heads import HEADS, make_head
 from ding_lite.rl import distributions
 from ding_lite.rl.distributions import BOX_DISTRIBUTIONS, LocationScale, Normal, register_box_distribution
@@ -265,3 +265,106 @@ def test_defaults_of_the_arguments_are_those_of_the_keys(cls):
         place: [list(x) if isinstance(x, tuple) else x for x in pair] for place, pair in compared.items()
     }
     assert {place: pair for place, pair in as_lists.items() if pair[0] != pair[1]} == {}
+
+
+# ------------------------------------------------------------------ models that differ from the library's
+
+
+class Steeper(VAC):
+    """Replaces the policy's output alone."""
+
+    def compute_actor(self, obs):
+        return 5.0 * super().compute_actor(obs)
+
+
+class Higher(PPG):
+    """Replaces the value's output alone."""
+
+    def compute_critic(self, obs):
+        return super().compute_critic(obs) + 3.0
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("kind", [Steeper, Higher])
+def test_a_model_that_replaces_one_output_is_trained_on_what_it_acts_with(kind, share):
+    is_ppg = issubclass(kind, PPG)
+    layout = {"arch": "shared" if share else "dual"} if is_ppg else {"share_encoder": share}
+    policy, collector = trainee("ppg" if is_ppg else "ppo", model={"type": kind, **layout})
+    batch, *_ = policy.minibatches(collector.collect())
+    model, obs = policy.model, batch.obs
+    logit, value = model.compute_actor_critic(obs)
+    assert torch.equal(logit, model.compute_actor(obs))
+    assert torch.equal(value, model.compute_critic(obs))
+    assert float(policy.loss(batch)[1]["approx_kl"].detach()) < 1e-12
+    if is_ppg:
+        assert torch.equal(model.compute_auxiliary(obs)[2], value)
+
+
+def test_a_model_with_a_memory_that_replaces_one_output_is_told_to_define_step():
+    with pytest.raises(ContractError, match="it must define step"):
+        trainee("ppo", model={"type": Steeper, "rnn": "gru"})[1].collect()
+
+
+class Dropping(torch.nn.Module):
+    """Notes whether it is in training mode, and drops half of its features there."""
+
+    seen: list[bool] = []  # noqa: RUF012 - of the whole class
+
+    def __init__(self, space):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(*space.shape, 8), torch.nn.Dropout(0.5))
+        self.out_features = 8
+
+    def forward(self, obs):
+        self.seen.append(self.training)
+        return self.layers(obs)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg", "ppo_offpolicy"])
+def test_layers_such_as_dropout_are_in_training_mode_in_gradient_steps_alone(kind):
+    learn = {"aux_freq": 1} if kind == "ppg" else {}
+    policy, collector = trainee(kind, model={"encoder": {"type": Dropping}}, learn=learn)
+    Dropping.seen.clear()
+    rollout = collector.collect()
+    assert not any(Dropping.seen)
+    obs = policy.obs_space.sample()
+    assert len({int(policy.act(obs)) for _ in range(20)}) == 1
+    policy.learn_mode.forward(rollout)
+    assert any(Dropping.seen)
+    assert not policy.model.training
+
+
+@pytest.mark.parametrize("change", ["unfrozen", "replaced"])
+def test_a_layer_that_no_optimiser_has_is_refused(change):
+    class Frozen(VAC):
+        def __init__(self, *spaces, **options):
+            super().__init__(*spaces, **options)
+            self.actor_encoder.requires_grad_(False)
+
+    policy, collector = trainee("ppo", model={"type": Frozen})
+    policy.learn_mode.forward(collector.collect())
+    if change == "unfrozen":
+        policy.model.actor_encoder.requires_grad_(True)
+    else:
+        policy.model.critic_head[-1] = torch.nn.Linear(8, 1)
+    name = "actor_encoder.trunk.0.weight" if change == "unfrozen" else "critic_head.0.weight"
+    with pytest.raises(ContractError, match=f"the optimisers do not have the model's {name}"):
+        policy.learn_mode.forward(collector.collect())
+
+
+def test_a_module_that_a_policy_has_beside_its_model_is_said_not_to_be_trained():
+    class Owner(PPOPolicy):
+        def _init_shared(self):
+            super()._init_shared()
+            self.extra = torch.nn.Linear(4, 1)
+
+    policy, _ = trainee("ppo", cls=Owner)
+    assert any(line.startswith("policy.extra is no part of policy.model") for line in policy.describe())
+    assert not any("is no part of" in line for line in trainee("ppo")[0].describe())
+
+
+def test_coefficients_that_are_assigned_hold_from_the_next_iteration_on():
+    policy, _ = trainee("ppo")
+    assert float(policy.entropy_weight) == 0.01  # the default of discrete actions
+    policy.cfg.learn.entropy_weight = 0.5
+    assert float(policy.entropy_weight) == 0.5

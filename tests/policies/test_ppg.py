@@ -666,7 +666,7 @@ class Leaky(PPG):
         return actor_features.sum(-1) + super()._value(obs, actor_features)
 
     def compute_critic(self, obs):
-        return self.compute_actor_critic(obs)[1]
+        return self._value(obs, self.actor_encoder(obs))
 
 
 class Deaf(PPG):

@@ -321,3 +321,14 @@ def test_process_with_a_broken_hook_ends_with_exit_code_2_and_one_line(warm, tmp
         "zero (at my_hooks.py:4)\n"
     )
     assert "Traceback" in (tmp_path / "run" / "log.txt").read_text()
+
+
+class Answers(Hook):
+    def after_iter(self, pipeline):
+        return False
+
+
+def test_what_a_hook_returns_is_refused_since_it_would_have_no_effect(tmp_path):
+    pipeline = SerialPipeline(small_config(hooks=[Answers]), folder=tmp_path / "run")
+    with pytest.raises(HookError, match="after_iter returned False, .*call pipeline.request_stop"):
+        next(iter(pipeline))

@@ -86,3 +86,18 @@ def test_missing_memory_is_a_config_error_that_names_the_keys_to_lower(setting):
     with pytest.raises(ConfigError, match="16 steps of 4 environments.*policy.learn.batch_size") as caught:
         learner.train(collector.collect())
     assert "policy.learn.aux_batch_size" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "fault"),
+    [
+        (None, "must return its metrics as a dict, got None"),
+        ({"updates": 1, "loss": torch.ones(2)}, "the metric 'loss' must be one number, got tensor"),
+        ({"updates": 1, "note": "good"}, "the metric 'note' must be one number, got 'good'"),
+    ],
+)
+def test_metrics_that_are_no_numbers_are_refused(setting, metrics, fault):
+    learner, collector = setting
+    learner.mode = learner.mode._replace(forward=lambda rollout: metrics)
+    with pytest.raises(ContractError, match=fault):
+        learner.train(collector.collect())
