@@ -79,8 +79,8 @@ class PPOPolicy(ActorCriticPolicy):
     A custom policy overrides :meth:`policy_loss`, which may read ``batch.dist``, or :meth:`value_loss`, which
     may read ``batch.new_value``: the model's fresh outputs on a :class:`~ding_lite.data.minibatches.Batch`. A
     loss changes nothing and returns ``(0-d loss, dict of 0-d metrics)``. The coefficients of losses in
-    ``cfg`` and hooks are read when an iteration's passes begin. A layer may be frozen at any time; one that was
-    frozen when the policy was made stays so.
+    ``cfg`` and hooks are read when an iteration's passes begin. A layer may be frozen at any time; one that
+    was frozen when the policy was made stays so.
     """
 
     config: dict[str, Any] = dict(
