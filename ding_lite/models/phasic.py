@@ -89,7 +89,7 @@ class PPG(VAC, PhasicActorCritic):
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
         features = self.actor_encoder(obs)
-        auxiliary = self.auxiliary_head(features).squeeze(-1)
         if "compute_auxiliary" in self._unaware:
-            return self.compute_actor(obs), auxiliary, self.compute_critic(obs)
-        return self.actor_head(features), auxiliary, self._value(obs, features)
+            return self.compute_actor(obs), self.auxiliary_head(features).squeeze(-1), self.compute_critic(obs)
+        value = self._value(obs, features)
+        return self.actor_head(features), self.auxiliary_head(features).squeeze(-1), value
