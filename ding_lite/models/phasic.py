@@ -90,6 +90,8 @@ class PPG(VAC, PhasicActorCritic):
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
         features = self.actor_encoder(obs)
         if "compute_auxiliary" in self._unaware:
-            return self.compute_actor(obs), self.auxiliary_head(features).squeeze(-1), self.compute_critic(obs)
-        value = self._value(obs, features)
-        return self.actor_head(features), self.auxiliary_head(features).squeeze(-1), value
+            logit, value = self.compute_actor(obs), self.compute_critic(obs)
+        else:
+            value = self._value(obs, features)
+            logit = self.actor_head(features)
+        return logit, self.auxiliary_head(features).squeeze(-1), value
