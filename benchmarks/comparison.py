@@ -117,9 +117,9 @@ def draw_curves(comparison: Comparison, seeds_of: Seeds, file: Path) -> None:
     for place, group in enumerate(groups):
         axes = figure.add_subplot(1, len(groups), place + 1, axisbelow=True)
         for order, arm in enumerate(arms):
-            seeds = seeds_of[f"{group}.{arm}"]
-            if len(seeds) > 1:
-                curves.append(seeds_curve([_evaluations(seed) for seed in seeds], "iqm"))
+            series = [_evaluations(seed) for seed in seeds_of[f"{group}.{arm}"]]
+            if series:
+                curves.append(seeds_curve(series, "iqm") if len(series) > 1 else Curve(*series[0]))
                 draw_curve(axes, curves[-1], style_of(order))
         format_axes(axes, group, X_LABEL, comparison.unit if not place else "")
     add_texts(figure, arms, curve_notes(curves, "iqm"), "")
