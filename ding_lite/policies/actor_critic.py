@@ -28,6 +28,7 @@ from ding_lite.policies.base import Policy, check_declared
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.policies.optimizer import has_modes
 from ding_lite.policies.reference import Reference
 from ding_lite.policies.without_effect import keys_without_effect
 from ding_lite.rl.returns import gae, nstep_return
@@ -123,6 +124,7 @@ class ActorCriticPolicy(Policy):
             )
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self.fast = Switch(self)
+        self.has_modes = has_modes(self.model)
         self.reference: Reference | None = None
         self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)

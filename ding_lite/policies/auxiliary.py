@@ -121,7 +121,7 @@ class AuxiliaryPhase:
         measures = [self._measure(measured, old_logit)]
         with self.optimizer.phase(self.failure) as steps:
             for _ in range(learn.aux_train_epoch):
-                with training(self.model):
+                with training(self.model, self.policy.has_modes):
                     for index in self.minibatches(learn.aux_batch_size or learn.batch_size):
                         parts = [self.batch(part, old_logit) for part in self._parts(index)]
                         steps.take(self.loss, *parts, remake=partial(self.batch, index, old_logit))

@@ -62,9 +62,35 @@ def _flat(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.detach().as_strided((tensor.numel(),), (1,)) for tensor in tensors]
 
 
+# Of torch's layers, those whose outputs depend on the mode, or whose gradients do on a GPU.
+WITH_MODES = (
+    nn.modules.dropout._DropoutNd,
+    nn.modules.batchnorm._NormBase,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RReLU,
+)
+
+
+def has_modes(model: nn.Module) -> bool:
+    """Returns whether a model may compute something else in training mode; layers of the user may."""
+    return any(
+        isinstance(layer, WITH_MODES) or not type(layer).__module__.startswith(("torch.", "ding_lite."))
+        for layer in model.modules()
+    )
+
+
 @contextlib.contextmanager
-def training(model: nn.Module) -> Iterator[None]:
-    """Puts a model into training mode for gradient steps; at all other times it is in eval mode."""
+def training(model: nn.Module, needed: bool) -> Iterator[None]:
+    """Puts a model into training mode for gradient steps; at all other times it is in eval mode.
+
+    Args:
+        model: that is trained.
+        needed: :func:`has_modes` of it; for small networks the change takes as long as a gradient step.
+    """
+    if not needed:
+        yield
+        return
     model.train()
     try:
         yield

@@ -589,7 +589,7 @@ class PPOPolicy(ActorCriticPolicy):
         with loop.optimizer.phase(self.failure_of) as steps:
             for minibatches in loop.source.passes(self.clip_ratio, values_moved=values_moved):
                 kls: list[Number] = []
-                with training(self.model):
+                with training(self.model, self.has_modes):
                     for batch in minibatches:
                         metrics = steps.take(loss, batch, remake=batch.remake)
                         if "approx_kl" in metrics:
