@@ -225,6 +225,7 @@ class VAC(ActorCritic):
         initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layer=last)
         if init != "torch":
             chrono(self, rnn_timescale)
+        # Joint methods that must not be trained on: they compute another output than a subclass does alone.
         self._unaware = _unaware_of_outputs(type(self))
 
     def compute_actor(self, obs: Any) -> Any:
