@@ -328,8 +328,8 @@ class PPOPolicy(ActorCriticPolicy):
         if new:
             raise ContractError(
                 f"the optimisers do not have the model's {', '.join(new[:5])}: layers were unfrozen or "
-                "replaced after the policy was made. Make the policy first and freeze layers then, or begin a new "
-                "run from the weights (init_from)"
+                "replaced after the policy was made. Make the policy first and freeze layers then, or "
+                "begin a new run from the weights (init_from)"
             )
 
     def _make_optimizer(self, parameters: Iterable[nn.Parameter], batch_size: int | None = None) -> Optimizer:
