@@ -4,8 +4,9 @@
     python benchmarks/learning.py ROW ...         only these rows; a comparison is all of its arms
     python benchmarks/learning.py --check         exit 1 if a row misses its bar
     python benchmarks/learning.py --write         measure nothing: the tables and pictures of what is stored
+    python benchmarks/learning.py ROW --device cuda --jobs 8
 
-Each seed is a process of its own; two run at a time, of one row or of two. The final checkpoint plays 100
+Each seed is a process of its own; two run at a time, of one row or of several. The final checkpoint plays 100
 greedy episodes from start states that training never used. A stopped measurement continues: finished seeds
 are in learning/ROW.json (remove the file to measure again), and an unfinished seed is resumed. rows.py has
 the rows and the comparisons.
@@ -37,20 +38,21 @@ CURVES = HERE / "curves"
 EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in each.arms.items()}
 
 
-def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
-    """Trains and evaluates one seed; returns the results to store."""
+def run_seed(name: str, row: Row, seed: int, device: str) -> dict[str, Any]:
+    """Trains and evaluates one seed on a device; returns the results to store."""
     folder, commit = RUNS / f"{name}_{seed}", report.commit()
+    on_device = f"policy.device={device}"
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
     resume = ["-c", row.config, "--resume", str(folder)]
     if not _is_complete(folder):
         how = resume if (folder / "ckpt").is_dir() else start
-        subprocess.run([*cli, "train", "-q", *how], check=True, env=one_thread)
+        subprocess.run([*cli, "train", "-q", *how, on_device], check=True, env=one_thread)
 
     def play(overrides: tuple[str, ...] = ()) -> dict[str, Any]:
         checkpoint = str(folder / "ckpt" / row.checkpoint)
-        how = ["-n", "100", "-s", str(1000 + seed), "--json", *overrides]
+        how = ["-n", "100", "-s", str(1000 + seed), "--json", on_device, *overrides]
         command = [*cli, "eval", "-c", row.config, checkpoint, *how]
         process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
         evaluation: dict[str, Any] = json.loads(process.stdout)
@@ -68,6 +70,7 @@ def run_seed(name: str, row: Row, seed: int) -> dict[str, Any]:
         "wall_time_s": result["wall_time_s"],
         "status": result["status"],
         "commit": commit,
+        "device": device,
         "curve": evaluations(folder),
     }
 
@@ -84,11 +87,11 @@ def evaluations(folder: Path) -> list[list[float]]:
     return [[float(row["env_step"]), round(float(row["eval/episode_return_mean"]), 3)] for row in rows]
 
 
-def run_rows(names: Iterable[str]) -> None:
+def run_rows(names: Iterable[str], device: str, jobs: int) -> None:
     """Runs the missing seeds of rows, in their order, and stores each when it ends."""
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(jobs) as pool:
         row_of = {
-            pool.submit(run_seed, name, EVERY_ROW[name], seed): name
+            pool.submit(run_seed, name, EVERY_ROW[name], seed, device): name
             for name in names
             for seed in range(EVERY_ROW[name].seeds)
             if seed not in {result["seed"] for result in _stored(name)}
@@ -193,6 +196,8 @@ def main() -> int:
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join([*ROWS, *COMPARISONS])}")
     parser.add_argument("--check", action="store_true", help="compare with the bars at the end")
+    parser.add_argument("--device", default="cpu", help="policy.device of the trainings (default cpu)")
+    parser.add_argument("--jobs", type=int, default=2, help="seeds that run at a time (default 2)")
     parser.add_argument("--write", action="store_true", help="only write and draw what is stored")
     args = parser.parse_args()
     unknown = [name for name in args.rows if name not in EVERY_ROW and name not in COMPARISONS]
@@ -201,11 +206,12 @@ def main() -> int:
     if args.write:
         write()
         return 0
-    run_rows(
+    rows = [
         row
         for name in args.rows or ROWS
         for row in (COMPARISONS[name].arms if name in COMPARISONS else [name])
-    )
+    ]
+    run_rows(rows, args.device, args.jobs)
     missed = (
         [text for text in map(misses, ROWS if not args.rows else set(args.rows) & set(ROWS)) if text]
         if args.check
