@@ -41,18 +41,18 @@ EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in 
 def run_seed(name: str, row: Row, seed: int, device: str) -> dict[str, Any]:
     """Trains and evaluates one seed on a device; returns the results to store."""
     folder, commit = RUNS / f"{name}_{seed}", report.commit()
-    on_device = f"policy.device={device}"
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
     resume = ["-c", row.config, "--resume", str(folder)]
     if not _is_complete(folder):
         how = resume if (folder / "ckpt").is_dir() else start
-        subprocess.run([*cli, "train", "-q", *how, on_device], check=True, env=one_thread)
+        command = [*cli, "train", "-q", *how, f"policy.device={device}"]
+        subprocess.run(command, check=True, env=one_thread)
 
     def play(overrides: tuple[str, ...] = ()) -> dict[str, Any]:
         checkpoint = str(folder / "ckpt" / row.checkpoint)
-        how = ["-n", "100", "-s", str(1000 + seed), "--json", on_device, *overrides]
+        how = ["-n", "100", "-s", str(1000 + seed), "--json", *overrides]
         command = [*cli, "eval", "-c", row.config, checkpoint, *how]
         process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
         evaluation: dict[str, Any] = json.loads(process.stdout)

@@ -278,9 +278,8 @@ PROCGEN_GAMES = {
 }
 PROCGEN_ARMS = {
     "ppo": (*PPO, "policy.model.arch=shared"),
-    "ppg": (),
-    # As many policy steps as PPO.
-    "ppg_3_epochs": _epochs(3),
+    "ppg": _epochs(1),
+    "ppg_3_epochs": _epochs(3),  # as many policy steps as PPO
 }
 
 COMPARISONS = {

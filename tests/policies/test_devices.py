@@ -403,11 +403,11 @@ def test_a_run_on_a_gpu_is_resumed_there_and_here(kind, tmp_path):
         for progress in pipeline:
             if progress.iteration == 2:
                 break
-    assert trained(SerialPipeline.resume(folder)) == straight
     observations = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
     loaded = load_policy(folder, checkpoint="last")
     assert loaded.device.type == "cpu"
     assert np.array_equal(loaded.act(observations), pipeline.policy.act(observations))
+    assert trained(SerialPipeline.resume(folder)) == straight
     here = SerialPipeline.resume(folder, changes={"policy.device": "cpu"}, max_env_step=384)
     assert trained(here)["progress"] != straight["progress"]
     assert here.policy.device.type == "cpu"
