@@ -60,7 +60,7 @@ def comparison_lines(comparison: Comparison, seeds_of: Seeds) -> list[str]:
             cells.append(_each(np.array([seed[ELSEWHERE] for seed in seeds if ELSEWHERE in seed])))
         if comparison.race:
             cells.append(_steps_to_last_return(seeds, of_baseline))
-        lines.append(_cells([*cells, f"{np.mean([seed['wall_time_s'] for seed in seeds]):.0f}"]))
+        lines.append(_cells([*cells, _seconds(seeds)]))
         if baseline.size and len(groups) > 1:
             relative.setdefault(arm, []).append(values / baseline.mean())
     for arm, ratios in relative.items():
@@ -76,6 +76,11 @@ def _cells(texts: Sequence[str]) -> str:
 
 def _each(values: np.ndarray) -> str:
     return ", ".join(f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" for value in values)
+
+
+def _seconds(seeds: list[dict[str, Any]]) -> str:
+    devices = {seed.get("device", "cpu") for seed in seeds} - {"cpu"}
+    return " on ".join([f"{np.mean([seed['wall_time_s'] for seed in seeds]):.0f}", *devices])
 
 
 def _steps_to_last_return(seeds: list[dict[str, Any]], of_baseline: list[dict[str, Any]]) -> str:

@@ -44,7 +44,7 @@ def run_seed(name: str, row: Row, seed: int, device: str) -> dict[str, Any]:
     cli = [sys.executable, "-m", "ding_lite"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     start = ["-c", row.config, "-s", str(seed), "--exp-name", str(folder), *row.overrides]
-    resume = ["-c", row.config, "--resume", str(folder)]
+    resume = ["--resume", str(folder)]
     if not _is_complete(folder):
         how = resume if (folder / "ckpt").is_dir() else start
         command = [*cli, "train", "-q", *how, f"policy.device={device}"]
