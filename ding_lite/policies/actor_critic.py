@@ -78,9 +78,6 @@ class ActorCriticPolicy(Policy):
             burn_in=Key(0, low=0),
         ),
         collect=dict(
-            n_sample=Key(2048, low=2),  # transitions in a rollout, over all environments
-            # Whole episodes in a rollout instead; n_sample is then an estimate of their transitions.
-            n_episode=Key(None, (int,), low=1, optional=True),
             # Steps of the segments that advantages are computed over; 0 and 1: the whole rollout.
             unroll_len=Key(1, low=0, high=10_000),
             discount_factor=Key(0.99, low=0, high=1),  # gamma: weight of the next step's value

@@ -109,6 +109,11 @@ class Policy:
             # As obs_shape, the kind of actions.
             action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
         ),
+        collect=dict(
+            n_sample=Key(2048, low=2),  # transitions in a rollout, over all environments
+            # Whole episodes in a rollout instead; n_sample is then an estimate of their transitions.
+            n_episode=Key(None, (int,), low=1, optional=True),
+        ),
         learn=dict(resume_training=Key(False, fixed_because="a run is resumed with --resume")),
         eval=dict(
             # Env steps between evaluations, at the first boundary past each multiple; 0: only at the end.

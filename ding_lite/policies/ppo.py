@@ -27,7 +27,7 @@ from ding_lite.data.rollout import Rollout
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
 from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
-from ding_lite.fast.switch import PolicyGradients
+from ding_lite.fast.switch import PolicyGradients, are_library_methods
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import checked_loss
@@ -47,6 +47,7 @@ OFF_POLICY_ONLY = ("priority", "priority_IS_weight", *(f"learn.{k}" for k in OFF
 ON_POLICY_ONLY = ("learn.epoch_per_collect",)
 ROLLOUTS_KEPT = 4  # by a buffer without a given size
 DEAD_UNITS_EVERY, DEAD_UNITS_OF = 10, 256  # iterations; observations
+LOSSES = ("loss", "actor_loss", "critic_loss")  # those of a loop; each consists of policy_loss and value_loss
 
 
 def buffer_capacity(size: int | None, n_sample: int) -> int:
@@ -277,6 +278,7 @@ class PPOPolicy(ActorCriticPolicy):
         self.sources = self._make_sources()
         self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
+        self._check_losses()
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
         if self.intrinsic is not None:
             self.intrinsic.prepare_learning(self.bad_steps)
@@ -316,6 +318,24 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _init_optimizers(self) -> None:
         self.optimizer = self._make_optimizer(self.model.parameters())
+
+    def _check_losses(self) -> None:
+        """Refuses a subclass with a loss of its own that no loop minimises.
+
+        Raises:
+            ContractError: naming it, and the losses that are minimised.
+        """
+        loops = self.training_loops()
+        minimised = [loop.loss for loop in loops]
+        if self.cfg.learn.target_kl is not None:
+            minimised += [loop.after_target_kl for loop in loops if loop.after_target_kl is not None]
+        own = [name for name in LOSSES if hasattr(self, name) and not are_library_methods(self, [name])]
+        if own and not any(getattr(self, name) in minimised for name in own):
+            names = " and ".join(loss.__name__ for loss in minimised)
+            raise ContractError(
+                f"{type(self).__name__}.{own[0]} would not be called: this config minimises {names}. "
+                "Override policy_loss or value_loss: each of these losses is made of them"
+            )
 
     def _check_parameters(self) -> None:
         """Refuses parameters that were unfrozen or replaced after the optimisers were made.

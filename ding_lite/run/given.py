@@ -12,10 +12,16 @@ from typing import Any
 
 from torch import nn
 
+from ding_lite.config.compile import DERIVED, Config
+from ding_lite.config.schema import leaves
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, ConfigError
+from ding_lite.policies.base import DECLARED
 
 GIVEN = "given"  # the key of a checkpoint's config.json
+# Keys of the config that have an effect beside ``env_setting`` and ``model``, and those that describe them.
+BESIDE_ENVS = ("env_id", "n_evaluator_episode", "stop_value", "max_eval_steps", "on_bad_value", "info_keys")
+BESIDE_MODEL = DECLARED
 
 
 def given(env_setting: EnvSetting | None, model: nn.Module | None) -> dict[str, Any]:
@@ -26,6 +32,31 @@ def given(env_setting: EnvSetting | None, model: nn.Module | None) -> dict[str, 
     if model is not None:
         kept["model"] = _layers(model)
     return {GIVEN: kept} if kept else {}
+
+
+def replaced_keys(config: Config, env_setting: EnvSetting | None, model: nn.Module | None) -> list[str]:
+    """Returns a line for each given object that leaves keys of the user without effect."""
+    as_given = {}
+    if env_setting is not None:
+        _, collected, played = env_setting
+        as_given = {"env.collector_env_num": len(collected), "env.evaluator_env_num": len(played)}
+    lines = []
+    for argument, value, section, others in (
+        ("env_setting", env_setting, "env.", BESIDE_ENVS),
+        ("model", model, "policy.model.", BESIDE_MODEL),
+    ):
+        kept = {f"{section}{name}" for name in others}
+        keys = [
+            f"{path}={number!r}"
+            for path, number in leaves(config.values)
+            if path.startswith(section)
+            and path not in kept
+            and config.source.get(path) not in DERIVED
+            and as_given.get(path) != number
+        ]
+        if value is not None and keys:
+            lines.append(f"{' and '.join(keys)}: no effect, since {argument}= is given")
+    return lines
 
 
 def refuse_other_envs(folder: Path, saved: Mapping[str, Any], changes: Iterable[str], advice: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import inspect
 import shlex
 import sys
 import time
@@ -38,7 +39,7 @@ from ding_lite.run.build import build_collector, build_envs, build_evaluator, bu
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, display_for, evaluation_line
 from ding_lite.run.folder import claim, new_run_folder
-from ding_lite.run.given import GIVEN, given, refuse_other_envs, refuse_other_model
+from ding_lite.run.given import GIVEN, given, refuse_other_envs, refuse_other_model, replaced_keys
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hooks
 from ding_lite.run.interrupt import HeldInterrupt
@@ -139,6 +140,7 @@ class SerialPipeline:
             self._build(config, env_setting, model, display, own_process)
             name = self.cfg.exp_name if folder is None else str(folder)
             messages = [*config.notes, *schedule_notes(config, resumed=False)]
+            messages += replaced_keys(config, env_setting, model)
             messages += warm_start(self.policy, init_from) if init_from else []
             messages += self._warm_up()  # if the weights brought no statistics of observations
             with ExitStack() as undo:
@@ -298,6 +300,7 @@ class SerialPipeline:
         self.status = "running"
         self.error = ""
         self._is_closed = False
+        self._open_loop: weakref.ref[Generator[Progress, None, None]] | None = None
         self._saved_by = self.ranks.size  # number of ranks that saved the state
         self.clock = Clock()
         memory_advice = (
@@ -411,7 +414,8 @@ class SerialPipeline:
                 f"SerialPipeline.resume({str(self.folder)!r}) continues the run"
             )
         turns = self._turns()
-        atexit.register(_close_if_open, weakref.ref(turns))
+        self._open_loop = weakref.ref(turns)
+        atexit.register(_close_if_open, self._open_loop)
         return turns
 
     def _turns(self) -> Generator[Progress, None, None]:
@@ -675,8 +679,10 @@ class SerialPipeline:
     def close(self) -> None:
         """Closes environments and files, and restores torch's threads (``own_process``).
 
-        A second call has no effect.
+        A loop over the pipeline that is still open ends first, as by ``break``. A second call has no effect.
         """
+        if self._open_loop is not None:
+            _close_if_open(self._open_loop)
         self._is_closed = True
         self.clock.pause()
         phase, self.stopping.phase = self.stopping.phase, "closing"
@@ -769,7 +775,8 @@ class SerialPipeline:
 
 
 def _close_if_open(turns: weakref.ref[Generator[Progress, None, None]]) -> None:
-    if (generator := turns()) is not None:
+    generator = turns()
+    if generator is not None and inspect.getgeneratorstate(generator) != inspect.GEN_RUNNING:
         generator.close()
 
 

@@ -1,10 +1,12 @@
-"""Methods of a policy of one's own that return something else than a policy's are named."""
+"""Policies of one's own: mistakes in their methods are named, and the bare base class suffices."""
 
 import pytest
-from worlds import small_config
+import torch
+from worlds import small_config, trainee
 
-from ding_lite import PPOPolicy, SerialPipeline
+from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import ContractError
+from ding_lite.policies.base import Policy
 
 
 class NoLogProb(PPOPolicy):
@@ -47,3 +49,103 @@ def test_method_that_returns_something_else_is_named(policy, told, tmp_path):
     config = small_config(policy={"type": policy, "eval": {"eval_freq": 1}})
     with pytest.raises(ContractError, match=told):
         list(SerialPipeline(config, folder=tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("base", "method", "critic_epochs", "is_called"),
+    [
+        (PPGPolicy, "actor_loss", 1, False),
+        (PPGPolicy, "actor_loss", 2, True),
+        (PPGPolicy, "critic_loss", 1, False),
+        (PPGPolicy, "critic_loss", 2, True),
+        (PPGPolicy, "loss", 1, True),
+        (PPGPolicy, "loss", 2, False),
+        (PPOPolicy, "loss", None, True),
+        (PPOPolicy, "critic_loss", None, False),
+    ],
+)
+def test_a_loss_that_no_loop_minimises_is_refused(base, method, critic_epochs, is_called):
+    calls = []
+
+    def own(self, batch):
+        calls.append(method)
+        return getattr(base, method)(self, batch)
+
+    cls = type("Own", (base,), {method: own})
+    learn = {} if critic_epochs is None else {"critic_epoch_per_collect": critic_epochs}
+    kind = "ppg" if base is PPGPolicy else "ppo"
+    if is_called:
+        policy, collector = trainee(kind, cls=cls, learn=learn)
+        policy.learn_mode.forward(collector.collect())
+        assert calls
+        return
+    with pytest.raises(ContractError, match=rf"Own\.{method} would not be called: this config minimises"):
+        trainee(kind, cls=cls, learn=learn)
+
+
+def test_a_value_loss_after_target_kl_may_be_overridden():
+    cls = type("Own", (PPOPolicy,), {"critic_loss": lambda self, batch: PPOPolicy.critic_loss(self, batch)})
+    trainee("ppo", cls=cls, learn={"target_kl": 0.01})
+
+
+class Reinforce(Policy):
+    """The policy gradient with returns to go, on the base class alone."""
+
+    def _init_learn(self):
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+
+    def _dist(self, obs):
+        return self.distribution(obs, self.model.compute_actor(obs))
+
+    def _forward_collect(self, obs, state=None, first=None):
+        dist = self._dist(self.on_device(obs))
+        return {"action": dist.sample(self.generator)}
+
+    def _forward_eval(self, obs, state=None, first=None):
+        with torch.no_grad():
+            return {"action": self._dist(self.on_device(obs)).mode()}
+
+    def _get_train_sample(self, rollout):
+        to_go, rows = torch.zeros(rollout.reward.shape[1]), []
+        ends = rollout.terminated | rollout.truncated
+        for reward, end in zip(rollout.reward.flip(0), ends.flip(0), strict=True):
+            to_go = reward + torch.where(end, 0.0, to_go)
+            rows.append(to_go)
+        rollout.gain = torch.stack(rows[::-1])
+        return rollout
+
+    def _forward_learn(self, rollout):
+        log_prob = self._dist(rollout.obs.flatten(0, 1)).log_prob(rollout.action.flatten(0, 1))
+        gain = rollout.gain.flatten()
+        loss = -(log_prob * (gain - gain.mean()) / gain.std()).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss.item(), "updates": 1.0}
+
+    def _monitor_vars_learn(self):
+        return ["loss", "updates"]
+
+    def _state(self):
+        parts = super()._state()
+        return {**parts, "optimizer": self.optimizer} if "learn" in self.fields else parts
+
+
+def test_a_policy_on_the_base_class_is_trained_resumed_and_loaded(tmp_path):
+    limit = 30_000
+    config = small_config(policy={"type": Reinforce, "collect": {"n_sample": 1_000}}, max_env_step=limit)
+    policy = config["policy"]
+    del policy["learn"], policy["model"]
+    straight = SerialPipeline(config, folder=tmp_path / "straight")
+    returns = [progress.metrics["collect/episode_return"] for progress in straight]
+    assert returns[-1] > 2 * returns[0]
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        for progress in pipeline:
+            if progress.iteration == 3:
+                break
+    again = SerialPipeline.resume(tmp_path / "run", trust=[__name__])
+    list(again)
+    weights, others = (pipeline.policy.model.state_dict() for pipeline in (straight, again))
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+    loaded = load_policy(tmp_path / "run", checkpoint="last", trust=[__name__])
+    assert loaded.act(loaded.obs_space.sample()) in (0, 1)

@@ -120,3 +120,16 @@ def test_a_run_stays_together_when_its_environment_changes_the_directory(tmp_pat
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert {"ckpt", "result.json", "metrics.csv", "log.txt"} <= names
     assert "run: run " in pipeline.summary(), "as it is called from the directory of the script"
+
+
+def test_keys_that_given_objects_replace_are_told(tmp_path):
+    config = small_config(
+        env={"manager": {"type": "subprocess"}, "collector_env_num": 4, "evaluator_env_num": 3},
+        policy={"model": {"encoder_hidden_size_list": [8, 8], "obs_shape": 4}},
+    )
+    with SerialPipeline(config, folder=tmp_path / "run", env_setting=SETTING, model=network()):
+        log = (tmp_path / "run" / "log.txt").read_text()
+    assert "env.evaluator_env_num=3 and env.manager.type='subprocess': no effect, since env_setting=" in log
+    assert "policy.model.encoder_hidden_size_list=[8, 8]: no effect, since model= is given" in log
+    with SerialPipeline(small_config(policy={"model": {"obs_shape": 4}}), folder=tmp_path / "other"):
+        assert "no effect" not in (tmp_path / "other" / "log.txt").read_text()

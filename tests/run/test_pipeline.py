@@ -188,6 +188,17 @@ def test_loop_that_is_open_when_the_interpreter_ends_is_saved(manager, tmp_path)
     assert (again.progress.iteration, again.status) == (6, "finished")
 
 
+def test_close_ends_a_loop_that_is_still_open(make):
+    pipeline = make()
+    turns = iter(pipeline)
+    assert next(turns).iteration == 1
+    pipeline.close()
+    assert result_of(pipeline)["status"] == "interrupted"
+    assert next(turns, None) is None
+    again = finished(SerialPipeline.resume(pipeline.folder))
+    assert again.status == "finished"
+
+
 def test_close_twice_is_fine(make):
     pipeline = finished(make(counted(max_env_step=256)))
     pipeline.close()
