@@ -21,14 +21,14 @@ from ding_lite.data.episode_quota import EpisodeQuota
 from ding_lite.data.evaluation import means_of
 from ding_lite.data.memories import Memories
 from ding_lite.data.modes import CollectMode, check_output
-from ding_lite.data.rollout import Rollout, RolloutStorage
+from ding_lite.data.rollout import Rollout, RolloutStorage, require_rollout
 from ding_lite.envs.bad_values import DROP
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.transition import RECENT_EPISODES, Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.envs.workers.cores import leaving_cores
-from ding_lite.errors import ContractError, EnvError, NotFiniteError
+from ding_lite.errors import EnvError, NotFiniteError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import MASK_KEY, Tree, map_tree
 
@@ -142,10 +142,7 @@ class Collector:
             others["final"] = _final_fields(self._finals)
         self.is_incomplete = False
         sample = mode.get_train_sample(storage.rollout(steps, **others))
-        if not hasattr(sample, "valid"):
-            raise ContractError(
-                f"the policy's _get_train_sample must return the rollout, got a {type(sample).__name__}"
-            )
+        require_rollout(sample, "the result of the policy's _get_train_sample")
         return sample
 
     def _correct_rows(self, steps: int) -> None:

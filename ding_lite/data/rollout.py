@@ -42,6 +42,23 @@ def as_rollout(fields: Mapping[str, Any]) -> Rollout:
     return ttorch.Tensor(create_storage(to_dict(fields)))
 
 
+def require_rollout(data: Any, method: str) -> None:
+    """Refuses what is no rollout, such as DI-engine's list of transitions.
+
+    Args:
+        data: that a caller gave.
+        method: which takes rollouts, for the message.
+
+    Raises:
+        ContractError: unless it is a tree with the attribute ``valid``.
+    """
+    if not hasattr(data, "valid"):
+        raise ContractError(
+            f"{method}: expected a rollout, a tree of tensors (T, B, ...) such as Collector.collect returns "
+            f"(ding_lite.data.rollout.as_rollout makes one of a dict); got a {type(data).__name__}"
+        )
+
+
 def as_field(tree: Any) -> Any:
     """Returns a dict of tensors as a treetensor, and a tensor as it is."""
     return as_rollout(tree) if isinstance(tree, dict) else tree

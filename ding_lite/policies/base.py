@@ -28,7 +28,7 @@ from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.memories import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
-from ding_lite.data.rollout import Rollout, to_device
+from ding_lite.data.rollout import Rollout, require_rollout, to_device
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
 from ding_lite.errors import FOREIGN, CheckpointError, ConfigError, ContractError, error_text
@@ -131,13 +131,12 @@ class Policy:
         enable_field: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
+        _check_arguments(cfg, obs_space, action_space, enable_field)
         self.cfg = EasyDict(cfg)
         self.obs_space = obs_space
         self.action_space = action_space
         self.seed = seed
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
-        if unknown := set(enable_field or ()) - set(FIELDS):
-            raise ConfigError(f"enable_field: {sorted(unknown)} are not among {', '.join(FIELDS)}")
         self.ranks = ranks.current()
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
         self.model: ActorCritic = self._make_model() if model is None else self._checked(model)
@@ -245,6 +244,7 @@ class Policy:
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
+        require_rollout(rollout, "collect_mode.get_train_sample")
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 
@@ -416,13 +416,15 @@ class Policy:
         except FOREIGN as error:
             expected = {path: ("B", *(leaf.shape or ())) for path, leaf in space_leaves(self.obs_space)}
             try:
-                found = {path: np.shape(leaf) for path, leaf in named_leaves(obs)}
+                found = {tuple(map(str, path)): np.shape(leaf) for path, leaf in named_leaves(obs)}
             except (TypeError, AttributeError):
                 found = {}
             if found and {path: ("B", *shape[1:]) for path, shape in found.items()} == expected:
                 raise
             is_single = {path: ("B", *shape) for path, shape in found.items()} == expected
             advice = "; act(obs) takes a single one" if is_single else ""
+            if isinstance(obs, Mapping) and all(isinstance(key, int) for key in obs):
+                advice = "; a dict by the numbers of environments must be stacked to a batch"
             raise ContractError(
                 f"a mode acts on a batch of observations of the shape {_shapes_text(expected)}; got "
                 f"{_shapes_text(found) if found else type(obs).__name__}{advice}"
@@ -473,6 +475,11 @@ class Policy:
             if part is None:
                 continue
             if name not in state:
+                if name == "model" and part.state_dict().keys() <= state.keys():
+                    raise CheckpointError(
+                        "expected the state of a policy, got that of its model: policy.model.load_state_dict "
+                        "loads weights alone"
+                    )
                 raise CheckpointError(
                     f"the saved policy has no {name!r}; it has {sorted(state)}. A run that is resumed cannot "
                     "be given it; a new run can begin with its weights (--init-from, init_from=)"
@@ -482,6 +489,27 @@ class Policy:
             except (RuntimeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"the saved {name!r} does not fit this policy: {error}") from error
         clamp_to_ranges(parameter_ranges(self.model))
+
+
+def _check_arguments(cfg: Any, obs_space: Any, action_space: Any, enable_field: Any) -> None:
+    """Checks the kinds of a policy's arguments.
+
+    Raises:
+        ConfigError: if ``cfg`` is not a complete section, or ``enable_field`` names no modes.
+        ContractError: if a space is none.
+    """
+    missing = [name for name in ("model", *FIELDS) if not isinstance(cfg, Mapping) or name not in cfg]
+    if missing:
+        raise ConfigError(
+            f"cfg: expected the section policy of a complete config, compile_config(config).values.policy; "
+            f"it lacks {', '.join(missing)}"
+        )
+    for name, space in (("obs_space", obs_space), ("action_space", action_space)):
+        if not isinstance(space, gym.Space):
+            raise ContractError(f"{name}: expected a gymnasium space of one environment, got {space!r:.80}")
+    unknown = [name for name in enable_field or () if name not in FIELDS]
+    if unknown or isinstance(enable_field, str):
+        raise ConfigError(f"enable_field: expected a list of {', '.join(FIELDS)}, got {enable_field!r}")
 
 
 def check_arguments(factory: Any) -> None:

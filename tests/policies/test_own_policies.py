@@ -1,11 +1,12 @@
 """Policies of one's own: mistakes in their methods are named, and the bare base class suffices."""
 
+import numpy as np
 import pytest
 import torch
 from worlds import small_config, trainee
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, load_policy
-from ding_lite.errors import ContractError
+from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.policies.base import Policy
 
 
@@ -40,7 +41,7 @@ class NoSuper(PPOPolicy):
         (NoLogProb, r"no log_prob: NoLogProb\._forward_collect must return"),
         (OnlyTheAction, "_forward_collect must return a dict with the key 'action', got a Tensor"),
         (EmptyEvaluation, r"_forward_eval must return a dict .* got the keys \['actions'\]"),
-        (NothingReturned, "_get_train_sample must return the rollout, got a NoneType"),
+        (NothingReturned, "_get_train_sample: expected a rollout.*got a NoneType"),
         (NoSuper, r"NoSuper\._init_learn must call super\(\)\._init_learn\(\)"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
@@ -149,3 +150,34 @@ def test_a_policy_on_the_base_class_is_trained_resumed_and_loaded(tmp_path):
     assert all(torch.equal(weights[name], others[name]) for name in weights)
     loaded = load_policy(tmp_path / "run", checkpoint="last", trust=[__name__])
     assert loaded.act(loaded.obs_space.sample()) in (0, 1)
+
+
+OBS = np.zeros(3, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda p: p.collect_mode.forward({0: OBS, 1: OBS}), "numbers of environments must be stacked"),
+        (lambda p: p.eval_mode.forward({0: OBS}), "numbers of environments must be stacked"),
+        (lambda p: p.learn_mode.forward([{"obs": OBS}]), r"learn_mode\.forward: expected a rollout.*a list"),
+        (lambda p: p.collect_mode.get_train_sample({"obs": OBS}), "get_train_sample: expected a rollout"),
+    ],
+    ids=["collect", "eval", "learn", "credit"],
+)
+def test_arguments_in_the_manner_of_di_engine_are_explained(call, told):
+    with pytest.raises(ContractError, match=told):
+        call(trainee("ppo")[0])
+
+
+def test_arguments_of_a_policy_are_checked():
+    policy, _ = trainee("ppo")
+    spaces = policy.obs_space, policy.action_space
+    with pytest.raises(ConfigError, match=r"compile_config\(config\)\.values\.policy; it lacks model"):
+        PPOPolicy({"learn": {"batch_size": 64}}, *spaces)
+    with pytest.raises(ConfigError, match="enable_field: expected a list .* got .learn."):
+        PPOPolicy(policy.cfg, *spaces, enable_field="learn")
+    with pytest.raises(ContractError, match="obs_space: expected a gymnasium space"):
+        PPOPolicy(policy.cfg, 3, spaces[1])
+    with pytest.raises(CheckpointError, match=r"policy\.model\.load_state_dict"):
+        policy.load_state_dict(policy.model.state_dict())
