@@ -43,6 +43,7 @@ _HOME = {
     "WRAPPER_REGISTRY": "ding_lite.config.registry",
     "check_policy": "ding_lite.testing",
     "compile_config": "ding_lite.config.compile",
+    "evaluate": "ding_lite.tools.evaluate",
     "load_config": "ding_lite.config.compile",
     "load_policy": "ding_lite.run.load",
     "register_box_distribution": "ding_lite.rl.distributions",

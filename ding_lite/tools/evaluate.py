@@ -1,4 +1,4 @@
-"""Plays episodes with the policy of a checkpoint: to evaluate it, to record videos, or to watch."""
+"""Plays episodes with a policy, or that of a checkpoint: to evaluate it, to record videos, or to watch."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from ding_lite.config.compile import Config, compile_config
-from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.evaluation import SUCCESS, Evaluation
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
-from ding_lite.envs.make import make_env, make_vector_env
+from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
 from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
-from ding_lite.errors import FOREIGN, ConfigError, EnvError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
 from ding_lite.run.checkpoint import load_of_run
@@ -83,18 +83,6 @@ class LoadedPlayer(NamedTuple):
     mode: EvalMode
     spaces: tuple[gym.Space, gym.Space]
 
-    def check(self, envs: VectorEnv) -> None:
-        """Raises an EnvError if the policy cannot play in these environments."""
-        for name, space, own in zip(
-            ("observation", "action"), (envs.obs_space, envs.action_space), self.spaces, strict=True
-        ):
-            # The bounds of observations may be others; actions are scaled to theirs.
-            if space != own and (name == "action" or _layout(space) != _layout(own)):
-                raise EnvError(
-                    f"the policy cannot play in this environment: its {name} space is {space}, and the "
-                    f"policy was trained with {own}"
-                )
-
     def play(self, envs: VectorEnv, episodes: int, on_episode: Callable[[Episode], Any] | None) -> Evaluation:
         """Plays episodes in these environments, and closes them.
 
@@ -102,9 +90,78 @@ class LoadedPlayer(NamedTuple):
             EnvError: if the policy cannot play in them, or one of them fails.
         """
         with contextlib.closing(envs):
-            self.check(envs)
+            _check_spaces(envs, self.spaces)
             evaluator = Evaluator(envs, self.mode, episodes, self.env_cfg["max_eval_steps"])
             return evaluator.evaluate("command", on_episode=on_episode)
+
+
+def evaluate(
+    policy: Policy,
+    env: str | Callable[[], gym.Env],
+    *,
+    episodes: int = 16,
+    num_envs: int = 16,
+    seed: int = 0,
+    stochastic: bool = False,
+    max_steps: int = 10_000,
+) -> Evaluation:
+    """Plays whole episodes with a policy in new environments; a training that goes on is not affected.
+
+    Args:
+        policy: such as :func:`~ding_lite.serial_pipeline` and :func:`~ding_lite.load_policy` return it.
+        env: id of a gymnasium environment, or a function that makes one.
+        episodes: to play.
+        num_envs: environments to play them in, at most one for each episode.
+        seed: of the start states. They are those of no training and of no evaluation within one.
+        stochastic: sample the actions, from the generator that the policy collects with; otherwise take the
+            most likely ones.
+        max_steps: an episode that reaches this length is cut.
+
+    Raises:
+        ContractError: if an argument is of another kind.
+        EnvError: if the environments cannot be made, or the policy cannot play in them.
+    """
+    if not isinstance(policy, Policy):
+        raise ContractError(f"policy: expected a policy, such as load_policy(RUN), got {policy!r:.80}")
+    if not (isinstance(env, str) or callable(env)):
+        raise ContractError(
+            f"env: expected the id of an environment, or a function that makes one (lambda: MyEnv()), got "
+            f"{env!r:.80}"
+        )
+    count = min(num_envs, episodes)
+    if count < 1:
+        raise ContractError(f"expected at least 1 episode and 1 environment, got {episodes} and {num_envs}")
+    if callable(env):
+        make = env
+        envs = vector_env_of(lambda _: make(), [None] * count, seed, max_steps, info_keys=(SUCCESS,))
+    else:
+        section = compile_config({"env": {"env_id": env, "max_eval_steps": max_steps}}).values["env"]
+        envs = make_vector_env(section, count, seed, evaluate=True)
+    with contextlib.closing(envs):
+        _check_spaces(envs, (policy.obs_space, policy.action_space))
+        return Evaluator(envs, _mode_of(policy, stochastic), episodes, max_steps).evaluate("script")
+
+
+def _mode_of(policy: Policy, stochastic: bool) -> EvalMode:
+    mode = policy.eval_mode
+    return mode._replace(forward=policy.collect_mode.forward) if stochastic else mode
+
+
+def _check_spaces(envs: VectorEnv, spaces: tuple[gym.Space, gym.Space]) -> None:
+    """Refuses environments in which a policy for other ``spaces`` cannot play.
+
+    Raises:
+        EnvError: naming the space that differs.
+    """
+    for name, space, own in zip(
+        ("observation", "action"), (envs.obs_space, envs.action_space), spaces, strict=True
+    ):
+        # The bounds of observations may be others; actions are scaled to theirs.
+        if space != own and (name == "action" or _layout(space) != _layout(own)):
+            raise EnvError(
+                f"the policy cannot play in this environment: its {name} space is {space}, and the "
+                f"policy was trained with {own}"
+            )
 
 
 def _layout(space: gym.Space) -> list[Any]:
@@ -143,10 +200,8 @@ def load_player(
     refuse_other_envs(opened.folder, opened.saved, changes or (), advice)
     if changes:
         config = compile_config(config.as_json(), changes, origin="the run's config")
-    mode = policy.eval_mode
-    if stochastic:
-        mode = mode._replace(forward=policy.collect_mode.forward)
-    return LoadedPlayer(opened.folder, config.values["env"], mode, (policy.obs_space, policy.action_space))
+    spaces = policy.obs_space, policy.action_space
+    return LoadedPlayer(opened.folder, config.values["env"], _mode_of(policy, stochastic), spaces)
 
 
 def evaluate_checkpoint(

@@ -10,11 +10,11 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
-from worlds import small_config
+from worlds import digest, small_config
 
-from ding_lite import SerialPipeline
+from ding_lite import SerialPipeline, evaluate, load_policy
 from ding_lite.cli import main
-from ding_lite.errors import ConfigError, EnvError
+from ding_lite.errors import ConfigError, ContractError, EnvError
 from ding_lite.tools.evaluate import evaluate_checkpoint, play_checkpoint
 
 
@@ -157,3 +157,65 @@ def test_window_is_open_while_the_policy_plays_at_the_asked_speed(run, display):
     lengths = [int(line.split()[-1]) for line in lines[:3]]
     assert "over 3 episodes of" in lines[3]
     assert seconds >= 0.9 * sum(lengths[1:]) / 40
+
+
+def test_evaluate_plays_what_a_loop_over_the_environment_plays(run):
+    policy, made = load_policy(run), []
+
+    def make():
+        made.append(gym.make("CartPole-v1"))
+        return made[-1]
+
+    class Seeds(gym.Wrapper):
+        seeds: list[int] = []
+
+        def reset(self, *, seed=None, options=None):
+            self.seeds.append(seed)
+            return self.env.reset(seed=seed, options=options)
+
+    evaluation = evaluate(policy, lambda: Seeds(make()), episodes=5, num_envs=2, seed=3)
+    assert len(made) == 2
+    expected = []
+    for seed in Seeds.seeds[:5]:
+        env, total, over = gym.make("CartPole-v1"), 0.0, False
+        obs, _ = env.reset(seed=seed)
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
+            total, over = total + reward, terminated or truncated
+        expected.append(total)
+    assert sorted(evaluation.returns) == sorted(expected)
+    assert evaluate(policy, "CartPole-v1", episodes=3, max_steps=4).lengths == (4, 4, 4)
+
+
+def test_evaluate_leaves_a_training_as_it_is(tmp_path):
+    states = []
+    for name in ("alone", "evaluated"):
+        with SerialPipeline(small_config(), folder=tmp_path / name) as pipeline:
+            for _ in pipeline:
+                if name == "evaluated":
+                    evaluate(pipeline.policy, "CartPole-v1", episodes=2)
+        states.append(digest(pipeline.policy.state_dict()))
+    assert states[0] == states[1]
+
+
+def test_evaluate_samples_actions_if_asked(run):
+    policy = load_policy(run)
+    sampled = evaluate(policy, "CartPole-v1", seed=1, stochastic=True).returns
+    assert sampled != evaluate(policy, "CartPole-v1", seed=1).returns
+    assert sampled != evaluate(policy, "CartPole-v1", seed=1, stochastic=True).returns
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        (("runs/mine", "CartPole-v1"), ContractError, r"load_policy\(RUN\), got 'runs/mine'"),
+        ((None, gym.make("CartPole-v1")), ContractError, "a function that makes one"),
+        ((None, "Acrobot-v1"), EnvError, "its observation space"),
+        ((None, "CartPole-v1", 0), ContractError, "at least 1 episode"),
+    ],
+)
+def test_evaluate_refuses_other_arguments(run, arguments, error, told):
+    policy, env, *episodes = arguments
+    options = {"episodes": episodes[0]} if episodes else {}
+    with pytest.raises(error, match=told):
+        evaluate(load_policy(run) if policy is None else policy, env, **options)
