@@ -31,22 +31,25 @@ from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.models.contract import check_distribution
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.base import Policy, check_arguments
+from ding_lite.policies.base import Policy
+from ding_lite.policies.contract import check_constructor
 from ding_lite.policies.failed_step import bad_gradients, tensors_are_finite
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
+from ding_lite.policies.ppo import LOSSES
 from ding_lite.rl.distributions import Distribution
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.load import as_tensors, policy_from_state
 from ding_lite.run.pipeline import SerialPipeline
 from ding_lite.trees import map_tree, tree_leaves
 
+REPLAYED = (*LOSSES, "checked_auxiliary_loss", "intrinsic_loss")  # losses that a dump may name
 SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
 SHARP = 4.0  # smallest ratio of a KL to its accepted difference that shows that kl was checked
 PARAMETERS = 4  # models with other parameters in these checks
@@ -209,6 +212,9 @@ def replay_step(
             policy.use_reference(policy)
         if policy.intrinsic is not None and state["loss"] == policy.intrinsic_loss.__name__:
             module = policy.intrinsic.networks
+    if state["loss"] not in REPLAYED:
+        known = ", ".join(REPLAYED)
+        raise CheckpointError(f"{folder}: {state['loss']!r:.60} is not a loss; expected one of {known}")
     loss, metrics = getattr(policy, state["loss"])(batch)
     return {
         "metrics": {name: float(value.detach()) for name, value in metrics.items()},
@@ -228,7 +234,7 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
     cfg = _complete(name, config).policy
     envs = InProcessVectorEnv(lambda index: EpisodeRecorder(MatchEnv(space)), 4)
     cls = POLICY_REGISTRY.get(name) if isinstance(name, str) else name
-    check_arguments(cls)
+    check_constructor(cls)
     try:
         policy: Policy = cls(cfg, envs.obs_space, envs.action_space)
         rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()

@@ -39,7 +39,7 @@ class CollectMode(NamedTuple):
     get_train_sample: Callable[[Any], Any]
     state_dict: Callable[[], dict[str, Any]]
     load_state_dict: Callable[[Mapping[str, Any]], None]
-    # Takes this mode, and returns the one for a rollout. See for_rollout.
+    # mode -> the mode for one rollout (see for_rollout); None: the mode itself.
     specialize: Callable[[Any], Any] | None = None
     # Policies with memory: the memory (n, ...) before the first step of n episodes, which forward takes as
     # ``state``, and where rollouts store it.
@@ -62,7 +62,7 @@ class EvalMode(NamedTuple):
     forward: Callable[..., dict[str, Any]]
     to_env: Callable[[Tree], Tree]
     reset: Callable[[], None]
-    # Takes this mode, and returns the one for an evaluation. See for_evaluation.
+    # mode -> the mode for one evaluation (see for_evaluation); None: the mode itself.
     specialize: Callable[[Any], Any] | None = None
     initial_state: Callable[[int], Tree] | None = None  # as that of CollectMode
 

@@ -193,6 +193,7 @@ class InProcessVectorEnv(VectorEnv):
         self._check_idle()
         envs = range(self.num_envs)[group]
         actions = self._single_actions(action, len(envs))
+        self._status = Status.INTERRUPTED  # until every environment has been stepped
         reward = np.zeros(len(envs), np.float32)
         terminated = np.zeros(len(envs), bool)
         truncated = np.zeros(len(envs), bool)
@@ -227,6 +228,7 @@ class InProcessVectorEnv(VectorEnv):
             if self._recorders[i].finished:
                 episodes += [Episode(row, *fields) for fields in self._recorders[i].finished]
                 self._recorders[i].finished.clear()
+        self._status = Status.READY
         return Transition(
             obs=map_tree(lambda leaf: leaf[group], self._buffer.tree),
             reward=reward,

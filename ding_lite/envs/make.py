@@ -18,7 +18,7 @@ from ding_lite.envs.misnamed import meant_class, meant_id
 from ding_lite.envs.native import STATE_ADAPTERS, NativeVectorEnv
 from ding_lite.envs.packages import missing_extra, register_ids, with_correct_reset, without_advice
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.envs.vector import ALL, VectorEnv
+from ding_lite.envs.vector import ALL, VectorEnv, close_each, warn
 from ding_lite.envs.wrappers import find_wrapper, wrap
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, EnvError, RegistryError, error_text
 
@@ -181,6 +181,7 @@ def make_env(
     kind = env_cfg["type"]
     kwargs = {**env_cfg["kwargs"], **overrides}
     name = env_name(env_cfg)
+    env: Any = None
     try:
         factory = _factory_of(kind)
         if kind == "gymnasium":
@@ -196,9 +197,11 @@ def make_env(
             env = wrap(env, wrapper, evaluate=evaluate, index=index)
         if env_cfg["action_mask"] == "info":
             env = MaskFromInfo(env)
-    except DingLiteError:
-        raise
-    except FOREIGN as error:
+    except BaseException as error:
+        if isinstance(env, gym.Env):  # a wrapper could not be made
+            close_each({f"env {name!r}": env}, warn)
+        if isinstance(error, DingLiteError) or not isinstance(error, FOREIGN):
+            raise
         message = _message(error)
         message += _advice_about_arguments(kind, message)
         if kind == "gymnasium" and isinstance(error, gym.error.Error):

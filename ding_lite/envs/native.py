@@ -174,6 +174,7 @@ class NativeVectorEnv(VectorEnv):
         self._check_idle()
         if self._has_action_branches:
             action = from_tree(action, self.action_space)
+        self._status = Status.INTERRUPTED
         try:
             result = self.env.step(action)
             if not self._is_checked:
@@ -208,6 +209,7 @@ class NativeVectorEnv(VectorEnv):
                 reward, terminated = reward.copy(), terminated.copy()  # the reset may write over them
                 obs, masks = self._reset_ended(done, masks)
         obs = _with_masks(obs, masks)
+        self._status = Status.READY
         return Transition(obs, reward, terminated, truncated, valid, final_obs, final_env, episodes)
 
     def _reset_ended(self, done: np.ndarray, masks: Tree | None) -> tuple[Tree, Tree | None]:

@@ -52,7 +52,8 @@ PROBLEMS = {
 }
 
 
-def _warn(line: str) -> None:
+def warn(line: str) -> None:
+    """Shows a line as a RuntimeWarning."""
     warnings.warn(line, RuntimeWarning, stacklevel=2)
 
 
@@ -124,7 +125,7 @@ class VectorEnv(ABC):
     cut_steps: int = 0
     on_bad_value: str = RAISE
     bad_values: int = 0
-    say: Callable[[str], None] = staticmethod(_warn)
+    say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
     _status: Status = Status.NOT_RESET
     _sent_action: Tree | None = None  # the action of a step that was sent and not received

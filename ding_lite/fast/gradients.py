@@ -16,7 +16,6 @@ from ding_lite.fast.compiling import CompiledFunction
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.rl.ranks import Ranks
-from ding_lite.trees import leading_size
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
 Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
@@ -175,7 +174,7 @@ class TorchGradients:
         return self.captured_size is not None and not self.graph_pool.failed
 
     def _compiled(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
-        size = sum(leading_size(part.obs) for part in parts)
+        size = sum(part.size for part in parts)
         compiled = self._of_full if size == self.compiled_size else self._of_others
         result: Gradient = compiled(loss, self.parameters, [part.fields() for part in parts], clip)
         return result
@@ -191,7 +190,7 @@ class TorchGradients:
         captured = self.graph_pool.captured(of_arguments, getattr(loss, "__name__", ""))
 
         def of_parts(parts: Sequence[Batch], clip: Clip) -> Gradient:
-            if sum(leading_size(part.obs) for part in parts) != self.captured_size:
+            if sum(part.size for part in parts) != self.captured_size:
                 return autograd_gradient(loss, self.parameters, parts, clip)
             fields = {str(number): part.fields() for number, part in enumerate(parts)}
             return _with_own_metrics(captured({"parts": fields, "clip": clip}))

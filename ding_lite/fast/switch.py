@@ -42,7 +42,7 @@ INPUTS = ("inputs", "scaled", "distribution", "on_device")
 LATE_LOG_PROBS = ("_to_env", "_process_transition", "_get_train_sample")
 VALUES_WHILE_ACTING = (
     *("_forward_collect", "_process_transition", "_get_train_sample"),
-    *("credit", "rollout_values", "values", "in_chunks", "raw_values"),
+    *("credit", "rollout_values", "values", "in_chunks", "denormalized_values"),
 )
 GRADIENTS = (*INPUTS, "policy_loss", "value_loss")
 # Losses with a closed form, and the terms that each is the sum of.
@@ -73,7 +73,7 @@ class ActorCriticLike(Protocol):
 
     def inputs(self, obs: Tree) -> Any: ...
     def distribution(self, inputs: Any, logit: Any) -> Distribution: ...
-    def raw_values(self, value: Tensor) -> Tensor: ...
+    def denormalized_values(self, value: Tensor) -> Tensor: ...
 
 
 def are_library_methods(thing: Any, names: Sequence[str]) -> bool:
@@ -141,7 +141,7 @@ class TorchActing:
         with torch.inference_mode():
             inputs = policy.inputs(obs)
             logit, value = policy.model.compute_actor_critic(inputs)
-            return {**self._drawn(inputs, logit), ACTING_VALUE: policy.raw_values(value)}
+            return {**self._drawn(inputs, logit), ACTING_VALUE: policy.denormalized_values(value)}
 
     def _drawn(self, inputs: Any, logit: Any) -> dict[str, Any]:
         dist = self.policy.distribution(inputs, logit)
@@ -324,8 +324,8 @@ class Switch:
     def _gives_values(self) -> bool:
         """Returns whether the network computes values while it acts, at little cost.
 
-        The most derived class that defines a ``compute_*`` method must define ``compute_actor_critic``: else
-        a subclass has changed one of the outputs, and the joint method does not know of it.
+        False if a subclass overrides ``compute_actor`` or ``compute_critic`` without
+        ``compute_actor_critic``: the joint method would return the old output.
         """
         model = self.policy.model
         if not self.takes_acting_values():

@@ -225,8 +225,8 @@ class VAC(ActorCritic):
         initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layer=last)
         if init != "torch":
             chrono(self, rnn_timescale)
-        # Joint methods that must not be trained on: they compute another output than a subclass does alone.
-        self._unaware = _unaware_of_outputs(type(self))
+        # Joint methods that bypass an overridden compute_actor or compute_critic.
+        self._bypassing = _bypassing_methods(type(self))
 
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))
@@ -235,7 +235,7 @@ class VAC(ActorCritic):
         return self._value(obs, self.actor_encoder(obs) if self.critic_encoder is None else None)
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
-        if "compute_actor_critic" in self._unaware:
+        if "compute_actor_critic" in self._bypassing:
             return super().compute_actor_critic(obs)
         features = self.actor_encoder(obs)
         return self.actor_head(features), self._value(obs, features)
@@ -262,7 +262,7 @@ class VAC(ActorCritic):
         return {encoder.name: encoder.memory.initial_state(n) for encoder in encoders} or None
 
     def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
-        if "step" in self._unaware:
+        if "step" in self._bypassing:
             raise ContractError(
                 f"policy.model: {type(self).__name__} replaces compute_actor or compute_critic, and has a "
                 "memory; it must define step(inputs), too, which acts"
@@ -280,8 +280,8 @@ class VAC(ActorCritic):
 JOINT = ("compute_actor_critic", "compute_auxiliary", "step")  # methods of several outputs
 
 
-def _unaware_of_outputs(kind: type[VAC]) -> frozenset[str]:
-    """Returns the joint methods of ours that do not know of an output which a subclass has replaced."""
+def _bypassing_methods(kind: type[VAC]) -> frozenset[str]:
+    """Returns the library's joint methods that bypass an output which ``kind`` overrides."""
     own = kind.compute_actor is not VAC.compute_actor or kind.compute_critic is not VAC.compute_critic
     module = __name__.rpartition(".")[0]
     ours = (

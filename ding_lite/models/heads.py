@@ -136,7 +136,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def to_env(self, action: Any) -> Any:
-        """Converts raw actions (NumPy) to environment actions. The result may share no memory with them.
+        """Converts raw actions (NumPy) to environment actions. The result must not share memory with them.
 
         Shapes:
             (N,) or (N, A), or a dict of those -> (N, *space.shape), or a dict of those
@@ -311,7 +311,7 @@ class BoxHead(Head):
         if self.sigma_type == "conditioned":
             mu, raw = out.chunk(2, -1)
             sigma = F.softplus(raw + math.log(math.e - 1))
-            # At the bound with the gradient of without it, or a sigma that got there would stay there.
+            # The value is clamped, the gradient is not: a sigma at the bound can grow again.
             sigma = sigma + (sigma.clamp_min(MIN_SIGMA) - sigma).detach()
         else:
             mu = out

@@ -24,7 +24,8 @@ from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
 from ding_lite.models.contract import SAMPLES, check_actions, check_outputs
-from ding_lite.policies.base import Policy, check_declared
+from ding_lite.policies.base import Policy
+from ding_lite.policies.contract import check_declared
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
@@ -62,7 +63,9 @@ class ActorCriticPolicy(Policy):
             # Its class declares its other keys (``models.intrinsic``).
             type=Key(None, (str, object), optional=True),
         ),
-        nstep_return=False,  # value targets of nstep steps, instead of those of GAE
+        # Value targets of nstep steps, instead of those of GAE; off-policy they are not corrected for the
+        # older policy.
+        nstep_return=False,
         nstep=Key(3, low=1),  # with nstep_return: rewards in a value target
         learn=dict(
             learning_rate=Key(3e-4, above=0),  # step size of Adam, before its schedule
@@ -240,6 +243,14 @@ class ActorCriticPolicy(Policy):
         wanted = self.cfg.get("cuda_graph", True)  # saved configs of earlier versions do not have it
         return self.device.type == "cuda" and bool(wanted) and self.memory is None
 
+    @property
+    def collect_mode(self) -> CollectMode:
+        return super().collect_mode._replace(specialize=self._rollout_mode)
+
+    @property
+    def eval_mode(self) -> EvalMode:
+        return super().eval_mode._replace(specialize=self._evaluation_mode)
+
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         # A mode in which a caller has replaced a function stays as it is.
         return self.fast.rollout_mode(mode) if self.memory is None and mode == self.collect_mode else mode
@@ -274,7 +285,8 @@ class ActorCriticPolicy(Policy):
 
         Args:
             rollout: of any age.
-            weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
+            weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh. Targets of
+                ``nstep_return`` do not use it.
             value: (T, B), if the newest network has computed them already.
         """
         valid = rollout.valid
@@ -333,8 +345,8 @@ class ActorCriticPolicy(Policy):
         """
         critic = self.fast.critic()
         if state is None:
-            return self.raw_values(self.in_chunks(critic, obs))
-        return self.raw_values(
+            return self.denormalized_values(self.in_chunks(critic, obs))
+        return self.denormalized_values(
             self.in_chunks(lambda inputs, state: critic(inputs._replace(state=state)), obs, state)
         )
 
@@ -342,9 +354,9 @@ class ActorCriticPolicy(Policy):
         """Returns the values (T, C) of a rollout's observations, in training units."""
         if self.memory is None:
             return self.values(flat(rollout.obs)).view(rollout.valid.shape)
-        return self.raw_values(self.memory.over_rollout(self.model.compute_critic, rollout))
+        return self.denormalized_values(self.memory.over_rollout(self.model.compute_critic, rollout))
 
-    def raw_values(self, value: Tensor) -> Tensor:
+    def denormalized_values(self, value: Tensor) -> Tensor:
         """Returns values of the model in training units."""
         return value if self.value_norm is None else self.value_norm.denormalize(value)
 

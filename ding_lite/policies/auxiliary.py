@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ding_lite.data.buffer import AuxiliaryRollouts, AuxiliarySamples, ReplayBuffer, host_memory
+from ding_lite.data.buffer import ReplayBuffer
 from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout, as_field, bytes_of, flat, flat_at, places
+from ding_lite.data.sample_memory import AuxiliaryRollouts, AuxiliarySamples, host_memory
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
@@ -78,7 +79,7 @@ class AuxiliaryPhase:
         self.stored.append(iteration, map_tree(Tensor.cpu, samples))
 
     def check_fits(self, needed: int) -> None:
-        """Raises ConfigError if a full memory of ``needed`` bytes is more than the host has."""
+        """Raises ConfigError if a full memory of ``needed`` bytes exceeds the free memory of the host."""
         free = host_memory()
         if free is not None and needed > free:
             raise ConfigError(

@@ -38,7 +38,7 @@ class Remembering(Protocol):
 
     def scaled(self, obs: Tree) -> Any: ...
     def distribution(self, obs: Any, logit: Any) -> Distribution: ...
-    def raw_values(self, value: Tensor) -> Tensor: ...
+    def denormalized_values(self, value: Tensor) -> Tensor: ...
 
 
 def memory_faults(policy: Mapping[str, Any]) -> list[str]:
@@ -99,7 +99,7 @@ class PolicyMemory:
             return {
                 "action": action,
                 "log_prob": dist.log_prob(action),
-                ACTING_VALUE: policy.raw_values(value),
+                ACTING_VALUE: policy.denormalized_values(value),
                 "state": after,
             }
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from ding_lite.data.minibatches import Batch
-from ding_lite.errors import NumericsError
+from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.gradients import (
     Clip,
     Gradient,
@@ -73,9 +74,12 @@ WITH_MODES = (
 
 
 def has_modes(model: nn.Module) -> bool:
-    """Returns whether a model may compute something else in training mode; layers of the user may."""
+    """Returns whether a model may compute something else in training mode; code of the user may."""
     return any(
-        isinstance(layer, WITH_MODES) or not type(layer).__module__.startswith(("torch.", "ding_lite."))
+        isinstance(layer, WITH_MODES)
+        or not type(layer).__module__.startswith(("torch.", "ding_lite."))
+        or bool(layer._forward_pre_hooks or layer._forward_hooks)  # such as of spectral_norm
+        or parametrize.is_parametrized(layer)
         for layer in model.modules()
     )
 
@@ -128,6 +132,8 @@ class Optimizer:
         ranks: Ranks = ALONE,
     ) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
+        if not self.parameters:
+            raise ContractError("the optimiser has no parameter: all layers that its loss reaches are frozen")
         own = {id(p) for p in self.parameters}
         self.ranges = [each for each in ranges if id(each[0]) in own]
         self.clip = Clip(grad_clip_type, grad_clip_value)
@@ -262,7 +268,7 @@ class GradientSteps:
     """The gradient steps of one phase: takes them, keeps their metrics, and reports one that is not finite.
 
     A step whose loss or gradient is not finite changes nothing. Once the budget of bad steps is exceeded, no
-    step changes anything until :meth:`settle`: the parameters stay those that the failed step started from.
+    step changes anything until :meth:`check`: the parameters stay those that the failed step started from.
 
     Args:
         optimizer: takes the steps.

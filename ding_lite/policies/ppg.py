@@ -32,7 +32,7 @@ from ding_lite.fast.gradients import Loss
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
-from ding_lite.policies.base import checked_loss
+from ding_lite.policies.contract import checked_loss
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.policies.ppo import Loop, PPOPolicy, buffer_capacity
 from ding_lite.policies.replay import ReplaySource
@@ -188,7 +188,9 @@ class PPGPolicy(PPOPolicy):
             return {"policy": ReplaySource(self, policy_limits, self.minibatch_generator, "buffer")}
         limits = {"policy": policy_limits, "value": self._limits_of(critic, critic, kept.value)}
         return {
-            name: ReplaySource(self, limit, self.minibatch_generator, f"{name}_buffer")
+            name: ReplaySource(
+                self, limit, self.minibatch_generator, f"{name}_buffer", for_policy=name == "policy"
+            )
             for name, limit in limits.items()
         }
 

@@ -30,7 +30,7 @@ from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
 from ding_lite.fast.switch import PolicyGradients, are_library_methods
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.base import checked_loss
+from ding_lite.policies.contract import checked_loss
 from ding_lite.policies.diagnostics import dead_units, describe_rollout
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.memory import memory_faults
@@ -110,7 +110,8 @@ class PPOPolicy(ActorCriticPolicy):
             clip_ratio=Key(0.2, above=0),  # epsilon: the ratio gains nothing outside of 1 - eps .. 1 + eps
             # Bound of the ratio where the advantage is negative, such as 3.0 (arXiv:1912.09729); None: none.
             dual_clip=Key(None, (float,), above=1, optional=True),
-            # Clips the value this far from its old estimate, in the units of the loss; None: no clip.
+            # Clips the value this far from that at the start of the pass (with recompute_adv=False of
+            # collection), in the units of the loss; None: no clip.
             value_clip=Key(None, (float,), above=0, optional=True),
             value_loss=Key("mse", choices=("mse", "smooth_l1")),  # smooth_l1 is linear for errors above 1
             # In place of the clip: this times KL(pi_old || pi) over the whole distribution; pi_old is the
@@ -473,7 +474,8 @@ class PPOPolicy(ActorCriticPolicy):
         else:
             log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
             kl = losses.kl_estimate(log_ratio, learn.kl_type)
-        return policy_loss + learn.kl_beta * kl.mean(), {**metrics, "reference_kl": kl.mean()}
+        mean_kl = losses.weighted_mean(kl, batch.value_weight)  # the importance weight of the draw
+        return policy_loss + learn.kl_beta * mean_kl, {**metrics, "reference_kl": mean_kl}
 
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the error of the value, before its weight, in normalised units under value_norm.

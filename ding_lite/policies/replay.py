@@ -44,6 +44,7 @@ class ReplaySource:
         limits: of the buffer.
         generator: draws the order of samples.
         prefix: of the names of its metrics.
+        for_policy: whether a loss of the policy draws from it, which may need the logits of pi_prox.
 
     Attributes:
         buffer: the rollouts.
@@ -51,12 +52,19 @@ class ReplaySource:
     """
 
     def __init__(
-        self, policy: ActorCriticPolicy, limits: Limits, generator: torch.Generator, prefix: str
+        self,
+        policy: ActorCriticPolicy,
+        limits: Limits,
+        generator: torch.Generator,
+        prefix: str,
+        *,
+        for_policy: bool = True,
     ) -> None:
         self.policy = policy
         self.cfg = policy.cfg
         self.generator = generator
         self.prefix = prefix
+        self.for_policy = for_policy
         self.buffer = ReplayBuffer(limits, policy.device)
         self.metrics: dict[str, float] = {}
         self._prioritizes = bool(self.cfg.get("priority"))
@@ -77,7 +85,7 @@ class ReplaySource:
             if learn.proximal == "decoupled":
                 weight = self._ratio.clamp(max=learn.weight_bound)
                 self._proximal = {"log_prob": log_prob, "policy_weight": weight}
-        if learn.kl_penalty:
+        if learn.kl_penalty and self.for_policy:
             self._proximal["old_logit"] = policy.rollout_logits(data)
 
     def _priority(self, advantage: Tensor) -> Tensor:
@@ -112,11 +120,12 @@ class ReplaySource:
             is_first = training_set is None
             # In the first pass over fresh rollouts, credit is by the newest network already.
             is_newest = is_first and ratio is None and not values_moved
-            credit = data if is_newest else self.renew_credit(data, weight)
+            renews = (self.cfg.recompute_adv or self.cfg.nstep_return) and not is_newest
+            credit = self.renew_credit(data, weight) if renews else data
             moved = place is None or not (live is place or torch.equal(live, place))
             if moved:
                 place, samples = live, self._samples(data, live, self._proximal)
-            if ranks.any(moved or credit is not data):
+            if ranks.any(moved or renews):
                 training_set = self._training_set(data, samples, credit, live)
             if is_first:
                 steps = self._fewer_steps(steps, len(live), training_set.count)
@@ -163,15 +172,12 @@ class ReplaySource:
     def renew_credit(self, data: Rollout, weight: Tensor | None) -> Any:
         """Returns value, advantage and target; with ``weight`` they also replace those in ``data``.
 
-        The newest network computes those that ``recompute_adv`` or ``nstep_return`` asks for; the others are
-        those of collection.
+        The newest network computes all of them with ``recompute_adv``, else the target alone.
 
         Args:
             data: (T, C).
             weight: (T, C), min(1, pi/mu) of each step, for V-trace; None: of fresh rollouts.
         """
-        if not (self.cfg.recompute_adv or self.cfg.nstep_return):
-            return data
         credit = self.policy.credit(data, weight)
         if not self.cfg.recompute_adv:
             credit |= {"value": data.value, "advantage": data.advantage}

@@ -1,7 +1,7 @@
 """Keys that were changed although another key leaves them without effect; the first lines of a run name them.
 
-They are notes: most are harmless, such as in a config whose feature is switched off for a try. A policy's
-``config_faults`` refuses keys that must be a mistake.
+They are notes, not errors: a feature may be off on purpose. A policy's ``config_faults`` refuses keys that
+must be a mistake.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def value_error(
     Args:
         value: V.
         target: R.
-        old_value: V_old, the value when the sample was collected; required with ``value_clip``.
+        old_value: V_old, the value when the pass began (see learn.value_clip); required with ``value_clip``.
         value_clip: eps > 0 in the units of ``value``, or None for no clipping.
         kind: "mse" or "smooth_l1".
 
@@ -97,7 +97,7 @@ def value_error(
     if value_clip is None:
         return error
     if old_value is None:
-        raise ValueError("value_error: value_clip needs old_value, got None; pass the values at collection")
+        raise ValueError("value_error: value_clip needs old_value, got None; pass the old values")
     bound: Any = value_clip  # torch's types allow two numbers or two tensors, not either
     clipped = old_value + torch.clamp(value - old_value, -bound, bound)
     return torch.max(error, _regression_error(clipped, target, kind))

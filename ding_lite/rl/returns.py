@@ -90,6 +90,7 @@ def following_rows(valid: Tensor) -> Tensor:
     return shifted.flip(0).cummin(0).values.flip(0)
 
 
+@torch.no_grad()
 def continuing_gae(
     reward: Tensor,
     value: Tensor,

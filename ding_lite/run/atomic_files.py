@@ -6,9 +6,13 @@ import contextlib
 import ctypes
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
+
+# Tries of a lock, since is_locked holds it for some microseconds, and seconds between them.
+LOCK_TRIES, LOCK_SECONDS = 10, 0.01
 
 
 def read_bounded(file: Path, limit: int | None, expected: int | None = None) -> bytes:
@@ -103,6 +107,7 @@ def replacing(file: Path) -> Iterator[Path]:
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
         temporary.replace(file)
+        sync_folder(file.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -120,13 +125,17 @@ def open_locked(file: Path) -> TextIO:
     if os.name == "posix":
         import fcntl
 
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.close()
-            raise
-        except OSError:  # a file system without locks: two runs in the folder are not noticed
-            pass
+        for tries_left in reversed(range(LOCK_TRIES)):
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not tries_left:
+                    stream.close()
+                    raise
+                time.sleep(LOCK_SECONDS)
+            except OSError:  # a file system without locks: two runs in the folder are not noticed
+                break
     return stream
 
 

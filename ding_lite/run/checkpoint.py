@@ -81,12 +81,15 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     try:
         for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # from a process that was killed
             shutil.rmtree(leftover, ignore_errors=True)
+        is_first = not folder.parent.exists()
         temporary.mkdir(parents=True)
         has_large = any(len(data) >= LINKED_FROM for data in contents.values())
         others = _files_of_others(folder) if has_large else {}
         _write_files(temporary, {**contents, MANIFEST: manifest}, others)
         replace_folder(temporary, folder)
         sync_folder(folder.parent)
+        if is_first:
+            sync_folder(folder.parent.parent)
     except OSError as error:
         raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
     finally:

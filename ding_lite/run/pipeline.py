@@ -20,6 +20,7 @@ import time
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -415,7 +416,8 @@ class SerialPipeline:
             )
         turns = self._turns()
         self._open_loop = weakref.ref(turns)
-        atexit.register(_close_if_open, self._open_loop)
+        at_exit = atexit.register(partial(_close_if_open, self._open_loop))
+        weakref.finalize(turns, atexit.unregister, at_exit).atexit = False
         return turns
 
     def _turns(self) -> Generator[Progress, None, None]:

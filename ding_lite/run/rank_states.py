@@ -2,7 +2,7 @@
 
 Most of a state is the same on every rank: networks, optimisers, statistics, counters. A checkpoint has the
 state of rank 0, and of every other rank the parts that differ from it: open episodes, stored rollouts, random
-generators. Which parts these are is found by comparing them, so no part must declare it.
+generators. Which parts these are is found by comparing them, so no part needs to declare it.
 """
 
 from __future__ import annotations

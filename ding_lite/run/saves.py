@@ -15,7 +15,7 @@ from ding_lite.run.recorder import Recorder
 class Saves:
     """Saves ``best`` and the checkpoints that ``checkpoint.freq`` asks for; a thread writes them.
 
-    The best score is as before a save that fails to write ``best``. All ranks call the same methods.
+    If ``best`` cannot be saved, the best score is set back. All ranks call the same methods.
 
     Args:
         recorder: of the run; it has the checkpoints.
@@ -43,8 +43,12 @@ class Saves:
         if self._scores.update_best(progress.evaluation):
             names = ["best", *names]
         if names:
-            of_all = state()
-            self._ranks.from_first(lambda: self._keeper.begin_due(names, of_all))
+            try:
+                of_all = state()  # with the new best score
+                self._ranks.from_first(lambda: self._keeper.begin_due(names, of_all))
+            except BaseException:
+                self._scores.restore_best()
+                raise
 
     def finish(self) -> None:
         """Waits for a save, and says it if it failed.

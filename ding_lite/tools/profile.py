@@ -324,7 +324,10 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
         watch.watch(policy, "_auxiliary_phase", "auxiliary", whole=True, counts=False)
     if getattr(policy, "auxiliary", None) is not None:
         watch.watch(policy.auxiliary, "run", "auxiliary")
-    for optimizer in (part for part in vars(policy).values() if isinstance(part, Optimizer)):
+    optimizers = [part for part in vars(policy).values() if isinstance(part, Optimizer)]
+    if getattr(policy, "intrinsic", None) is not None:
+        optimizers.append(policy.intrinsic.optimizer)
+    for optimizer in optimizers:
         watch.watch_result(optimizer, "gradient_function", "gradient")
         watch.watch(optimizer, "apply", "optimiser")
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)

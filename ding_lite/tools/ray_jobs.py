@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.envs.workers.ray_actors import knock, signals_kept
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import replacing
+from ding_lite.run.atomic_files import replace_folder, replacing
 from ding_lite.tools.jobs import LocalTraining, Needs, Running
 
 try:
@@ -212,8 +212,13 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Replaces a folder by the files of an archive."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        archive.extractall(folder, filter="data")
+    """Replaces a folder by the files of an archive; the folder stays if they cannot be extracted."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(temporary, filter="data")
+        replace_folder(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

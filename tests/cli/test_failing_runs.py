@@ -173,8 +173,8 @@ def test_an_observation_at_its_bound_is_not_reported(train):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("NoScalar", "a 0-d tensor as its loss, got a tensor of the shape (3,)"),
-        ("OnlyLoss", "(loss, dict of metrics), got a tensor of the shape ()"),
+        ("NoScalar", "a 0-d tensor as its loss, got (3,)"),
+        ("OnlyLoss", "(loss, dict of metrics), got ()"),
     ],
 )
 def test_a_loss_of_the_wrong_shape_is_an_error_in_words(fault, message, base, warm, tmp_path):

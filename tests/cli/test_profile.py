@@ -114,6 +114,16 @@ def test_phases_add_up_to_the_iterations(kind):
     assert {p.name: p.calls for p in found.phases}["env"] == 32
 
 
+def test_steps_of_an_intrinsic_reward_are_gradient_steps():
+    learn = {"epoch_per_collect": 1}
+    plain, with_reward = (
+        {phase.name: phase.calls for phase in measured(config_of(learn=dict(learn), **options)).phases}
+        for options in ({}, {"intrinsic": {"type": "rnd", "epoch_per_collect": 1}})
+    )
+    assert plain["gradient"] == plain["optimiser"] == 4
+    assert with_reward["gradient"] == with_reward["optimiser"] == 8
+
+
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("config", "blamed"),

@@ -7,10 +7,11 @@ import torch
 from small_worlds import SeededBox, SeededEnv
 from worlds import digest, policy_for, same_tree, vector_of
 
-from ding_lite.data import buffer as buffer_module
-from ding_lite.data.buffer import AuxiliarySamples, Limits, ReplayBuffer, host_memory
+from ding_lite.data import sample_memory
+from ding_lite.data.buffer import Limits, ReplayBuffer
 from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
+from ding_lite.data.sample_memory import AuxiliarySamples, host_memory
 from ding_lite.data.segments import select_columns, side_by_side
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.trees import map_tree, to_dict
@@ -492,8 +493,8 @@ def test_memory_state_that_lacks_a_part_is_refused(name):
 
 
 def host(tmp_path, monkeypatch, available=None, **group):
-    monkeypatch.setattr(buffer_module, "MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(buffer_module, "CGROUP", tmp_path)
+    monkeypatch.setattr(sample_memory, "MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(sample_memory, "CGROUP", tmp_path)
     if available is not None:
         (tmp_path / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:  {available} kB\n")
     for name, text in group.items():

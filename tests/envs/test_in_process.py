@@ -475,3 +475,30 @@ def test_step_numbers_of_one_environment_never_jump_inside_an_episode():
     for env in range(2):
         for (episode, step), (next_episode, next_step) in pairwise(row[env].tolist() for row in obs):
             assert (next_episode, next_step) in {(episode, step + 1), (episode + 1, 0)}
+
+
+class FailsOnce(CountingEnv):
+    """Raises in its second step."""
+
+    def __init__(self, script, fails):
+        super().__init__(script)
+        self.left = 2 if fails else 0
+
+    def step(self, action):
+        self.left -= 1
+        if not self.left:
+            raise OSError("gone")
+        return super().step(action)
+
+
+def test_after_an_error_environments_that_were_stepped_in_part_are_not_stepped_on():
+    envs = vector_of(lambda index: FailsOnce(((9, "terminated"),), index == 1), 3)
+    envs.reset("collect")
+    action = np.zeros(3, np.int64)
+    envs.step(action)
+    with pytest.raises(EnvError, match="gone"):
+        envs.step(action)
+    with pytest.raises(EnvError, match=r"the last call failed .* reset\(\)"):
+        envs.step(action)
+    envs.reset("collect")
+    envs.step(action)

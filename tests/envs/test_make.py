@@ -251,3 +251,18 @@ def test_every_error_of_making_is_one_of_ours():
 def test_class_that_takes_no_render_mode_cannot_be_recorded_and_the_error_says_what_it_needs():
     with pytest.raises(EnvError, match=r"render_mode.*must accept the argument render_mode"):
         make_env(section(type=LengthEnv), evaluate=True, render_mode="rgb_array")
+
+
+def test_an_environment_whose_wrapper_cannot_be_made_is_closed():
+    closed = []
+
+    class Closing(LengthEnv):
+        def close(self):
+            closed.append(self)
+
+    def broken(env):
+        raise RuntimeError("no room")
+
+    with pytest.raises(EnvError, match="no room"):
+        make_env(section(type=Closing, kwargs={"length": 1}, wrappers=[broken]))
+    assert len(closed) == 1

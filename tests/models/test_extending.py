@@ -368,3 +368,37 @@ def test_coefficients_that_are_assigned_hold_from_the_next_iteration_on():
     assert float(policy.entropy_weight) == 0.01  # the default of discrete actions
     policy.cfg.learn.entropy_weight = 0.5
     assert float(policy.entropy_weight) == 0.5
+
+
+@pytest.mark.parametrize(
+    "normed", [torch.nn.utils.spectral_norm, torch.nn.utils.parametrizations.spectral_norm]
+)
+def test_spectral_norm_is_in_training_mode_in_gradient_steps(normed):
+    class Normed(torch.nn.Module):
+        def __init__(self, space):
+            super().__init__()
+            self.layer = normed(torch.nn.Linear(*space.shape, 8))
+            self.out_features = 8
+
+        def forward(self, obs):
+            return self.layer(obs)
+
+    Normed.__module__ = "ding_lite.models"  # only the layer tells that there is a mode
+    policy, collector = trainee("ppo", model={"encoder": {"type": Normed}})
+    layer = policy.model.actor_encoder
+    while not isinstance(layer, Normed):
+        layer = next(layer.children())
+    before = {name: buffer.clone() for name, buffer in layer.named_buffers()}
+    assert before
+    policy.learn_mode.forward(collector.collect())
+    assert all(not torch.equal(buffer, before[name]) for name, buffer in layer.named_buffers())
+
+
+def test_a_model_whose_layers_are_all_frozen_is_refused():
+    class Frozen(VAC):
+        def __init__(self, *spaces, **options):
+            super().__init__(*spaces, **options)
+            self.requires_grad_(False)
+
+    with pytest.raises(ContractError, match="no parameter: all layers that its loss reaches are frozen"):
+        trainee("ppo", model={"type": Frozen})

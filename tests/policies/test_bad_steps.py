@@ -13,8 +13,9 @@ from worlds import trainee
 
 from ding_lite import POLICY_REGISTRY, NumericsError, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.data.minibatches import Batch
+from ding_lite.errors import CheckpointError
 from ding_lite.policies.optimizer import GradientSteps
-from ding_lite.run.checkpoint import load_checkpoint
+from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.testing import replay_step
 
 STEPS = 256
@@ -206,3 +207,12 @@ def test_a_step_of_the_intrinsic_networks_can_be_taken_again(tmp_path):
     told = replay_step(tmp_path / "run" / "dump")
     assert told["gradients"]
     assert all(name.startswith(("reward.", "critic.")) for name in told["gradients"])
+
+
+def test_a_dump_names_no_other_method_than_a_loss(tmp_path):
+    with pytest.raises(NumericsError):
+        run(tmp_path / "run")
+    state, saved = load_checkpoint(tmp_path / "run" / "dump")
+    save_checkpoint(tmp_path / "forged", {**state, "loss": "load_state_dict"}, saved)
+    with pytest.raises(CheckpointError, match="'load_state_dict' is not a loss; expected one of loss,"):
+        replay_step(tmp_path / "forged")

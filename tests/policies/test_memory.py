@@ -96,7 +96,7 @@ def test_rollouts_have_what_a_step_by_step_network_computes(kind, rnn, autoreset
         assert (rollout.terminated | rollout.truncated).any()
         with torch.no_grad():
             logits, values = step_by_step(policy.model, rollout)
-        raw = {place: policy.raw_values(value) for place, value in values.items()}
+        raw = {place: policy.denormalized_values(value) for place, value in values.items()}
         assert close(rollout.value, raw), "values while acting"
         assert close(policy.rollout_values(rollout), raw), "values along sequences"
         assert close(policy.rollout_logits(rollout), logits)
@@ -698,7 +698,7 @@ def test_values_and_logits_are_those_of_a_step_by_step_network_in_the_scales_of_
     scaled = as_rollout({**to_dict(rollout), "obs": policy.scaled(rollout.obs)})
     with torch.no_grad():
         logits, values = step_by_step(policy.model, scaled)
-    raw = {place: policy.raw_values(value) for place, value in values.items()}
+    raw = {place: policy.denormalized_values(value) for place, value in values.items()}
     assert close(rollout.value, raw, 1e-3), "values while acting"
     assert close(policy.rollout_values(rollout), raw, 1e-3), "values along sequences"
     assert close(policy.rollout_logits(rollout), logits, 1e-4)

@@ -8,6 +8,7 @@ from worlds import small_config, trainee
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.policies.base import Policy
+from ding_lite.policies.contract import TAKEN_METRICS, TAKEN_PREFIXES
 
 
 class NoLogProb(PPOPolicy):
@@ -179,5 +180,21 @@ def test_arguments_of_a_policy_are_checked():
         PPOPolicy(policy.cfg, *spaces, enable_field="learn")
     with pytest.raises(ContractError, match="obs_space: expected a gymnasium space"):
         PPOPolicy(policy.cfg, 3, spaces[1])
-    with pytest.raises(CheckpointError, match=r"policy\.model\.load_state_dict"):
+    with pytest.raises(CheckpointError, match=r"model\.load_state_dict"):
         policy.load_state_dict(policy.model.state_dict())
+
+
+OF_LOSSES = {  # metrics that the library's own losses return
+    *("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac", "kl"),
+    *("auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "total_loss"),
+}
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
+def test_every_metric_of_the_library_is_kept_from_losses_of_ones_own(kind):
+    learn = {"kl_penalty": 1.0, "kl_target": 0.01}
+    learn |= {} if kind.startswith("ppo") else {"critic_epoch_per_collect": 2}
+    policy, _ = trainee(kind, learn=learn, intrinsic={"type": "rnd"}, normalize={"obs": True})
+    names = set(policy.learn_mode.monitor_vars()) - OF_LOSSES
+    free = {name for name in names if name not in TAKEN_METRICS and not name.startswith(TAKEN_PREFIXES)}
+    assert not free

@@ -855,15 +855,16 @@ def test_a_field_that_a_rollout_lacks_is_named():
 @pytest.mark.parametrize(
     ("returned", "what"),
     [
-        (torch.ones(3), "must return (loss, dict of metrics), got a tensor of the shape (3,)"),
-        ((torch.ones(3), {}), "0-d tensor as its loss, got a tensor of the shape (3,)"),
+        (torch.ones(3), "must return (loss, dict of metrics), got (3,)"),
+        ((torch.ones(3), {}), "0-d tensor as its loss, got (3,)"),
         ((torch.ones(()), {"text": "big"}), "0-d tensor as its metric 'text', got a str"),
-        ((torch.ones(()), {"wide": torch.ones(2)}), "metric 'wide', got a tensor of the shape (2,): take"),
+        ((torch.ones(()), {"wide": torch.ones(2)}), "metric 'wide', got (2,): take"),
         ((torch.ones(()), {"number": 1.5}), "metric 'number', got a float: use torch.tensor"),
         ((torch.ones(()), {3: torch.ones(())}), "returns the metric 3: a name is a text"),
         ((torch.ones(()), {"grad_norm": torch.ones(())}), "'grad_norm': the library has one of this name"),
         ((torch.ones(()), {"total_loss": torch.ones(())}), "'total_loss': the library has one of this name"),
         ((torch.ones(()), {"adv_mean": torch.ones(())}), "'adv_mean': the library has one of this name"),
+        ((torch.ones(()), {"aux_kl_epoch_2": torch.ones(())}), "'aux_kl_epoch_2': the library has one"),
     ],
 )
 def test_an_auxiliary_loss_that_returns_something_else_is_refused(returned, what):
@@ -928,3 +929,11 @@ def test_the_largest_advantage_is_told_by_its_size():
     rollout = collector.collect()
     rollout.advantage[3, 1] = -1000.0
     assert policy.learn_mode.forward(rollout)["policy_adv_abs_max"] == 1000.0
+
+
+def test_logits_of_pi_prox_are_computed_for_the_policy_alone(monkeypatch):
+    policy, collector = trainee("ppg", learn=dict(kl_penalty=1.0, critic_epoch_per_collect=2))
+    calls, logits = [], policy.rollout_logits
+    monkeypatch.setattr(policy, "rollout_logits", lambda rollout: calls.append(1) or logits(rollout))
+    policy.learn_mode.forward(collector.collect())
+    assert len(calls) == 1

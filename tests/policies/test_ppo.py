@@ -286,8 +286,8 @@ def test_what_a_subclass_gives_its_model_is_the_same_in_acting_and_learning(kind
     _, metrics = policy.loss(batch)
     assert abs(metrics["approx_kl"].item()) < 1e-6, "the ratio of the first step is 1"
     with torch.no_grad():
-        value = policy.raw_values(policy.model.compute_critic(batch.obs))
-    torch.testing.assert_close(value, policy.raw_values(batch.value), atol=1e-5, rtol=1e-5)
+        value = policy.denormalized_values(policy.model.compute_critic(batch.obs))
+    torch.testing.assert_close(value, policy.denormalized_values(batch.value), atol=1e-5, rtol=1e-5)
 
 
 def test_without_target_kl_every_epoch_trains_the_policy():

@@ -254,3 +254,15 @@ def test_estimates_of_the_penalty_are_those_by_hand(kind, world):
     by_hand = {"k1": x, "k2": x**2 / 2, "k3": torch.exp(-x) - 1 + x}[kind].mean()
     found = float(policy.loss(batch)[1]["reference_kl"].detach())
     assert found == pytest.approx(float(by_hand), rel=1e-4)
+
+
+def test_the_penalty_is_weighed_like_the_loss_where_draws_are():
+    policy, collector, reference = with_reference("ppo_offpolicy")
+    policy.sources["policy"].push(collector.collect())
+    batch = next(next(policy.sources["policy"].passes(policy.clip_ratio)))
+    weight = torch.linspace(0.1, 1.0, len(batch.advantage))
+    dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
+    other = reference.distribution(batch.obs, reference.model.compute_actor(batch.obs))
+    kl = (dist.log_probs.exp() * (dist.log_probs - other.log_probs)).sum(-1)
+    _, metrics = policy.loss(batch.with_outputs(value_weight=weight))
+    torch.testing.assert_close(metrics["reference_kl"], (weight * kl).mean(), atol=1e-6, rtol=1e-5)

@@ -21,7 +21,7 @@ from worlds import digest, same_tree
 
 from ding_lite.errors import CheckpointError
 from ding_lite.run import checkpoint
-from ding_lite.run.atomic_files import replacing
+from ding_lite.run.atomic_files import open_locked, replacing
 from ding_lite.run.checkpoint import (
     CONFIG,
     FILES,
@@ -468,6 +468,8 @@ def test_all_of_it_is_on_the_disk_before_it_takes_its_place_and_the_place_after(
     replace = noting(checkpoint.replace_folder, lambda new, old: "replaced")
     monkeypatch.setattr(checkpoint, "replace_folder", replace)
     save_checkpoint(target, STATE_TREE, CONFIG_TREE)
+    if not there:
+        assert noted.pop() == target.parent.parent
     *synced, temporary, replaced, parent = noted
     assert sorted(path.name for path in synced) == sorted([*FILES, MANIFEST])
     assert {path.parent for path in synced} == {temporary}
@@ -610,3 +612,18 @@ def test_reader_beside_a_writer_always_finds_a_whole_checkpoint_folder(folder):
     assert process.communicate()[1] == ""
     assert process.returncode == 0
     assert looks > 60
+
+
+def test_a_look_at_the_lock_of_a_run_does_not_keep_a_run_from_starting(tmp_path):
+    """``ding-lite runs`` beside a run that starts."""
+    file = tmp_path / "log.txt"
+    file.touch()
+    command = "import sys; from ding_lite.run.atomic_files import is_locked; from pathlib import Path\n"
+    command += f"print('looks', flush=True)\nwhile True: is_locked(Path({str(file)!r}))"
+    with subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE) as looking:
+        assert looking.stdout.readline()
+        for _ in range(2_000):
+            open_locked(file).close()
+        looking.kill()
+    with open_locked(file), pytest.raises(BlockingIOError):
+        open_locked(file)

@@ -138,6 +138,25 @@ def test_best_score_is_that_of_the_best_checkpoint_though_another_save_failed(ma
     assert result_of(pipeline)["best_eval_value"] == 5.0
 
 
+def test_best_score_is_set_back_if_the_state_for_it_cannot_be_taken(make, monkeypatch):
+    returns = iter([1.0, 5.0, 3.0, 2.0, 2.0, 2.0, 2.0])
+    pipeline = make(counted(policy={"eval": {"eval_freq": 256}}, checkpoint={"freq": 256}))
+    state = pipeline.collector.state_dict
+
+    def hanging():
+        if pipeline.progress.iteration == 2:
+            raise EnvError("a worker hangs")
+        return state()
+
+    monkeypatch.setattr(pipeline.evaluator, "evaluate", lambda *stream: Evaluation((next(returns),), (1,), 0))
+    monkeypatch.setattr(pipeline.collector, "state_dict", hanging)
+    with pytest.raises(EnvError):
+        finished(pipeline)
+    best, _ = load_checkpoint(pipeline.folder / "ckpt" / "best")
+    assert best["progress"]["iteration"] == 1
+    assert result_of(pipeline)["best_eval_value"] == 1.0
+
+
 def test_seconds_of_an_earlier_loop_count(make):
     pipeline = make()
     for _ in pipeline:

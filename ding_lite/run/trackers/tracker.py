@@ -36,7 +36,7 @@ class TrackedRun(NamedTuple):
     folder: Path
     config: Mapping[str, Any]  # complete, as plain data
     resume_at: int | None  # env step that a resumed run continues from; None for a new run
-    identity: Mapping[str, str]  # what the tracker named so in an earlier session; empty if there is none
+    identity: Mapping[str, str]  # ``identity`` of the tracker in the earlier session; empty if there is none
 
 
 class Tracker:
@@ -49,8 +49,8 @@ class Tracker:
         requires: the module that the tracker imports, and the extra of ding_lite that installs it. A run that
             asks for a tracker without its module does not begin.
         identity: what finds the same run of the tracker again, such as its id. It is saved in the run's
-            folder and given back when the run is resumed. A row that the run of the tracker has already is
-            then not sent again.
+            folder and given back when the run is resumed. Rows that are stored there already are then not
+            sent again.
         seconds_to_store: how long a row may be lost after it was sent, if the process is killed. A tracker
             that is closed has stored all rows.
         place: where the user finds what is sent, such as a URL; "" if there is nothing to say.

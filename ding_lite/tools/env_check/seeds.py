@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -69,14 +70,10 @@ def difference(got: list[Moment], expected: list[Moment]) -> str:
 def seed_findings(make: Callable[[], gym.Env], seed: int, steps: int) -> Iterator[Finding]:
     """Yields the findings "same seed" and "other seeds"; plays two new environments."""
     seeds = [integer_seed(seed, "check", "seeds", k) for k in range(SEEDS)]
-    first, second = make(), make()
-    try:
+    with contextlib.closing(make()) as first, contextlib.closing(make()) as second:
         played = [trajectory(first, episode_seed, seed, steps) for episode_seed in seeds]
         between_envs = difference(trajectory(second, seeds[0], seed, steps), played[0])
         after_others = difference(trajectory(first, seeds[0], seed, steps), played[0])
-    finally:
-        first.close()
-        second.close()
     if between_envs:
         seen = f"two environments, reset(seed={seeds[0]}) and the same actions: {between_envs}"
         yield Finding("same seed", FAIL, seen, SEED_ADVICE)
