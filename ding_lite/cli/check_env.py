@@ -112,6 +112,9 @@ def _config(args: argparse.Namespace) -> Config:
 
     names = [token for token in args.overrides if "=" not in token]
     overrides = overrides_of(args, [token for token in args.overrides if "=" in token])
+    others = [key for key in overrides if key != "seed" and not key.startswith("env.")]
+    if others:
+        raise ConfigError(f"{others[0]}: only keys of env, and seed, have an effect on these checks")
     if len(names) > 1:
         raise ConfigError(f"expected one environment, got {' and '.join(names)}")
     if args.config:

@@ -56,6 +56,13 @@ def seed_number(text: str) -> int:
     return number
 
 
+def path_text(text: str) -> str:
+    """Returns the path that an option is given; refuses an empty one, such as of a shell variable not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got ''")
+    return text
+
+
 class Once(argparse.Action):
     """Stores the value of an option that is refused if it is given twice: the first would have no effect."""
 
@@ -90,6 +97,7 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         "-c",
         "--config",
         action=Once,
+        type=path_text,
         metavar="FILE|NAME",
         help="the config of the run, if it names classes that are not the library's",
     )
@@ -112,15 +120,17 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         "-c",
         "--config",
         action=Once,
+        type=path_text,
         metavar="FILE|NAME",
         help="a .py or .json config file, or the name of a shipped config (see `ding-lite list configs`)",
     )
     group.add_argument(
         "--env",
+        action=Once,
         metavar="ENV_ID",
         help="an environment: a gymnasium id, a registered name, or package.module:Class",
     )
-    group.add_argument("--policy", metavar="NAME", help="a policy, with --env (default: ppo)")
+    group.add_argument("--policy", action=Once, metavar="NAME", help="a policy, with --env (default: ppo)")
     add_import(group)
     parser.add_argument(
         "overrides",
@@ -135,7 +145,10 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Adds the run that a command reads."""
     parser.add_argument(
-        "run", metavar="RUN|CKPT", help="a run's folder (its best checkpoint), or a checkpoint"
+        "run",
+        type=path_text,
+        metavar="RUN|CKPT",
+        help="a run's folder (its best checkpoint), or a checkpoint",
     )
 
 
@@ -153,12 +166,13 @@ def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
 
 def add_limits(group: argparse._ActionsContainer) -> None:
     """Adds the limits of a run, ``--max-env-step`` and ``--max-train-iter``."""
-    group.add_argument(
-        "--max-env-step", type=whole_number, metavar="N", help="stop a run after N steps of the environments"
-    )
-    group.add_argument(
-        "--max-train-iter", type=whole_number, metavar="N", help="stop a run after N optimiser steps"
-    )
+    for option, what in (
+        ("--max-env-step", "steps of the environments"),
+        ("--max-train-iter", "optimiser steps"),
+    ):
+        group.add_argument(
+            option, action=Once, type=whole_number, metavar="N", help=f"stop a run after N {what}"
+        )
 
 
 def add_player_options(parser: argparse.ArgumentParser, episodes: int) -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import add_json, add_picture_options
+from ding_lite.cli.common import add_json, add_picture_options, path_text
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         action="append",
+        type=path_text,
         default=[],
         metavar="FILE",
         help="write a .html page or a .png, .pdf or .svg figure; may be repeated",
@@ -115,7 +116,8 @@ def _write(comparison: Comparison, output: Path, args: argparse.Namespace) -> No
         save(figure, output, tight=args.width is None)
         return
     try:
-        output.write_text(page_of(comparison, args.title), encoding="utf-8")
+        # Names of folders may have bytes that are no text.
+        output.write_text(page_of(comparison, args.title), encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
 

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import add_config_options, config_of
+from ding_lite.cli.common import Once, add_config_options, config_of, path_text
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument(
         "-o",
         "--output",
+        action=Once,
+        type=path_text,
         metavar="FILE",
         help="write a new file that -c accepts: a .py file with the keys that are not defaults, or a .json "
         "file with all keys",

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.cli.common import (
+    Once,
     add_json,
     add_player_options,
+    path_text,
     trusted_modules,
 )
 from ding_lite.cli.process import stdout_to_stderr
@@ -48,11 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(episodes=None)
     parser.add_argument(
         "--video",
+        action=Once,
+        type=path_text,
         metavar="DIR",
         help=f"record the episodes as DIR/episode_*.mp4; without -n, these are {FILMED} episodes",
     )
     parser.add_argument(
         "--episodes-csv",
+        action=Once,
+        type=path_text,
         metavar="FILE",
         help="write one row per episode: seed, env, episode, return, length, cut, and env.info_keys",
     )
@@ -82,12 +88,15 @@ def run(args: argparse.Namespace) -> int:
             on_episode=show,
             on_video=videos.append,
         )
+    if checkpoint.name == "last" and checkpoint.resolve() != Path(args.run).resolve():
+        print(f"{args.run} has no ckpt/best; this is ckpt/last", file=sys.stderr)
     report: dict[str, Any] = {
         "episodes": len(evaluation.returns),
         "mean": evaluation.mean,
         "std": evaluation.std,
         "returns": list(evaluation.returns),
         "lengths": list(evaluation.lengths),
+        "cut_short": evaluation.cut_short,
         "checkpoint": str(checkpoint),
         "seed": args.seed,
     }

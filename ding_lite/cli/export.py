@@ -13,6 +13,7 @@ from ding_lite.cli.common import (
     add_run,
     add_seed,
     add_trust,
+    path_text,
     positive_number,
     trusted_modules,
 )
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
+        type=path_text,
         default="policy.onnx",
         metavar="FILE",
         help="the file, a .onnx or .pt2 (default: policy.onnx)",

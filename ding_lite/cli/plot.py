@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from ding_lite.cli.common import add_picture_options
+from ding_lite.cli.common import Once, add_picture_options, path_text
 
 SUMMARY = "draw learning curves of runs"
 DESCRIPTION = """\
@@ -35,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        default="curves.png",
+        action=Once,
+        type=path_text,
         metavar="FILE",
         help="the picture: a .png, .pdf or .svg file (default: curves.png)",
     )
@@ -56,11 +58,12 @@ def run(args: argparse.Namespace) -> int:
 
     picture = plot_runs(
         args.runs,
-        Path(args.output),
+        Path(args.output or "curves.png"),
         statistic="iqm" if args.iqm else "mean",
         title=args.title,
         panels=args.panels,
         width=args.width,
+        note=lambda line: print(line, file=sys.stderr),
     )
     print(picture)
     return 0

@@ -247,6 +247,10 @@ def _run_and_flush(args: argparse.Namespace, owns_process: bool) -> int:
         code = _run(args, owns_process)
     except KeyboardInterrupt:
         code = args.signals.exit_code or 130
+    except Exception:
+        if not args.signals.was_swallowed:
+            raise
+        code = args.signals.exit_code
     except OSError as error:
         if args.command == "train" or error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
@@ -267,6 +271,8 @@ def _run(args: argparse.Namespace, owns_process: bool) -> int:
         with no_garbage_collection() if owns_process else contextlib.nullcontext():
             for module in getattr(command, "PRELOAD", ()):
                 importlib.import_module(module)
+        if args.signals.caught:  # an import has swallowed the exception
+            raise KeyboardInterrupt
         with stdout_to_stderr(getattr(args, "json", False)):
             args.modules = [_import(name) for name in getattr(args, "imports", [])]
         return int(command.run(args))

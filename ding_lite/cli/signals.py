@@ -89,6 +89,11 @@ class Signals:
         """Returns the exit code for the first signal, or 0 if there was none."""
         return EXIT_CODES.get(self.caught, 0)
 
+    @property
+    def was_swallowed(self) -> bool:
+        """Whether a signal came that ends the command at once: what is raised afterwards follows from it."""
+        return bool(self.caught) and self._request_stop is None
+
     def _watch(self, timeout: float) -> None:
         """Waits for the first signal, and then interrupts the main thread once the time is over.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ding_lite.cli.common import (
+    Once,
     add_config_options,
     add_json,
     add_limits,
@@ -19,6 +20,7 @@ from ding_lite.cli.common import (
     add_seeds,
     config_of,
     open_crew,
+    path_text,
     positive_number,
     run_options,
     seeds_of,
@@ -80,7 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_seeds(sweep, "seeds of each trial (default: those of the file, or the config's seed)")
     sweep.add_argument(
-        "--exp-name", metavar="DIR", help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)"
+        "--exp-name",
+        action=Once,
+        type=path_text,
+        metavar="DIR",
+        help="the sweep's folder, as a path (default: runs/EXP_NAME_sweep)",
     )
     add_limits(sweep)
     sweep.add_argument("--resume", action="store_true", help="continue the sweep in its folder")
@@ -187,12 +193,14 @@ def _report(args: argparse.Namespace, sweep: Sweep, imports: list[str]) -> None:
     best = write_best(sweep)
     picture = draw_sweep(sweep)
     if args.json:
-        print(json.dumps(sweep_report(sweep)))
+        print(json.dumps(sweep_report(sweep, best)))
     elif not args.quiet:
         print(sweep_table(sweep))
         if best is not None:
             print(f"history and importance: {picture}")
             print(f"best config: {best}, to train with unused seeds   try: {best_command(sweep, imports)}")
+        elif sweep.best() is not None:
+            print("there is no best.py: the run folder of the best trial was removed")
         if args.signals.caught:
             typed = [word for word in args.typed if word != "--resume"]
             print(f"to continue   try: {shlex.join(['ding-lite', *typed, '--resume'])}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ding_lite.cli.common import (
+    Once,
     add_config_options,
     add_limits,
     add_parallel,
@@ -17,6 +18,7 @@ from ding_lite.cli.common import (
     open_crew,
     overrides_of,
     parallel_options,
+    path_text,
     run_options,
     seeds_of,
 )
@@ -65,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--exp-name",
+        action=Once,
+        type=path_text,
         metavar="DIR",
         help="the run's folder, as a path; a new run needs a folder that does not exist. With several seeds, "
         "the beginning of their folders: DIR_s0, DIR_s1, ...",
@@ -95,6 +99,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     start.add_argument(
         "--init-from",
+        action=Once,
+        type=path_text,
         metavar="RUN|CKPT",
         help="start a new run with the weights and the normalisation statistics of a run's best checkpoint, "
         "or of the given checkpoint",

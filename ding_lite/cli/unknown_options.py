@@ -37,7 +37,7 @@ def _meant(option: str, options: Collection[str]) -> str:
     if takes_keys and name in POLICY_WORDS:
         return f"write {' or '.join(f'--policy {policy}' for policy in POLICIES)}"
     advice = _key_advice(name, options) if takes_keys else ""
-    close = difflib.get_close_matches(spelled, options, n=1, cutoff=0.7)
+    close = difflib.get_close_matches(spelled, options, n=1, cutoff=0.7) if len(name) > 1 else []
     return advice or (f"did you mean {close[0]}?" if close else "")
 
 

@@ -166,6 +166,8 @@ def read_config(file: Path) -> dict[str, Any]:
         raise
     except FOREIGN as error:
         raise ConfigError(f"config file {file} cannot be read: {error_text(error)}") from error
+    if not isinstance(config, dict) and file.suffix == ".json":
+        raise ConfigError(f"config file {file}: expected a JSON object, got a {type(config).__name__}")
     if not isinstance(config, dict):
         other_type = "" if config is None else f"; its `config` is a {type(config).__name__}"
         raise ConfigError(

@@ -184,6 +184,10 @@ def _found_checkpoint(path: Path, name: str) -> Path:
     saved = sorted(manifest.parent.name for manifest in path.glob(f"ckpt/*/{MANIFEST}"))
     if saved:
         raise CheckpointError(f"{path} has no checkpoint {name!r}; it has {', '.join(saved)}")
+    if (path / "config.json").is_file() and not (path / "ckpt").is_dir() and _has_ended(path):
+        raise CheckpointError(
+            f"{path} is a finished run whose checkpoints have been removed: there is no ckpt"
+        )
     if (path / "config.json").is_file():
         raise CheckpointError(
             f"{path} is a run without a checkpoint: it ended before its first save. Begin it anew; a lower "
@@ -193,6 +197,13 @@ def _found_checkpoint(path: Path, name: str) -> Path:
         what_is_there(path)
         or f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or {path / MANIFEST}"
     )
+
+
+def _has_ended(run: Path) -> bool:
+    try:
+        return bool(json.loads((run / "result.json").read_text())["status"] in ("finished", "solved"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def load_of_run(path: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:

@@ -25,7 +25,8 @@ def what_is_there(path: Path) -> str:
     if path.is_dir():
         return _in_folder(path)
     if path.exists():
-        return ""
+        is_file_of_run = path.is_file() and is_run(path.parent)
+        return f"{path} is a file; name its run, {path.parent}" if is_file_of_run else ""
     return f"there is no folder {path}{_alternatives(path)}"
 
 

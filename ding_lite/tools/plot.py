@@ -9,7 +9,7 @@ global state, so plotting works without a display and in any thread.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -194,6 +194,7 @@ def plot_runs(
     title: str | None = None,
     panels: Sequence[str] = (),
     width: float | None = None,
+    note: Callable[[str], Any] = lambda line: None,
 ) -> Path:
     """Draws the learning curves of runs to a file.
 
@@ -206,12 +207,13 @@ def plot_runs(
         panels: names of ``PANELS``, or columns of metrics.csv, to draw in this order; empty: all of
             ``PANELS`` that have data.
         width: of the picture in inches; None: as the panels need it.
+        note: called with a line for each run that is left out, since it cannot be read or has no row yet.
 
     Returns:
         ``output``.
 
     Raises:
-        ConfigError: if a folder cannot be read or drawn, the file cannot be written, or matplotlib is not
+        ConfigError: if no folder can be read and drawn, the file cannot be written, or matplotlib is not
             installed.
     """
     output = Path(output)
@@ -221,16 +223,33 @@ def plot_runs(
     unique = {run.resolve(): run for folder in without_files(folders) for run in runs_of(folder)}
     if not unique:
         raise ConfigError("plotting needs at least one run folder")
-    runs = [read_run(folder, COLUMNS | columns) for folder in unique.values()]
-    for run in runs:
-        if all(curve([run], panel) is None for panel in PANELS):
-            metrics = run.folder / "metrics.csv"
-            raise ConfigError(
-                f"{metrics} has nothing to draw: no row has {ENV_STEP} and a return or episode length"
-            )
+    runs, left_out = _drawable(unique.values(), COLUMNS | columns)
+    if not runs:
+        raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
+    for line in left_out:
+        note(line)
     figure = draw(group_runs(runs), statistic=statistic, title=title, panels=panels, width=width)
     save(figure, output, tight=width is None)
     return output
+
+
+def _drawable(folders: Iterable[Path], columns: Collection[str]) -> tuple[list[Run], list[str]]:
+    """Returns the runs that have something to draw, and a line for each other one."""
+    runs, left_out = [], []
+    for folder in folders:
+        try:
+            run = read_run(folder, columns)
+        except ConfigError as error:
+            left_out.append(f"left out, since it cannot be read: {error}")
+            continue
+        if all(curve([run], panel) is None for panel in PANELS):
+            left_out.append(
+                f"left out: {folder / 'metrics.csv'} has nothing to draw: no row has {ENV_STEP} and a "
+                "return or episode length"
+            )
+        else:
+            runs.append(run)
+    return runs, left_out
 
 
 def panels_of(names: Sequence[str]) -> list[Panel]:
@@ -334,8 +353,9 @@ def draw(
     chosen = panels_of(panels)
     all_curves = {panel: [curve(group.runs, panel, statistic) for group in groups] for panel in chosen}
     drawn = {panel: row for panel, row in all_curves.items() if any(row)}
-    if not drawn:
-        raise ConfigError(f"no run has data for the panels {', '.join(panel.name for panel in chosen)}")
+    without = [panel.name for panel in chosen if panel not in drawn]
+    if without and (panels or not drawn):
+        raise ConfigError(f"no run has data for the panels {', '.join(without)}")
     figure, rows, cols = grid_of(len(drawn), 2, width)
     for place, (panel, row) in enumerate(drawn.items()):
         shared_axes = figure.axes[0] if place else None

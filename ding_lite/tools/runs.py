@@ -36,6 +36,7 @@ SECTIONS = ("policy.learn.", "policy.", "env.", "")
 # They may differ between the seeds of a group: a run may be resumed with a higher limit, and neither
 # checkpoints nor logs change what is learned. Schedules have a length of their own, schedule_env_step.
 NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoint", "logger")
+SCHEDULE_LENGTH = "policy.learn.schedule_env_step"
 OWN_NAMES = "env.kwargs."  # its keys are the environment's
 LONG_NUMBER = 8  # characters
 LOG_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  ")
@@ -133,8 +134,12 @@ def without_files(arguments: Sequence[str | Path]) -> list[str | Path]:
     return [argument for argument in arguments if not Path(argument).is_file()] or list(arguments)
 
 
-def runs_of(argument: str | Path) -> list[Path]:
+def runs_of(argument: str | Path, hint: str = "") -> list[Path]:
     """Returns the run folders that an argument names: a run, a folder with runs in it, or a pattern of those.
+
+    Args:
+        argument: of the command line.
+        hint: the end of the message if nothing has this name.
 
     Raises:
         ConfigError: if there are none.
@@ -143,7 +148,6 @@ def runs_of(argument: str | Path) -> list[Path]:
     places = [path] if path.exists() else [Path(name) for name in sorted(glob.glob(str(path)), key=natural)]
     if not places:
         problem = "no folder matches" if glob.has_magic(str(path)) else "there is no run folder"
-        hint = "; only `ding-lite compare` takes NAME=FOLDER" if "=" in str(path) else ""
         raise ConfigError(f"{problem} {path}{hint}")
     found = [folder for place in places for folder in find_runs(place)]
     if not found:
@@ -240,7 +244,7 @@ def status_of(run: Run) -> tuple[str, str | None]:
     """Returns the status of a run (see :class:`ListedRun`) and the error that ended it.
 
     Raises:
-        ConfigError: if result.json cannot be read.
+        ConfigError: if result.json cannot be read, or metrics.csv has lost the last rows of the run.
     """
     log, file = run.folder / "log.txt", run.folder / "result.json"
     if log.is_file() and is_locked(log):
@@ -252,8 +256,12 @@ def status_of(run: Run) -> tuple[str, str | None]:
         status, error, env_step = str(result["status"]), result["error"], int(result["env_step"])
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise ConfigError(f"cannot read {file}: {fault!r}") from fault
+    last = last_step(run)
+    if status in ENDED and last < env_step:
+        metrics = run.folder / "metrics.csv"
+        raise ConfigError(f"{metrics} has lost rows: it ends at {last:,} env steps, the run at {env_step:,}")
     # The result is that of an earlier session if the run was resumed since.
-    return ("killed", None) if last_step(run) > env_step else (status, error)
+    return ("killed", None) if last > env_step else (status, error)
 
 
 def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
@@ -411,6 +419,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     compared = {key: value for key, value in config.items() if key not in NOT_COMPARED}
     # An empty dict is no value: {} and {"mask": True} differ in one key, kwargs.mask.
     settings = {path: value for path, value in leaves(compared) if value != {}}
+    if all(value == "constant" for path, value in settings.items() if path.endswith("_schedule")):
+        settings.pop(SCHEDULE_LENGTH, None)  # it follows from the limit, and nothing from it
     return {**settings, "env.env_id": env_of(config)}
 
 

@@ -47,15 +47,20 @@ def importances(sweep: Sweep) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def sweep_report(sweep: Sweep) -> dict[str, Any]:
-    """Returns what became of the trials, as JSON data."""
+def sweep_report(sweep: Sweep, best_config: Path | None) -> dict[str, Any]:
+    """Returns what became of the trials, as JSON data.
+
+    Args:
+        sweep: that has ended.
+        best_config: what :func:`write_best` has written.
+    """
     best = sweep.best()
     return {
         "folder": str(sweep.folder),
         "seeds": list(sweep.seeds),
         "best": None if best is None else best.number,
         "best_score": None if best is None else best.value,
-        "best_config": None if best is None else str(sweep.folder / "best.py"),
+        "best_config": None if best_config is None else str(best_config),
         "importances": importances(sweep),
         "trials": [
             {
@@ -108,7 +113,9 @@ def write_best(sweep: Sweep) -> Path | None:
     if best is None:
         return None
     origin = sweep.run_folder(best.number, sweep.seeds[0]) / "config.json"
+    file = sweep.folder / "best.py"
     if not origin.is_file():
+        file.unlink(missing_ok=True)  # of a trial that was the best before
         return None
     saved = json.loads(origin.read_text())
     config = without_sources(saved["config"], saved["source"], ("default",))
@@ -118,7 +125,6 @@ def write_best(sweep: Sweep) -> Path | None:
         f"the seeds {', '.join(map(str, sweep.seeds))}.",
         assignments(sweep.values_of(best)),
     ]
-    file = sweep.folder / "best.py"
     with replacing(file) as temporary:
         temporary.write_text(python_source(config, comments))
     return file

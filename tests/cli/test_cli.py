@@ -431,7 +431,7 @@ def test_last_evaluation_does_not_give_an_iteration_a_second_row(without_file):
 # ------------------------------------------------------------------ eval
 
 
-EVALUATION_KEYS = {"episodes", "mean", "std", "returns", "lengths", "checkpoint", "seed"}
+EVALUATION_KEYS = {"episodes", "mean", "std", "returns", "lengths", "cut_short", "checkpoint", "seed"}
 
 
 @pytest.fixture(scope="module")
@@ -1050,3 +1050,25 @@ def test_a_stream_that_cannot_show_a_character_shows_the_others(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert "evaluation" in done.stdout
     assert "finished after" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("train", "-c", "cartpole_ppo", "--init-from", ""), "argument --init-from: expected a path, got ''"),
+        (("train", "-c", "cartpole_ppo", "--exp-name", ""), "argument --exp-name: expected a path, got ''"),
+        (("eval", "run", "--video", ""), "argument --video: expected a path, got ''"),
+        (("eval", ""), "expected a path, got ''"),
+        (("plot", "run", "-o", "a.png", "-o", "b.png"), "-o/--output: given twice, a.png and b.png"),
+        (("train", "--env", "A", "--env", "B"), "argument --env: given twice, A and B"),
+        (("train", "-c", "cartpole_ppo", "-n", "3"), "unknown option -n of train; `ding-lite train --help`"),
+        (("check-env", "CartPole-v1", "policy.learn.batch_size=3"), "only keys of env, and seed, have an"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(arguments, told, capsys):
+    try:
+        code = main(list(arguments))
+    except SystemExit as ending:
+        code = ending.code
+    assert code == 2
+    assert told in capsys.readouterr().err

@@ -100,7 +100,9 @@ def test_faults_of_runs_and_compare_are_named(warm, tmp_path):
         ("runs", "-o", "a.html", "--panels", "scores"): "--panels and --width are of a figure",
         ("runs", "--reference", "CartPole-v1=1"): "--reference: expected ENV=LOW:HIGH",
         ("runs", "--reference", "CartPole-v1=a:b"): "--reference: expected ENV=LOW:HIGH",
-        ("runs", "--reference", "Other=0:1"): "there is no reference for CartPole-v1",
+        ("runs", "--reference", "Other=0:1"): "no run has this environment; there are CartPole-v1",
+        ("=runs",): "there is no run folder =runs; expected NAME=FOLDER",
+        ("runs", "-o", ""): "expected a path, got ''",
     }
     for argv, message in faults.items():
         assert message in failure_of(warm, "compare", *argv, cwd=tmp_path)

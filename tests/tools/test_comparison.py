@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from written_runs import write_run
 
+from ding_lite.cli import main
 from ding_lite.errors import ConfigError
 from ding_lite.tools import statistics
 from ding_lite.tools.compare import compare, draw_comparison, number, page_of
@@ -169,7 +171,7 @@ def test_a_task_that_a_group_lacks_is_left_out_and_noted(tasks):
 def test_groups_without_a_common_task_are_an_error(two):
     seeds(two / "pendulum", 3, [1.0, 2.0, 3.0], env_id="Pendulum-v1", policy="ppg")
     with pytest.raises(
-        ConfigError, match=r"no environment in common:\n  ppo: CartPole-v1\n  ppg: Pendulum-v1\nIf"
+        ConfigError, match="no environment in common: CartPole-v1 in 1 of 2 groups, Pendulum-v1 in 1 of 2"
     ):
         compare([two / "ppo", two / "pendulum"])
 
@@ -395,3 +397,16 @@ def test_names_cannot_write_into_the_page(tmp_path):
     assert "<b>" not in text
     assert "&lt;b&gt;{{title}}" in text
     assert json.loads(Page(text).data)["groups"] == ["<b>{{title}}"]
+
+
+def test_the_run_that_sets_the_step_of_the_scores_is_named(two):
+    short = write_run(two / "short", returns=[1.0, 2.0], learn={"learning_rate": 0.5})
+    (note,) = [note for note in compare([two]).notes if "are taken at" in note]
+    assert f"taken at 2,000 env steps, where {short} ends, the shortest finished run; without it" in note
+
+
+def test_a_page_takes_a_folder_whose_name_is_no_text(tmp_path):
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
+    seeds(folder, 3, [1.0, 2.0, 3.0])
+    assert main(["compare", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    assert "caf?" in (tmp_path / "page.html").read_text()

@@ -403,3 +403,19 @@ def test_without_matplotlib_the_install_line_is_given(tmp_path, monkeypatch):
 def test_reading_needs_no_matplotlib(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert isinstance(curve([read_run(write_run(tmp_path / "run"))], EVAL_RETURN), Curve)
+
+
+def test_runs_without_a_row_are_left_out_of_a_picture_of_others(tmp_path):
+    write_run(tmp_path / "good")
+    (write_run(tmp_path / "failed", seed=1) / "metrics.csv").write_text("env_step,collect/episode_return\n")
+    (write_run(tmp_path / "torn", seed=2) / "config.json").write_text("{")
+    notes = []
+    plot_runs([tmp_path], tmp_path / "a.png", note=notes.append)
+    assert (tmp_path / "a.png").exists()
+    assert {note.partition(":")[0] for note in notes} == {"left out", "left out, since it cannot be read"}
+
+
+def test_a_panel_that_was_asked_for_and_has_no_data_is_named(tmp_path):
+    folder = write_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="no run has data for the panels learn/nope"):
+        plot_runs([folder], tmp_path / "a.png", panels=["collect/episode_return", "learn/nope"])

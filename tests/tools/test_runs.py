@@ -12,6 +12,7 @@ import pytest
 from written_runs import write_run
 
 from ding_lite.errors import ConfigError
+from ding_lite.tools.compare import compare
 from ding_lite.tools.runs import (
     distinguishing_keys,
     find_runs,
@@ -323,9 +324,25 @@ def test_files_beside_runs_are_left_out(tmp_path):
 def test_a_seed_that_was_resumed_with_a_higher_limit_belongs_to_its_group(tmp_path):
     runs = [{"seed": 0}, {"seed": 1, "limit": 8000}]
     assert label(tmp_path / "limit", *runs) == ["ppo, CartPole-v1, n=2 seeds"]
-    # The length of a schedule is another key, and makes another group.
-    runs = [{"seed": seed, "learn": {"schedule_env_step": 4000 + seed}} for seed in (0, 1)]
-    assert len(label(tmp_path / "schedule", *runs)) == 2
+
+
+@pytest.mark.parametrize(("kind", "groups"), [("constant", 1), ("linear", 2)])
+def test_the_length_of_a_schedule_makes_another_group_if_there_is_one(kind, groups, tmp_path):
+    """The limit sets it."""
+    learn = {"lr_schedule": kind, "clip_schedule": "constant"}
+    runs = [{"seed": seed, "learn": {**learn, "schedule_env_step": 4000 + seed}} for seed in (0, 1)]
+    assert len(label(tmp_path / kind, *runs)) == groups
+
+
+def test_a_run_whose_last_rows_are_lost_is_left_out(tmp_path):
+    whole, torn = (write_run(tmp_path / name, seed=seed) for seed, name in enumerate(("whole", "torn")))
+    text = (torn / "metrics.csv").read_text()
+    (torn / "metrics.csv").write_text(text[:-40])
+    with pytest.raises(ConfigError, match=r"torn.metrics\.csv has lost rows: it ends at 3,000 .* at 4,000"):
+        status_of(read_run(torn))
+    comparison = compare([whole, torn])
+    assert comparison.ends == {"CartPole-v1": 4000}
+    assert "lost rows" in comparison.notes[0]
 
 
 def test_the_same_keys_distinguish_the_configs_of_every_task():

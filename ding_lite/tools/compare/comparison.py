@@ -265,7 +265,7 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
         if match:
             named.setdefault(match[1], []).extend(runs_of(match[2]))
         else:
-            unnamed += runs_of(argument)
+            unnamed += runs_of(argument, "; expected NAME=FOLDER" if "=" in argument else "")
     reader = _Reader()
     groups = {label: _by_task(label, reader.read(folders)) for label, folders in named.items()}
     by_config = _grouped_by_config(reader.read(unnamed))
@@ -275,6 +275,7 @@ def compare(arguments: Sequence[str | Path], references: Mapping[str, Range] | N
     groups = {label: tasks for label, tasks in groups.items() if tasks}
     if not groups:
         raise ConfigError("\n  ".join(["there is no run to compare.", *reader.notes]))
+    _check_references(references or {}, groups)
     tasks = _common_tasks(groups, reader.notes)
     ends = {task: _end([run for of in groups.values() for run in of[task]], reader) for task in tasks}
     scores = tuple(
@@ -368,16 +369,27 @@ def _grouped_by_config(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
     return groups
 
 
+def _check_references(references: Mapping[str, Range], groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises ConfigError for a reference of an environment that no run has."""
+    every = dict.fromkeys(task for tasks in groups.values() for task in tasks)
+    for task in references:
+        if task not in every:
+            raise ConfigError(
+                f"reference of {task}: no run has this environment; there are {', '.join(every)}"
+            )
+
+
 def _common_tasks(groups: Mapping[str, Mapping[str, Any]], notes: list[str]) -> tuple[str, ...]:
     """Returns the tasks of all groups, and notes which others are left out."""
     every = dict.fromkeys(task for tasks in groups.values() for task in tasks)
     common = tuple(task for task in every if all(task in tasks for tasks in groups.values()))
     if not common:
-        each = [f"{label}: {', '.join(tasks)}" for label, tasks in groups.items()]
+        counts = Counter(task for tasks in groups.values() for task in tasks)
+        each = [f"{task} in {n} of {len(groups)} groups" for task, n in counts.most_common()]
         raise ConfigError(
-            "\n  ".join(["the groups have no environment in common:", *each])
-            + "\nIf runs of different configs belong together, name their group: ding-lite compare "
-            "'mine=runs/a*' 'mine=runs/b*' 'other=runs/c*'"
+            f"the groups have no environment in common: {', '.join(each)}. Name runs of one environment; if "
+            "runs of different configs belong together, name their group: ding-lite compare 'mine=runs/a*' "
+            "'mine=runs/b*' 'other=runs/c*'"
         )
     for task in every:
         if task not in common:
@@ -440,8 +452,14 @@ def _notes(
                 )
         notes += _solved_note(task, [score for _, score in every])
         if end is not None and any(last_step(score.run) > (1 + FAR_FROM_END) * end for _, score in every):
+            shortest = next(
+                score.run.folder
+                for _, score in every
+                if score.status == "finished" and last_step(score.run) == end
+            )
             notes.append(
-                f"Scores of {task} are taken at {end:,} env steps, where the shortest finished run ends."
+                f"Scores of {task} are taken at {end:,} env steps, where {shortest} ends, the shortest "
+                "finished run; without it they are taken later."
             )
     few = [
         label
