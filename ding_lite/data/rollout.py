@@ -167,6 +167,8 @@ class RolloutStorage:
         place = row[envs]
         if array.shape != place.shape:
             raise _misshapen(name, place.shape, array.shape)
+        if array.dtype != place.dtype and not np.can_cast(array.dtype, place.dtype, "same_kind"):
+            raise _of_other_kind(name, place.dtype, array.dtype)
         place[...] = array
         return place
 
@@ -205,6 +207,8 @@ def _write(name: str, row: Any, envs: slice, value: Any) -> Any:
     array, place = _as_array(value), row[envs]
     if array.shape != place.shape:
         raise _misshapen(name, place.shape, array.shape)
+    if not np.can_cast(array.dtype, place.dtype, "same_kind"):
+        raise _of_other_kind(name, place.dtype, array.dtype)
     place[...] = array
     return place
 
@@ -213,6 +217,13 @@ def _misshapen(name: str, expected: Any, got: Any) -> ContractError:
     return ContractError(
         f"the field {name!r} of a rollout: expected {expected} for each row, got {got}. The first dimension "
         "is that of the environments"
+    )
+
+
+def _of_other_kind(name: str, expected: np.dtype, got: np.dtype) -> ContractError:
+    return ContractError(
+        f"the field {name!r} of a rollout: {got} in this row would be cut to {expected}, the kind of the "
+        "first row; give every row the same kind"
     )
 
 

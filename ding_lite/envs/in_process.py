@@ -54,6 +54,7 @@ class _Game:
     episode: int = 0  # its number, which names its seed
     actions: list[Any] = field(default_factory=list)
     kept_on: list[int] = field(default_factory=list)  # the number of actions before each reset that kept it
+    reward: float = 0.0  # the sum so far, above all wrappers
 
 
 class InProcessVectorEnv(VectorEnv):
@@ -277,6 +278,7 @@ class InProcessVectorEnv(VectorEnv):
             if fault := bad_reward(number):
                 raise NotFiniteError(fault)
             self._check_row(i)
+            self._games[i].reward += number
             over = terminated if type(terminated) is bool else as_bool(terminated, "terminated")
             cut = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
             return number, over, cut
@@ -329,6 +331,7 @@ class InProcessVectorEnv(VectorEnv):
                     "episode": game.episode,
                     "actions": stack_actions(game.actions, self.action_space),
                     "kept_on": list(game.kept_on),
+                    "reward": game.reward,
                 }
                 for game in self._games
             ],
@@ -347,11 +350,16 @@ class InProcessVectorEnv(VectorEnv):
             self._play_again(i, saved)
             self._recorders[i].finished.clear()
         same = map_tree(np.array_equal, state["obs"], self._buffer.tree)
-        if not all(tree_leaves(same)):
+        differ = [] if all(tree_leaves(same)) else ["observations"]
+        rewards = [game.reward for game in self._games]
+        saved_rewards = [saved.get("reward", own) for saved, own in zip(state["envs"], rewards, strict=True)]
+        differ += [] if saved_rewards == rewards else ["rewards"]
+        if differ:
             raise CheckpointError(
                 "the open episodes could not be restored: played again with the same seeds and actions, the "
-                "environments returned other observations. They are not deterministic, or they have changed "
-                "since the checkpoint. With --override (override=True) the run goes on with new episodes"
+                f"environments returned other {' and '.join(differ)}. They are not deterministic, they keep "
+                "a state over episodes, or they have changed since the checkpoint. With --override "
+                "(override=True) the run goes on with new episodes"
             )
         self._status = Status.READY
         return self._buffer.tree

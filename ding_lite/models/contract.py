@@ -127,6 +127,73 @@ def check_outputs(
         return dist
 
 
+def check_joint_methods(model: Any, inputs: Any) -> None:
+    """Checks that methods of several outputs return those of ``compute_actor`` and ``compute_critic``.
+
+    Raises:
+        ContractError: naming the method whose output is another one.
+    """
+    with undisturbed(model):
+        logit, value = model.compute_actor(inputs), model.compute_critic(inputs)
+        if not (_alike(logit, model.compute_actor(inputs)) and _alike(value, model.compute_critic(inputs))):
+            return  # they draw random numbers
+        for method in ("compute_actor_critic", "compute_auxiliary"):
+            if not hasattr(model, method):
+                continue
+            first, *_, last = getattr(model, method)(inputs)
+            for name, found, expected in (("compute_actor", first, logit), ("compute_critic", last, value)):
+                if not _alike(found, expected):
+                    raise ContractError(
+                        f"policy.model: {type(model).__name__}.{method} returns another output than {name} "
+                        "for the same observations; the first trains, the second acts or values"
+                    )
+
+
+def check_value_heads(model: Any, inputs: Any) -> None:
+    """Checks that ``value_heads`` are the layers that the values come from, which PopArt rescales.
+
+    Raises:
+        ContractError: if rescaled heads do not rescale the values in the same way.
+    """
+    scale, shift = 2.0, 1.0
+    heads = model.value_heads
+    before = [(head.weight.detach().clone(), head.bias.detach().clone()) for head in heads]
+    with undisturbed(model), torch.no_grad():
+        values = _values_of(model, inputs)
+        if not _alike(values, _values_of(model, inputs)):
+            return  # they draw random numbers
+        try:
+            for head in heads:
+                head.weight.mul_(scale)
+                head.bias.mul_(scale).add_(shift)
+            rescaled = _values_of(model, inputs)
+        finally:
+            for head, (weight, bias) in zip(heads, before, strict=True):
+                head.weight.copy_(weight)
+                head.bias.copy_(bias)
+    for method, value in values.items():
+        if not _alike(rescaled[method], scale * value + shift):
+            raise ContractError(
+                f"policy.learn.value_norm: the values of {type(model).__name__}.{method} do not come from "
+                "its value_heads, which PopArt rescales; set self.value_heads to the last linear layer of "
+                "every value, after the layers are made, or value_norm=False"
+            )
+
+
+def _values_of(model: Any, inputs: Any) -> dict[str, Tensor]:
+    """Returns the values of a model, by the method that computes them."""
+    values = {"compute_critic": model.compute_critic(inputs)}
+    if hasattr(model, "compute_auxiliary"):
+        values["compute_auxiliary"] = model.compute_auxiliary(inputs)[1]
+    return values
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Returns whether two trees of tensors are equal within rounding."""
+    pairs = zip(tree_leaves(a), tree_leaves(b), strict=True)
+    return all(x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4) for x, y in pairs)
+
+
 def check_distribution(dist: Distribution, space: gym.Space, device: torch.device, n: int) -> None:
     """Checks the shapes of what a distribution returns; a wrong one would broadcast in the losses.
 

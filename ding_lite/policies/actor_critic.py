@@ -23,7 +23,13 @@ from ding_lite.data.rollout import Rollout, flat, flat_at
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.switch import ACTING_VALUE, Switch
-from ding_lite.models.contract import SAMPLES, check_actions, check_outputs
+from ding_lite.models.contract import (
+    SAMPLES,
+    check_actions,
+    check_joint_methods,
+    check_outputs,
+    check_value_heads,
+)
 from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import check_declared
 from ding_lite.policies.intrinsic import Intrinsic
@@ -142,11 +148,23 @@ class ActorCriticPolicy(Policy):
         dist = check_outputs(self.model, inputs, self.action_space, distribution)
         if dist is not None:
             check_actions(self._to_env(dist.mode()), self.action_space, self.model)
+        check_joint_methods(self.model, inputs)
+        if self.value_norm is not None:
+            check_value_heads(self.model, inputs)
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())
         has_memory = self.memory is not None
         notes = keys_without_effect(self.cfg, type(self), type(self.model), has_memory=has_memory)
+        if (
+            self._credit_is_renewed
+            and type(self)._get_train_sample is not ActorCriticPolicy._get_train_sample
+        ):
+            notes.append(
+                f"{type(self).__name__}._get_train_sample sets value, advantage and value_target for the "
+                "first pass over a rollout; credit() computes them again for the others "
+                "(policy.recompute_adv, policy.nstep_return). To change them in all passes, override credit()"
+            )
         notes += [
             f"policy.{name} is no part of policy.model: the optimiser does not train it, and only a policy's "
             "own _state saves it"
@@ -154,6 +172,11 @@ class ActorCriticPolicy(Policy):
             if isinstance(value, (nn.Module, nn.Parameter)) and value is not self.model
         ]
         return [*super().describe(), implementations, *self._parts(), *notes]
+
+    @property
+    def _credit_is_renewed(self) -> bool:
+        """Whether later passes over a rollout have values and advantages of the newest network."""
+        return bool(self.cfg.get("recompute_adv") or self.cfg.nstep_return)
 
     def _parts(self) -> list[str]:
         """Returns a line for each part that a policy may have: memory, intrinsic reward, reference."""
@@ -406,7 +429,7 @@ class ActorCriticPolicy(Policy):
         Shapes:
             obs and each of ``others``: (N, ...) -> (N, ...), a tensor or a dict
         """
-        sample_bytes = 4 * sum(leaf[0].numel() for leaf in tree_leaves(obs))
+        sample_bytes = 4 * sum(leaf[0].numel() for leaf in map(torch.as_tensor, tree_leaves(obs)))
         chunk = max(1, CHUNK_BYTES // max(1, sample_bytes))
         results = []
         for start in range(0, leading_size(obs), chunk):

@@ -40,7 +40,13 @@ from ding_lite.policies.device import chosen_device
 from ding_lite.policies.memory import PolicyMemory
 from ding_lite.rl import ranks
 from ding_lite.rl.distributions import Distribution
-from ding_lite.rl.seeding import GeneratorState, integer_seed, torch_generator
+from ding_lite.rl.seeding import (
+    GeneratorState,
+    global_streams,
+    integer_seed,
+    seeded_layers,
+    torch_generator,
+)
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
@@ -53,6 +59,9 @@ from ding_lite.trees import (
     space_leaves,
     tree_leaves,
 )
+
+GENERATORS = "generators"  # in the state: those that were drawn from, and that no part saves
+SAVED_WITH_PARTS = ("action", "minibatch", "auxiliary", "intrinsic")  # streams of the library's parts
 
 
 class Policy:
@@ -129,9 +138,14 @@ class Policy:
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         self.ranks = ranks.current()
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
+        self._first_states: dict[str, Tensor] = {}  # of these generators
         self.model: ActorCritic = self._make_model() if model is None else self._checked(model)
         self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
         self.generator = self.own_generator("action", device=self.device)
+        # The streams of torch's global generators while learning.
+        self._of_layers = [self.own_generator("layers")]
+        if self.device.type == "cuda":
+            self._of_layers.append(self.own_generator("layers on the device", device=self.device))
         self.model.to(device=self.device)
         self.model.eval()
         lay_out(self.model)
@@ -151,9 +165,10 @@ class Policy:
         return declared["type"].default if "type" in declared else "vac", []
 
     def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator:
-        """Returns a generator for the stream ``name``, which differs between ranks."""
+        """Returns a generator for the stream ``name``, which differs between ranks; it is saved."""
         generator = torch_generator(self.seed, "policy", name, *self.ranks.stream, device=device)
         self._generators[name] = generator
+        self._first_states[name] = generator.get_state()
         return generator
 
     def forget_open_episodes(self) -> None:
@@ -177,9 +192,7 @@ class Policy:
         declared = {key: options.pop(key, None) for key in DECLARED}
         check_declared(self.obs_space, self.action_space, declared, "policy.model")
         factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
-        # The layers' own initialisation draws from torch's global generator.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(integer_seed(self.seed, "policy", "model"))
+        with seeded_layers(self.seed, "policy", "model"):
             model = factory(self.obs_space, self.action_space, **options)
         if not isinstance(model, ActorCritic):
             raise ContractError(
@@ -238,6 +251,11 @@ class Policy:
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 
+    def _learn(self, data: Rollout) -> dict[str, float]:
+        """Does what ``learn_mode.forward`` does: layers and losses draw from streams of the run."""
+        with global_streams(self._of_layers):
+            return self._forward_learn(data)
+
     def _prepare_rollout(self, rollout: Rollout) -> None:
         """Updates the statistics that must have a rollout before its advantages are computed."""
 
@@ -283,7 +301,7 @@ class Policy:
     @property
     def learn_mode(self) -> LearnMode:
         self._require("learn")
-        return LearnMode(self._forward_learn, self._monitor_vars_learn, self.state_dict, self.load_state_dict)
+        return LearnMode(self._learn, self._monitor_vars_learn, self.state_dict, self.load_state_dict)
 
     @property
     def collect_mode(self) -> CollectMode:
@@ -443,7 +461,14 @@ class Policy:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, as nested dicts of tensors, arrays and numbers."""
-        return {name: part.state_dict() for name, part in self._state().items() if part is not None}
+        parts = {name: part.state_dict() for name, part in self._state().items() if part is not None}
+        states = {name: each.get_state() for name, each in self._generators.items()}
+        drawn = {
+            name: state
+            for name, state in states.items()
+            if name not in SAVED_WITH_PARTS and not torch.equal(state, self._first_states[name])
+        }
+        return parts | ({GENERATORS: drawn} if drawn else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a state from :meth:`state_dict`; parts that this policy does not have are ignored.
@@ -468,6 +493,11 @@ class Policy:
                 part.load_state_dict(state[name])
             except (RuntimeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"the saved {name!r} does not fit this policy: {error}") from error
+        drawn = state.get(GENERATORS, {})
+        for name, generator in self._generators.items():
+            if name not in SAVED_WITH_PARTS:
+                generator_state = {"state": drawn.get(name, self._first_states[name])}
+                GeneratorState(generator).load_state_dict(generator_state)
         clamp_to_ranges(parameter_ranges(self.model))
 
 

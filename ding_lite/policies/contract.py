@@ -37,7 +37,8 @@ def check_arguments(cfg: Any, obs_space: Any, action_space: Any, enable_field: A
     """Checks the kinds of a policy's arguments.
 
     Raises:
-        ConfigError: if ``cfg`` is not a complete section, or ``enable_field`` names no modes.
+        ConfigError: if ``cfg`` is not a complete section, ``enable_field`` names no modes, or torch's default
+            dtype is not float32.
         ContractError: if a space is none.
     """
     missing = [name for name in ("model", *FIELDS) if not isinstance(cfg, Mapping) or name not in cfg]
@@ -45,6 +46,11 @@ def check_arguments(cfg: Any, obs_space: Any, action_space: Any, enable_field: A
         raise ConfigError(
             f"cfg: expected the section policy of a complete config, compile_config(config).values.policy; "
             f"it lacks {', '.join(missing)}"
+        )
+    if torch.get_default_dtype() != torch.float32:
+        raise ConfigError(
+            f"torch's default dtype is {torch.get_default_dtype()}, and models compute in float32; call "
+            "torch.set_default_dtype(torch.float32) first"
         )
     for name, space in (("obs_space", obs_space), ("action_space", action_space)):
         if not isinstance(space, gym.Space):

@@ -39,7 +39,7 @@ from ding_lite.rl import losses
 from ding_lite.rl.ranks import Ranks
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
 from ding_lite.rl.running_stats import RewardScale
-from ding_lite.rl.seeding import GeneratorState, integer_seed
+from ding_lite.rl.seeding import GeneratorState, seeded_layers
 from ding_lite.trees import Tree, map_tree
 
 CHUNK = 2**11  # samples that a network is given in one call without a gradient
@@ -97,8 +97,7 @@ class Intrinsic:
         self.policy = policy
         self.cfg = policy.cfg.intrinsic
         options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
-        with torch.random.fork_rng(devices=[]):  # layers draw their weights from torch's global generator
-            torch.default_generator.manual_seed(integer_seed(policy.seed, "policy", "intrinsic"))
+        with seeded_layers(policy.seed, "policy", "intrinsic"):
             factory = INTRINSIC_REGISTRY.get(self.cfg.type)
             with _named_errors(factory, "__init__"):
                 self.reward: IntrinsicReward = factory(policy.obs_space, policy.action_space, **options)

@@ -253,11 +253,6 @@ class PPGPolicy(PPOPolicy):
                 "computed from, so the auxiliary phase would teach it nothing; let both read the same "
                 f"encoder{why}"
             )
-        if self.value_norm is not None and len(model.value_heads) < 2:
-            raise ContractError(
-                f"{name}.value_heads has {len(model.value_heads)} of 2 layers: value_norm must correct the "
-                "last linear layers of the value and of the auxiliary value"
-            )
 
     def reached_by(self, function: Callable[[Any], Any]) -> list[nn.Parameter]:
         """Returns the parameters that a gradient of ``function(obs)`` reaches, in the model's order."""

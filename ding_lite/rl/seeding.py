@@ -6,14 +6,18 @@ of another. ``numpy.random.SeedSequence`` makes the streams of neighbouring seed
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     import torch
+
+_ONE_THREAD = threading.Lock()
 
 
 def seed_sequence(seed: int, *name: str | int) -> np.random.SeedSequence:
@@ -47,6 +51,49 @@ def torch_generator(seed: int, *name: str | int, device: Any = "cpu") -> torch.G
     generator = torch.Generator(device=device)
     generator.manual_seed(integer_seed(seed, *name))
     return generator
+
+
+@contextmanager
+def global_streams(own: Sequence[torch.Generator]) -> Iterator[None]:
+    """Lets torch's global generators continue the streams ``own`` within the block.
+
+    Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
+    where they were before.
+
+    Args:
+        own: a generator of the run for each device.
+    """
+    pairs = [(generator, _global_generator(generator.device)) for generator in own]
+    before = [of_torch.get_state() for _, of_torch in pairs]
+    for generator, of_torch in pairs:
+        of_torch.set_state(generator.get_state())
+    try:
+        yield
+    finally:
+        for (generator, of_torch), state in zip(pairs, before, strict=True):
+            generator.set_state(of_torch.get_state())
+            of_torch.set_state(state)
+
+
+@contextmanager
+def seeded_layers(seed: int, *name: str | int) -> Iterator[None]:
+    """Seeds torch's global CPU generator within the block, from which layers draw their first weights.
+
+    One thread at a time is inside of it.
+    """
+    import torch
+
+    with _ONE_THREAD, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(integer_seed(seed, *name))
+        yield
+
+
+def _global_generator(device: torch.device) -> torch.Generator:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator
 
 
 class GeneratorState:

@@ -27,6 +27,11 @@ SCALES = {
 }
 HEAD = "auxiliary_head."  # begins the names of its parameters
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
+# Parts of the library's policies that a new run begins anew without a word.
+NOT_CARRIED = (
+    *("generator", "generators", "permutation", "bad_steps", "progress", "kl_penalty", "reference"),
+    *("optimizer", "value_optimizer", "auxiliary"),
+)
 
 
 def warm_start(policy: Policy, path: str | Path) -> list[str]:
@@ -74,6 +79,9 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
         raise CheckpointError(f"{folder}: {type(error).__name__}: {error}") from error
     position = "" if iteration is None else f" at iteration {iteration}"
     messages = [f"begins from the weights of {folder}{position}"]
+    left = sorted((saved.keys() & own.keys()) - {"model", *SCALES, *NOT_CARRIED})
+    if left := [name for name in left if not name.endswith("buffer")]:
+        messages.append(f"not taken from there: {', '.join(left)}")
     if new_heads:
         messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")
     new_scales = [key for name, key in SCALES.items() if name in own and name not in saved]

@@ -316,3 +316,14 @@ def test_scale_over_ranks_is_that_of_the_population():
     x = torch.tensor([1.0, 2.0, 6.0])
     ((std, mean),) = scales_over_ranks([x], TwoAlike())
     torch.testing.assert_close(torch.stack([std, mean]), torch.stack(torch.std_mean(x, correction=0)))
+
+
+def test_a_row_of_another_kind_is_refused_and_not_cut():
+    storage = RolloutStorage(2, 3)
+    storage.begin()
+    storage.write(0, "cost", np.zeros(3, np.int64))
+    storage.write(0, "nested", {"cost": np.zeros(3, np.int64)})
+    for name, value in (("cost", np.full(3, 0.5)), ("nested", {"cost": np.full(3, 0.5)})):
+        with pytest.raises(ContractError, match=r"cost' of a rollout: float64 .* cut to int64"):
+            storage.write(1, name, value)
+    storage.write(1, "cost", np.ones(3, np.int32))

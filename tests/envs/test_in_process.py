@@ -502,3 +502,14 @@ def test_after_an_error_environments_that_were_stepped_in_part_are_not_stepped_o
         envs.step(action)
     envs.reset("collect")
     envs.step(action)
+
+
+def test_episodes_whose_rewards_are_others_when_played_again_are_not_restored():
+    def make():
+        return vector_of(lambda index: gym.wrappers.NormalizeReward(SeededEnv()), 2)
+
+    envs = make()
+    envs.reset("collect")
+    steps(envs, 20)
+    with pytest.raises(CheckpointError, match="returned other rewards"):
+        make().load_state_dict(envs.state_dict())

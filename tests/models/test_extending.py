@@ -289,7 +289,9 @@ class Higher(PPG):
 def test_a_model_that_replaces_one_output_is_trained_on_what_it_acts_with(kind, share):
     is_ppg = issubclass(kind, PPG)
     layout = {"arch": "shared" if share else "dual"} if is_ppg else {"share_encoder": share}
-    policy, collector = trainee("ppg" if is_ppg else "ppo", model={"type": kind, **layout})
+    # What Higher adds is not in the units of its value head.
+    learn = {"value_norm": False} | ({"allow_raw_values": True} if is_ppg else {})
+    policy, collector = trainee("ppg" if is_ppg else "ppo", model={"type": kind, **layout}, learn=learn)
     batch, *_ = policy.minibatches(collector.collect())
     model, obs = policy.model, batch.obs
     logit, value = model.compute_actor_critic(obs)
@@ -402,3 +404,58 @@ def test_a_model_whose_layers_are_all_frozen_is_refused():
 
     with pytest.raises(ContractError, match="no parameter: all layers that its loss reaches are frozen"):
         trainee("ppo", model={"type": Frozen})
+
+
+class NewValueHead(VAC):
+    """Replaces the layers of the value, and not ``value_heads``."""
+
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, **options)
+        features = self.critic_head[-1].in_features
+        self.critic_head = torch.nn.Sequential(torch.nn.Linear(features, 1))
+
+
+class SmallerOfTwo(VAC):
+    """Has a second value, which it does not name."""
+
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, **options)
+        self.second = torch.nn.Linear(self.critic_head[-1].in_features, 1)
+
+    def compute_critic(self, obs):
+        features = self.critic_encoder(obs)
+        return torch.minimum(self.critic_head(features), self.second(features)).squeeze(-1)
+
+
+@pytest.mark.parametrize("kind", [NewValueHead, SmallerOfTwo])
+def test_a_value_that_popart_would_not_rescale_is_refused(kind):
+    message = rf"the values of {kind.__name__}\.compute_critic do not come from its value_heads"
+    with pytest.raises(ContractError, match=message):
+        trainee("ppo", model={"type": kind})
+    policy, _ = trainee("ppo", model={"type": kind}, learn={"value_norm": False})
+    named = kind(policy.obs_space, policy.action_space)
+    named.value_heads = (named.critic_head[-1], *([named.second] if kind is SmallerOfTwo else []))
+    weights = [head.weight.clone() for head in named.value_heads]
+    PPOPolicy(trainee("ppo")[0].cfg, policy.obs_space, policy.action_space, model=named)
+    assert all(torch.equal(head.weight, w) for head, w in zip(named.value_heads, weights, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "place", "told"),
+    [
+        ("ppo", "compute_actor_critic", 0, "compute_actor_critic returns another output than compute_actor"),
+        ("ppo", "compute_actor_critic", 1, "compute_actor_critic returns another output than compute_critic"),
+        ("ppg", "compute_auxiliary", 0, "compute_auxiliary returns another output than compute_actor"),
+        ("ppg", "compute_auxiliary", 2, "compute_auxiliary returns another output than compute_critic"),
+    ],
+)
+def test_a_joint_method_that_contradicts_the_single_ones_is_refused(kind, method, place, told):
+    base = PPG if kind == "ppg" else VAC
+
+    def joint(self, obs):
+        outputs = list(getattr(base, method)(self, obs))
+        outputs[place] = outputs[place] + 0.5
+        return tuple(outputs)
+
+    with pytest.raises(ContractError, match=told):
+        trainee(kind, model={"type": type("Contrary", (base,), {method: joint})})

@@ -198,3 +198,34 @@ def test_every_metric_of_the_library_is_kept_from_losses_of_ones_own(kind):
     names = set(policy.learn_mode.monitor_vars()) - OF_LOSSES
     free = {name for name in names if name not in TAKEN_METRICS and not name.startswith(TAKEN_PREFIXES)}
     assert not free
+
+
+@pytest.mark.parametrize(("recompute", "is_told"), [(True, True), (False, False)])
+def test_credit_of_ones_own_that_later_passes_replace_is_told(recompute, is_told):
+    class Own(PPOPolicy):
+        def _get_train_sample(self, rollout):
+            rollout = super()._get_train_sample(rollout)
+            rollout.advantage = torch.full_like(rollout.advantage, 7.0)
+            return rollout
+
+    policy, _ = trainee("ppo", cls=Own, recompute_adv=recompute)
+    lines = [line for line in policy.describe() if "override credit()" in line]
+    assert bool(lines) is is_told
+
+
+def test_another_default_dtype_is_refused():
+    policy, _ = trainee("ppo")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(
+            ConfigError, match="default dtype is torch.float64"
+        ):
+            PPOPolicy(policy.cfg, policy.obs_space, policy.action_space)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_values_of_numpy_observations():
+    policy, _ = trainee("ppo")
+    obs = np.zeros((5, *policy.obs_space.shape), np.float32)
+    assert torch.equal(policy.values(obs), policy.values(torch.from_numpy(obs)))

@@ -9,7 +9,8 @@ import torch
 from small_worlds import SeededBox, SeededEnv
 from worlds import digest, merged, small_config
 
-from ding_lite import SerialPipeline
+from ding_lite import PPOPolicy, SerialPipeline
+from ding_lite.models import VAC
 
 WORLDS = {
     "native": small_config(max_env_step=1024),
@@ -134,3 +135,57 @@ def test_limits_do_not_change_the_way_to_them(tmp_path):
     assert [row["learn/total_loss"] for row in short][:2] == [
         row["learn/total_loss"] for row in run(WORLDS["native"], tmp_path / "long")[0]
     ][:2]
+
+
+class Dropping(VAC):
+    """Drops half of the policy's features in gradient steps."""
+
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, **options)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def compute_actor(self, obs):
+        return self.actor_head(self.dropout(self.actor_encoder(obs)))
+
+    def compute_actor_critic(self, obs):
+        return self.compute_actor(obs), self.compute_critic(obs)
+
+
+class Noisy(PPOPolicy):
+    """Draws from torch's global generator, and from one of its own, in its loss."""
+
+    def _init_learn(self):
+        super()._init_learn()
+        self.noise = self.own_generator("noise")
+
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        own = torch.randn((), generator=self.noise)
+        return loss * (1 + 0.1 * torch.randn(()) + 0.1 * own), metrics
+
+
+@pytest.mark.parametrize("change", [{"model": {"type": Dropping}}, {"type": Noisy}])
+def test_random_layers_and_losses_have_streams_of_the_run(change, tmp_path):
+    def trained(name, until=None):
+        config = small_config(policy=change)
+        with SerialPipeline(config, folder=tmp_path / name) as pipeline:
+            for progress in pipeline:
+                torch.rand(3)  # of the script
+                if progress.iteration == until:
+                    break
+        return pipeline
+
+    torch.manual_seed(1)
+    straight = trained("straight")
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    other = trained("other", until=3)
+    torch.set_rng_state(before)
+    torch.rand(3), torch.rand(3), torch.rand(3)
+    expected = torch.get_rng_state()
+    torch.set_rng_state(before)
+    trained("once more", until=3)
+    assert torch.equal(torch.get_rng_state(), expected), "the training draws nothing from the script's stream"
+    with SerialPipeline.resume(other.folder, trust=[__name__]) as resumed:
+        list(resumed)
+    assert digest(resumed.policy.state_dict()) == digest(straight.policy.state_dict())

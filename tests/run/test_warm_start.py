@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from small_worlds import SeededEnv
 from worlds import MatchBox, digest, merged, small_config
 
-from ding_lite import SerialPipeline, load_policy
+from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import CheckpointError
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.run.warm_start import import_weights
@@ -208,3 +208,26 @@ def test_command_line_imports_and_begins_from_it(weights, tmp_path, monkeypatch,
     assert main(["train", "--resume", "run", "--init-from", "imported"]) == 2
     assert main(["train", "-c", "c.json", "--exp-name", "other", "--override"]) == 2
     assert main(["import", "c.json", "-o", "x"]) == 5
+
+
+def test_parts_of_ones_own_that_are_not_taken_are_named(tmp_path):
+    class Counter:
+        count = 0
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = int(state["count"])
+
+    class Counting(PPOPolicy):
+        def _state(self):
+            self.counter = getattr(self, "counter", Counter())
+            return {**super()._state(), "counter": self.counter}
+
+    config = small_config(policy={"type": Counting})
+    with SerialPipeline(config, folder=tmp_path / "first") as pipeline:
+        for _ in pipeline:
+            break
+    with SerialPipeline(config, folder=tmp_path / "second", init_from=tmp_path / "first"):
+        assert "not taken from there: counter" in (tmp_path / "second" / "log.txt").read_text()
