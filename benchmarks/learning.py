@@ -35,6 +35,7 @@ HERE = Path(__file__).parent
 STORE = HERE / "learning"
 RUNS = Path("runs") / "learning"
 CURVES = HERE / "curves"
+POINTS = 50  # of a curve of training
 EVERY_ROW = ROWS | {name: row for each in COMPARISONS.values() for name, row in each.arms.items()}
 
 
@@ -53,12 +54,14 @@ def run_seed(name: str, row: Row, seed: int, device: str) -> dict[str, Any]:
     def play(overrides: tuple[str, ...] = ()) -> dict[str, Any]:
         checkpoint = str(folder / "ckpt" / row.checkpoint)
         how = ["-n", "100", "-s", str(1000 + seed), "--json", *overrides]
+        how += ["--stochastic"] if row.sampled else []
         command = [*cli, "eval", "-c", row.config, checkpoint, *how]
         process = subprocess.run(command, check=True, capture_output=True, text=True, env=one_thread)
         evaluation: dict[str, Any] = json.loads(process.stdout)
         return evaluation
 
     evaluation, result = play(), json.loads((folder / "result.json").read_text())
+    trained = curve_of(folder, "collect/episode_return")
     elsewhere = {ELSEWHERE: play(row.elsewhere)["mean"]} if row.elsewhere else {}
     return {
         "seed": seed,
@@ -71,7 +74,8 @@ def run_seed(name: str, row: Row, seed: int, device: str) -> dict[str, Any]:
         "status": result["status"],
         "commit": commit,
         "device": device,
-        "curve": evaluations(folder),
+        "train_return": trained[-1][1],
+        "curve": trained[:: -(-len(trained) // POINTS)] if row.sampled else evaluations(folder),
     }
 
 
@@ -82,9 +86,14 @@ def _is_complete(folder: Path) -> bool:
 
 def evaluations(folder: Path) -> list[list[float]]:
     """Returns ``[env_step, mean return]`` of each evaluation of a run."""
+    return curve_of(folder, "eval/episode_return_mean")
+
+
+def curve_of(folder: Path, column: str) -> list[list[float]]:
+    """Returns ``[env_step, value]`` of each row of metrics.csv that has a value in a column."""
     with (folder / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["eval/episode_return_mean"]]
-    return [[float(row["env_step"]), round(float(row["eval/episode_return_mean"]), 3)] for row in rows]
+        rows = [row for row in csv.DictReader(file) if row[column]]
+    return [[float(row["env_step"]), round(float(row[column]), 3)] for row in rows]
 
 
 def run_rows(names: Iterable[str], device: str, jobs: int) -> None:

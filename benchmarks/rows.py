@@ -24,6 +24,8 @@ class Row:
 
     Attributes:
         elsewhere: keys of a second evaluation, such as in levels that training did not have.
+        sampled: whether the final evaluations sample the actions, and the curve is that of the returns in
+            training, as they are published for Procgen; else both are of the greedy policy.
     """
 
     config: str
@@ -34,6 +36,7 @@ class Row:
     checkpoint: str = "last"
     overrides: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    sampled: bool = False
 
     @property
     def has_bar(self) -> bool:
@@ -346,11 +349,12 @@ COMPARISONS = {
                 seeds=3,
                 overrides=(f"env.env_id={env_id}", "env.kwargs.num_levels=200", *overrides),
                 elsewhere=("env.kwargs.num_levels=0",),
+                sampled=True,
             )
             for game, env_id in PROCGEN_GAMES.items()
             for arm, overrides in PROCGEN_ARMS.items()
         },
-        measure="mean",
+        measure="train_return",
         unit="return",
         baseline="ppo",
         curves=True,
