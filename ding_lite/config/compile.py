@@ -40,6 +40,7 @@ from ding_lite.config.registry import (
     Registry,
     as_choice,
     env_name,
+    library_name,
     modules_of,
     name_of,
 )
@@ -319,8 +320,9 @@ def _planned_compile(values: Mapping[str, Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Returns a config as JSON data: plain dicts, classes as "package.module:Name", other objects as repr.
+    """Returns a config as JSON data: plain dicts, classes as their names, other objects as repr.
 
+    The name of a class is that under which the library registers it, or "package.module:Name".
     A config with such objects can be run, but not recreated from the run's ``config.json``.
     """
     if isinstance(value, Mapping):
@@ -329,7 +331,7 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     value = without_numpy(value)
     if callable(value):
-        return name_of(value)
+        return library_name(value) or name_of(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
 
 

@@ -84,6 +84,10 @@ class Registry:
         """Uses ``entries`` as the table. ``rl.distributions``, which cannot import this module, fills it."""
         self._entries = entries
 
+    def name_for(self, entry: Any) -> str:
+        """Returns the name under which an object is registered, or ""."""
+        return next((name for name, registered in self._entries.items() if registered is entry), "")
+
     def get(self, name: Any) -> Any:
         """Returns an entry.
 
@@ -298,3 +302,14 @@ ENV_REGISTRY = Registry("environment", modules=("ding_lite.envs",))
 WRAPPER_REGISTRY = Registry("wrapper", modules=("ding_lite.envs",))
 TRACKER_REGISTRY = Registry("tracker", ("ding_lite.run.trackers",), "ding_lite.run.trackers:Tracker")
 HOOK_REGISTRY = Registry("hook", ("ding_lite.run.hooks",), "ding_lite.run.hooks:Hook", given=0)
+
+
+def library_name(entry: Any) -> str:
+    """Returns the name under which the library registers a class of its own, or ""."""
+    if not str(getattr(entry, "__module__", "")).startswith("ding_lite."):
+        return ""
+    registries = (
+        *(POLICY_REGISTRY, MODEL_REGISTRY, INTRINSIC_REGISTRY, ENCODER_REGISTRY, BOX_DISTRIBUTION_REGISTRY),
+        *(ENV_REGISTRY, WRAPPER_REGISTRY, TRACKER_REGISTRY, HOOK_REGISTRY),
+    )
+    return next(filter(None, (registry.name_for(entry) for registry in registries)), "")

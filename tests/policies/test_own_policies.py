@@ -217,9 +217,7 @@ def test_another_default_dtype_is_refused():
     policy, _ = trainee("ppo")
     torch.set_default_dtype(torch.float64)
     try:
-        with pytest.raises(
-            ConfigError, match="default dtype is torch.float64"
-        ):
+        with pytest.raises(ConfigError, match="default dtype is torch.float64"):
             PPOPolicy(policy.cfg, policy.obs_space, policy.action_space)
     finally:
         torch.set_default_dtype(torch.float32)

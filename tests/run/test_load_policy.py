@@ -1,6 +1,7 @@
 """A policy loaded from its run acts as before, on one observation or a batch, and imports nothing."""
 
 import importlib
+import json
 import sys
 
 import numpy as np
@@ -10,9 +11,10 @@ from broken_worlds import Masked
 from small_worlds import SPACES, CountingEnv, SeededEnv
 from worlds import MatchBox, MatchTree, MatchUnsorted, ShownTwice, merged, same_tree, small_config, trainee
 
-from ding_lite import PPOPolicy, SerialPipeline, load_policy
+from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, DingLiteError
+from ding_lite.models import PPG
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.testing import MatchEnv
 from ding_lite.trees import map_tree
@@ -402,6 +404,10 @@ class SmallCamera(CountingEnv):
     def obs(self):
         return np.full((16, 20, 1), self.count, np.uint8)
 
+    def step(self, action):
+        obs, _, *rest = super().step(action)  # the reward counts the episodes
+        return (obs, 1.0, *rest)
+
 
 def without_key(checkpoint):
     """Makes a checkpoint one from before the key ``small_image_encoder`` existed."""
@@ -427,3 +433,16 @@ def test_a_run_of_small_images_from_before_their_encoder_keeps_its_own(encoder, 
     assert resumed.cfg.policy.model.small_image_encoder == "minatar_cnn"
     for _ in resumed:
         pass
+
+
+def test_classes_of_the_library_have_their_registered_names(tmp_path):
+    policy = {"type": PPGPolicy, "model": {"type": PPG}}
+    config = small_config(policy=policy)
+    del config["policy"]["learn"]["epoch_per_collect"]
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        for _ in pipeline:
+            break
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (saved["config"]["policy"]["type"], saved["config"]["policy"]["model"]["type"]) == ("ppg", "ppg")
+    assert saved["imports"] == []
+    assert isinstance(load_policy(tmp_path / "run", checkpoint="last"), PPGPolicy)
