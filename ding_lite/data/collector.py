@@ -339,6 +339,8 @@ class Collector:
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }
+        if self.envs.calls:
+            state["calls"] = {name: list(args) for name, args in self.envs.calls.items()}
         if any(self.infos):
             state["infos"] = [dict(info) for info in self.infos]
         return state if self.memories is None else {**state, "memories": self.memories.state_dict()}
@@ -354,6 +356,8 @@ class Collector:
         infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
         self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
+        for name, args in state.get("calls", {}).items():
+            self.envs.call(name, *args)
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
             self._start_from(self.envs.load_state_dict(state["envs"]))
             if self.memories is not None:

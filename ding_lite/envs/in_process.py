@@ -29,7 +29,15 @@ from ding_lite.envs.recorder import (
 )
 from ding_lite.envs.spaces import ObservationBuffer, split_actions, stack_actions
 from ding_lite.envs.transition import Episode, Transition
-from ding_lite.envs.vector import ALL, NO_ENVS, Status, VectorEnv, check_same_spaces, close_each
+from ding_lite.envs.vector import (
+    ALL,
+    NO_ENVS,
+    Status,
+    VectorEnv,
+    check_same_spaces,
+    close_each,
+    method_of,
+)
 from ding_lite.errors import (
     FOREIGN,
     CheckpointError,
@@ -55,6 +63,9 @@ class _Game:
     actions: list[Any] = field(default_factory=list)
     kept_on: list[int] = field(default_factory=list)  # the number of actions before each reset that kept it
     reward: float = 0.0  # the sum so far, above all wrappers
+    # What call() had called before it, and then: (number of actions before, method, arguments).
+    calls_before: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    calls: list[tuple[int, str, Sequence[Any]]] = field(default_factory=list)
 
 
 class InProcessVectorEnv(VectorEnv):
@@ -172,7 +183,7 @@ class InProcessVectorEnv(VectorEnv):
         """Resets environment ``i``, which begins game number ``episode`` or goes on with the open game."""
         open_game = self._games[i]
         games = self._recorders[i].games
-        self._games[i] = _Game(episode)
+        self._games[i] = _Game(episode, calls_before=self.calls)
         try:
             result = self.envs[i].reset(seed=self._episode_seed(i))
             self._refuse(i, reset_fault(result))
@@ -253,6 +264,20 @@ class InProcessVectorEnv(VectorEnv):
             got = " ".join(f"{batch!r:.100}".split())
         raise EnvError(f"step got {got} for {count} environments, of the action space {self.action_space}")
 
+    def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
+        return [self._call_one(i, name, args) for i in range(self.num_envs)]
+
+    def _call_one(self, i: int, name: str, args: Sequence[Any]) -> Any:
+        try:
+            result = method_of(self.envs[i], name)(*args)
+        except (*FOREIGN, KeyboardInterrupt) as error:
+            if is_of_signal(error):
+                raise
+            raise self._located(i, error) from error
+        game = self._games[i]
+        game.calls.append((len(game.actions), name, args))
+        return result
+
     def _restart_after(self, i: int, error: NotFiniteError) -> None:
         """Begins a new game after a step that gave a value that is not finite."""
         self._discard_episode(i, error)
@@ -332,6 +357,7 @@ class InProcessVectorEnv(VectorEnv):
                     "actions": stack_actions(game.actions, self.action_space),
                     "kept_on": list(game.kept_on),
                     "reward": game.reward,
+                    **_calls_of(game),
                 }
                 for game in self._games
             ],
@@ -367,12 +393,19 @@ class InProcessVectorEnv(VectorEnv):
     def _play_again(self, i: int, saved: Mapping[str, Any]) -> None:
         """Restores the open episode of environment ``i`` by repeating its resets and steps."""
         episode = int(saved["episode"])
+        calls = saved.get("calls", {"before": {}, "log": []})
+        for name, args in calls["before"].items():
+            self._call_one(i, name, args)
         self._reset_to_new_game(i, episode)
+        self._games[i].calls_before = calls["before"]
         kept_on = [int(step) for step in saved.get("kept_on", ())]
         actions = [] if saved["actions"] is None else split_actions(saved["actions"], self.action_space)
         for step in range(len(actions) + 1):
             for _ in range(kept_on.count(step)):
                 self._reset_one(i, episode + 1)
+            for at, name, args in calls["log"]:
+                if at == step:
+                    self._call_one(i, name, args)
             if step < len(actions):
                 self._step_one(i, actions[step])
 
@@ -380,6 +413,14 @@ class InProcessVectorEnv(VectorEnv):
         self._status = Status.CLOSED
         close_each({f"env {i}": env for i, env in enumerate(self.envs, self.index_offset)}, self.say)
         self.envs = []
+
+
+def _calls_of(game: _Game) -> dict[str, Any]:
+    """Returns what a checkpoint keeps of the calls of a game; nothing if there were none."""
+    if not (game.calls_before or game.calls):
+        return {}
+    before = {name: list(args) for name, args in game.calls_before.items()}
+    return {"calls": {"before": before, "log": [[at, name, list(args)] for at, name, args in game.calls]}}
 
 
 def _make_env(make: Callable[[int], gym.Env], index: int) -> gym.Env:

@@ -6,7 +6,7 @@ episodes can be saved and restored if a state adapter is registered for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_mask, wi
 from ding_lite.envs.recorder import check_spaces, info_number, refuse, reset_fault, step_fault
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.transition import Episode, Transition
-from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv, close_each
+from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv, close_each, method_of
 from ding_lite.errors import (
     FOREIGN,
     CheckpointError,
@@ -290,6 +290,14 @@ class NativeVectorEnv(VectorEnv):
             Episode(env, total, length, {k: info_number(k, info[k][env]) for k in keys if has(k, env)})
             for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
         ]
+
+    def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
+        try:
+            return [method_of(self.env.unwrapped, name)(*args)]
+        except FOREIGN as error:
+            if is_of_signal(error):
+                raise
+            raise self._located(name, error) from error
 
     def state_dict(self) -> dict[str, Any]:
         native = None if self.adapter is None else self.adapter.read(self.env.unwrapped)

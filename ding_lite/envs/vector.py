@@ -22,6 +22,7 @@ import enum
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -29,7 +30,7 @@ import numpy as np
 
 from ding_lite.envs.bad_values import RAISE
 from ding_lite.envs.transition import Transition
-from ding_lite.errors import FOREIGN, EnvError, error_text, is_of_signal
+from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text, is_of_signal
 from ding_lite.trees import Tree
 
 NO_ENVS = np.zeros(0, np.int64)
@@ -66,6 +67,21 @@ def close_each(envs: Mapping[str, Any], say: Callable[[str], None]) -> None:
             if is_of_signal(error):
                 raise
             say(f"{name}: close raised {error_text(error)}")
+
+
+def method_of(env: Any, name: str) -> Callable[..., Any]:
+    """Returns a method of an environment or of one of its wrappers.
+
+    Raises:
+        EnvContractError: if there is none.
+    """
+    try:
+        method = env.get_wrapper_attr(name) if isinstance(env, gym.Env) else getattr(env, name)
+    except AttributeError:
+        method = None
+    if not callable(method):
+        raise EnvContractError(f"call: {type(env.unwrapped).__name__} has no method {name!r}")
+    return method
 
 
 def check_same_spaces(
@@ -107,6 +123,7 @@ class VectorEnv(ABC):
         bad_values: number of values that ended an episode, or were in the first observation of an episode,
             because they were not finite.
         say: called with one line of text after a restart and after the first bad value; warns by default.
+        calls: the last arguments of each method that :meth:`call` has called, by its name.
         explain: called with the traceback of a worker that is replaced, if there is one; ignored by default.
     """
 
@@ -127,6 +144,7 @@ class VectorEnv(ABC):
     bad_values: int = 0
     say: Callable[[str], None] = staticmethod(warn)
     explain: Callable[[str], None] = staticmethod(lambda traceback: None)
+    calls: Mapping[str, Sequence[Any]] = MappingProxyType({})
     _status: Status = Status.NOT_RESET
     _sent_action: Tree | None = None  # the action of a step that was sent and not received
 
@@ -170,6 +188,32 @@ class VectorEnv(ABC):
             raise self._not_sent(group)
         action, self._sent_action = self._sent_action, None
         return self.step(action)
+
+    def call(self, name: str, *args: Any) -> list[Any]:
+        """Calls a method of every environment, such as one that sets its difficulty, and returns the results.
+
+        No environment may be stepping. Workers that are replaced and open episodes that are restored get the
+        calls again, at the same steps.
+
+        Args:
+            name: of a method of the environment or of one of its wrappers; of a gymnasium vector environment
+                its own, which is called once.
+            args: numbers, text, arrays, and lists and dicts of them; the collector saves them.
+
+        Raises:
+            EnvContractError: if there is no such method.
+            EnvError: if it raises.
+        """
+        self._check_open()
+        if self._sent_action is not None:
+            raise self._cannot_step()
+        results = self._call(name, args)
+        self.calls = {**self.calls, name: args}
+        return results
+
+    @abstractmethod
+    def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
+        """Calls a method of every environment."""
 
     def _check_open(self) -> None:
         """Raises an EnvError if the environments are closed."""

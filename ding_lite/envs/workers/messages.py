@@ -23,7 +23,7 @@ from ding_lite.envs.transition import Episode
 from ding_lite.errors import EnvError
 from ding_lite.trees import Tree, map_space, map_tree, space_leaves, stored_dtype
 
-START, RESET, STEP, STATE, LOAD = range(5)  # kinds of requests
+START, RESET, STEP, STATE, LOAD, CALL = range(6)  # kinds of requests
 OK, ERROR = range(2)  # kinds of answers
 HEADER = struct.Struct("<QII")  # sequence number, kind, bytes of payload
 # The SharedArrays that a worker writes for its environments.

@@ -280,6 +280,25 @@ class SubprocessVectorEnv(VectorEnv):
         self._returned_steps[np.asarray(state["pending_reset"])] = 0  # an episode that has ended is not open
         return shared.obs
 
+    def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
+        self._open()
+        if self._in_flight:
+            raise self._cannot_step()
+
+        def request(workers: Sequence[int]) -> dict[int, bytes]:
+            payloads = dict.fromkeys(workers, pickle.dumps((name, args)))
+            return self._pool.request(messages.CALL, payloads, self.reset_timeout, "reset_timeout")
+
+        replies = request([worker.number for worker in self._pool.workers])
+
+        def repeat(new: Sequence[int]) -> None:
+            if self._status is not Status.NOT_RESET:
+                new = self._begin_next_episodes(new)
+            replies.update(request(new))
+
+        self._replace_failed(repeat)
+        return [result for _, reply in sorted(replies.items()) for result in cloudpickle.loads(reply)]
+
     def close(self) -> None:
         self._shared = None
         self._pool.close()
@@ -364,6 +383,10 @@ class SubprocessVectorEnv(VectorEnv):
         replies = self._pool.request(messages.START, jobs, self.start_timeout, "start_timeout")
         self._check_spaces(replies)
         self._pool.attach(replies)
+        for call in self.calls.items():
+            started = [number for number in replies if number not in self._pool.failed]
+            payloads = dict.fromkeys(started, pickle.dumps(call))
+            self._pool.request(messages.CALL, payloads, self.reset_timeout, "reset_timeout")
         return [number for number in replies if number not in self._pool.failed]
 
     def _begin_next_episodes(self, numbers: Sequence[int]) -> list[int]:

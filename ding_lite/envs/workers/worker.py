@@ -33,6 +33,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.vector import ALL
 from ding_lite.envs.workers.messages import (
+    CALL,
     ERROR,
     IDLE,
     LOAD,
@@ -141,6 +142,9 @@ class WorkerEnvs(InProcessVectorEnv):
             reply = pickle.dumps(self.state_dict(), pickle.HIGHEST_PROTOCOL)
         elif kind == LOAD:
             self.load_state_dict(pickle.loads(payload))
+        elif kind == CALL:
+            name, args = pickle.loads(payload)
+            reply = cloudpickle.dumps(self.call(name, *args))
         else:
             raise ValueError(f"unknown request {kind}")
         for i, recorder in enumerate(self._recorders):

@@ -1,0 +1,152 @@
+"""Methods of environments that a run calls between its iterations, such as for a curriculum."""
+
+import contextlib
+import signal
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from worlds import digest, small_config
+
+from ding_lite import Hook, SerialPipeline
+from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.native import NativeVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
+from ding_lite.errors import EnvContractError, EnvError
+
+
+class Levels(gym.Env):
+    """Observes its level, which takes effect at once, the level at the episode's start, and the step."""
+
+    observation_space = gym.spaces.Box(-1e3, 1e3, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.level, self.name, self.steps, self.began = 0, "", 0, 0
+
+    def set_level(self, level, name=""):
+        self.level, self.name = level, name
+        return level * 10
+
+    def get(self):
+        return self.level, self.name
+
+    def fail(self):
+        raise OSError("no such level")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.began = 0, self.level
+        return self._obs(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self._obs(), float(self.level + self.began), self.steps == 7, False, {}
+
+    def _obs(self):
+        return np.array([self.level, self.began, self.steps], np.float32)
+
+
+def make(index):
+    return EpisodeRecorder(Levels())
+
+
+def in_process():
+    return InProcessVectorEnv(make, 3)
+
+
+def in_workers():
+    return SubprocessVectorEnv(make, 3, num_workers=2, max_restarts=1)
+
+
+BACKENDS = pytest.mark.parametrize("backend", [in_process, in_workers])
+
+
+@BACKENDS
+def test_a_method_is_called_in_every_environment(backend):
+    with contextlib.closing(backend()) as envs:
+        assert envs.call("set_level", 2) == [20, 20, 20]  # before the first reset, too
+        assert envs.reset("collect")[:, 1].tolist() == [2, 2, 2]
+        assert envs.call("set_level", 3, "hard") == [30, 30, 30]
+        assert envs.call("get") == [(3, "hard")] * 3
+        assert envs.calls == {"set_level": (3, "hard"), "get": ()}
+        obs = envs.step(np.zeros(3, np.int64)).obs
+        assert obs.tolist() == [[3, 2, 1]] * 3
+
+
+@BACKENDS
+def test_a_missing_method_is_named(backend):
+    with contextlib.closing(backend()) as envs:
+        envs.reset("collect")
+        with pytest.raises(EnvContractError, match="Levels has no method 'set_leve'"):
+            envs.call("set_leve", 2)
+        assert envs.calls == {}
+
+
+def test_an_error_of_the_method_says_where():
+    envs = in_process()
+    envs.reset("collect")
+    with pytest.raises(EnvError, match=r"env 0 .*no such level"):
+        envs.call("fail")
+
+
+def test_a_worker_that_is_replaced_is_called_again():
+    with contextlib.closing(in_workers()) as envs:
+        envs.reset("collect")
+        envs.call("set_level", 4)
+        envs._pool.workers[1].process.send_signal(signal.SIGKILL)
+        with pytest.warns(RuntimeWarning, match="is replaced"):
+            envs.step(np.zeros(3, np.int64))
+        for _ in range(2):
+            obs = envs.step(np.zeros(3, np.int64)).obs
+        assert envs.call("get") == [(4, "")] * 3
+        assert obs[:, 0].tolist() == [4, 4, 4]
+
+
+class LevelsVector(gym.vector.VectorEnv):
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    single_observation_space, single_action_space = Levels.observation_space, Levels.action_space
+
+    def __init__(self, num_envs):
+        self.num_envs, self.level = num_envs, 0
+
+    def set_level(self, level):
+        self.level = level
+        return level
+
+
+def test_a_gymnasium_vector_is_called_itself():
+    envs = NativeVectorEnv(LevelsVector(3))
+    assert envs.call("set_level", 5) == [5]
+    assert envs.env.level == 5
+    with pytest.raises(EnvContractError, match="LevelsVector has no method 'harder'"):
+        envs.call("harder")
+
+
+class Curriculum(Hook):
+    """A level more after each iteration: most episodes see two levels."""
+
+    def after_iter(self, pipeline):
+        pipeline.collector.envs.call("set_level", pipeline.progress.iteration)
+
+
+@pytest.mark.parametrize("manager", [{"type": "base"}, {"type": "subprocess", "worker_num": 2}])
+def test_a_run_with_a_curriculum_is_resumed_in_the_middle_of_its_episodes(manager, tmp_path):
+    config = small_config(Levels, env={"manager": manager}, hooks=[Curriculum], max_env_step=6 * 250)
+    config["policy"]["collect"]["n_sample"] = 250
+
+    def rewards(pipeline):
+        with pipeline:
+            return [digest(pipeline.policy.state_dict()) for _ in pipeline]
+
+    straight = rewards(SerialPipeline(config, folder=tmp_path / "straight"))
+    first = []
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        for progress in pipeline:
+            first.append(digest(pipeline.policy.state_dict()))
+            if progress.iteration == 3:
+                break
+    resumed = SerialPipeline.resume(tmp_path / "run", trust=[__name__])
+    assert list(resumed.collector.envs.calls["set_level"]) == [3]
+    assert first + rewards(resumed) == straight
