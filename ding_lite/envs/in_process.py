@@ -351,17 +351,21 @@ class InProcessVectorEnv(VectorEnv):
             "stream": list(self._stream),
             "pending_reset": self._pending_reset.copy(),
             "obs": map_tree(np.copy, self._buffer.tree),
+            "rewards": self._rewards(),
             "envs": [
                 {
                     "episode": game.episode,
                     "actions": stack_actions(game.actions, self.action_space),
                     "kept_on": list(game.kept_on),
-                    "reward": game.reward,
                     **_calls_of(game),
                 }
                 for game in self._games
             ],
         }
+
+    def _rewards(self) -> np.ndarray:
+        """Returns the sum of the rewards (B,) of each open game."""
+        return np.array([game.reward for game in self._games])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Tree:
         self._check_open()
@@ -377,9 +381,8 @@ class InProcessVectorEnv(VectorEnv):
             self._recorders[i].finished.clear()
         same = map_tree(np.array_equal, state["obs"], self._buffer.tree)
         differ = [] if all(tree_leaves(same)) else ["observations"]
-        rewards = [game.reward for game in self._games]
-        saved_rewards = [saved.get("reward", own) for saved, own in zip(state["envs"], rewards, strict=True)]
-        differ += [] if saved_rewards == rewards else ["rewards"]
+        rewards = state.get("rewards")
+        differ += [] if rewards is None or np.array_equal(rewards, self._rewards()) else ["rewards"]
         if differ:
             raise CheckpointError(
                 "the open episodes could not be restored: played again with the same seeds and actions, the "

@@ -19,9 +19,8 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.contract import DECLARED
 
 GIVEN = "given"  # the key of a checkpoint's config.json
-# Keys of the config that have an effect beside ``env_setting`` and ``model``, and those that describe them.
+# Keys of the section env that have an effect beside ``env_setting``.
 BESIDE_ENVS = ("env_id", "n_evaluator_episode", "stop_value", "max_eval_steps", "on_bad_value", "info_keys")
-BESIDE_MODEL = DECLARED
 
 
 def given(env_setting: EnvSetting | None, model: nn.Module | None) -> dict[str, Any]:
@@ -43,16 +42,16 @@ def replaced_keys(config: Config, env_setting: EnvSetting | None, model: nn.Modu
     lines = []
     for argument, value, section, others in (
         ("env_setting", env_setting, "env.", BESIDE_ENVS),
-        ("model", model, "policy.model.", BESIDE_MODEL),
+        ("model", model, "policy.model.", DECLARED),
     ):
         kept = {f"{section}{name}" for name in others}
         keys = [
-            f"{path}={number!r}"
-            for path, number in leaves(config.values)
+            f"{path}={setting!r}"
+            for path, setting in leaves(config.values)
             if path.startswith(section)
             and path not in kept
             and config.source.get(path) not in DERIVED
-            and as_given.get(path) != number
+            and as_given.get(path) != setting
         ]
         if value is not None and keys:
             lines.append(f"{' and '.join(keys)}: no effect, since {argument}= is given")

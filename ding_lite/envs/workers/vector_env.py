@@ -44,6 +44,8 @@ from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import Tree, leading_size, map_tree
 
+OF_EACH_ENV = ("pending_reset", "rewards")  # arrays (B,) of the state
+
 
 class SubprocessVectorEnv(VectorEnv):
     """Steps B environments in W workers; each worker has a contiguous slice of them.
@@ -247,7 +249,7 @@ class SubprocessVectorEnv(VectorEnv):
         parts = [pickle.loads(replies[worker.number]) for worker in self._pool.workers]
         return {
             "stream": list(self._stream),
-            "pending_reset": np.concatenate([part["pending_reset"] for part in parts]),
+            **{name: np.concatenate([part[name] for part in parts]) for name in OF_EACH_ENV},
             "obs": map_tree(np.copy, shared.obs),
             "envs": [env for part in parts for env in part["envs"]],
             **({"lost": self._lost.copy()} if self._lost.any() else {}),
@@ -266,7 +268,7 @@ class SubprocessVectorEnv(VectorEnv):
             rows = worker.slice
             part = {
                 "stream": self._stream,
-                "pending_reset": np.asarray(state["pending_reset"])[rows],
+                **{name: np.asarray(state[name])[rows] for name in OF_EACH_ENV if name in state},
                 "obs": map_tree(lambda leaf, rows=rows: np.asarray(leaf)[rows], state["obs"]),
                 "envs": list(state["envs"])[rows],
             }
