@@ -121,7 +121,8 @@ class OddBoth(OddActor):
     ("model", "shares"), [("vac", True), (OddCritic, False), (OddActor, False), (OddBoth, True)]
 )
 def test_a_model_that_says_anew_how_one_is_computed_is_asked_for_each(model, shares):
-    changed = {"model": {"type": model}, "learn": {"value_norm": False}}  # no head of OddCritic makes its values
+    # No head of OddCritic makes its values.
+    changed = {"model": {"type": model}, "learn": {"value_norm": False}}
     policy, collector = trainee("ppo", **merged(SHARED, changed))
     agrees_with_its_model(policy, collector, shares)
 
