@@ -247,15 +247,15 @@ def _run_and_flush(args: argparse.Namespace, owns_process: bool) -> int:
         code = _run(args, owns_process)
     except KeyboardInterrupt:
         code = args.signals.exit_code or 130
-    except Exception:
-        if not args.signals.was_swallowed:
-            raise
-        code = args.signals.exit_code
     except OSError as error:
         if args.command == "train" or error.errno not in (errno.EPIPE, errno.ENOSPC):
             raise
         code = 0
         output_fault = error
+    except Exception:
+        if not args.signals.was_swallowed:
+            raise
+        code = args.signals.exit_code
     output_fault = flush_output() or output_fault
     # A training has its log.txt. A closed pipe, as behind `| head`, means that the reader has enough.
     if output_fault is None or args.command == "train" or isinstance(output_fault, BrokenPipeError):

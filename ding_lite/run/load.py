@@ -103,8 +103,8 @@ def policy_from_state(
     except CheckpointError:
         raise
     except Exception as error:  # a forged checkpoint can make any constructor fail in any way
-        if isinstance(error, ConfigError) and device != config["device"]:  # an argument, not the checkpoint
-            raise
+        if isinstance(error, ConfigError) and str(error).startswith("policy.device"):
+            raise  # an argument of the caller, not the checkpoint
         raise CheckpointError(
             f"the checkpoint's policy cannot be built: {type(error).__name__}: {error}"
         ) from error

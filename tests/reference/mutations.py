@@ -296,9 +296,9 @@ FAULTS = (
         seed=6,
     ),
     Fault(
-        "the auxiliary head is left at its old scale, and the value head corrected twice",
-        "*self.value_heads, last)",
-        "*self.value_heads, self.critic_head[-1])",
+        "the auxiliary head's weight is left at its old scale, and the value head's corrected twice",
+        "head.weight.mul_(old_std / std)",
+        "heads[0].weight.mul_(old_std / std)",
         seed=2,
     ),
 )
