@@ -118,6 +118,9 @@ def _leaves(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, dict) and "__array__" not in tree:
         for name, value in tree.items():
             yield from _leaves(value, f"{path}/{name}")
+    elif isinstance(tree, list) and any(isinstance(value, (dict, list)) for value in tree):
+        for number, value in enumerate(tree):  # arrays in it have names that others may shift
+            yield from _leaves(value, f"{path}/{number}")
     else:
         yield path, tree
 
