@@ -123,8 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train_one(args: argparse.Namespace) -> int:
     from ding_lite.run.display import display_for
-    from ding_lite.run.folder import read_result
-    from ding_lite.tools.runs import ENDED
+    from ding_lite.run.folder import ENDED, read_result
 
     _continue_after_restart(args)
     with display_for(sys.stdout, args.quiet) as display:

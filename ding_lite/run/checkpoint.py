@@ -29,6 +29,7 @@ import numpy as np
 
 from ding_lite.errors import CheckpointError
 from ding_lite.run.atomic_files import read_bounded, replace_folder, sync_folder, write_synced
+from ding_lite.run.folder import ENDED, read_result
 from ding_lite.run.misnamed import what_is_there
 from ding_lite.run.progress import Progress
 
@@ -184,10 +185,8 @@ def _found_checkpoint(path: Path, name: str) -> Path:
     saved = sorted(manifest.parent.name for manifest in path.glob(f"ckpt/*/{MANIFEST}"))
     if saved:
         raise CheckpointError(f"{path} has no checkpoint {name!r}; it has {', '.join(saved)}")
-    if (path / "config.json").is_file() and not (path / "ckpt").is_dir() and _has_ended(path):
-        raise CheckpointError(
-            f"{path} is a finished run whose checkpoints have been removed: there is no ckpt"
-        )
+    if read_result(path).get("status") in ENDED:
+        raise CheckpointError(f"{path} is a finished run whose checkpoints have been removed")
     if (path / "config.json").is_file():
         raise CheckpointError(
             f"{path} is a run without a checkpoint: it ended before its first save. Begin it anew; a lower "
@@ -197,13 +196,6 @@ def _found_checkpoint(path: Path, name: str) -> Path:
         what_is_there(path)
         or f"{path} is neither a run nor a checkpoint: expected {path / 'ckpt' / name} or {path / MANIFEST}"
     )
-
-
-def _has_ended(run: Path) -> bool:
-    try:
-        return bool(json.loads((run / "result.json").read_text())["status"] in ("finished", "solved"))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def load_of_run(path: Path, name: str) -> tuple[Path, dict[str, Any], dict[str, Any]]:

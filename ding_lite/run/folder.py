@@ -32,6 +32,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.atomic_files import open_locked, replacing
 from ding_lite.run.misnamed import is_run
 
+ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 LOGS = {"config.json", "episodes.csv", "git.txt", "log.txt", "metrics.csv", "result.json", "tb"}
 OWNER_MARK = "  process "  # precedes the process that writes a log, in the lines of the log
 

@@ -23,12 +23,12 @@ from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import is_locked
+from ding_lite.run.folder import ENDED
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
 SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it, beside a log.txt of its own
 ENV_STEP = "env_step"  # the column of the horizontal axis
 SCORE, SPREAD = "eval/episode_return_mean", "eval/episode_return_std"
-ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 SCORE_COLUMNS = frozenset({SCORE, SPREAD, "time/wall_s"})
 HEADLINE_KEYS = ("policy.type", "env.env_id")
 # The order in which other keys are chosen for labels, by the section: the first ones say most about a run.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.data.evaluation import score_text
-from ding_lite.run.folder import read_result
+from ding_lite.run.folder import ENDED, read_result
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
-from ding_lite.tools.runs import ENDED, SCORE
+from ding_lite.tools.runs import SCORE
 
 POLL_SECONDS = 0.1
 KILLED = (-signal.SIGINT, -signal.SIGTERM)  # exit codes

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError
+from ding_lite.run.folder import ENDED
 from ding_lite.tools import statistics
 from ding_lite.tools.runs import (
-    ENDED,
     HEADLINE_KEYS,
     SCORE,
     Run,
