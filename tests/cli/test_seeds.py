@@ -72,6 +72,11 @@ def slow(folder, pause):
     write(folder, env=env, max_env_step=5120, policy={"eval": {"eval_freq": 1024}})
 
 
+def iterations_of(folder):
+    metrics = folder / "metrics.csv"
+    return metrics.read_text().count("\n") - 1 if metrics.exists() else 0
+
+
 def processes_of(folder):
     """Returns the ids of the trainings in a folder that live."""
     found = subprocess.run(
@@ -230,7 +235,7 @@ def test_second_ctrl_c_ends_all_at_once_and_a_killed_command_ends_its_runs(tmp_p
     slow(tmp_path, 0.05)  # an iteration takes over 3 s
     words = ("train", "-c", "c.json", "-s", 0, 1, "--jobs", 2, "--exp-name")
     process = start(*words, tmp_path / "run", cwd=tmp_path)
-    until(lambda: all((tmp_path / f"run_s{n}" / "metrics.csv").exists() for n in (0, 1)), process)
+    until(lambda: all(iterations_of(tmp_path / f"run_s{n}") > 0 for n in (0, 1)), process)
     assert len(processes_of(tmp_path / "run_s")) == 2
     process.send_signal(signal.SIGINT)
     time.sleep(0.3)
@@ -239,7 +244,7 @@ def test_second_ctrl_c_ends_all_at_once_and_a_killed_command_ends_its_runs(tmp_p
     assert process.returncode == 130
     assert processes_of(tmp_path / "run_s") == []
     process = start(*words, tmp_path / "other", cwd=tmp_path)
-    until(lambda: all((tmp_path / f"other_s{n}" / "metrics.csv").exists() for n in (0, 1)), process)
+    until(lambda: all(iterations_of(tmp_path / f"other_s{n}") > 0 for n in (0, 1)), process)
     process.kill()
     process.communicate(timeout=300)
     deadline = time.monotonic() + 120
