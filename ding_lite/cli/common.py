@@ -73,8 +73,10 @@ class Once(argparse.Action):
         values: Any,
         option: str | None = None,
     ) -> None:
-        if getattr(namespace, self.dest) is not None:
-            raise argparse.ArgumentError(self, f"given twice, {getattr(namespace, self.dest)} and {values}")
+        earlier = getattr(namespace, self.dest)
+        if earlier is not None:
+            first, second = (value or "without a value" for value in (earlier, values))
+            raise argparse.ArgumentError(self, f"given twice, {first} and {second}")
         setattr(namespace, self.dest, values)
 
 

@@ -131,7 +131,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     unrecognized. They are appended to the command's ``overrides`` here.
     """
     parser = build_parser()
-    args, rest = parser.parse_known_args(_seeds_last(_detach_values(argv)))
+    args, rest = parser.parse_known_args(_seeds_last(_options_without_value_last(argv)))
     options = [token for token in rest if token.startswith("-")]
     if rest and (options or "overrides" not in args):
         _refuse(parser, args.command, options, rest)
@@ -159,17 +159,16 @@ def _parser_of(parser: argparse.ArgumentParser, command: str | None) -> argparse
     return next(action.choices[command] for action in commands) if command else parser
 
 
-def _detach_values(argv: Sequence[str]) -> list[str]:
-    """Returns the arguments such that ``--resume`` and ``--ray`` do not take an override as their value."""
-    detached = list(argv)
-    # The --resume of a sweep is a flag.
-    optional = ("--ray",) if detached[:1] == ["sweep"] else ("--resume", "--ray")
-    for i, token in enumerate(argv[:-1]):
-        follows = argv[i + 1]
+def _options_without_value_last(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments with a ``--resume`` or ``--ray`` before an override, which is no value, last."""
+    others: list[str] = []
+    without_value: list[str] = []
+    for token, follows in zip(argv, [*argv[1:], ""], strict=False):
         # A folder may be called lr=0.1.
-        if token in optional and re.match(r"[\w.]+=", follows) and not os.path.exists(follows):
-            detached[i] = f"{token}="
-    return detached
+        is_override = re.match(r"[\w.]+=", follows) and not os.path.exists(follows)
+        part = without_value if token in ("--resume", "--ray") and is_override else others
+        part.append(token)
+    return others + without_value
 
 
 def _seeds_last(argv: Sequence[str]) -> list[str]:

@@ -84,8 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start = parser.add_argument_group("starting from saved weights")
     start.add_argument(
         "--resume",
+        action=Once,
+        type=path_text,
         nargs="?",
-        const="",
+        const=False,  # given without a value; None: not given
         metavar="DIR|CKPT",
         help="continue a run from its newest intact checkpoint, or from the given checkpoint; without a "
         "value, the run of --exp-name or of the config. With several seeds, the beginning of their "

@@ -1057,6 +1057,8 @@ def test_a_stream_that_cannot_show_a_character_shows_the_others(tmp_path):
     [
         (("train", "-c", "cartpole_ppo", "--init-from", ""), "argument --init-from: expected a path, got ''"),
         (("train", "-c", "cartpole_ppo", "--exp-name", ""), "argument --exp-name: expected a path, got ''"),
+        (("train", "--resume", ""), "argument --resume: expected a path, got ''"),
+        (("train", "--resume", "--resume", "a"), "argument --resume: given twice, without a value and a"),
         (("eval", "run", "--video", ""), "argument --video: expected a path, got ''"),
         (("eval", ""), "expected a path, got ''"),
         (("plot", "run", "-o", "a.png", "-o", "b.png"), "-o/--output: given twice, a.png and b.png"),
