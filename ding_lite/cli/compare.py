@@ -18,8 +18,8 @@ SUMMARY = "compare groups of runs: scores with intervals, curves, what differs"
 DESCRIPTION = """\
 Compares the final scores of groups of runs, and shows in which keys of the config they differ.
 
-The runs whose configs differ only in the seed, or in the limits of the run, are a group. Runs
-of several environments are tasks of one group, if the same keys distinguish the groups in
+The runs whose configs differ only in the seed, the name, the limits, checkpoints or logs are a
+group. Runs of several environments are tasks of one group, if the same keys distinguish the groups in
 each. NAME=FOLDER makes a group of the given runs instead.
 
 The score of a run is the mean return of one evaluation: the one nearest to where the shortest

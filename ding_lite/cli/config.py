@@ -13,6 +13,7 @@ from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
+    from ding_lite.tools.key_reference import DocumentedKey
 
 SUMMARY = "show every key of a config, its value and its source"
 DESCRIPTION = """\
@@ -27,6 +28,7 @@ examples:
   ding-lite config -c cartpole_ppo                     the keys of a shipped config
   ding-lite config --env Pendulum-v1 --policy ppg      the keys of PPG, with its defaults
   ding-lite config -c cartpole_ppo --explain clip      what the keys do whose name has "clip"
+  ding-lite config --explain aux                       the same for all policies, with the defaults
   ding-lite config -c cartpole_ppo seed=3 --json > my.json
                                                        a complete config file: train -c my.json
   ding-lite config -c their_config.py -o mine.py       a file of DI-engine as one of ding_lite
@@ -41,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument(
         "--explain",
         metavar="TEXT",
-        help="print value, type, range and effect of the keys whose path contains TEXT",
+        help="print value, type, range and effect of the keys whose path contains TEXT; without -c and "
+        "--env: of all policies, with the defaults",
     )
     form.add_argument(
         "-o",
@@ -59,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     from ding_lite.config.compile import plain, save_config
     from ding_lite.config.schema import leaves
 
+    if args.explain is not None and not (args.config or args.env or args.overrides):
+        return _explain_defaults(args.explain, [args.policy] if args.policy else [])
     config = config_of(args)
     for note in config.notes:
         print(note, file=sys.stderr)
@@ -80,26 +85,59 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _explain(text: str, config: Config) -> int:
+    """Prints the keys of a config that a text names, with their values."""
     from ding_lite.config.compile import plain
-    from ding_lite.config.schema import leaves, paths_named
-    from ding_lite.config.sections import schema_of
+    from ding_lite.config.schema import leaves
     from ding_lite.tools.key_reference import documented_keys
 
     values = dict(leaves(plain(config.values)))
     documented = [entry for entry in documented_keys(config.values) if entry.path in values]
-    meant = paths_named(text.replace("-", "_"), schema_of({"policy": {"type": config.values.policy.type}})[0])
+    for entry in _named(text, documented, [config.values.policy.type]):
+        _print_key(entry, repr(values[entry.path]))
+    return 0
+
+
+def _explain_defaults(text: str, policies: list[str]) -> int:
+    """Prints the keys of policies, or of all that are shipped, that a text names, with their defaults."""
+    from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies
+
+    policies = policies or list(POLICIES)
+    keys = {path: key.by_policy for path, key in keys_of_policies(policies).items()}
+    for entry in _named(text, [next(iter(key.values())) for key in keys.values()], policies):
+        key = keys[entry.path]
+        (first, _), *others = defaults_of(key).items()
+        default = ", ".join([first, *(f"{' and '.join(names)}: {value}" for value, names in others)])
+        _print_key(entry, default, "" if len(key) == len(policies) else f"; only {' and '.join(key)}")
+    return 0
+
+
+def _named(text: str, documented: list[DocumentedKey], policies: list[str]) -> list[DocumentedKey]:
+    """Returns the keys with a text in their path, of another library's word for them, or explained by it.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    from ding_lite.config.schema import paths_named
+    from ding_lite.config.sections import schema_of
+
+    word = text.replace("-", "_")
+    meant = {
+        path for name in policies for path in paths_named(word, schema_of({"policy": {"type": name}})[0])
+    }
     keys = (
         [entry for entry in documented if text in entry.path]
-        or [entry for entry in documented if entry.path in meant]  # a word of another library
+        or [entry for entry in documented if entry.path in meant]
         or [entry for entry in documented if text.lower() in entry.sentences.lower()]
     )
     if not keys:
         raise ConfigError(
-            f"--explain: no key contains {text!r}, and no explanation; without --explain, all are listed"
+            f"--explain: no key contains {text!r}, and no explanation; `ding-lite config -c NAME` lists all"
         )
-    for entry in keys:
-        rules = f"{entry.type}, {entry.range}" if entry.range else entry.type
-        print(f"{entry.path} = {values[entry.path]!r}    ({rules})")
-        for line in textwrap.wrap(entry.sentences, 100):
-            print(f"    {line}")
-    return 0
+    return keys
+
+
+def _print_key(entry: DocumentedKey, value: str, note: str = "") -> None:
+    rules = f"{entry.type}, {entry.range}" if entry.range else entry.type
+    print(f"{entry.path} = {value}    ({rules}{note})")
+    for line in textwrap.wrap(entry.sentences, 100):
+        print(f"    {line}")

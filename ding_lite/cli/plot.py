@@ -12,8 +12,8 @@ SUMMARY = "draw learning curves of runs"
 DESCRIPTION = """\
 Draws the learning curves of runs: return and episode length, in training and evaluation.
 
-Runs whose configs differ only in the seed, or in the limits of the run, are drawn as one
-curve: their mean, and from three seeds on its 95 % bootstrap interval.
+Runs whose configs differ only in the seed, the name, the limits, checkpoints or logs are drawn
+as one curve: their mean, and from three seeds on its 95 % bootstrap interval.
 Needs matplotlib: pip install "ding_lite[plot]".
 """
 EXAMPLES = """\

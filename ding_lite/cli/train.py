@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 SUMMARY = "train a policy, or resume a run"
 DESCRIPTION = """\
 Trains a policy, and writes metrics, checkpoints and a log to a run folder:
-runs/EXP_NAME, where EXP_NAME is a key of the config (see also --exp-name).
+runs/EXP_NAME, where EXP_NAME is a key of the config. If that folder exists, the run is
+runs/EXP_NAME_2, and so on; --exp-name DIR refuses a folder that exists.
 
-A run ends at the first end of an iteration past max_env_step steps of the environments
+A run ends after the first iteration that reaches max_env_step steps of the environments
 (1,000,000 by default), or when an evaluation reaches env.stop_value and a second one confirms
 it. Ctrl-C ends it after the current iteration and saves it; a second Ctrl-C ends it at once.
 --resume continues a run that was ended in any way.
@@ -88,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=path_text,
         nargs="?",
         const=False,  # given without a value; None: not given
-        metavar="DIR|CKPT",
+        metavar="RUN|CKPT",
         help="continue a run from its newest intact checkpoint, or from the given checkpoint; without a "
         "value, the run of --exp-name or of the config. With several seeds, the beginning of their "
         "folders, as for --exp-name",

@@ -56,7 +56,7 @@ def below_runs(name: str) -> str:
 
 RUN_CONFIG: dict[str, Any] = dict(
     # Name of the run's folder under runs/ ("runs/my_run" is the same as "my_run"); empty: derived from the
-    # environment and the policy.
+    # environment and the policy. If the folder exists, a new run is in the next one, such as my_run_2.
     exp_name=Key("", faults=run_name_faults),
     seed=Key(0, low=0),  # the source of all random numbers of the run
     max_env_step=Key(1_000_000, low=1),  # steps to train for, counted over all environments
@@ -65,7 +65,7 @@ RUN_CONFIG: dict[str, Any] = dict(
     # The command line applies it; a pipeline in a script only with SerialPipeline(..., own_process=True).
     num_threads=Key("auto", (int,), choices=("auto",), low=1, high=1024),
     # Seconds after SIGTERM, SIGHUP or Ctrl-C until the command line gives up a rollout, and saves the state
-    # before it; an evaluation has half of them. Learning always ends.
+    # before it; an evaluation has half of them. Learning is always completed.
     stop_timeout=Key(20.0, low=0.0, high=1e6),
     checkpoint=dict(
         freq=Key(50_000, low=0),  # env steps between saves of ckpt/last; 0: save at the end only

@@ -132,7 +132,7 @@ class PPOPolicy(ActorCriticPolicy):
             # Gradients are scaled to a norm ("clip_norm") or clipped each ("clip_value"); None: no bound.
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),  # the largest norm, or the largest absolute value
-            skip_bad_steps=Key(0, low=0),  # gradient steps that may be not finite; one more ends the run
+            skip_bad_steps=Key(0, low=0),  # steps that are not finite and skipped; one more ends the run
             # torch.compile for gradient steps on the CPU: True for all; "no_closed_form" for steps without
             # a closed form; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
@@ -152,8 +152,8 @@ class PPOPolicy(ActorCriticPolicy):
         other=dict(
             replay_buffer=dict(
                 replay_buffer_size=Key(10_000, low=1),  # transitions; the oldest rollouts leave first
-                max_use=Key(3, low=1, high=MOST_USES),  # draws of one transition
-                # Iterations after its own that a transition is drawn in.
+                max_use=Key(3, low=1, high=MOST_USES),  # most times that a transition is drawn
+                # Largest age, in iterations, of a transition that is drawn.
                 max_staleness=Key(4, low=0, high=MOST_USES),
                 alpha=Key(0.6, low=0, high=1),  # exponent of priorities: 0 draws uniformly
                 beta=Key(0.4, low=0, high=1),  # exponent of priority_IS_weight: 1 corrects the draws in full

@@ -12,8 +12,8 @@ import inspect
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ding_lite.config import sections
@@ -31,6 +31,7 @@ TYPE_NAMES = {
     object: "class",
 }
 ANY_INTRINSIC = "rnd"  # its keys are listed where a config names no intrinsic reward
+POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,34 @@ def documented_keys(user: Mapping[str, Any]) -> list[DocumentedKey]:
     return [
         DocumentedKey(path, key, key.fixed_because or effects.get(path, "")) for path, key in leaves(schema)
     ]
+
+
+@dataclass
+class KeyOfPolicies:
+    """A key of several policies, which may differ in its rules or lack it."""
+
+    by_policy: dict[str, DocumentedKey] = field(default_factory=dict)
+
+    def free(self) -> dict[str, DocumentedKey]:
+        """Returns the key for the policies that accept more than one value of it."""
+        return {name: entry for name, entry in self.by_policy.items() if not entry.key.fixed_because}
+
+
+def keys_of_policies(policies: Iterable[str] = POLICIES) -> dict[str, KeyOfPolicies]:
+    """Returns every key of some policies by its path."""
+    keys: dict[str, KeyOfPolicies] = {}
+    for name in policies:
+        for entry in documented_keys({"policy": {"type": name}}):
+            keys.setdefault(entry.path, KeyOfPolicies()).by_policy[name] = entry
+    return keys
+
+
+def defaults_of(entries: Mapping[str, DocumentedKey]) -> dict[str, list[str]]:
+    """Returns the policies of each default of a key; ``entries`` has the key of each policy."""
+    by_value: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        by_value.setdefault(repr(entry.key.default), []).append(name)
+    return by_value
 
 
 def _without_unused_reward(user: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,19 +10,24 @@ import ast
 import inspect
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
 import ding_lite
 from ding_lite.cli import build_parser
 from ding_lite.cli.list import LISTS, entries
-from ding_lite.tools.key_reference import DocumentedKey, documented_keys
+from ding_lite.tools.key_reference import (
+    POLICIES,
+    DocumentedKey,
+    KeyOfPolicies,
+    defaults_of,
+    keys_of_policies,
+)
 
 # Names with an underscore or a dot, quoted strings, and what is code already.
 CODE = re.compile(r"``[^`]+``|`[^`]+`|\"[^\"]*\"|\b[A-Za-z]\w*(?:[._]\w+)+(?:=(?:\w+|\"[^\"]*\"))?")
 ROLE = re.compile(r":(?:class|func|meth|mod|attr|data|exc):`~?(?:[\w.]*\.)?(\w+)`")
 ROOT = Path(__file__).parents[2]
-POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 DOCUMENTS = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
@@ -49,29 +54,9 @@ SECTIONS = {
 }
 
 
-@dataclass
-class KeyOfPolicies:
-    """A key of several policies, which may differ in its rules or lack it."""
-
-    by_policy: dict[str, DocumentedKey] = field(default_factory=dict)
-
-    def free(self) -> dict[str, DocumentedKey]:
-        """Returns the key for the policies that accept more than one value of it."""
-        return {name: entry for name, entry in self.by_policy.items() if not entry.key.fixed_because}
-
-
-def all_keys() -> dict[str, KeyOfPolicies]:
-    """Returns every key of the four policies by its path."""
-    keys: dict[str, KeyOfPolicies] = {}
-    for name in POLICIES:
-        for entry in documented_keys({"policy": {"type": name}}):
-            keys.setdefault(entry.path, KeyOfPolicies()).by_policy[name] = entry
-    return keys
-
-
 def keys() -> str:
     """Returns a section for each section of a config, with its keys."""
-    found = all_keys()
+    found = keys_of_policies()
     lines: list[str] = []
     for section, title in SECTIONS.items():
         lines += ["", f"## {title}", "", f"Section `{section}`." if section else "The top level of a config."]
@@ -124,14 +109,11 @@ def _key_lines(path: str, key: KeyOfPolicies) -> list[str]:
 
 def _defaults(entries: dict[str, DocumentedKey]) -> str:
     """Returns "default `0.0003`, for ppg `0.0005`"."""
-    by_value: dict[str, dict[str, DocumentedKey]] = {}
-    for name, entry in entries.items():
-        by_value.setdefault(repr(entry.key.default), {})[name] = entry
-    (first, _), *others = by_value.items()
+    (first, _), *others = defaults_of(entries).items()
     return ", ".join([f"default `{first}`", *(f"for {_names(names)} `{value}`" for value, names in others)])
 
 
-def _names(policies: dict[str, DocumentedKey]) -> str:
+def _names(policies: Iterable[str]) -> str:
     return " and ".join(f"`{name}`" for name in policies)
 
 
