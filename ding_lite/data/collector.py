@@ -88,6 +88,7 @@ class Collector:
         self.infos: deque[Mapping[str, float]] = deque(maxlen=RECENT_EPISODES)
         self.episodes: list[Episode] = []
         self.episode_count = 0
+        self._rollouts = 0  # since the start of the run; they number the episodes of a quota
         self.bad_values = 0
         self.is_incomplete = False
 
@@ -111,8 +112,8 @@ class Collector:
         envs, storage = self.envs, self.storage
         groups = range(len(envs.groups))
         self.is_incomplete = True
-        self._begin_rollout()
         bad_before = envs.bad_values
+        self._begin_rollout()
         mode = self.mode.for_rollout()
         t = 0
         with torch.inference_mode(), leaving_cores(envs.busy_cores):
@@ -135,6 +136,7 @@ class Collector:
         self.finished.extend((episode.episode_return, episode.length) for episode in recent)
         self.infos.extend(episode.info for episode in recent)
         self.episode_count += len(self.episodes)
+        self._rollouts += 1
         others = {"last_obs": map_tree(lambda rows: rows[0], last_row.array("obs"))}
         if self.memories is not None:
             others |= self.memories.fields(steps)
@@ -176,7 +178,8 @@ class Collector:
                     self.memories.after(0, group, pending[1]["state"], transition)
         if self.quota is not None:
             self.quota.begin()
-            self._start_from(self._watch.reset("collect", "episodes", self.episode_count))
+            played = self._rollouts * self.quota.n_episode  # a rollout may report fewer, or none
+            self._start_from(self._watch.reset("collect", "episodes", played))
         self.episodes = []
         self._finals = []
         self._spoiled = []
@@ -332,15 +335,18 @@ class Collector:
         """Returns the state of the environments, the recent finished episodes and their count.
 
         During a rollout, such as after an environment has failed, it is the state before the rollout, without
-        the open episodes.
+        the open episodes. With ``n_episode`` it never has them: each rollout begins new ones.
         """
+        has_open_episodes = self.quota is None and not self.is_incomplete
         state: dict[str, Any] = {
-            "envs": None if self.is_incomplete else self.envs.state_dict(),
+            "envs": self.envs.state_dict() if has_open_episodes else None,
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }
+        if self.quota is not None:
+            state["rollouts"] = self._rollouts
         if self.envs.calls:
-            state["calls"] = {name: list(args) for name, args in self.envs.calls.items()}
+            state["calls"] = self.envs.saved_calls()
         if any(self.infos):
             state["infos"] = [dict(info) for info in self.infos]
         return state if self.memories is None else {**state, "memories": self.memories.state_dict()}
@@ -356,15 +362,21 @@ class Collector:
         infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
         self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
-        for name, args in state.get("calls", {}).items():
-            self.envs.call(name, *args)
+        calls = state.get("calls", {})
+        if self.quota is not None:  # checkpoints of earlier versions do not have the number of rollouts
+            self._rollouts = int(state.get("rollouts", -(-self.episode_count // self.quota.n_episode)))
+            new_episodes = True
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
-            self._start_from(self.envs.load_state_dict(state["envs"]))
+            obs = self.envs.load_state_dict(state["envs"])
+            self.envs.repeat_calls(calls)  # after the open episodes, which may be from before the first call
+            self._start_from(obs)
             if self.memories is not None:
                 self.memories.load_state_dict(state["memories"])
         else:
             # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
+            self.envs.repeat_calls(calls)
             self._start_from(self._watch.reset("collect", "resumed", self.episode_count))
+        self.is_incomplete = False
 
 
 def _final_fields(finals: list[tuple[int, np.ndarray, dict[str, Tree]]]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class EpisodeQuota:
         self.steps = 0
         self._left = self._shares.copy()  # (B,), episodes left to play
         self._open_lengths = np.zeros_like(self._shares)  # (B,), steps of the open episodes
+        self._counted = np.ones(len(self._shares), bool)  # (B,), whether the row before was counted
         self._spoiled = 0
 
     @property
@@ -70,8 +71,12 @@ class EpisodeQuota:
                 are not finite.
         """
         counts = self._left[env_indices] > 0
+        # An episode that a wrapper cuts is reported at its reset, which may be a row of its own.
+        reported = counts | (self._counted[env_indices] & ~transition.valid)
+        self._counted[env_indices] = counts
+        episodes = [episode for episode in transition.episodes if reported[episode.env]]
         if not counts.any():
-            return transition._replace(valid=counts, final_obs=None, episodes=[], spoiled=())
+            return transition._replace(valid=counts, final_obs=None, episodes=episodes, spoiled=())
         self.steps = max(self.steps, t + 1)
         ends = counts & (transition.terminated | transition.truncated)
         self._left[env_indices] -= ends
@@ -102,6 +107,6 @@ class EpisodeQuota:
             valid=transition.valid & counts,
             final_obs=final_obs,
             final_env=final_env,
-            episodes=[episode for episode in transition.episodes if counts[episode.env]],
+            episodes=episodes,
             spoiled=spoiled,
         )

@@ -138,9 +138,16 @@ class Evaluator:
                         env=env,
                         episode_return=float(envs.episode_returns[env]),
                         length=int(envs.episode_lengths[env]),
-                        info={},
+                        info=envs.open_info(env),
                         cut=True,
                     )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the calls of methods of the environments; nothing else outlives an evaluation."""
+        return {"calls": self.envs.saved_calls()} if self.envs.calls else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.envs.repeat_calls(state.get("calls", {}))
 
     def _check_spoiled(self) -> None:
         """Raises NotFiniteError if too many episodes of this evaluation were lost."""

@@ -53,6 +53,8 @@ class Memories:
     def begin_all(self) -> None:
         """Begins an episode in every environment."""
         self.of_groups = [self._initial_state(len(envs)) for envs in self._env_indices]
+        # Of each group, the environments (G,) whose episode was open after the row before.
+        self._open = [np.zeros(len(envs), bool) for envs in self._env_indices]
 
     def begin_rollout(self) -> None:
         """Forgets the stored memories."""
@@ -74,13 +76,16 @@ class Memories:
             those of the episodes that were cut at this row (K, ...), on the host, or None.
         """
         envs = self._env_indices[group]
-        for k in np.flatnonzero(~transition.valid):
-            before = map_tree(lambda leaf, k=k: leaf[k], self.of_groups[group])
+        for k in np.flatnonzero(self._open[group] & ~transition.valid):
+            # A copy: a view would keep the memories of the whole group.
+            before = map_tree(lambda leaf, k=k: leaf[k].clone(), self.of_groups[group])
             self._before_lost[t, int(envs[k])] = before
         final = None
         if transition.final_obs is not None:
             final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)].cpu(), state)
-        self.of_groups[group] = begin_episodes(state, ends_of(transition), self._initial_state(len(envs)))
+        ends = ends_of(transition)
+        self._open[group] = ~ends
+        self.of_groups[group] = begin_episodes(state, ends, self._initial_state(len(envs)))
         return final
 
     def before_lost(self, t: int, envs: np.ndarray) -> Tree:

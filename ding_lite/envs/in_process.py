@@ -116,12 +116,12 @@ class InProcessVectorEnv(VectorEnv):
             first = _spaces_of(self.envs[0])
             for i, env in enumerate(self.envs, index_offset):
                 check_same_spaces(i, _spaces_of(env), index_offset, first)
+            self.obs_space, self.action_space = first
+            self._recorders = [find_recorder(env) for env in self.envs]
+            self._buffer = ObservationBuffer(self.obs_space, num_envs)
         except BaseException:
             self.close()
             raise
-        self.obs_space, self.action_space = first
-        self._recorders = [find_recorder(env) for env in self.envs]
-        self._buffer = ObservationBuffer(self.obs_space, num_envs)
         self._stream: tuple[str | int, ...] = ()
         self._games = [_Game() for _ in range(num_envs)]
         self._pending_reset = np.zeros(num_envs, bool)  # NEXT_STEP: the episode ended in the last row
@@ -182,7 +182,10 @@ class InProcessVectorEnv(VectorEnv):
     def _reset_one(self, i: int, episode: int) -> None:
         """Resets environment ``i``, which begins game number ``episode`` or goes on with the open game."""
         open_game = self._games[i]
-        games = self._recorders[i].games
+        games, finished = self._recorders[i].games, self._recorders[i].finished
+        # The reset reports the open game, if it cuts that short; games that end within the reset, such as
+        # under no-ops, are none of the policy.
+        kept = len(finished) + self._recorders[i].is_open
         self._games[i] = _Game(episode, calls_before=self.calls)
         try:
             result = self.envs[i].reset(seed=self._episode_seed(i))
@@ -196,6 +199,8 @@ class InProcessVectorEnv(VectorEnv):
         if self._recorders[i].games == games:
             self._games[i] = open_game
             open_game.kept_on.append(len(open_game.actions))
+        else:
+            del finished[kept:]
 
     def _episode_seed(self, i: int) -> int:
         return integer_seed(self.seed, *self._stream, self.index_offset + i, self._games[i].episode)

@@ -126,6 +126,7 @@ class NativeVectorEnv(VectorEnv):
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self._obs_space_without_mask, self.num_envs)
         self._is_checked = False  # whether the kinds and shapes of a step's results have been checked
+        self._last_info: Mapping[str, Any] = {}
 
     def reset(self, *stream: str | int) -> Tree:
         self._check_open()
@@ -180,6 +181,7 @@ class NativeVectorEnv(VectorEnv):
             if not self._is_checked:
                 self._check_step(result)
             obs, reward, terminated, truncated, info = result
+            self._last_info = info
         except FOREIGN as error:
             if is_of_signal(error):
                 raise
@@ -276,20 +278,26 @@ class NativeVectorEnv(VectorEnv):
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
         """Returns the episodes that ended, ``done`` (B,), and clears their returns and lengths."""
         info = info.get("final_info", info)
-        keys = [key for key in self.info_keys if key in info]
-
-        def has(key: str, env: int) -> bool:  # gymnasium writes 0 for the environments that lack a key
-            return f"_{key}" not in info or bool(info[f"_{key}"][env])
-
         envs = np.flatnonzero(done)
         returns = self.episode_returns[envs].tolist()
         lengths = self.episode_lengths[envs].tolist()
         self.episode_returns[envs] = 0
         self.episode_lengths[envs] = 0
         return [
-            Episode(env, total, length, {k: info_number(k, info[k][env]) for k in keys if has(k, env)})
+            Episode(env, total, length, self._chosen_info(info, env))
             for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
         ]
+
+    def _chosen_info(self, info: Mapping[str, Any], env: int) -> dict[str, float]:
+        """Returns the numbers of ``info_keys``; gymnasium writes 0 for the environments that lack a key."""
+        return {
+            key: info_number(key, info[key][env])
+            for key in self.info_keys
+            if key in info and (f"_{key}" not in info or info[f"_{key}"][env])
+        }
+
+    def open_info(self, env: int) -> dict[str, float]:
+        return self._chosen_info(self._last_info, env)
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
         try:

@@ -51,12 +51,17 @@ class EpisodeRecorder(gym.Wrapper):
         self._last_info: Mapping[str, Any] = {}
 
     @property
+    def is_open(self) -> bool:
+        """Whether a game has begun and not ended."""
+        return self.steps > 0 and not self.ended
+
+    @property
     def length(self) -> int:
         """Number of decisions, which excludes skipped frames; steps if no decisions were counted."""
         return self.decisions or self.steps
 
     def reset(self, **kwargs: Any) -> Any:
-        if self.steps and not self.ended:  # a wrapper above cut the game short
+        if self.is_open:  # a wrapper above cut the game short
             self.finished.append((self.episode_return, self.length, self._chosen_info(), True))
         self._clear()
         self.games += 1

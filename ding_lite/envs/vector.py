@@ -18,6 +18,7 @@ A vector may have several ``groups``. One group steps while the policy acts on a
 
 from __future__ import annotations
 
+import copy
 import enum
 import warnings
 from abc import ABC, abstractmethod
@@ -208,8 +209,22 @@ class VectorEnv(ABC):
         if self._sent_action is not None:
             raise self._cannot_step()
         results = self._call(name, args)
-        self.calls = {**self.calls, name: args}
+        others = {other: of_other for other, of_other in self.calls.items() if other != name}
+        self.calls = {**others, name: copy.deepcopy(args)}  # in the order of the last calls
         return results
+
+    def open_info(self, env: int) -> dict[str, float]:
+        """Returns the numbers that ``env.info_keys`` takes from the last info of an open episode."""
+        return {}
+
+    def saved_calls(self) -> dict[str, list[Any]]:
+        """Returns the calls for a checkpoint."""
+        return {name: list(args) for name, args in self.calls.items()}
+
+    def repeat_calls(self, calls: Mapping[str, Sequence[Any]]) -> None:
+        """Makes the calls of a checkpoint, in their order."""
+        for name, args in calls.items():
+            self.call(name, *args)
 
     @abstractmethod
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:

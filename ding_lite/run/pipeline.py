@@ -720,6 +720,7 @@ class SerialPipeline:
             "progress": self.progress,
             "scores": self.scores,
             "clock": self.clock,
+            "evaluator": self.evaluator,
             "collector": self.collector,  # the last one: it may fail where an environment has changed
         }
 
@@ -755,6 +756,8 @@ class SerialPipeline:
         state, saved_by = of_rank(state, self.ranks)
         new_episodes = new_episodes or saved_by != self.ranks.size
         for name, part in self._stateful_parts().items():
+            if name == "evaluator" and name not in state:  # a checkpoint of an earlier version
+                continue
             if name not in state:
                 raise CheckpointError(f"the checkpoint has no {name!r}, so no run can be resumed from it")
             options = {"new_episodes": True} if new_episodes and name == "collector" else {}

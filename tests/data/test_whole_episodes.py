@@ -15,6 +15,7 @@ from ding_lite import ConfigError, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
 from ding_lite.data.episode_quota import shares
 from ding_lite.envs.in_process import AUTORESET
+from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import EnvError, NotFiniteError
@@ -95,6 +96,59 @@ def test_every_rollout_begins_anew_from_seeds_of_its_own():
     collector = collector_of(vector_of(lambda index: SeededEnv(), 3), 3)
     first = [collector.collect().obs[0].clone() for _ in range(4)]
     assert len({digest(obs) for obs in first}) == 4
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_an_episode_that_a_wrapper_cuts_is_reported(autoreset):
+    cut = {"type": "time_limit", "max_episode_steps": 5}
+    section = {"type": LengthEnv, "kwargs": {"length": 100}, "wrappers": [cut]}
+    manager = {"type": "base", "autoreset": autoreset}
+    cfg = compile_config({"env": {**section, "manager": manager}}).values.env
+    collector = collector_of(make_vector_env(cfg, 3, seed=0), 7)
+    for number in (1, 2):
+        collector.collect()
+        assert [episode.length for episode in collector.episodes] == [5] * 7
+        assert collector.episode_count == 7 * number
+
+
+class ManyLives(SeededEnv):
+    """Loses a life at each step, so that no game ends within a share of lives."""
+
+    lives = 100
+
+    def reset(self, *, seed=None, options=None):
+        self.lives = 100
+        obs, info = super().reset(seed=seed)
+        return obs, {**info, "lives": self.lives}
+
+    def step(self, action):
+        self.lives -= 1
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, False, {**info, "lives": self.lives}
+
+
+def test_rollouts_that_report_no_episode_begin_anew_from_seeds_of_their_own():
+    section = {"type": ManyLives, "wrappers": ["episodic_life"], "manager": {"type": "base"}}
+    cfg = compile_config({"env": section}).values.env
+    collector = collector_of(make_vector_env(cfg, 3, seed=0), 3)
+    first = [digest(collector.collect().obs[0].clone()) for _ in range(3)]
+    assert collector.episode_count == 0
+    assert len(set(first)) == 3
+    state = collector.state_dict()
+    resumed = collector_of(make_vector_env(cfg, 3, seed=0), 3)
+    resumed.load_state_dict(state)
+    assert digest(resumed.collect().obs[0].clone()) not in first
+
+
+def test_environments_that_are_not_deterministic_are_resumed(tmp_path):
+    user = config()
+    user["env"]["type"] = small_worlds.UnseededEnv
+    with SerialPipeline(user, folder=tmp_path / "run") as pipeline:
+        pipeline.step()
+        pipeline.save()
+        assert pipeline.collector.state_dict()["envs"] is None
+    with SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"]) as pipeline:
+        assert pipeline.step().env_step > 0
 
 
 def test_advantages_are_those_of_each_episode_alone():

@@ -21,6 +21,7 @@ class Levels(gym.Env):
 
     observation_space = gym.spaces.Box(-1e3, 1e3, (3,), np.float32)
     action_space = gym.spaces.Discrete(2)
+    length = 7
 
     def __init__(self):
         self.level, self.name, self.steps, self.began = 0, "", 0, 0
@@ -42,7 +43,7 @@ class Levels(gym.Env):
 
     def step(self, action):
         self.steps += 1
-        return self._obs(), float(self.level + self.began), self.steps == 7, False, {}
+        return self._obs(), float(self.level + self.began), self.steps == self.length, False, {}
 
     def _obs(self):
         return np.array([self.level, self.began, self.steps], np.float32)
@@ -116,6 +117,19 @@ class LevelsVector(gym.vector.VectorEnv):
         return level
 
 
+@BACKENDS
+def test_calls_are_repeated_in_the_order_of_the_last_ones(backend):
+    with contextlib.closing(backend()) as envs:
+        names = []
+        envs.call("set_level", 1, names)
+        names.append("later")  # changes nothing that is saved
+        envs.call("get")
+        assert list(envs.calls) == ["set_level", "get"]
+        assert envs.calls["set_level"] == (1, [])
+        envs.call("set_level", 2)
+        assert list(envs.calls) == ["get", "set_level"]
+
+
 def test_a_gymnasium_vector_is_called_itself():
     envs = NativeVectorEnv(LevelsVector(3))
     assert envs.call("set_level", 5) == [5]
@@ -129,22 +143,31 @@ class Curriculum(Hook):
 
     def after_iter(self, pipeline):
         pipeline.collector.envs.call("set_level", pipeline.progress.iteration)
+        pipeline.evaluator.envs.call("set_level", 10 * pipeline.progress.iteration)
+
+
+class LongLevels(Levels):
+    """Its episodes are longer than a rollout, so the first of them begin before the first call."""
+
+    length = 700
 
 
 @pytest.mark.parametrize("manager", [{"type": "base"}, {"type": "subprocess", "worker_num": 2}])
-def test_a_run_with_a_curriculum_is_resumed_in_the_middle_of_its_episodes(manager, tmp_path):
-    config = small_config(Levels, env={"manager": manager}, hooks=[Curriculum], max_env_step=6 * 250)
+@pytest.mark.parametrize("kind", [Levels, LongLevels])
+def test_a_run_with_a_curriculum_is_resumed_in_the_middle_of_its_episodes(kind, manager, tmp_path):
+    config = small_config(kind, env={"manager": manager}, hooks=[Curriculum], max_env_step=6 * 250)
     config["policy"]["collect"]["n_sample"] = 250
+    config["policy"]["eval"]["eval_freq"] = 250
 
     def rewards(pipeline):
         with pipeline:
-            return [digest(pipeline.policy.state_dict()) for _ in pipeline]
+            return [(digest(pipeline.policy.state_dict()), progress.evaluation) for progress in pipeline]
 
     straight = rewards(SerialPipeline(config, folder=tmp_path / "straight"))
     first = []
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
         for progress in pipeline:
-            first.append(digest(pipeline.policy.state_dict()))
+            first.append((digest(pipeline.policy.state_dict()), progress.evaluation))
             if progress.iteration == 3:
                 break
     resumed = SerialPipeline.resume(tmp_path / "run", trust=[__name__])

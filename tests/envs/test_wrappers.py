@@ -356,6 +356,18 @@ def test_noop_reset_goes_on_where_a_game_ends_under_it():
         assert obs[1] < 2
 
 
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_a_game_that_ends_under_no_ops_is_not_reported(autoreset):
+    noop = {"type": "noop_reset", "noop_max": 30}
+    envs = vector(noop, kind=lambda: LengthEnv(4), autoreset=autoreset)
+    envs.reset("evaluate")
+    episodes = [episode for t in rollout(envs, 40) for episode in t.episodes]
+    assert episodes
+    assert all(1 <= episode.length <= 4 for episode in episodes)
+    assert sum(episode.length for episode in episodes) <= 3 * 40, "more decisions than were taken"
+    assert any(recorder.games > 40 for recorder in envs._recorders)  # many games ended under no-ops
+
+
 def test_noop_reset_seeds_a_game_alone_that_no_other_one_comes_before():
     env = made({"type": "noop_reset", "noop_max": 1}, kind=lambda: CountingEnv(((1, "terminated"),)))
     env.reset(seed=5)

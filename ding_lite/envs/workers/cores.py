@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds in each period
 
 
 def cores() -> int:
-    """Returns how many CPU cores this process may use; ranks on the same machine share its cores equally."""
+    """Returns how many CPU cores this process may use; ranks on the same machine share its cores equally.
+
+    A container's quota counts, as ``docker run --cpus=2`` sets it: more threads would wait for each other.
+    """
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = min(count, _quota() or count)
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
     return max(1, count // ranks)
+
+
+def _quota() -> int:
+    """Returns the cores that the control group (version 2) of this process may use, rounded up; 0: any."""
+    try:
+        quota, period = CPU_QUOTA.read_text().split()
+        return math.ceil(int(quota) / int(period))
+    except (OSError, ValueError):  # there is no such file, or it says "max"
+        return 0
 
 
 def default_workers(double_buffer: bool) -> int:
