@@ -193,10 +193,13 @@ def compile_config(
     if not faults:
         faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
     _refuse(origins, faults, [note for note in notes if note.startswith("warning: ")])
-    for path, _ in leaves(values):
+    defaults = dict(leaves(default_values(schema)))
+    for path, value in leaves(values):
         # The longest one: a value that was {} or None in the user's config may have been given keys since.
         above = max((p for p in user_sources if path == p or path.startswith(f"{p}.")), key=len, default=None)
         source[path] = source.get(path, "default") if above is None else user_sources[above]
+        if source[path] == "default" and plain(value) != plain(defaults.get(path)):
+            source[path] = origin  # a config.json that was edited, or is of other defaults
     _fill_derived(values, source)
     return Config(EasyDict(values), source, notes=notes)
 

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import metadata
@@ -268,6 +268,7 @@ class CheckpointKeeper:
     Attributes:
         best_is_saved: whether the save that :meth:`begin_due` began last has written ``best``, even if
             another of its checkpoints failed.
+        check_place: raises CheckpointError if the folder is no longer that of the run; called before a save.
     """
 
     def __init__(
@@ -282,6 +283,7 @@ class CheckpointKeeper:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ding_lite checkpoint")
         self._saving: Future[None] | None = None  # the save that begin_due() began
         self.best_is_saved = False
+        self.check_place: Callable[[], None] = lambda: None
 
     def due(self, progress: Progress) -> list[str]:
         """Returns the names of the checkpoints that are due after the last iteration, but ``best``."""
@@ -306,6 +308,7 @@ class CheckpointKeeper:
 
     def _write(self, names: Sequence[str], contents: Mapping[str, bytes]) -> None:
         """Writes checkpoints of one state, in this order, and removes the oldest snapshots."""
+        self.check_place()
         for name in names:
             write_checkpoint(self.folder / name, contents)
             self.best_is_saved |= name == "best"
@@ -354,6 +357,7 @@ class CheckpointKeeper:
     def save(self, name: str, state: Mapping[str, Any]) -> Path:
         """Saves ``ckpt/<name>``, and returns its path when it is written."""
         self.wait()
+        self.check_place()
         save_checkpoint(self.folder / name, state, self.config)
         return self.folder / name
 
@@ -375,23 +379,30 @@ class CheckpointKeeper:
         error.args = (f"{error}. {message}",)
 
     def abandon_after(self, iteration: int) -> list[str]:
-        """Moves the checkpoints past ``iteration``, and those without a readable one, to ``ckpt/abandoned``.
+        """Moves the checkpoints past ``iteration``, and unreadable ones, to ``ckpt/abandoned/N``.
 
         A run that is resumed from an earlier checkpoint diverges from its later ones. If they stayed, the
-        next resume would continue from them, and they would displace new snapshots.
+        next resume would continue from them, and they would displace new snapshots. N is a new number each
+        time, since the best policy of a user may be among them.
 
         Returns:
-            The names of the checkpoints that were moved.
+            The names of the checkpoints that were moved, below ``ckpt``.
+
+        Raises:
+            CheckpointError: if they cannot be moved.
         """
-        moved = []
-        for folder, saved_at in self.saved().items():
-            if saved_at < 0 or saved_at > iteration:
-                target = self.folder / ABANDONED / folder.name
-                target.parent.mkdir(exist_ok=True)
-                shutil.rmtree(target, ignore_errors=True)
-                folder.rename(target)
-                moved.append(folder.name)
-        return moved
+        later = [folder for folder, at in self.saved().items() if at < 0 or at > iteration]
+        if not later:
+            return []
+        try:
+            aside = self.folder / ABANDONED
+            number = 1 + max((int(f.name) for f in aside.glob("*") if f.name.isdecimal()), default=0)
+            (aside / str(number)).mkdir(parents=True)
+            return [str(f.rename(aside / str(number) / f.name).relative_to(self.folder)) for f in later]
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoints past iteration {iteration} cannot be moved to {aside}: {error}"
+            ) from error
 
     def saved(self) -> dict[Path, int]:
         """Returns the checkpoints of the run, as :func:`checkpoints_of`."""

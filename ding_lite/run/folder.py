@@ -38,7 +38,7 @@ OWNER_MARK = "  process "  # precedes the process that writes a log, in the line
 
 
 @contextlib.contextmanager
-def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
+def new_run_folder(exp_name: str, exact: bool, base: Path = Path()) -> Iterator[Path]:
     """Creates the folder of a new run, and removes it if the block ends with an error.
 
     The folder of a run that failed before its first iteration is replaced: it has nothing to continue from.
@@ -47,11 +47,12 @@ def new_run_folder(exp_name: str, exact: bool) -> Iterator[Path]:
         exp_name: a path if ``exact``, else a name under ``runs/``, with a suffix ``_2``, ``_3``, ... if the
             name is taken.
         exact: whether the user named the folder itself.
+        base: of a path that is not absolute.
 
     Raises:
         ConfigError: if the folder exists (``exact``), or cannot be created or written to.
     """
-    wanted = Path(exp_name) if exact else Path("runs") / exp_name
+    wanted = base / exp_name if exact else base / "runs" / exp_name
     new_parents = [parent for parent in wanted.parents if not parent.exists()]
     folder = wanted
     number = 1
@@ -256,14 +257,15 @@ class RunLogger:
         resume_at: int | None = None,
     ) -> None:
         self.folder = folder
-        self._result = (folder / "result.json").absolute()
         self._log = log
+        self._log_status = os.fstat(log.fileno())
+        self._place = place = folder.absolute()  # an environment may change the working directory
         self.missing = ""
         try:
-            self.metrics = CsvFile(folder / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
-            self.episodes = CsvFile(folder / "episodes.csv", ["env_step", "return", "length"])
+            self.metrics = CsvFile(place / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
+            self.episodes = CsvFile(place / "episodes.csv", ["env_step", "return", "length"])
             if resume_at is None:
-                (folder / "git.txt").write_text(_git_state())
+                (place / "git.txt").write_text(_git_state())
             else:
                 last = self.metrics.cut_after(resume_at)
                 if resume_at and (last is None or last < resume_at):
@@ -272,11 +274,27 @@ class RunLogger:
                         f"checkpoint at {resume_at:,}: the rows between are lost"
                     )
                 self.episodes.cut_after(resume_at)
-            with replacing(folder / "config.json") as temporary:
+            with replacing(place / "config.json") as temporary:
                 temporary.write_text(json.dumps(config, indent=2) + "\n")
         except OSError as error:
             log.close()
             raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
+
+    def check_place(self) -> None:
+        """Refuses to write to a folder that is no longer that of this run, such as a later run's of its name.
+
+        Raises:
+            CheckpointError: if the folder was removed, moved or replaced.
+        """
+        try:
+            is_same = os.path.samestat(self._log_status, (self._place / "log.txt").stat())
+        except OSError:
+            is_same = False
+        if not is_same:
+            raise CheckpointError(
+                f"run folder {self.folder} was removed, moved or replaced while the run trained: nothing "
+                "more is written"
+            )
 
     def write_owner(self) -> None:
         """Writes the id of this process to log.txt; :func:`claim` tells it to other processes."""
@@ -308,6 +326,7 @@ class RunLogger:
             }
             for episode in episodes
         ]
+        self.check_place()
         try:
             self.metrics.write([row])
             self.episodes.write(episode_rows)
@@ -319,7 +338,7 @@ class RunLogger:
 
     def forget_result(self) -> None:
         """Removes result.json."""
-        self._result.unlink(missing_ok=True)
+        (self._place / "result.json").unlink(missing_ok=True)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, complete or not at all.
@@ -327,11 +346,13 @@ class RunLogger:
         Raises:
             CheckpointError: if it cannot be written.
         """
+        self.check_place()
+        file = self._place / "result.json"
         try:
-            with replacing(self._result) as temporary:
+            with replacing(file) as temporary:
                 temporary.write_text(json.dumps(_with_null(result), indent=2, allow_nan=False) + "\n")
         except OSError as error:
-            raise CheckpointError(f"{self._result} cannot be written: {error}") from error
+            raise CheckpointError(f"{file} cannot be written: {error}") from error
 
     def close(self) -> None:
         """Closes all files; a second call has no effect."""

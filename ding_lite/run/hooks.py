@@ -151,11 +151,14 @@ class StopFile(Hook):
     def __init__(self, name: str = "stop") -> None:
         self.name = name
 
+    def before_run(self, pipeline: Any) -> None:
+        # Later, an environment may have changed the working directory.
+        self.file = pipeline.folder.absolute() / self.name
+
     def after_iter(self, pipeline: Any) -> None:
-        file = pipeline.folder / self.name
-        if pipeline.ranks.is_first and file.exists():
-            file.unlink()
-            pipeline.request_stop(f"the file {file} appeared")
+        if pipeline.ranks.is_first and self.file.exists():
+            self.file.unlink()
+            pipeline.request_stop(f"the file {pipeline.folder / self.name} appeared")
 
 
 @HOOK_REGISTRY.register("early_stopping")

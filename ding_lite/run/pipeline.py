@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import inspect
+import math
 import shlex
 import sys
 import time
@@ -137,17 +138,18 @@ class SerialPipeline:
         config = dataclasses.replace(config, imports=(*config.imports, *trust))
         self._join()
         log: TextIO | None = None
+        here = Path.cwd()
         try:
             self._build(config, env_setting, model, display, own_process)
             name = self.cfg.exp_name if folder is None else str(folder)
-            messages = [*config.notes, *schedule_notes(config, resumed=False)]
+            messages = [*config.notes, *schedule_notes(config)]
             messages += replaced_keys(config, env_setting, model)
             messages += warm_start(self.policy, init_from) if init_from else []
             messages += self._warm_up()  # if the weights brought no statistics of observations
             with ExitStack() as undo:
-                new_folder = new_run_folder(name, exact=folder is not None)
+                new_folder = new_run_folder(name, exact=folder is not None, base=_moved_from(here))
                 self.folder = self.ranks.from_first(lambda: undo.enter_context(new_folder))
-                if folder is None and self.folder != Path("runs", name):
+                if folder is None and self.folder.name != Path(name).name:
                     messages.append(f"runs/{name} exists: this run is {self.folder}")
                 log = self.ranks.on_first(lambda: claim(self.folder))
                 self._record(log, "new run", messages)
@@ -210,7 +212,9 @@ class SerialPipeline:
                 advice = "Give them again: SerialPipeline.resume(RUN, env_setting=...)"
                 refuse_other_envs(point.checkpoint, point.saved, request.changes, advice)
             refuse_other_model(point.checkpoint, point.saved, model)
+            here = Path.cwd()
             self._build(point.config, env_setting, model, display, own_process)
+            self.folder = _moved_from(here) / self.folder
             self._continue_from(point, log)
         except BaseException as error:
             self._abandon(error, log)
@@ -256,13 +260,16 @@ class SerialPipeline:
         is_newest = max(checkpoints_of(self.folder).values()) == reached
         beginning = f"resumed at {self.progress.env_step:,} env steps"
         repeats = is_newest and point.is_exact and not lost
-        messages = [*point.messages, *lost, *schedule_notes(point.config, resumed=True)]
+        messages = [*point.messages, *lost, *schedule_notes(point.config)]
         self._record(log, beginning, messages, self.progress.env_step, repeats)
         moved = (
             [] if self.is_over() else self.ranks.from_first(lambda: self.checkpoints.abandon_after(reached))
         )
         if moved:
-            self.say(f"moved to ckpt/abandoned: {', '.join(moved)}")
+            self.say(f"moved below ckpt: {', '.join(moved)}")
+        # No checkpoint has the best policy of this run then, or it is the best one of another task.
+        if any(Path(name).name == "best" for name in moved) or point.changes_task:
+            self.scores.best = -math.inf
         if moved or point.changed or self.progress.state_dict() != progress_before:
             self.save("last")
         if not self.is_over():
@@ -428,6 +435,7 @@ class SerialPipeline:
             self.hooks.call("before_run", self)
             if self.is_over() and self.progress.owes_evaluation:  # there is no next iteration
                 self._evaluate()
+                self.recorder.write_evaluation(self.progress, self.wall_time)
                 self.saves.begin_due(self.progress, self.state_dict)
             while not (self.is_over() or self.stopping.agree()):
                 with interrupt:
@@ -720,7 +728,6 @@ class SerialPipeline:
             "progress": self.progress,
             "scores": self.scores,
             "clock": self.clock,
-            "evaluator": self.evaluator,
             "collector": self.collector,  # the last one: it may fail where an environment has changed
         }
 
@@ -739,8 +746,9 @@ class SerialPipeline:
                 f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
             )
         state = {name: part.state_dict() for name, part in self._stateful_parts().items()}
-        if of_hooks := self.hooks.state_dict():
-            state["hooks"] = of_hooks
+        for name, part in {"hooks": self.hooks, "evaluator": self.evaluator}.items():
+            if of_part := part.state_dict():  # few runs have one
+                state[name] = of_part
         return gathered(state, self.ranks)
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
@@ -756,8 +764,6 @@ class SerialPipeline:
         state, saved_by = of_rank(state, self.ranks)
         new_episodes = new_episodes or saved_by != self.ranks.size
         for name, part in self._stateful_parts().items():
-            if name == "evaluator" and name not in state:  # a checkpoint of an earlier version
-                continue
             if name not in state:
                 raise CheckpointError(f"the checkpoint has no {name!r}, so no run can be resumed from it")
             options = {"new_episodes": True} if new_episodes and name == "collector" else {}
@@ -774,9 +780,15 @@ class SerialPipeline:
         if has_new_episodes or state["collector"].get("envs", True) is None:
             self.policy.forget_open_episodes()
         self.hooks.load_state_dict(state.get("hooks", {}))
+        self.evaluator.load_state_dict(state.get("evaluator", {}))
         self._saved_by = saved_by
         if saved_by != self.ranks.size:
             self.policy.change_ranks(self.progress.env_step)
+
+
+def _moved_from(here: Path) -> Path:
+    """Returns ``here`` if an environment has changed the working directory since, else an empty path."""
+    return Path() if Path.cwd() == here else here
 
 
 def _close_if_open(turns: weakref.ref[Generator[Progress, None, None]]) -> None:

@@ -80,7 +80,6 @@ class Recorder:
         settings = {**config.as_json(), "imports": list(imports)}
         spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
         saved = {**settings, **given, "spaces": spaces, "versions": versions()}
-        self.checkpoints = CheckpointKeeper(self._folder, saved, **config.values.checkpoint)
         self._tracking: Tracking | None = None
 
         def opened() -> RunLogger:
@@ -89,6 +88,9 @@ class Recorder:
             return RunLogger(folder, log, settings, names, resume_at)
 
         self._logger = ranks.on_first(opened)
+        self.checkpoints = CheckpointKeeper(self._folder, saved, **config.values.checkpoint)
+        if self._logger is not None:
+            self.checkpoints.check_place = self._logger.check_place
         for line in lines:
             self.say(line)
         if self._logger is not None:
@@ -139,13 +141,7 @@ class Recorder:
         Raises:
             CheckpointError: if they cannot be written.
         """
-        row = {
-            "env_step": progress.env_step,
-            "train_iter": progress.train_iter,
-            "iteration": progress.iteration,
-            **progress.metrics,
-            "time/wall_s": wall_time,
-        }
+        row = {**_counters(progress), **progress.metrics, "time/wall_s": wall_time}
 
         def actions() -> Tree:
             return map_tree(lambda leaf: leaf[rollout.valid].cpu().numpy(), rollout.action)
@@ -155,6 +151,25 @@ class Recorder:
             assert self._tracking is not None
             self._logger.write_iteration(progress.env_step, row, episodes)
             self._tracking.write(progress, row, episodes, actions)
+
+        self._ranks.from_first(write)
+
+    def write_evaluation(self, progress: Progress, wall_time: float) -> None:
+        """Writes the row of an evaluation that belongs to the iteration before, and sends it to the trackers.
+
+        Raises:
+            CheckpointError: if it cannot be written.
+        """
+        if progress.evaluation is None:  # it was given up
+            return
+        found = {name: value for name, value in progress.metrics.items() if name.startswith("eval/")}
+        row = {**_counters(progress), **found, "time/wall_s": wall_time}
+
+        def write() -> None:
+            assert self._logger is not None
+            assert self._tracking is not None
+            self._logger.write_iteration(progress.env_step, row, [])
+            self._tracking.write(progress, row, [], dict)
 
         self._ranks.from_first(write)
 
@@ -202,6 +217,15 @@ class Recorder:
             self._tracking.close()
         if self._logger is not None:
             self._logger.close()
+
+
+def _counters(progress: Progress) -> dict[str, int]:
+    """Returns the first columns of a row."""
+    return {
+        "env_step": progress.env_step,
+        "train_iter": progress.train_iter,
+        "iteration": progress.iteration,
+    }
 
 
 def _to_first(lines: list[str], rank: int) -> Callable[[str], None]:

@@ -106,7 +106,7 @@ def _size(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def schedule_notes(config: Config, *, resumed: bool) -> list[str]:
+def schedule_notes(config: Config) -> list[str]:
     """Returns a line for the user if the schedules do not end where the run does, else none.
 
     A limit of the call never changes a schedule: a run that is continued later has the same rates.
@@ -123,10 +123,9 @@ def schedule_notes(config: Config, *, resumed: bool) -> list[str]:
             reached.append(f"{what} is then at {share}" if end < total else f"{what} stays at {share}")
     if not reached:
         return []
-    follows = not resumed and config.source["policy.learn.schedule_env_step"] == "max_env_step"
     return [
         f"schedules end at {total:,} env steps, this run at {end:,}: {', '.join(reached)}; to anneal over "
-        f"this run: {'max_env_step' if follows else 'policy.learn.schedule_env_step'}={end}"
+        f"this run: policy.learn.schedule_env_step={end}"
     ]
 
 

@@ -42,6 +42,10 @@ from ding_lite.run.progress import Progress
 FREE, WARNED, REFUSED = "free", "warned", "refused"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
 NUMERIC_PACKAGES = ("torch", "numpy", "gymnasium")  # their versions can change numbers
+SAME_TASK = (  # keys of env whose change leaves the returns of evaluations comparable
+    *("env.manager", "env.collector_env_num", "env.evaluator_env_num", "env.n_evaluator_episode"),
+    *("env.stop_value", "env.info_keys", "env.on_bad_value", "env.action_mask"),
+)
 # The effect of a change, by the longest matching prefix of the key; a key without one is refused.
 EFFECTS = {
     "max_env_step": FREE,
@@ -159,6 +163,11 @@ class ResumePoint:
                 ("max_train_iter", progress.train_iter),
             )
             progress.past_solved |= any((self.requested.get(key) or 0) > reached for key, reached in limits)
+
+    @property
+    def changes_task(self) -> bool:
+        """Whether returns from here on are not comparable with those before."""
+        return any(key.startswith("env.") and not key.startswith(SAME_TASK) for key in self.changed)
 
     def lost(self, has_episodes: bool, saved_by: int, policy: Policy) -> list[str]:
         """Returns a line for each part of the checkpoint's state that the run goes on without.

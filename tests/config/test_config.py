@@ -1277,3 +1277,12 @@ def test_overrides_of_a_config_file_are_a_list_or_a_dict():
 )
 def test_a_value_of_the_wrong_kind_is_answered_with_what_to_write(path, value, hint):
     assert message_of(CARTPOLE, {path: value}).endswith(hint)
+
+
+def test_a_value_that_is_edited_in_a_config_json_is_no_default():
+    content = compile_config(CARTPOLE).as_json()
+    content["config"]["policy"]["collect"]["gae_lambda"] = 0.5
+    edited = compile_config(json.loads(json.dumps(content)), origin="my.json")
+    assert edited.source["policy.collect.gae_lambda"] == "my.json"
+    assert edited.source["policy.collect.discount_factor"] == "default"
+    assert edited.written()["policy"]["collect"] == {"gae_lambda": 0.5}

@@ -391,7 +391,12 @@ def test_going_back_moves_a_checkpoint_that_cannot_be_read_too(tmp_path):
     keeper = CheckpointKeeper(tmp_path, {}, keep=3)
     keeper.save("last", {"progress": {"iteration": 3}})
     (tmp_path / "ckpt" / "iteration_00000002").mkdir()
-    assert keeper.abandon_after(3) == ["iteration_00000002"]
+    assert keeper.abandon_after(3) == ["abandoned/1/iteration_00000002"]
+    (tmp_path / "ckpt" / "iteration_00000002").mkdir()
+    shutil.rmtree(tmp_path / "ckpt" / "abandoned")
+    (tmp_path / "ckpt" / "abandoned").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be moved"):
+        keeper.abandon_after(3)
 
 
 def test_the_best_one_is_saved_whatever_is_saved_after_it(tmp_path):

@@ -4,7 +4,9 @@ import csv
 import functools
 import gc
 import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -303,6 +305,11 @@ def test_last_evaluation_that_a_signal_cut_short_is_made_when_the_run_goes_on(ma
     assert again.scores.last == straight.scores.last
     assert result_of(again)["status"] == "finished"
     assert result_of(again)["eval_value"] == result_of(straight)["eval_value"]
+    of_straight, of_again = (
+        list(csv.DictReader((p.folder / "metrics.csv").read_text().splitlines())) for p in (straight, again)
+    )
+    assert of_again[-1]["env_step"] == of_straight[-1]["env_step"]
+    assert of_again[-1]["eval/episode_return_mean"] == of_straight[-1]["eval/episode_return_mean"] != ""
 
 
 def test_last_evaluation_that_an_environment_ended_is_made_when_the_run_goes_on(make, monkeypatch):
@@ -944,6 +951,63 @@ def test_result_has_every_promised_key(make):
     )
 
 
+@pytest.mark.parametrize("successor", [False, True])
+def test_a_run_whose_folder_is_gone_writes_to_no_other_one(successor, make):
+    pipeline = make(counted(checkpoint={"freq": 256}))
+    pipeline.step()
+    pipeline.saves.finish()
+    shutil.rmtree(pipeline.folder)
+    if successor:  # a later run of the same name
+        other = SerialPipeline(counted(seed=5), folder=pipeline.folder)
+    with pytest.raises(CheckpointError, match="was removed, moved or replaced"):
+        list(pipeline)
+    with pytest.raises(CheckpointError, match="was removed, moved or replaced"):
+        pipeline.save("last")
+    assert pipeline.folder.exists() == successor
+    if successor:
+        assert [f.name for f in other.folder.glob("ckpt/*")] == []
+        assert not (other.folder / "result.json").exists()
+        other.close()
+
+
+class Wanders(LengthEnv):
+    """Changes the working directory, as some simulators do, when it is made and at each reset."""
+
+    def __init__(self, first, then):
+        super().__init__()
+        self.then = then
+        os.chdir(first)
+
+    def reset(self, *, seed=None, options=None):
+        os.chdir(self.then)
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, terminated, truncated, {**info, "is_success": True}  # a new column
+
+
+def test_an_environment_that_changes_the_working_directory_moves_no_run(tmp_path, monkeypatch):
+    places = {name: tmp_path / name for name in ("here", "first", "then")}
+    for place in places.values():
+        place.mkdir()
+    monkeypatch.chdir(places["here"])
+    kwargs = {name: str(places[name]) for name in ("first", "then")}
+    config = small_config(
+        Wanders, env={"kwargs": kwargs}, exp_name="w", hooks=["stop_file"], max_env_step=768
+    )
+    with SerialPipeline(config) as pipeline:
+        assert [progress.iteration for progress in pipeline] == [1, 2, 3]
+    run = places["here"] / "runs" / "w"
+    assert json.loads((run / "result.json").read_text())["status"] == "finished"
+    assert "is_success" in (run / "episodes.csv").read_text()
+    monkeypatch.chdir(places["here"])
+    with SerialPipeline.resume("runs/w", max_env_step=1024, trust=[__name__]) as again:
+        assert [progress.iteration for progress in again] == [4]
+    assert (run / "metrics.csv").read_text().count("\n") == 1 + 4
+    assert [f.name for f in tmp_path.glob("*/*")] == ["runs"]
+
+
 @pytest.mark.parametrize(
     ("learn", "limit", "said"),
     [
@@ -952,7 +1016,7 @@ def test_result_has_every_promised_key(make):
             256,
             "schedules end at 1,024 env steps, this run at 256: the learning rate is then at 0.75 of its "
             "start, the entropy weight is then at 0.927 of its start; to anneal over this run: "
-            "max_env_step=256",
+            "policy.learn.schedule_env_step=256",
         ),
         (
             dict(lr_schedule="linear", schedule_env_step=2048),

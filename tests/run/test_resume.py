@@ -1,6 +1,7 @@
 """Resuming: the checkpoint that a run continues from, changes of its config, and solved runs."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -128,16 +129,43 @@ def test_checkpoints_are_ordered_by_their_iterations_not_by_their_names(snapshot
 def test_going_back_keeps_what_was_ahead_aside_and_the_way_back_survives_a_kill(snapshots):
     pipeline = SerialPipeline.resume(snapshots / "ckpt" / "iteration_00000002")
     pipeline.close()  # as good as killed: nothing has been trained
-    assert sorted(f.name for f in (snapshots / "ckpt" / "abandoned").iterdir()) == [
+    aside = snapshots / "ckpt" / "abandoned"
+    assert sorted(f.name for f in (aside / "1").iterdir()) == [
         "iteration_00000003",
         "iteration_00000004",
         "last",
     ]
-    assert "moved to ckpt/abandoned: last, iteration_00000004, iteration_00000003" in log(snapshots)
+    assert "moved below ckpt: abandoned/1/last, abandoned/1/iteration_00000004, " in log(snapshots)
     again = SerialPipeline.resume(snapshots)
     assert again.progress.iteration == 2
     assert [progress.iteration for progress in again] == [3, 4, 5, 6]
     assert (snapshots / "metrics.csv").read_text().count("\n") == 1 + 6
+    SerialPipeline.resume(snapshots / "ckpt" / "iteration_00000002", max_env_step=10_000).close()
+    assert sorted(f.name for f in aside.iterdir()) == ["1", "2"]  # nothing that was set aside is lost
+    assert "best" in [f.name for f in (aside / "2").iterdir()]
+
+
+def test_going_back_past_the_best_policy_makes_the_next_best_one_again(tmp_path):
+    folder = train(tmp_path / "run", merged(CONFIG, {"checkpoint": {"keep_freq": 256, "keep": 9}}), 4)
+    with SerialPipeline.resume(folder) as pipeline:
+        pipeline.scores.best = 1e9  # none that follows is as good
+        pipeline.save("best")
+        pipeline.save("last")
+    again = SerialPipeline.resume(folder / "ckpt" / "iteration_00000002")
+    assert "abandoned/1/best" in log(folder)
+    for _ in again:
+        pass
+    assert again.scores.best < 1e9
+    assert (folder / "ckpt" / "best").is_dir()
+
+
+def test_another_task_has_a_best_policy_of_its_own(tmp_path):
+    folder = train(tmp_path / "run", CONFIG, 2)
+    changes = {"env.kwargs": {"sutton_barto_reward": True}}
+    with SerialPipeline.resume(folder, changes=changes, override=True) as pipeline:
+        assert pipeline.scores.best == -math.inf
+    with SerialPipeline.resume(folder, changes={"env.stop_value": 500.0}) as pipeline:
+        assert pipeline.scores.best == -math.inf  # saved at once
 
 
 @pytest.mark.parametrize(
