@@ -82,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         check_output(output, SUFFIXES)
     if (args.panels or args.width is not None) and not any(map(_is_figure, outputs)):
         raise ConfigError("--panels and --width are of a figure: add -o FILE.png (a page has all plots)")
+    if args.title and not outputs:
+        raise ConfigError("--title is of a figure or a page: add -o FILE.png or -o FILE.html")
     comparison = compare(args.groups, dict(map(_reference, args.reference)))
     for output in outputs:
         _write(comparison, output, args)

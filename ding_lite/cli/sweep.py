@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         args.signals.hand_over(crew.request_stop, "these iterations")
         sweep.run(trials)
-    _report(args, sweep, _imports(args, config))
+    _report(args, sweep)
     code = 0 if sweep.best() is not None else crew.exit_code
     return int(args.signals.exit_code) or code
 
@@ -176,19 +176,16 @@ def _space(args: argparse.Namespace, searches: Mapping[str, Any]) -> Any:
     return space
 
 
-def _imports(args: argparse.Namespace, config: Config) -> list[str]:
-    """Returns what best.py needs as ``--import``: as this command, and modules beside its config file."""
-    from ding_lite.config.files import find_config
-
-    folder = find_config(args.config).parent if args.config else Path()
-    files = [folder / f"{module}.py" for module in config.modules()]
-    is_on_path = folder.resolve() == Path.cwd()
-    return [*args.imports, *(str(file) for file in files if file.is_file() and not is_on_path)]
-
-
-def _report(args: argparse.Namespace, sweep: Sweep, imports: list[str]) -> None:
+def _report(args: argparse.Namespace, sweep: Sweep) -> None:
     """Writes best.py and sweep.png, and prints the result."""
-    from ding_lite.tools.sweep_report import best_command, draw_sweep, sweep_report, sweep_table, write_best
+    from ding_lite.tools.sweep_report import (
+        best_command,
+        draw_sweep,
+        imports_of_best,
+        sweep_report,
+        sweep_table,
+        write_best,
+    )
 
     best = write_best(sweep)
     picture = draw_sweep(sweep)
@@ -198,7 +195,8 @@ def _report(args: argparse.Namespace, sweep: Sweep, imports: list[str]) -> None:
         print(sweep_table(sweep))
         if best is not None:
             print(f"history and importance: {picture}")
-            print(f"best config: {best}, to train with unused seeds   try: {best_command(sweep, imports)}")
+            command = best_command(sweep, imports_of_best(sweep))
+            print(f"best config: {best}, to train with unused seeds   try: {command}")
         elif sweep.best() is not None:
             print("there is no best.py: the run folder of the best trial was removed")
         if args.signals.caught:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -134,9 +135,10 @@ def _train_one(args: argparse.Namespace) -> int:
         timeout = pipeline.cfg.stop_timeout
         args.signals.hand_over(pipeline.request_stop, "this iteration", pipeline.give_up, timeout)
         # A run that was killed while it ended has not written its result.
-        has_ended = pipeline.is_over() and read_result(pipeline.folder).get("status") in ENDED
-        if args.resume is not None and has_ended:
+        result = read_result(pipeline.folder)
+        if args.resume is not None and pipeline.is_over() and result.get("status") in ENDED:
             pipeline.display.say(_finished_message(pipeline))
+            pipeline.recorder.write_result(result)  # its trackers have begun to wait for rows
             pipeline.close()
             return 0
         for _ in pipeline:
@@ -181,6 +183,7 @@ def _new_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
 def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     from ding_lite.run.folder import later_runs
     from ding_lite.run.pipeline import SerialPipeline
+    from ding_lite.run.resume import run_of
 
     _refuse_init_from(args)
     if args.policy and not args.env:
@@ -189,7 +192,7 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
             "--init-from starts a new run with the weights of another one"
         )
     config = config_of(args) if args.config or args.env else None
-    _refuse_two_folders(args)
+    _refuse_two_folders(args, run_of)
     folder = args.resume or args.exp_name
     if not folder and config is not None:
         folder = str(Path("runs") / config.values.exp_name)
@@ -213,8 +216,11 @@ def _resumed_run(args: argparse.Namespace, display: Display) -> SerialPipeline:
     )
 
 
-def _refuse_two_folders(args: argparse.Namespace) -> None:
-    if args.resume and args.exp_name and Path(args.resume).absolute() != Path(args.exp_name).absolute():
+def _refuse_two_folders(args: argparse.Namespace, own: Callable[[Path], Path]) -> None:
+    """Refuses ``--exp-name`` with another folder than ``own`` returns for the path of ``--resume``."""
+    if not (args.resume and args.exp_name):
+        return
+    if own(Path(args.resume)).absolute() != Path(args.exp_name).absolute():
         raise ConfigError(
             f"--resume {args.resume} continues in its own folder, not in --exp-name {args.exp_name}; leave "
             f"--exp-name out, or begin a new run from the weights: --init-from {args.resume}"
@@ -238,13 +244,14 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     arguments = ["train", "--quiet", *run_options(args)]
     if args.resume is not None:
         _refuse_init_from(args)
-        arguments += ["--override"] if args.override else []
     elif args.init_from:
         arguments += ["--init-from", args.init_from]
-    _refuse_two_folders(args)
+    _refuse_two_folders(args, Path)
     prefix = Path(args.resume or args.exp_name or Path("runs") / config.values.exp_name)
     limit = config.values.max_env_step
-    trainings = seed_trainings(seeds, prefix, arguments, limit, resume=args.resume is not None)
+    trainings = seed_trainings(
+        seeds, prefix, arguments, limit, resume=args.resume is not None, override=args.override
+    )
     with open_crew(args, config, len(seeds)) as crew:
         args.signals.hand_over(crew.request_stop, "these iterations")
         crew.train(trainings)

@@ -20,6 +20,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import time
 import traceback
@@ -110,6 +111,16 @@ def read_result(folder: Path) -> dict[str, Any]:
         return dict(json.loads((folder / "result.json").read_text()))
     except (OSError, ValueError, TypeError):
         return {}
+
+
+def ended_by_hook(result: Mapping[str, Any]) -> bool:
+    """Returns whether the run of a result.json has ended in order before its limit, as hooks end one.
+
+    The error is then the reason that the hook gave, and not a signal or an exception.
+    """
+    reason = result.get("error") or ""
+    by_user = reason in signal.Signals.__members__ or reason.startswith("KeyboardInterrupt")
+    return result.get("status") == "interrupted" and bool(reason) and not by_user
 
 
 def claim(folder: Path) -> TextIO:

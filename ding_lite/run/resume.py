@@ -152,11 +152,11 @@ class ResumePoint:
     def apply_to(self, progress: Progress) -> None:
         """Notes in the progress how the changes affect a solved run, so that they survive an interruption.
 
-        A new ``env.stop_value`` makes the run unsolved. A higher limit lets a run that is already solved
-        train on; a run that is not solved yet still ends when it is.
+        A new ``env.stop_value`` makes the run unsolved, so that it ends when it is solved again. A higher
+        limit lets a run that is already solved train on; a run that is not solved yet still ends when it is.
         """
         if "env.stop_value" in self.changed:
-            progress.solved = False
+            progress.solved = progress.past_solved = False
         if progress.solved:
             limits = (
                 ("max_env_step", progress.env_step),

@@ -9,7 +9,7 @@ global state, so plotting works without a display and in any thread.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -103,7 +103,6 @@ PANELS = (
     ),
     Panel("evaluation-length", "eval/episode_length_max", "Evaluation episode length (max)", "Steps"),
 )
-COLUMNS = {column for panel in PANELS for column in panel.columns}
 
 
 class Curve(NamedTuple):
@@ -218,12 +217,13 @@ def plot_runs(
     """
     output = Path(output)
     check_output(output, SUFFIXES)
-    columns = {column for panel in panels_of(panels) for column in panel.columns}
+    chosen = panels_of(panels)
     check_width(width)
     unique = {run.resolve(): run for folder in without_files(folders) for run in runs_of(folder)}
     if not unique:
         raise ConfigError("plotting needs at least one run folder")
-    runs, left_out = _drawable(unique.values(), COLUMNS | columns)
+    what = " or ".join(panels) or "a return or episode length"
+    runs, left_out = _drawable(unique.values(), chosen, what)
     if not runs:
         raise ConfigError("\n  ".join(["there is no run to draw.", *left_out]))
     for line in left_out:
@@ -233,19 +233,25 @@ def plot_runs(
     return output
 
 
-def _drawable(folders: Iterable[Path], columns: Collection[str]) -> tuple[list[Run], list[str]]:
-    """Returns the runs that have something to draw, and a line for each other one."""
+def _drawable(folders: Iterable[Path], panels: Sequence[Panel], what: str) -> tuple[list[Run], list[str]]:
+    """Returns the runs that have data for one of the panels, and a line for each other one.
+
+    Args:
+        folders: of the runs.
+        panels: to draw.
+        what: they show, for the lines.
+    """
     runs, left_out = [], []
+    columns = {column for panel in panels for column in panel.columns}
     for folder in folders:
         try:
             run = read_run(folder, columns)
         except ConfigError as error:
             left_out.append(f"left out, since it cannot be read: {error}")
             continue
-        if all(curve([run], panel) is None for panel in PANELS):
+        if all(curve([run], panel) is None for panel in panels):
             left_out.append(
-                f"left out: {folder / 'metrics.csv'} has nothing to draw: no row has {ENV_STEP} and a "
-                "return or episode length"
+                f"left out: {folder / 'metrics.csv'} has nothing to draw: no row has {ENV_STEP} and {what}"
             )
         else:
             runs.append(run)

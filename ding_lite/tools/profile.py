@@ -7,6 +7,7 @@ them, so the phases add up to the whole iteration.
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -258,7 +259,7 @@ def whole_cycles(config: Config, iterations: int) -> int:
 
 @contextmanager
 def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int], Profile]]:
-    """Opens a training without a step limit, in a temporary folder.
+    """Opens a training without limits, in a temporary folder.
 
     Yields:
         a function that trains for another number of iterations, and returns where their time went.
@@ -267,8 +268,8 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
     local = [item for item in config.values.logger.trackers if name_of(as_choice(item)["type"]) in LOCAL]
     logger = {**config.values.logger, "trackers": local}
     # Config.replaced would also decide policy.learn.compile anew.
-    values = EasyDict({**config.values, "max_env_step": NO_LIMIT, "logger": logger})
-    unlimited = Config(values, config.source)
+    limits = {"max_env_step": NO_LIMIT, "max_train_iter": None}
+    unlimited = dataclasses.replace(config, values=EasyDict({**config.values, **limits, "logger": logger}))
     with (
         tempfile.TemporaryDirectory(prefix="ding_lite_profile_") as folder,
         SerialPipeline(unlimited, seed=seed, folder=Path(folder) / "run", own_process=True) as pipeline,
@@ -276,6 +277,7 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
         progress = pipeline.progress
         progress.past_solved = True  # continue although the task is solved
         watch = _watch_pipeline(pipeline)
+        pipeline.hooks.call("before_run", pipeline)
 
         def measure(iterations: int) -> Profile:
             watch.clear()

@@ -18,7 +18,13 @@ from ding_lite.tools.table import aligned
 
 
 def seed_trainings(
-    seeds: Sequence[int], prefix: Path, arguments: Sequence[str], max_env_step: int, *, resume: bool = False
+    seeds: Sequence[int],
+    prefix: Path,
+    arguments: Sequence[str],
+    max_env_step: int,
+    *,
+    resume: bool = False,
+    override: bool = False,
 ) -> list[Training]:
     """Returns one run for each seed, in the folders ``<prefix>_s<seed>``.
 
@@ -28,6 +34,7 @@ def seed_trainings(
         arguments: of ``ding-lite``, beginning with ``train``, without seed and folder.
         max_env_step: of the runs.
         resume: continue the runs whose folders exist.
+        override: continue them with ``--override``, which a new run refuses.
 
     Raises:
         ConfigError: if a folder exists; with ``resume``, if none does or one has no checkpoint. Then no run
@@ -57,7 +64,8 @@ def seed_trainings(
     trainings = []
     for seed, folder in folders.items():
         option = "--resume" if seed in existing else "--exp-name"
-        words = [*arguments, "-s", str(seed), option, str(folder)]
+        overriding = ["--override"] if override and seed in existing else []
+        words = [*arguments, *overriding, "-s", str(seed), option, str(folder)]
         trainings.append(Training(f"seed {seed}", seed, folder, words, max_env_step))
     return trainings
 
@@ -146,7 +154,7 @@ def commands_to_continue(trainings: Sequence[Training], parallel: Sequence[str] 
     There is none if there is no such seed. A resumed run refuses ``--init-from``: with it, the seeds that
     have not started need a command of their own.
     """
-    if not {"interrupted", "not started"}.intersection(training.status for training in trainings):
+    if all(training.is_complete or training.status == "failed" for training in trainings):
         return []
     has_weights = "--init-from" in trainings[0].arguments
     new = [training for training in trainings if has_weights and training.status == "not started"]
@@ -159,7 +167,10 @@ def commands_to_continue(trainings: Sequence[Training], parallel: Sequence[str] 
 def _command(trainings: Sequence[Training], option: str, parallel: Sequence[str]) -> str:
     """Returns the command that trains the seeds in their folders; ``option`` names these."""
     first = trainings[0]
-    words = [word for word in first.arguments[:-4] if word != "--quiet"]  # without seed and folder
+    # Without seed and folder.
+    words = [word for word in first.arguments[:-4] if word not in ("--quiet", "--override")]
+    if any("--override" in training.arguments for training in trainings):
+        words.append("--override")
     if option == "--resume" and "--init-from" in words:
         place = words.index("--init-from")
         del words[place : place + 2]

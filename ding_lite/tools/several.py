@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.data.evaluation import score_text
-from ding_lite.run.folder import ENDED, read_result
+from ding_lite.errors import ENDING
+from ding_lite.run.folder import ENDED, ended_by_hook, read_result
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import SCORE
 
 POLL_SECONDS = 0.1
-KILLED = (-signal.SIGINT, -signal.SIGTERM)  # exit codes
+KILLED = tuple(-number for number in ENDING)  # exit codes
 SECONDS_TO_END = 5.0  # for a training after the second Ctrl-C, before it is killed
 
 
@@ -72,8 +72,8 @@ class Training:
 
     @property
     def is_complete(self) -> bool:
-        """Returns whether it has reached its limit or solved the task."""
-        return self.status in ENDED
+        """Returns whether it has reached its limit, solved the task, or was ended by a hook."""
+        return self.status in ENDED or (self.code == 0 and ended_by_hook(self.result))
 
     @property
     def is_running(self) -> bool:
@@ -81,11 +81,12 @@ class Training:
         return self._running is not None
 
     def start(self, place: Place) -> None:
-        """Starts it; what it has done in an earlier session is no event."""
+        """Starts it, unless a hook has ended it; what it has done in an earlier session is no event."""
         self.status = "running"
         self._rows = Rows(self.folder / "metrics.csv")
         self._read_rows()
-        self._running = place.start(self.arguments, self.folder)
+        is_over = ended_by_hook(read_result(self.folder))
+        self._running = HasEnded() if is_over else place.start(self.arguments, self.folder)
 
     def stop(self, signal: str, status: str = "") -> None:
         """Sends a signal; without effect if it does not run.
@@ -143,6 +144,21 @@ class Training:
         seconds = self.result.get("wall_time_s", 0.0)
         text = f"{self.status} after {self.env_step:,} env steps and {seconds:.1f} s"
         return text if self.score is None else f"{text}, evaluation {score_text(self.score)}"
+
+
+class HasEnded:
+    """A training that has ended in an earlier session."""
+
+    def poll(self) -> int:
+        """Returns its exit code."""
+        return 0
+
+    def send(self, name: str) -> None:
+        """Does nothing."""
+
+    def error(self) -> str:
+        """Returns that there was none."""
+        return ""
 
 
 class Rows:

@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from ding_lite.config.compile import Config, differences, plain
+from ding_lite.config.compile import DERIVED, Config, differences
+from ding_lite.config.schema import leaves
 from ding_lite.data.evaluation import score_text
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import is_locked, open_locked, replacing
 from ding_lite.run.checkpoint import checkpoints_of
-from ding_lite.tools.runs import ENDED, SWEEP_FILE, short_names
+from ding_lite.tools.runs import SWEEP_FILE, short_names
 from ding_lite.tools.search import SearchSpace, Values
 from ding_lite.tools.several import Crew, Training
 
@@ -134,7 +135,7 @@ class Sweep:
         searched = {
             "search": {key: str(values) for key, values in self.space.items()},
             "seeds": list(self.seeds),
-            "config": plain(self.config.values),
+            **self.config.as_json(),
         }
         if resume:
             if not file.is_file():
@@ -170,9 +171,10 @@ class Sweep:
             raise ConfigError(f"sweep folder {self.folder} cannot be written to: {error}") from error
 
     def _refuse_changes(self, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        asked = json.loads(json.dumps(asked))
         changes = [
             f"{path.removeprefix('config.')}: {old!r} -> {new!r}"
-            for path, old, new in differences(saved, json.loads(json.dumps(asked)))
+            for path, old, new in differences(_compared(saved, asked), _compared(asked, saved))
         ]
         if changes:
             raise ConfigError(
@@ -263,7 +265,9 @@ class Sweep:
 
     def _on_end(self, run: Training) -> None:
         trial = self._open[run.name]
-        if run.status not in (*ENDED, "pruned") and not self._crew.stopped_by:
+        if run.is_complete and run.score is None:
+            run.error = "it has no evaluation with a finite mean return"
+        if run.score is None and run.status != "pruned" and not self._crew.stopped_by:
             self._end(trial, "failed")
         if any(other.is_running for other in trial.runs) or self._crew.stopped_by:
             return  # a stopped trial stays open, so that it is continued
@@ -289,6 +293,21 @@ class Sweep:
     def run_folder(self, number: int, seed: int) -> Path:
         """Returns the folder of the run of a trial with a seed."""
         return self.folder / f"trial_{number:03}_s{seed}"
+
+
+def _compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a sweep searches, as its file has it, for a comparison with that of another one.
+
+    Keys of the config that no user wrote and that the other one lacks are left out: another version of the
+    library does not have them.
+    """
+    known, source = dict(leaves(other["config"])), one.get("source", {})
+    config = {
+        path: value
+        for path, value in leaves(one["config"])
+        if path in known or source.get(path) not in DERIVED
+    }
+    return {"search": one["search"], "seeds": one["seeds"], "config": config}
 
 
 def assignments(values: Mapping[str, Any]) -> str:

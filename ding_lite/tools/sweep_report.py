@@ -112,7 +112,7 @@ def write_best(sweep: Sweep) -> Path | None:
     best = sweep.best()
     if best is None:
         return None
-    origin = sweep.run_folder(best.number, sweep.seeds[0]) / "config.json"
+    origin = _config_of(sweep, best)
     file = sweep.folder / "best.py"
     if not origin.is_file():
         file.unlink(missing_ok=True)  # of a trial that was the best before
@@ -130,6 +130,11 @@ def write_best(sweep: Sweep) -> Path | None:
     return file
 
 
+def _config_of(sweep: Sweep, trial: FrozenTrial) -> Path:
+    """Returns config.json of the first run of a trial."""
+    return sweep.run_folder(trial.number, sweep.seeds[0]) / "config.json"
+
+
 def best_command(sweep: Sweep, imports: list[str]) -> str:
     """Returns the command that trains the best config with seeds that the sweep has not used.
 
@@ -138,12 +143,23 @@ def best_command(sweep: Sweep, imports: list[str]) -> str:
 
     Args:
         sweep: that has a best config.
-        imports: modules or files of the user that it needs.
+        imports: options of :func:`imports_of_best`.
     """
     first = max(sweep.seeds) + 1
     seeds = range(first, first + max(len(sweep.seeds), MIN_RUNS))
     words = ["ding-lite", "train", "-c", str(sweep.folder / "best.py"), "-s", *map(str, seeds)]
-    return shlex.join(words + [word for name in imports for word in ("--import", name)])
+    return shlex.join(words + imports)
+
+
+def imports_of_best(sweep: Sweep) -> list[str]:
+    """Returns the options that find the user's classes for best.py, as the best run has noted them.
+
+    A config file that defines some itself is imported, since best.py stands in its place.
+    """
+    best = sweep.best()
+    assert best is not None
+    saved = json.loads(_config_of(sweep, best).read_text()).get("imports", [])
+    return ["--import" if word == "-c" else word for word in saved]
 
 
 def draw_sweep(sweep: Sweep) -> Path | None:

@@ -730,6 +730,11 @@ def test_resume_into_another_folder_is_refused(copied):
     assert "continues in its own folder, not in --exp-name other" in done.stderr
 
 
+def test_resume_from_a_checkpoint_may_name_its_own_folder(copied):
+    words = ("--resume", "copied/ckpt/last", "--exp-name", "copied")
+    assert "copied is finished" in done_well("train", *words, cwd=copied.parent).stdout
+
+
 def test_resume_of_nothing_is_refused(tmp_path):
     done = run("train", "--resume", "nowhere", cwd=tmp_path)
     assert done.returncode == 5

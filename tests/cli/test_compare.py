@@ -98,6 +98,7 @@ def test_faults_of_runs_and_compare_are_named(warm, tmp_path):
         ("runs", "-o", "a.gif"): "its name must end in one of .html, .png, .pdf, .svg",
         ("runs", "-o", "missing/a.html"): "there is no folder missing",
         ("runs", "-o", "a.html", "--panels", "scores"): "--panels and --width are of a figure",
+        ("runs", "--title", "Mine"): "--title is of a figure or a page: add -o FILE.png or -o FILE.html",
         ("runs", "--reference", "CartPole-v1=1"): "--reference: expected ENV=LOW:HIGH",
         ("runs", "--reference", "CartPole-v1=a:b"): "--reference: expected ENV=LOW:HIGH",
         ("runs", "--reference", "Other=0:1"): "no run has this environment; there are CartPole-v1",

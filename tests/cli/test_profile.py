@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from small_worlds import SeededEnv
 from worlds import digest
 
-from ding_lite import SerialPipeline, compile_config
+from ding_lite import Hook, SerialPipeline, compile_config
 from ding_lite.cli import build_parser, main
 from ding_lite.config.files import find_config, read_config
 from ding_lite.fast.switch import ACTING_OUTPUT
@@ -175,6 +176,27 @@ def test_solved_task_is_measured_like_any_other():
     config["env"]["stop_value"] = -1e9
     found = measured(config)
     assert (found.iterations, found.env_steps) == (2, 64)
+
+
+class Counts(Hook):
+    """Counts iterations from the start of a run that trusts a module."""
+
+    def before_run(self, pipeline):
+        self.count = 0
+
+    def after_iter(self, pipeline):
+        assert pipeline.config.imports == ("own_module",)
+        self.count += 1
+
+
+def test_hooks_begin_as_in_a_run_and_modules_are_trusted():
+    config = compile_config({**config_of(), "hooks": [Counts]})
+    assert profile(replace(config, imports=("own_module",)), iterations=2).iterations == 2
+
+
+def test_a_limit_of_optimiser_steps_adds_no_evaluations():
+    found = measured({**config_of(), "max_train_iter": 1})
+    assert {phase.name: phase.calls for phase in found.phases}["evaluation"] == 0
 
 
 # ------------------------------------------------------------------ advice

@@ -535,6 +535,18 @@ def test_higher_bar_makes_a_solved_run_unsolved(tmp_path):
     pipeline.close()
 
 
+def test_a_run_past_solved_ends_at_a_new_bar(tmp_path):
+    folder = train(tmp_path / "run", SOLVED)
+    pipeline = SerialPipeline.resume(folder, max_env_step=10**6, trust=TRUST)
+    for _ in pipeline:
+        break
+    assert pipeline.progress.past_solved
+    pipeline.close()
+    pipeline = go_on(folder, changes={"env.stop_value": 1.5}, trust=TRUST)
+    assert pipeline.status == "solved"
+    assert pipeline.progress.env_step < 2000
+
+
 # ---------------------------------------------------------------------- one run, one process
 
 

@@ -230,6 +230,16 @@ def test_runs_that_ended_at_the_stop_value_are_noted(tmp_path):
     assert "stop_value" not in "".join(compare(same).notes)
 
 
+def test_runs_that_train_past_solved_to_their_limits_are_compared_at_the_shortest(tmp_path):
+    short = write_run(tmp_path / "a", status="solved")
+    write_run(tmp_path / "b", status="solved", returns=[1.0] * 8, limit=8000, learn={"learning_rate": 0.5})
+    comparison = compare([tmp_path])
+    assert comparison.ends == {"CartPole-v1": 4000}
+    notes = "\n".join(comparison.notes)
+    assert f"taken at 4,000 env steps, where {short} ends" in notes
+    assert "stop_value" not in notes
+
+
 def test_a_run_without_an_evaluation_at_the_common_end_is_noted(tmp_path):
     seeds(tmp_path / "a", 3, [1.0, 2.0, 3.0])
     write_run(tmp_path / "a" / "long", seed=3, returns=[1.0] * 8, every=8, limit=8000)

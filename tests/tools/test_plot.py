@@ -14,7 +14,6 @@ from written_runs import write_run
 
 from ding_lite.errors import ConfigError
 from ding_lite.tools.plot import (
-    COLUMNS,
     PANELS,
     Curve,
     common_grid,
@@ -30,7 +29,7 @@ TRAIN_RETURN, TRAIN_LENGTH, EVAL_RETURN, EVAL_LENGTH = PANELS
 
 
 def read_run(folder: Path) -> Run:
-    return read(folder, COLUMNS)
+    return read(folder, {column for panel in PANELS for column in panel.columns})
 
 
 def lines(figure: Any, panel: int) -> list[tuple[list[float], list[float]]]:
@@ -419,3 +418,16 @@ def test_a_panel_that_was_asked_for_and_has_no_data_is_named(tmp_path):
     folder = write_run(tmp_path / "run")
     with pytest.raises(ConfigError, match="no run has data for the panels learn/nope"):
         plot_runs([folder], tmp_path / "a.png", panels=["collect/episode_return", "learn/nope"])
+
+
+def test_a_run_without_a_return_is_drawn_by_the_column_that_it_has(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "metrics.csv").write_text("env_step,learn/approx_kl\n1,0.5\n2,0.25\n")
+    notes = []
+    plot_runs([folder], tmp_path / "a.png", panels=["learn/approx_kl"], note=notes.append)
+    assert notes == []
+    other = write_run(tmp_path / "other", seed=1)
+    plot_runs([folder, other], tmp_path / "a.png", panels=["learn/approx_kl"], note=notes.append)
+    assert notes == [
+        f"left out: {other / 'metrics.csv'} has nothing to draw: no row has env_step and learn/approx_kl"
+    ]

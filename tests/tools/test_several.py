@@ -14,6 +14,7 @@ from worlds import small_config
 from ding_lite import compile_config
 from ding_lite.cli.program import parse
 from ding_lite.errors import ConfigError
+from ding_lite.run.checkpoint import save_checkpoint
 from ding_lite.run.folder import CsvFile
 from ding_lite.tools.jobs import Needs, Processes, error_message, needs_of
 from ding_lite.tools.seeds import (
@@ -70,6 +71,7 @@ class Gone:
         (130, {"status": "finished"}, True, "interrupted"),  # the result is that of an earlier session
         (0, {"status": "finished"}, True, "finished"),
         (-2, {}, True, "interrupted"),  # before it had a handler
+        (-1, {}, True, "interrupted"),
         (-2, {}, False, "failed"),
         (5, {"status": "finished"}, True, "failed"),
     ],
@@ -84,6 +86,30 @@ def test_status_of_a_training_that_was_stopped(code, result, stops, status, tmp_
         one.stop("SIGINT")
     assert list(one.follow()) != []
     assert one.status == status
+
+
+@pytest.mark.parametrize(
+    ("error", "score"),
+    [
+        ("no evaluation of the last 5 was above 9", 7.0),
+        ("SIGTERM", None),
+        ("KeyboardInterrupt: SIGINT", None),
+        (None, None),
+    ],
+)
+def test_a_run_that_a_hook_has_ended_is_complete_and_is_not_trained_further(error, score, tmp_path):
+    one, again = training(), training()
+    one.folder = again.folder = tmp_path
+    started = []
+    place = SimpleNamespace(start=lambda arguments, folder: started.append(folder) or Gone(0))
+    one.start(place)
+    result = {"status": "interrupted", "error": error, "eval_value": 7.0}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    again.start(place)
+    assert len(started) == (2 if score is None else 1)
+    for run in (one, again):
+        list(run.follow())
+        assert (run.status, run.code, run.score) == ("interrupted", 0, score)
 
 
 # ------------------------------------------------------------------ rows
@@ -164,6 +190,19 @@ def test_folders_that_exist_are_refused_and_named_before_a_run_starts(tmp_path):
         seed_trainings([0, 3], prefix, ["train"], 100)
     with pytest.raises(ConfigError, match=r"without a checkpoint to continue from: \S*run_s3; remove"):
         seed_trainings([0, 3], prefix, ["train"], 100, resume=True)
+
+
+def test_only_seeds_that_are_resumed_are_overridden(tmp_path):
+    checkpoint = tmp_path / "c_s1" / "ckpt" / "last"
+    save_checkpoint(checkpoint, {"progress": {"iteration": 1}}, {})
+    made = seed_trainings([0, 1], tmp_path / "c", ["train", "a.b=1"], 100, resume=True, override=True)
+    assert [one.arguments for one in made] == [
+        ["train", "a.b=1", "-s", "0", "--exp-name", str(tmp_path / "c_s0")],
+        ["train", "a.b=1", "--override", "-s", "1", "--resume", str(tmp_path / "c_s1")],
+    ]
+    words = f"ding-lite train a.b=1 --override -s 0 1 --resume {tmp_path / 'c'}"
+    assert commands_to_continue(made) == [words]
+    assert commands_to_continue(made[:1]) == [f"ding-lite train a.b=1 -s 0 --exp-name {tmp_path / 'c_s0'}"]
 
 
 @pytest.mark.parametrize(
@@ -255,6 +294,7 @@ BEGIN = "ding-lite train -c c.json --max-env-step 900 a.b=1"
             ["finished", "not started"],
             [f"{BEGIN} --override --jobs 2 -s 0 1 --resume 'my runs/c'"],
         ),
+        ([], ["ended by a hook", "finished"], []),
         (  # a seed alone has its own folder, and no --jobs
             ["--init-from", "x"],
             ["interrupted", "not started", "not started"],
@@ -270,6 +310,10 @@ def test_the_commands_continue_the_seeds_that_a_signal_has_ended(options, status
     trainings = seed_trainings(range(len(statuses)), Path("my runs/c"), words, 900)
     for training_of_seed, status in zip(trainings, statuses, strict=True):
         training_of_seed.status = status
+        if status == "ended by a hook":
+            training_of_seed.code = 0
+            training_of_seed.result = {"status": "interrupted", "error": status}
+            training_of_seed.status = "interrupted"
     assert commands_to_continue(trainings, ["--jobs", "2"]) == commands
     for command in commands:
         parse(shlex.split(command)[1:])

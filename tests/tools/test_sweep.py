@@ -157,6 +157,48 @@ def test_the_best_trial_is_that_with_the_highest_score(tmp_path):
     sweep.close()
 
 
+def end(sweep, run, **result):
+    """Lets a run of an idle sweep end with a result."""
+    run.code, run.status, run.result = 0, result["status"], result
+    sweep._on_end(run)
+
+
+def test_a_trial_whose_runs_a_hook_has_ended_is_complete(tmp_path):
+    sweep = idle_sweep(tmp_path / "s")
+    first, second = sweep._runs(1)
+    end(sweep, first, status="interrupted", error="no evaluation was above 9", eval_value=1.0)
+    end(sweep, second, status="finished", eval_value=3.0)
+    assert [(trial.state.name, trial.value) for trial in sweep.trials()] == [("COMPLETE", 2.0)]
+    sweep.close()
+
+
+def test_a_trial_without_a_finite_score_has_failed_and_says_so(tmp_path):
+    sweep = idle_sweep(tmp_path / "s")
+    first, _ = sweep._runs(1)
+    end(sweep, first, status="finished", eval_value=None)
+    assert [trial.state.name for trial in sweep.trials()] == ["FAIL"]
+    log = (tmp_path / "s" / "log.txt").read_text()
+    assert "trial 0: failed: it has no evaluation with a finite mean return\n" in log
+    sweep.close()
+
+
+def test_a_sweep_of_another_version_is_resumed_if_its_keys_have_their_defaults(tmp_path):
+    from ding_lite.errors import ConfigError
+
+    idle_sweep(tmp_path / "s").close()
+    file = tmp_path / "s" / "sweep.json"
+    saved = json.loads(file.read_text())
+    del saved["config"]["stop_timeout"]  # a new key
+    saved["config"]["policy"]["learn"]["old"] = 3
+    saved["source"]["policy.learn.old"] = "default"
+    file.write_text(json.dumps(saved))
+    idle_sweep(tmp_path / "s", resume=True).close()
+    saved["source"]["policy.learn.old"] = "command line"
+    file.write_text(json.dumps(saved))
+    with pytest.raises(ConfigError, match=r"something else:\n  policy.learn.old: 3 -> None\n"):
+        idle_sweep(tmp_path / "s", resume=True)
+
+
 def test_a_resumed_sweep_draws_other_values(tmp_path):
     sweep = idle_sweep(tmp_path / "s")
     list(sweep._runs(3))
@@ -198,7 +240,7 @@ def test_the_best_config_is_trained_with_unused_seeds_that_are_enough_for_an_int
     pytest.importorskip("optuna")
     from ding_lite.tools.sweep_report import best_command
 
-    command = best_command(FakeSweep(Path("runs/s"), seeds), ["my.py"])
+    command = best_command(FakeSweep(Path("runs/s"), seeds), ["--import", "my.py"])
     assert command == f"ding-lite train -c runs/s/best.py -s {unused} --import my.py"
 
 
@@ -247,6 +289,27 @@ def test_sweep_finds_the_best_value_and_its_config_trains_to_the_same_score(tmp_
     assert output.startswith("3 of 4 trials are done\n")
     assert "(a rough guess: from 4 trials" in output
     assert not any((tmp_path / "runs" / "c_sweep").glob("trial_004*"))
+
+
+@pytest.mark.slow
+def test_the_printed_command_trains_the_best_config_of_a_file_that_registers_its_policy(tmp_path):
+    pytest.importorskip("optuna")
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    write(project, policy={"type": "mine"})
+    registers = (
+        "from ding_lite import POLICY_REGISTRY, PPOPolicy\n\n"
+        "@POLICY_REGISTRY.register('mine')\nclass Mine(PPOPolicy):\n    pass\n\n"
+    )
+    (project / "c.py").write_text(registers + (project / "c.py").read_text())
+    search = f"{RATE}=log(1e-4,1e-2)"
+    code, output, _ = run("sweep", "-c", project / "c.py", "--search", search, "--trials", 1, cwd=elsewhere)
+    assert code == 0
+    (line,) = [line for line in output.splitlines() if "best.py" in line]
+    words = shlex.split(line.partition("try: ")[2])
+    assert words[-2:] == ["--import", str(project / "c.py")]
+    assert run(*words[1:], "-q", cwd=elsewhere) == (0, "", "")
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ mean return of its last evaluation. The statistics are those of :mod:`ding_lite.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,11 @@ class Score(NamedTuple):
     status: str
     value: float
     env_step: int
+
+    @property
+    def reached_limit(self) -> bool:
+        """Returns whether the run has reached its limit."""
+        return reached_limit(self.run, self.status)
 
 
 class Summary(NamedTuple):
@@ -400,7 +406,15 @@ def _common_tasks(groups: Mapping[str, Mapping[str, Any]], notes: list[str]) -> 
 
 def _end(runs: Sequence[Run], reader: _Reader) -> int | None:
     """Returns the env steps of the shortest run of a task that has reached its limit; None if none has."""
-    return min((last_step(run) for run in runs if reader.statuses[run.folder] == "finished"), default=None)
+    at_limit = (run for run in runs if reached_limit(run, reader.statuses[run.folder]))
+    return min(map(last_step, at_limit), default=None)
+
+
+def reached_limit(run: Run, status: str) -> bool:
+    """Returns whether a run has reached its limit: one that trains on past solved is "solved" there, too."""
+    return status == "finished" or (
+        status == "solved" and last_step(run) >= run.config.get("max_env_step", math.inf)
+    )
 
 
 def _ranges(
@@ -441,11 +455,7 @@ def _notes(
                     f"{score.run.folder} ({label}) is {score.status}: its evaluation at "
                     f"{score.env_step:,} env steps counts."
                 )
-            elif (
-                end is not None
-                and score.status == "finished"
-                and abs(score.env_step - end) > FAR_FROM_END * end
-            ):
+            elif end is not None and score.reached_limit and abs(score.env_step - end) > FAR_FROM_END * end:
                 notes.append(
                     f"{score.run.folder} ({label}) has no evaluation at {end:,} env steps, where the scores "
                     f"of {task} are taken: that at {score.env_step:,} counts."
@@ -453,9 +463,7 @@ def _notes(
         notes += _solved_note(task, [score for _, score in every])
         if end is not None and any(last_step(score.run) > (1 + FAR_FROM_END) * end for _, score in every):
             shortest = next(
-                score.run.folder
-                for _, score in every
-                if score.status == "finished" and last_step(score.run) == end
+                score.run.folder for _, score in every if score.reached_limit and last_step(score.run) == end
             )
             notes.append(
                 f"Scores of {task} are taken at {end:,} env steps, where {shortest} ends, the shortest "
@@ -477,7 +485,7 @@ def _notes(
 
 def _solved_note(task: str, scores: Sequence[Score]) -> list[str]:
     """Returns a sentence if runs of a task ended at its stop_value, at other steps than the others."""
-    solved = [score.run for score in scores if score.status == "solved"]
+    solved = [score for score in scores if score.status == "solved" and not score.reached_limit]
     steps = sorted(last_step(score.run) for score in scores)
     if not solved or steps[0] == steps[-1]:
         return []

@@ -11,6 +11,7 @@ import pytest
 from worlds import small_config
 
 from ding_lite import SerialPipeline, Tracker
+from ding_lite.cli import main
 from ding_lite.config.compile import compile_config
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.trackers.tracking import Tracking
@@ -163,6 +164,15 @@ def test_two_trackers_of_one_class_and_a_resumed_run_get_their_own_identities_ba
     started = of_kind(received, "start")
     assert [dict(run.identity) for run, _ in started] == [{}, {}, {"id": "id of a"}, {"id": "id of b"}]
     assert [run.resume_at for run, _ in started] == [None, None, 1536, 1536]
+
+
+def test_trackers_of_a_finished_run_that_is_resumed_get_its_result_again(tmp_path, received):
+    folder = train(tmp_path / "run", {"type": Recorder}).folder
+    result = of_kind(received, "result")
+    del received[:]
+    assert main(["train", "-q", "--resume", str(folder), "--import", Recorder.__module__]) == 0
+    assert of_kind(received, "result") == result
+    assert [event[0] for event in received] == ["start", "result", "close"]
 
 
 def test_every_evaluation_is_sent(tmp_path, received):
