@@ -746,9 +746,8 @@ class SerialPipeline:
                 f"checkpoints are whole: SerialPipeline.resume({str(self.folder)!r}) continues the run"
             )
         state = {name: part.state_dict() for name, part in self._stateful_parts().items()}
-        for name, part in {"hooks": self.hooks, "evaluator": self.evaluator}.items():
-            if of_part := part.state_dict():  # few runs have one
-                state[name] = of_part
+        of_few_runs = {"hooks": self.hooks.state_dict(), "evaluator": self.evaluator.state_dict()}
+        state |= {name: of_part for name, of_part in of_few_runs.items() if of_part}
         return gathered(state, self.ranks)
 
     def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:

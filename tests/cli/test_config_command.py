@@ -46,3 +46,18 @@ def test_explain_with_an_empty_text_has_every_key_of_the_config(capsys):
     keys = explained(capsys, "-c", "cartpole_ppo", "--explain", "")
     main(["config", "-c", "cartpole_ppo"])
     assert [path for path, *_ in keys] == [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_explain_without_a_config_has_the_keys_of_all_policies_and_their_defaults(capsys):
+    (path, value, rules, effect), *_ = explained(capsys, "--explain", "aux_freq")
+    assert (path, value) == ("policy.learn.aux_freq", "8, ppg_offpolicy: 16")
+    assert rules == "whole number, at least 1; only ppg and ppg_offpolicy"
+    assert effect.startswith("    N_pi")
+    ((_, value, rules, _),) = explained(capsys, "--policy", "ppg", "--explain", "aux_freq")
+    assert (value, rules) == ("8", "whole number, at least 1")
+    keys = dict((path, value) for path, value, *_ in explained(capsys, "--explain", "learn.learning_rate"))
+    assert keys == {
+        "policy.learn.learning_rate": "0.0003, ppo_offpolicy: 0.001, ppg and ppg_offpolicy: 0.0005"
+    }
+    assert main(["config", "--explain", "no such text"]) == 2
+    assert "no key contains" in capsys.readouterr().err
