@@ -118,7 +118,7 @@ def ended_by_hook(result: Mapping[str, Any]) -> bool:
 
     The error is then the reason that the hook gave, and not a signal or an exception.
     """
-    reason = result.get("error") or ""
+    reason = str(result.get("error") or "")
     by_user = reason in signal.Signals.__members__ or reason.startswith("KeyboardInterrupt")
     return result.get("status") == "interrupted" and bool(reason) and not by_user
 
