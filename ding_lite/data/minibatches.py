@@ -157,6 +157,14 @@ class Batch:
         return None if leaf is None else view(leaf)
 
 
+# Names that a field of a rollout cannot have: of the class itself, and of what is added to a minibatch. A
+# policy may give the two weights of samples.
+TAKEN_NAMES = frozenset(
+    {*vars(Batch), *Batch.__annotations__, "dist", "new_value", "old_logit"}
+    - {"policy_weight", "value_weight"}
+)
+
+
 def _shape(field: Any) -> str:
     """Returns the shape of a tensor, or what another field is."""
     return str(tuple(field.shape)) if isinstance(field, Tensor) else type(field).__name__

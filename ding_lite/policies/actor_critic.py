@@ -37,7 +37,7 @@ from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.policies.optimizer import has_modes
 from ding_lite.policies.reference import Reference
-from ding_lite.policies.without_effect import keys_without_effect
+from ding_lite.policies.without_effect import HAS_MEMORY, SCALES_OBS, keys_without_effect
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
@@ -154,8 +154,7 @@ class ActorCriticPolicy(Policy):
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())
-        has_memory = self.memory is not None
-        notes = keys_without_effect(self.cfg, type(self), type(self.model), has_memory=has_memory)
+        notes = keys_without_effect(self.cfg, type(self), type(self.model), self._facts())
         if (
             self._credit_is_renewed
             and type(self)._get_train_sample is not ActorCriticPolicy._get_train_sample
@@ -172,6 +171,13 @@ class ActorCriticPolicy(Policy):
             if isinstance(value, (nn.Module, nn.Parameter)) and value is not self.model
         ]
         return [*super().describe(), implementations, *self._parts(), *notes]
+
+    def _facts(self) -> dict[str, Any]:
+        """Returns what :func:`keys_without_effect` needs to know besides the config."""
+        return {
+            HAS_MEMORY: self.memory is not None,
+            SCALES_OBS: self.obs_norm is not None and bool(self.obs_norm.stats),
+        }
 
     @property
     def _credit_is_renewed(self) -> bool:
@@ -254,11 +260,15 @@ class ActorCriticPolicy(Policy):
 
     def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         with self._shapes_checked_after_errors(obs):
-            return self.fast.acting().sample(obs) if self.memory is None else self.memory.sample(obs, state)
+            if self.memory is None:
+                return self.fast.acting().sample(obs)
+            return self.memory.sample(obs, self._begun(state, first))
 
     def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
         with self._shapes_checked_after_errors(obs):
-            return self.fast.acting().greedy(obs) if self.memory is None else self.memory.greedy(obs, state)
+            if self.memory is None:
+                return self.fast.acting().greedy(obs)
+            return self.memory.greedy(obs, self._begun(state, first))
 
     @property
     def uses_cuda_graphs(self) -> bool:
@@ -459,10 +469,11 @@ class ActorCriticPolicy(Policy):
         return int(self.cfg.normalize.obs_samples) if begins else 0
 
     def warm_up(self, obs: Tree) -> None:
-        """Takes the scales of observations (N, ...) from random steps."""
+        """Takes the scales of observations (N, ...) from random steps; those that exist stay."""
         obs = self.on_device(obs)
         for norm in self._obs_norms():
-            norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
+            if norm.is_empty:
+                norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
 
     def _obs_norms(self) -> list[ObservationNorm]:
         """Returns the scales of observations: of the policy's model, and of the intrinsic reward."""

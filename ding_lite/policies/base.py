@@ -312,7 +312,7 @@ class Policy:
             process_transition=self._process_transition,
             get_train_sample=self._complete_rollout,
             state_dict=self.state_dict,
-            load_state_dict=self.load_state_dict,
+            load_state_dict=self._load_all_but_generators,
             initial_state=None if self.memory is None else self.memory.initial_state,
             grid=None if self.memory is None else self.memory.grid,
         )
@@ -391,6 +391,12 @@ class Policy:
                 f"reset: expected first of the shape ({n},), a bool for each episode, got {first.shape}"
             )
         self._state_of_act = begin_episodes(state, first, self.memory.initial_state(n))
+
+    def _begun(self, state: Tree | None, first: Any) -> Tree | None:
+        """Returns the memories (B, ...) that a mode is given, begun anew where ``first`` (B,) is True."""
+        if state is None or first is None or self.memory is None:
+            return state
+        return begin_episodes(state, np.asarray(first, bool), self.memory.initial_state(leading_size(state)))
 
     def _remembered(self, n: int) -> Tree | None:
         """Returns the memory that :meth:`act` left, of ``n`` episodes."""
@@ -476,19 +482,20 @@ class Policy:
         Raises:
             CheckpointError: if a part is missing, or does not fit this policy.
         """
-        for name, part in self._state().items():
-            if part is None:
+        parts = {name: part for name, part in self._state().items() if part is not None}
+        for name in parts:  # all of them, before any part is loaded
+            if name in state:
                 continue
-            if name not in state:
-                if name == "model" and part.state_dict().keys() <= state.keys():
-                    raise CheckpointError(
-                        "expected the state of a policy, got that of its model; model.load_state_dict of the "
-                        "policy loads weights alone"
-                    )
+            if name == "model" and self.model.state_dict().keys() <= state.keys():
                 raise CheckpointError(
-                    f"the saved policy has no {name!r}; it has {sorted(state)}. A run that is resumed cannot "
-                    "be given it; a new run can begin with its weights (--init-from, init_from=)"
+                    "expected the state of a policy, got that of its model; model.load_state_dict of the "
+                    "policy loads weights alone"
                 )
+            raise CheckpointError(
+                f"the saved policy has no {name!r}; it has {sorted(state)}. A run that is resumed cannot "
+                "be given it; a new run can begin with its weights (--init-from, init_from=)"
+            )
+        for name, part in parts.items():
             try:
                 part.load_state_dict(state[name])
             except (RuntimeError, ValueError, KeyError) as error:
@@ -499,6 +506,16 @@ class Policy:
                 generator_state = {"state": drawn.get(name, self._first_states[name])}
                 GeneratorState(generator).load_state_dict(generator_state)
         clamp_to_ranges(parameter_ranges(self.model))
+
+    def _load_all_but_generators(self, state: Mapping[str, Any]) -> None:
+        """Does what ``collect_mode.load_state_dict`` does: an actor keeps the streams that it draws from.
+
+        With those of the learner, which does not act, it would draw the same noise in every rollout.
+        """
+        own = {name: generator.get_state() for name, generator in self._generators.items()}
+        self.load_state_dict(state)
+        for name, generator in self._generators.items():
+            generator.set_state(own[name])
 
 
 def _shapes_text(shapes: Mapping[tuple[str, ...], tuple[Any, ...]]) -> str:

@@ -34,7 +34,7 @@ from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.normalization import ObservationNorm
-from ding_lite.policies.optimizer import BadSteps, Optimizer
+from ding_lite.policies.optimizer import BadSteps, Optimizer, has_modes, training
 from ding_lite.rl import losses
 from ding_lite.rl.ranks import Ranks
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
@@ -106,6 +106,8 @@ class Intrinsic:
         for module in self.networks.modules():
             if isinstance(module, ImageEncoder):
                 module.scale = 1.0  # obs_norm has scaled the pixels
+        self.networks.eval()
+        self.has_modes = has_modes(self.networks)
         self.scale = RewardScale(self.cfg.discount_factor, ranks=policy.ranks)
         self.obs_norm = ObservationNorm(
             policy.obs_space, self.cfg.obs_clip, policy.device, images=True, ranks=policy.ranks
@@ -137,6 +139,8 @@ class Intrinsic:
             NumericsError: if one of them is not finite.
         """
         self._last_credit = None
+        if self.policy.cfg.collect.n_episode is not None:
+            _end_with_a_reset(rollout)
         steps = StepTable(self, rollout)
         reward = torch.zeros(steps.valid.numel(), device=self.policy.device)
         for rows in steps.rows.split(CHUNK):
@@ -233,10 +237,12 @@ class Intrinsic:
         with self.optimizer.phase(self._failure) as steps:
             for _ in range(self.cfg.epoch_per_collect):
                 order = permutation(len(table.rows), self.generator)
-                for index, weight in zip(order.split(sizes), self._reward_weights(sizes), strict=True):
-                    make = partial(self._batch, table, table.rows[index], target.flatten(), weight)
-                    with _named_errors(type(self.reward), "loss"):
-                        steps.take(self.policy.intrinsic_loss, make(), remake=make)
+                parts = zip(order.split(sizes), self._reward_weights(sizes), strict=True)
+                with training(self.networks, self.has_modes):
+                    for index, weight in parts:
+                        make = partial(self._batch, table, table.rows[index], target.flatten(), weight)
+                        with _named_errors(type(self.reward), "loss"):
+                            steps.take(self.policy.intrinsic_loss, make(), remake=make)
                 if self.optimizer.on_host:
                     steps.check()
         self.obs_norm.update(rollout.obs, valid)
@@ -307,6 +313,25 @@ def _named_errors(cls: Any, method: str) -> Iterator[None]:
     except TypeError as error:
         name = getattr(cls, "__qualname__", repr(cls))
         raise ContractError(f"policy.intrinsic.type: {name}.{method} raised {error_text(error)}") from error
+
+
+def _end_with_a_reset(rollout: Rollout) -> None:
+    """Writes the first observation of each column after its last valid row.
+
+    The next rollout of whole episodes begins with a reset of all environments. What an environment does
+    while the others finish is no part of its returns.
+
+    Args:
+        rollout: (T, B), of whole episodes.
+    """
+    after_last = ~rollout.valid.flip(0).cummax(0).values.flip(0)
+    rows, columns = after_last.nonzero(as_tuple=True)
+
+    def write(leaf: Tensor, last: Tensor) -> None:
+        leaf[rows, columns] = leaf[0, columns]
+        last.copy_(leaf[0])
+
+    map_tree(write, rollout.obs, rollout.last_obs)
 
 
 class StepTable:

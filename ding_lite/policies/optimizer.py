@@ -7,6 +7,7 @@ and ``fast.closed_form`` compute the gradient and clip it; ``fast.gradients`` ta
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
@@ -100,6 +101,19 @@ def training(model: nn.Module, needed: bool) -> Iterator[None]:
         yield
     finally:
         model.eval()
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Puts a model into eval mode for a while, such as for its values between two gradient steps."""
+    if not model.training:
+        yield
+        return
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
 
 
 class Optimizer:
@@ -279,8 +293,9 @@ class GradientSteps:
         self.optimizer, self.failure = optimizer, failure
         self.history: list[Metrics] = []
         self._gradient_of: dict[Loss, GradientFunction] = {}
-        # Steps since the last check: loss, what makes the minibatch again, and 1 if the step was skipped.
-        self._unseen: list[tuple[Loss, Callable[[], Batch], Number]] = []
+        self.skipped: list[Number] = []  # for each step of the history, 1 if it was not taken, else 0
+        # Steps since the last check: loss, and what makes the minibatch again.
+        self._unseen: list[tuple[Loss, Callable[[], Batch]]] = []
         self._not_taken: Number = 0.0  # number of skipped steps among them
 
     def take(self, loss: Loss, *parts: Batch, remake: Callable[[], Batch]) -> Metrics:
@@ -298,7 +313,8 @@ class GradientSteps:
         self.optimizer.apply(gradient, bad)
         metrics = {**gradient.metrics, "grad_norm": gradient.norm}
         self.history.append(metrics)
-        self._unseen.append((loss, remake, bad))
+        self.skipped.append(bad)
+        self._unseen.append((loss, remake))
         self._not_taken = self._not_taken + bad
         return metrics
 
@@ -322,7 +338,7 @@ class GradientSteps:
         unseen = self._unseen
         bad = self.settle()
         if bad is not None:
-            loss, remake, _ = unseen[bad]
+            loss, remake = unseen[bad]
             step = len(self.history) - len(unseen) + bad
             raise self.failure(loss, remake(), self.history[step], step)
 
@@ -332,10 +348,11 @@ class GradientSteps:
         Returns:
             the number of the step, since then, that exceeded the budget, or None.
         """
-        flags = [flag for _, _, flag in self._unseen]
+        first = len(self.history) - len(self._unseen)
         self._unseen, self._not_taken = [], 0.0
         if not self.optimizer.on_host:
-            flags = stacked(flags).tolist()
+            self.skipped[first:] = stacked(self.skipped[first:]).tolist()
+        flags = self.skipped[first:]
         bad = [step for step, flag in enumerate(flags) if flag]
         bad_steps = self.optimizer.bad_steps
         left = bad_steps.left
@@ -343,9 +360,31 @@ class GradientSteps:
         return bad[left] if len(bad) > left else None
 
     def mean_metrics(self) -> dict[str, float]:
-        """Returns the mean of every metric over the steps that have it, waiting for a device once."""
-        names = sorted({name for step in self.history for name in step})
+        """Returns the mean of every metric over the steps that have it, waiting for a device once.
+
+        Steps that were not taken are left out; a metric that only they have is nan. Call it after
+        :meth:`check`.
+        """
+        taken, of_skipped = self.history, {}
+        if any(self.skipped):
+            of_skipped = dict.fromkeys((name for step in self.history for name in step), math.nan)
+            taken = [step for step, bad in zip(self.history, self.skipped, strict=True) if not bad]
+        names = sorted({name for step in taken for name in step})
         if not names:
-            return {}
-        means = [stacked([step[name] for step in self.history if name in step]).mean() for name in names]
-        return dict(zip(names, torch.stack(means).tolist(), strict=True))
+            return of_skipped
+        means = [stacked([step[name] for step in taken if name in step]).mean() for name in names]
+        return of_skipped | dict(zip(names, torch.stack(means).tolist(), strict=True))
+
+    def mean_since(self, first: int, name: str) -> float:
+        """Returns the mean of a metric over the steps that were taken, from ``first`` on; waits for a device.
+
+        It is nan if no such step has the metric.
+        """
+        steps = zip(self.history[first:], self.skipped[first:], strict=True)
+        found = [(step[name], bad) for step, bad in steps if name in step]
+        if self.optimizer.on_host:
+            found = [(value, bad) for value, bad in found if not bad]
+        if not found:
+            return math.nan
+        values, bad = (stacked(numbers) for numbers in zip(*found, strict=True))
+        return float(values.mean() if self.optimizer.on_host else values.where(bad == 0, math.nan).nanmean())

@@ -36,6 +36,7 @@ from ding_lite.policies.contract import checked_loss
 from ding_lite.policies.optimizer import Optimizer
 from ding_lite.policies.ppo import Loop, PPOPolicy, buffer_capacity
 from ding_lite.policies.replay import ReplaySource
+from ding_lite.policies.without_effect import ONE_LOOP
 from ding_lite.rl import losses
 from ding_lite.trees import tree_leaves
 
@@ -185,11 +186,17 @@ class PPGPolicy(PPOPolicy):
         actor, critic = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
         policy_limits = self._limits_of(actor, actor, kept.policy)
         if self._has_one_loop(self.cfg):
-            return {"policy": ReplaySource(self, policy_limits, self.minibatch_generator, "buffer")}
+            sections = ("replay_buffer.policy", "replay_buffer.value")
+            return {"policy": ReplaySource(self, policy_limits, self.minibatch_generator, "buffer", sections)}
         limits = {"policy": policy_limits, "value": self._limits_of(critic, critic, kept.value)}
         return {
             name: ReplaySource(
-                self, limit, self.minibatch_generator, f"{name}_buffer", for_policy=name == "policy"
+                self,
+                limit,
+                self.minibatch_generator,
+                f"{name}_buffer",
+                (f"replay_buffer.{name}",),
+                for_policy=name == "policy",
             )
             for name, limit in limits.items()
         }
@@ -286,6 +293,9 @@ class PPGPolicy(PPOPolicy):
         if self.memory is not None:
             sample_bytes += bytes_of(self.memory.initial_state(1)) // self.memory.grid.length
         return sample_bytes * self.cfg.learn.aux_freq * self.cfg.collect.n_sample
+
+    def _facts(self) -> dict[str, Any]:
+        return {**super()._facts(), ONE_LOOP: self._has_one_loop(self.cfg)}
 
     def describe(self) -> list[str]:
         lines = super().describe()

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key, default_values, leaves, merged_config
 from ding_lite.data.buffer import MOST_USES, Limits, ReplayBuffer
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.minibatches import TAKEN_NAMES, Batch
 from ding_lite.data.rollout import Rollout, require_rollout
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
-from ding_lite.fast.gradients import Loss, Metrics, Number, stacked
+from ding_lite.fast.gradients import Loss, Metrics
 from ding_lite.fast.switch import PolicyGradients, are_library_methods
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
@@ -36,6 +36,7 @@ from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.memory import memory_faults
 from ding_lite.policies.optimizer import BadSteps, Optimizer, training
 from ding_lite.policies.replay import ReplaySource
+from ding_lite.policies.without_effect import ENTROPY_WEIGHT
 from ding_lite.rl import losses
 from ding_lite.rl.schedules import SCHEDULES, AdaptivePenalty, schedule
 from ding_lite.rl.seeding import GeneratorState
@@ -288,7 +289,7 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the sources of minibatches by name; the policy's losses use "policy"."""
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         limits = self._limits_of(learn.epoch_per_collect, learn.reuse, kept)
-        return {"policy": ReplaySource(self, limits, self.minibatch_generator, "buffer")}
+        return {"policy": ReplaySource(self, limits, self.minibatch_generator, "buffer", ("replay_buffer",))}
 
     def _limits_of(self, epochs: int, reuse: float, kept: Any) -> Limits:
         """Returns the limits of a buffer: on-policy from ``epochs``, else from ``reuse`` and ``kept``."""
@@ -404,6 +405,9 @@ class PPOPolicy(ActorCriticPolicy):
             phrases.append(f"gradients: {', '.join(dict.fromkeys(names))}")
         return phrases
 
+    def _facts(self) -> dict[str, Any]:
+        return {**super()._facts(), ENTROPY_WEIGHT: self._default_entropy_weight}
+
     def describe(self) -> list[str]:
         lines = super().describe()
         if "learn" not in self.fields:
@@ -514,8 +518,15 @@ class PPOPolicy(ActorCriticPolicy):
         return self.cfg.learn.value_weight * loss, metrics
 
     def _check_fields(self, rollout: Rollout) -> None:
-        """Refuses a rollout that lacks a field of the losses of this class."""
-        if rollout.get("log_prob") is None and type(self).policy_loss is PPOPolicy.policy_loss:
+        """Refuses a rollout that lacks a field of the losses, or has one that a minibatch cannot have."""
+        if taken := sorted(TAKEN_NAMES & set(rollout.keys())):
+            raise ContractError(
+                f"{type(self).__name__}._process_transition: a minibatch has its own {' and '.join(taken)}; "
+                "give the field of the rollout another name"
+            )
+        # Off-policy the ratio to the policy that collected is needed whatever the loss.
+        needs_log_prob = not self.cfg.on_policy or type(self).policy_loss is PPOPolicy.policy_loss
+        if rollout.get("log_prob") is None and needs_log_prob:
             raise ContractError(
                 f"the rollout has no log_prob: {type(self).__name__}._forward_collect must return "
                 '{"action": ..., "log_prob": ...}, (B,) of the drawn actions'
@@ -607,21 +618,20 @@ class PPOPolicy(ActorCriticPolicy):
         """
         loss = loop.loss
         target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
+        needs_kl = target_kl is not None and loop.optimizer is self.optimizer
         # A check of a device waits for it; a replay buffer waits for it anyway.
         checks_each_pass = loop.optimizer.on_host or not self.cfg.on_policy
         with loop.optimizer.phase(self.failure_of) as steps:
             for minibatches in loop.source.passes(self.clip_ratio, values_moved=values_moved):
-                kls: list[Number] = []
+                first = len(steps.history)
                 with training(self.model, self.has_modes):
                     for batch in minibatches:
                         metrics = steps.take(loss, batch, remake=batch.remake)
-                        if "approx_kl" in metrics:
-                            kls.append(metrics["approx_kl"])
-                        elif target_kl is not None and loop.optimizer is self.optimizer and not stopped:
+                        if needs_kl and not stopped and "approx_kl" not in metrics:
                             raise self._no_approx_kl()
                 epochs += not stopped
-                if target_kl is not None and kls:
-                    stopped = float(stacked(kls).mean()) > 1.5 * target_kl
+                if target_kl is not None and not stopped:
+                    stopped = steps.mean_since(first, "approx_kl") > 1.5 * target_kl
                 if stopped:
                     if loop.after_target_kl is None:
                         break

@@ -17,7 +17,7 @@ Shapes: T steps, C columns of the buffer, N = live transitions of T * C.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from ding_lite.data.rollout import Rollout, flat, flat_at, places, time_major_fi
 from ding_lite.data.sequences import SequenceSet
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.diagnostics import OLDEST_SHOWN, describe_buffer
+from ding_lite.policies.optimizer import evaluating
 from ding_lite.rl import losses
 
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
@@ -44,6 +45,7 @@ class ReplaySource:
         limits: of the buffer.
         generator: draws the order of samples.
         prefix: of the names of its metrics.
+        sections: of ``policy.other`` that the limits are from, for messages.
         for_policy: whether a loss of the policy draws from it, which may need the logits of pi_prox.
 
     Attributes:
@@ -57,13 +59,14 @@ class ReplaySource:
         limits: Limits,
         generator: torch.Generator,
         prefix: str,
+        sections: Sequence[str],
         *,
         for_policy: bool = True,
     ) -> None:
         self.policy = policy
         self.cfg = policy.cfg
         self.generator = generator
-        self.prefix = prefix
+        self.prefix, self.sections = prefix, sections
         self.for_policy = for_policy
         self.buffer = ReplayBuffer(limits, policy.device)
         self.metrics: dict[str, float] = {}
@@ -255,7 +258,8 @@ class ReplaySource:
             batch = training_set.batch(index)
             if self.cfg.priority_IS_weight:
                 batch = self._weighted(batch, left * share / share.sum(), unspent, index)
-            with torch.no_grad():
+            # Minibatches are drawn between gradient steps, for which the model is in training mode.
+            with torch.no_grad(), evaluating(policy.model):
                 value = policy.fast.critic()(batch.obs)
             yield batch
             # An advantage falls by as much as the value of its state rises.
@@ -290,7 +294,8 @@ class ReplaySource:
         drawn = (limits.steps or 0) * self.cfg.learn.batch_size
         if self.cfg.on_policy or self._prioritizes or drawn < limits.max_use * self.cfg.collect.n_sample:
             return []
+        keys = " and ".join(f"policy.other.{section}.max_use" for section in self.sections)
         return [
             f"{self.prefix}: each transition is drawn {limits.max_use} times in its own iteration, and none "
-            "is left for the next; a larger policy.other.replay_buffer.max_use lets them last"
+            f"is left for the next; with a larger {keys} some are"
         ]

@@ -11,7 +11,11 @@ from typing import Any, NamedTuple
 
 from ding_lite.config.schema import default_values, leaves, merged_config
 
-HAS_MEMORY = "has memory"  # among the values of the keys
+# What else the needs read, beside the keys:
+HAS_MEMORY = "has memory"
+SCALES_OBS = "scales observations"  # whether normalize.obs finds floats to scale
+ENTROPY_WEIGHT = "default entropy weight"
+ONE_LOOP = "one loop"  # whether one optimiser takes the steps of policy and value
 
 
 class Need(NamedTuple):
@@ -20,7 +24,7 @@ class Need(NamedTuple):
     Attributes:
         keys: their paths.
         need: what gives them an effect, as the user would write it.
-        is_met: whether a section, by the paths of its keys, has that.
+        is_met: whether a section, by the paths of its keys and the names above, has that.
     """
 
     keys: tuple[str, ...]
@@ -40,6 +44,16 @@ def _has_several_passes(values: Mapping[str, Any]) -> bool:
 NEEDS = (
     Need(("nstep",), "policy.nstep_return=True", lambda v: v["nstep_return"]),
     Need(
+        ("learn.value_weight",),
+        "one loop for policy and value: the value's own Adam divides it out",
+        lambda v: v[ONE_LOOP],
+    ),
+    Need(
+        ("learn.reuse",),
+        "policy.learn.update_per_collect=None",
+        lambda v: v["learn.update_per_collect"] is None,
+    ),
+    Need(
         ("learn.target_kl",),
         "a second pass of the policy over a rollout, which it would leave out",
         _has_several_passes,
@@ -52,6 +66,11 @@ NEEDS = (
     Need(("learn.kl_type",), "policy.learn.kl_beta", lambda v: v["learn.kl_beta"]),
     Need(("learn.lr_final",), "policy.learn.lr_schedule", _is_scheduled("lr")),
     Need(("learn.clip_final",), "policy.learn.clip_schedule", _is_scheduled("clip")),
+    Need(
+        ("learn.entropy_schedule",),
+        "policy.learn.entropy_weight, which is 0",
+        lambda v: v[ENTROPY_WEIGHT] if v["learn.entropy_weight"] is None else v["learn.entropy_weight"],
+    ),
     Need(("learn.entropy_final",), "policy.learn.entropy_schedule", _is_scheduled("entropy")),
     Need(("learn.grad_clip_value",), "policy.learn.grad_clip_type", lambda v: v["learn.grad_clip_type"]),
     Need(("learn.value_norm_decay",), "policy.learn.value_norm=True", lambda v: v["learn.value_norm"]),
@@ -63,11 +82,22 @@ NEEDS = (
     Need(("other.replay_buffer.alpha",), "policy.priority=True", lambda v: v["priority"]),
     Need(("other.replay_buffer.beta",), "policy.priority_IS_weight=True", lambda v: v["priority_IS_weight"]),
     Need(
-        ("normalize.obs_clip", "normalize.obs_samples"), "policy.normalize.obs", lambda v: v["normalize.obs"]
+        ("normalize.obs",),
+        "an observation of floats: images and indices are not scaled",
+        lambda v: v[SCALES_OBS] or not v["normalize.obs"],
+    ),
+    Need(("normalize.obs_clip",), "policy.normalize.obs", lambda v: v["normalize.obs"]),
+    Need(
+        ("normalize.obs_samples",),
+        "policy.normalize.obs or policy.intrinsic.type",
+        lambda v: v["normalize.obs"] or v["intrinsic.type"],
     ),
     Need(("normalize.reward_discount",), "policy.normalize.reward=True", lambda v: v["normalize.reward"]),
     Need(
-        ("learn.aux_freq", "learn.aux_bc_weight", "learn.aux_value_weight", "learn.aux_learning_rate"),
+        (
+            *("learn.aux_freq", "learn.aux_bc_weight", "learn.aux_value_weight", "learn.aux_learning_rate"),
+            *("learn.aux_batch_size", "learn.aux_grad_accum"),
+        ),
         "an auxiliary phase (policy.learn.aux_train_epoch)",
         lambda v: v["learn.aux_train_epoch"],
     ),
@@ -81,6 +111,16 @@ NEEDS = (
         ),
         "policy.model.rnn",
         lambda v: v[HAS_MEMORY],
+    ),
+    Need(
+        ("model.rnn_timescale",),
+        "policy.model.init='orthogonal' or 'normed'",
+        lambda v: v["model.init"] != "torch",
+    ),
+    Need(
+        ("model.sigma_type", "model.bound_type", "model.initial_sigma_value"),
+        "a distribution with mu and sigma, such as policy.model.box_distribution='normal'",
+        lambda v: v["model.box_distribution"] != "beta",
     ),
     Need(
         ("model.initial_sigma_value",),
@@ -103,19 +143,21 @@ NEEDS = (
 def _holds(is_met: Callable[[Mapping[str, Any]], Any], values: Mapping[str, Any]) -> bool:
     try:
         return bool(is_met(values))
-    except KeyError:  # a class of the user has one of the keys only
+    except KeyError:  # a class has one of the keys only
         return True
 
 
-def keys_without_effect(cfg: Mapping[str, Any], policy: type, model: type, *, has_memory: bool) -> list[str]:
+def keys_without_effect(
+    cfg: Mapping[str, Any], policy: type, model: type, facts: Mapping[str, Any]
+) -> list[str]:
     """Returns a line for each need that is not met and of which a key was changed.
 
     Args:
         cfg: the complete section ``policy``.
         policy, model: classes whose ``config`` has the defaults.
-        has_memory: whether the model has one, by whatever key.
+        facts: by the names at the beginning of this file; a policy without one of them has all its needs.
     """
-    values = {**dict(leaves(cfg)), HAS_MEMORY: has_memory}
+    values = {**dict(leaves(cfg)), **facts}
     defaults = dict(leaves(default_values(merged_config(policy))))
     defaults |= {f"model.{path}": x for path, x in leaves(default_values(merged_config(model)))}
     notes = []

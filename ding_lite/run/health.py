@@ -23,11 +23,17 @@ import gymnasium as gym
 from ding_lite.data.evaluation import SUCCESS
 from ding_lite.envs.transition import RECENT_EPISODES
 from ding_lite.models.encoders import has_image
+from ding_lite.policies.ppo import buffer_capacity
 from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
 IMPROVEMENT = 0.1  # of the range of all returns
 STEADY = 0.02  # of the range of all returns: returns this near to the best are equal to it
+# The prefixes of metrics of buffers, each with the section of the config that may limit its buffer.
+BUFFERS = (
+    *(("buffer", "replay_buffer"), ("buffer", "replay_buffer.policy")),
+    *(("policy_buffer", "replay_buffer.policy"), ("value_buffer", "replay_buffer.value")),
+)
 
 
 @dataclass(frozen=True)
@@ -191,16 +197,26 @@ def _auxiliary_phase_moves_the_policy(recent: RecentMetrics) -> Finding | None:
 
 
 def _buffer_holds_one_rollout(recent: RecentMetrics) -> Finding | None:
-    buffer = recent.policy.get("other", {}).get("replay_buffer", {})
-    capacity, samples = buffer.get("replay_buffer_size") or math.nan, recent["buffer_samples"]
-    # With a smaller rollout nothing is kept because the settings say so; the first lines of the run tell it.
-    if not (recent["buffer_age"] == 0 and 2 * samples > capacity and buffer.get("max_staleness")):
-        return None
-    return Finding(
-        "the replay buffer holds the newest rollout only",
-        f"rollouts of {samples:,.0f} samples, policy.other.replay_buffer.replay_buffer_size {capacity:,.0f}",
-        "a replay_buffer_size of several rollouts, or a lower policy.collect.n_episode",
-    )
+    kept = recent.policy.get("other", {}).get("replay_buffer", {})
+    # PPG has a buffer for each network, or one for both, whose metrics have the names of PPO's.
+    of_ppg = {f"replay_buffer.{name}": kept[name] for name in ("policy", "value") if name in kept}
+    sections = {"replay_buffer": kept, **of_ppg}
+    for prefix, section in BUFFERS:
+        buffer, samples = sections.get(section, {}), recent[f"{prefix}_samples"]
+        # With a smaller rollout nothing is kept because the settings say so; the first lines of the run tell
+        # it.
+        if not (recent[f"{prefix}_age"] == 0 and buffer.get("max_staleness")):
+            continue
+        size = buffer.get("replay_buffer_size")
+        capacity = size or buffer_capacity(size, recent.policy["collect"]["n_sample"])
+        if 2 * samples > capacity:
+            return Finding(
+                "the replay buffer holds the newest rollout only",
+                f"rollouts of {samples:,.0f} samples, policy.other.{section}.replay_buffer_size "
+                f"{capacity:,.0f}",
+                "a replay_buffer_size of several rollouts, or a lower policy.collect.n_episode",
+            )
+    return None
 
 
 def _unknown_info_keys(recent: RecentMetrics) -> Finding | None:

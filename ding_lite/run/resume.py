@@ -78,6 +78,14 @@ EFFECTS = {
     "policy.other": WARNED,
     "policy.other.replay_buffer.policy": REFUSED,  # equal to value's: one buffer; otherwise two
     "policy.other.replay_buffer.value": REFUSED,
+    # Of the keys that every intrinsic reward has; those of its class, such as sizes, are refused.
+    "policy.intrinsic.extrinsic_weight": WARNED,
+    "policy.intrinsic.weight": WARNED,
+    "policy.intrinsic.discount_factor": WARNED,
+    "policy.intrinsic.epoch_per_collect": WARNED,
+    "policy.intrinsic.update_proportion": WARNED,
+    "policy.intrinsic.learning_rate": WARNED,
+    "policy.intrinsic.obs_clip": WARNED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
     "policy.collect.n_episode": REFUSED,  # the kind of rollouts in a buffer

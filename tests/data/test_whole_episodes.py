@@ -221,17 +221,17 @@ def test_native_environments_play_their_shares():
 
 
 def test_a_backend_that_cannot_save_open_episodes_goes_on_to_the_same_rollouts():
-    def collector():
+    def pair():
         envs = NativeVectorEnv(gym.vector.SyncVectorEnv([partial(LengthEnv, n) for n in (2, 5, 3)]))
         assert not envs.restorable
-        return collector_of(envs, 6)
+        policy = policy_for(envs)
+        return policy, Collector(envs, policy.collect_mode, 6, 6)
 
-    straight, resumed = collector(), collector()
+    (policy, straight), (of_resumed, resumed) = pair(), pair()
     for _ in range(2):
         straight.collect()
     resumed.load_state_dict(straight.state_dict())
-    policies = [one.mode.state_dict for one in (straight, resumed)]
-    resumed.mode.load_state_dict(policies[0]())
+    of_resumed.load_state_dict(policy.state_dict())
     expected, found = (digest(to_dict(one.collect())) for one in (straight, resumed))
     assert expected == found
 

@@ -187,13 +187,14 @@ def numbers(tree):
 def test_a_resumed_run_has_the_same_bad_values():
     make = world(nan_obs=0.05, nan_reward=0.05)
     with vector(make) as one, vector(make) as other:
-        straight = Collector(one, policy_for(one).collect_mode, 60)
+        policy = policy_for(one)
+        straight = Collector(one, policy.collect_mode, 60)
         straight.collect()
         resumed = Collector(other, straight.mode, 60)
         resumed.load_state_dict(straight.state_dict())
-        generator = straight.mode.state_dict()
+        generator = policy.state_dict()
         expected = digest(to_dict(straight.collect())), straight.metrics()
-        straight.mode.load_state_dict(generator)
+        policy.load_state_dict(generator)
         assert (digest(to_dict(resumed.collect())), resumed.metrics()) == expected
 
 

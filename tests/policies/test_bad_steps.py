@@ -130,6 +130,49 @@ def test_all_optimisers_of_a_run_share_one_budget():
     assert policy.state_dict()["bad_steps"] == {"count": 3}
 
 
+class Spoils(PPOPolicy):
+    """PPO in which every third step of an iteration is not finite."""
+
+    def policy_loss(self, batch):
+        self.steps = getattr(self, "steps", 0) + 1
+        loss, metrics = super().policy_loss(batch)
+        if self.steps % 3:
+            return loss, metrics
+        return loss * math.nan, {name: number * math.nan for name, number in metrics.items()}
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_steps_that_were_skipped_are_in_no_mean_and_leave_target_kl_on(on_host):
+    learn = dict(compile=False, skip_bad_steps=100, epoch_per_collect=4, target_kl=1e-9, learning_rate=1e-2)
+    policy, collector = trainee("ppo", cls=Spoils, learn=learn)
+    policy.optimizer.on_host = on_host
+    metrics = policy.learn_mode.forward(collector.collect())
+    assert all(map(math.isfinite, metrics.values())), metrics
+    assert metrics["skipped_steps"] == 1
+    assert metrics["epochs"] == 1, "target_kl ends the passes of the policy"
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_means_are_those_of_the_steps_that_were_taken(on_host):
+    policy, _ = trainee("ppo", learn=dict(skip_bad_steps=9))
+    policy.optimizer.on_host = on_host
+    weight = next(iter(policy.model.parameters()))
+    steps = GradientSteps(policy.optimizer, NumericsError)
+    for number in (1.0, math.nan, 3.0, math.nan):
+        told = {"number": torch.tensor(number)} | ({"own": torch.ones(())} if number != number else {})
+        loss = lambda _, number=number, told=told: (weight.sum() * number, told)  # noqa: E731
+        steps.take(loss, Batch(value_target=torch.zeros(2)), remake=Batch)
+    assert steps.mean_since(0, "number") == 2
+    assert steps.mean_since(1, "number") == 3
+    assert math.isnan(steps.mean_since(3, "number"))
+    assert math.isnan(steps.mean_since(0, "of no step"))
+    steps.check()
+    means = steps.mean_metrics()
+    assert means["number"] == 2
+    assert math.isnan(means["own"]), "of skipped steps alone"
+    assert math.isfinite(means["grad_norm"])
+
+
 class Split(gym.Wrapper):
     """CartPole with its position and the rest as two branches."""
 

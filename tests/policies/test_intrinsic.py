@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_worlds import SeededEnv
 from torch import nn
-from worlds import digest, trainee
+from worlds import digest, trainee, vector_of
 
 from ding_lite import (
     INTRINSIC_REGISTRY,
@@ -22,6 +22,7 @@ from ding_lite import (
 )
 from ding_lite.cli import main
 from ding_lite.config.registry import POLICY_REGISTRY
+from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import RND, Steps
@@ -385,6 +386,78 @@ class Forgetful(IntrinsicReward):
     def loss(self, steps):
         self.counts += 1
         return torch.zeros(len(steps.done), requires_grad=True)
+
+
+class WithModes(ForwardError):
+    """Has layers whose outputs depend on the mode."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.model.append(nn.Sequential(nn.BatchNorm1d(self.obs_space.shape[0]), nn.Dropout(0.5)))
+        self.modes = []
+
+    def reward(self, steps):
+        self.modes.append(("reward", self.training))
+        return super().loss(steps)
+
+    def loss(self, steps):
+        self.modes.append(("loss", self.training))
+        return super().loss(steps)
+
+
+def test_networks_are_in_training_mode_in_gradient_steps_only():
+    policy, collector = trainee("ppo", intrinsic=dict(type=WithModes))
+    policy.warm_up(torch.randn(64, *policy.obs_space.shape, generator=torch.Generator().manual_seed(0)))
+    reward = policy.intrinsic.reward
+    for _ in range(2):
+        before = digest(reward.state_dict())
+        rollout = collector.collect()
+        assert digest(reward.state_dict()) == before, "rewards move no statistics"
+        policy.learn_mode.forward(rollout)
+    assert set(reward.modes) == {("reward", False), ("loss", True)}
+    assert not any(module.training for module in policy.intrinsic.networks.modules())
+
+
+class Numbered(gym.Env):
+    """Episodes of a fixed length that show the number of the environment, the step, and steps so far."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, number, length):
+        self.number, self.length, self.total = number, length, 0
+
+    def obs(self):
+        return np.array([self.number, self.t, self.total], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = self.total = 0
+        return self.obs(), {}
+
+    def step(self, action):
+        self.t, self.total = self.t + 1, self.total + 1
+        return self.obs(), 0.0, self.t == self.length, False, {}
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+@pytest.mark.parametrize("unroll_len", [1, 4])
+def test_with_whole_episodes_no_environment_sees_how_long_the_others_play(unroll_len, autoreset):
+    found = []
+    for length in (5, 12, 14):
+        collect = dict(n_episode=2, unroll_len=unroll_len)
+        policy, _ = trainee("ppo", envs=2, intrinsic=SMALL, collect=collect)
+        policy.warm_up(torch.randn(64, 3, generator=torch.Generator().manual_seed(0)))
+        envs = vector_of(lambda i, length=length: Numbered(i, (5, length)[i]), 2, autoreset=autoreset)
+        policy.intrinsic.scale.update_from = lambda *_: None  # which is that of all environments
+        rollout = Collector(envs, policy.collect_mode, 64, 2).collect()
+        assert rollout.valid.sum(0).tolist() == [5, length]
+        first = policy.intrinsic.obs_norm(rollout.obs[0])
+        steps = Steps(obs=None, action=None, next_obs=first, done=torch.ones(2, dtype=torch.bool))
+        expected = policy.intrinsic.reward_of_steps(steps)[0]
+        torch.testing.assert_close(rollout.intrinsic_reward[4, 0], expected, msg="a reset follows")
+        found.append(torch.stack([rollout[name][:5, 0] for name in ("intrinsic_reward", "advantage")]))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0])
 
 
 @pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])

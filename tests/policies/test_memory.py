@@ -265,6 +265,23 @@ def test_act_remembers_until_it_is_reset(tmp_path):
     assert torch.equal(h[[0, 2, 3]], state["actor"]["h"][[0, 2, 3]])
 
 
+@pytest.mark.parametrize("mode", ["collect_mode", "eval_mode"])
+@pytest.mark.parametrize("as_given", [list, torch.tensor], ids=["list", "tensor"])
+def test_modes_begin_the_memories_that_first_names(mode, as_given):
+    policy, collector = with_memory()
+    rows = collector.collect().obs.numpy()
+    forward = getattr(policy, mode).forward
+    state = forward(rows[0], policy.memory.initial_state(4))["state"]
+    initial, first = policy.memory.initial_state(4), [False, True, False, True]
+    begun = begin_episodes(state, np.array(first), initial)
+
+    def after(*given):
+        return digest(forward(rows[1], *given)["state"])
+
+    assert after(state, as_given(first)) == after(begun) != after(state)
+    assert after(None, as_given(first)) == after(initial)
+
+
 def test_an_observation_that_is_not_finite_does_not_reach_the_memory():
     policy, collector = with_memory()
     obs = collector.collect().obs.numpy()[0]

@@ -18,6 +18,7 @@ from worlds import digest, log_probs, merged, policy_for, small_config, take_ste
 from ding_lite import POLICY_REGISTRY, ConfigError, PPOPolicy, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
 from ding_lite.data.minibatches import minibatch_sizes
+from ding_lite.models import VAC
 from ding_lite.rl.losses import weighted_mean
 from ding_lite.rl.returns import nstep_return
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
@@ -545,6 +546,27 @@ def test_what_is_spent_is_not_drawn_in_a_later_pass(recompute):
     marks, draws = torch.cat([torch.cat(marks) for marks in drawn]).unique(return_counts=True)
     assert marks.tolist() == rollout.mark.flatten().tolist()
     assert draws.tolist() == len(marks) * [2]
+
+
+class Noting(VAC):
+    """Notes of each computation of values whether it has a gradient and whether it is in training mode."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.seen = set()
+
+    def compute_critic(self, obs):
+        self.seen.add((torch.is_grad_enabled(), self.training))
+        return super().compute_critic(obs)
+
+
+@pytest.mark.parametrize("priority", [False, True])
+def test_values_between_gradient_steps_are_those_of_eval_mode(priority):
+    policy, collect = make(priority=priority, model={"type": Noting}, learn={"compile": False})
+    rollout = collect()
+    policy.model.seen.clear()
+    policy.learn_mode.forward(rollout)
+    assert policy.model.seen == {(False, False), (True, True)}
 
 
 def test_a_prioritised_minibatch_is_made_again_with_its_weights():

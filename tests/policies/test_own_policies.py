@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from worlds import small_config, trainee
+from worlds import digest, small_config, trainee
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
@@ -182,6 +182,44 @@ def test_arguments_of_a_policy_are_checked():
         PPOPolicy(policy.cfg, 3, spaces[1])
     with pytest.raises(CheckpointError, match=r"model\.load_state_dict"):
         policy.load_state_dict(policy.model.state_dict())
+
+
+def test_a_state_that_lacks_a_part_changes_nothing():
+    (policy, _), (other, collector) = trainee("ppo"), trainee("ppo", seed=1)
+    other.learn_mode.forward(collector.collect())
+    state, before = other.state_dict(), digest(policy.state_dict())
+    del state["optimizer"]
+    with pytest.raises(CheckpointError, match="the saved policy has no 'optimizer'"):
+        policy.load_state_dict(state)
+    assert digest(policy.state_dict()) == before
+
+
+class Awr(NoLogProb):
+    """Advantage-weighted regression, whose loss needs no log_prob of the policy that collected."""
+
+    def policy_loss(self, batch):
+        gain = batch.advantage.clamp(-2, 2).exp()
+        return -(batch.dist.log_prob(batch.action) * gain).mean(), {}
+
+
+def test_a_loss_without_log_prob_learns_from_fresh_rollouts_alone():
+    policy, collector = trainee("ppo", cls=Awr)
+    assert policy.learn_mode.forward(collector.collect())["updates"] > 0
+    policy, collector = trainee("ppo_offpolicy", cls=Awr)
+    with pytest.raises(ContractError, match=r"no log_prob: Awr\._forward_collect must return"):
+        policy.learn_mode.forward(collector.collect())
+
+
+@pytest.mark.parametrize("name", ["size", "fields", "remake", "dist", "old_logit"])
+def test_a_field_with_a_name_that_a_minibatch_has_itself_is_refused(name):
+    class Own(PPOPolicy):
+        def _process_transition(self, obs, output, transition):
+            fields = super()._process_transition(obs, output, transition)
+            return {**fields, name: np.zeros_like(transition.reward)}
+
+    policy, collector = trainee("ppo", cls=Own)
+    with pytest.raises(ContractError, match=f"Own._process_transition: a minibatch has its own {name};"):
+        policy.learn_mode.forward(collector.collect())
 
 
 OF_LOSSES = {  # metrics that the library's own losses return

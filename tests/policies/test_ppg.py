@@ -726,9 +726,15 @@ def test_names_of_the_paper_lead_to_the_keys():
 
 def test_a_run_says_that_it_draws_nothing_old():
     policy, _ = trainee("ppo_offpolicy")
-    assert "none is left for the next" in policy.describe()[-1]
+    assert "with a larger policy.other.replay_buffer.max_use some are" in policy.describe()[-1]
     policy, _ = trainee("ppo_offpolicy", other=dict(replay_buffer=dict(max_use=6)))
     assert not any("none is left" in line for line in policy.describe())
+    sections = [f"policy.other.replay_buffer.{name}.max_use" for name in ("policy", "value")]
+    for critic, advised in ((3, [" and ".join(sections)]), (2, sections[:1])):
+        learn = dict(actor_epoch_per_collect=3, critic_epoch_per_collect=critic)
+        lines = trainee("ppg_offpolicy", learn=learn)[0].describe()
+        told = [line for line in lines if "none is left for the next" in line]
+        assert [line.split("a larger ")[1].removesuffix(" some are") for line in told] == advised
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,17 @@ def test_weights_that_bring_their_statistics_take_no_random_steps(tmp_path):
     pipeline.close()
 
 
+def test_random_steps_for_an_intrinsic_reward_leave_the_scale_that_weights_brought(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs="initial", obs_samples=100)))
+    for _ in SerialPipeline(config, folder=tmp_path / "first"):
+        pass
+    config = merged(config, {"seed": 5, "policy": {"intrinsic": {"type": "rnd"}}})
+    with SerialPipeline(config, folder=tmp_path / "second", init_from=tmp_path / "first") as pipeline:
+        (stats,), (of_reward,) = (norm.stats.values() for norm in pipeline.policy._obs_norms())
+    assert stats.count == of_reward.count == 100
+    assert not np.allclose(stats.mean, of_reward.mean), "of other steps"
+
+
 def test_a_number_that_was_constant_in_the_random_steps_is_not_divided_by_nothing():
     policy, _ = trainee("ppo", SeededEnv, normalize=dict(obs=True))
     obs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))

@@ -227,6 +227,19 @@ def test_a_buffer_without_room_for_two_rollouts_is_named(samples, found):
     assert causes_of(metrics, {"other": {"replay_buffer": buffer}}) == ({cause} if found else set())
 
 
+@pytest.mark.parametrize("prefix", ["buffer", "policy_buffer", "value_buffer"])
+@pytest.mark.parametrize(("samples", "found"), [(400.0, False), (600.0, True)])
+@pytest.mark.parametrize("size", [1000, None], ids=["size", "four rollouts"])
+def test_a_buffer_of_ppg_without_room_for_two_rollouts_is_named(prefix, samples, found, size):
+    cause = "the replay buffer holds the newest rollout only"
+    of_each = {"replay_buffer_size": size, "max_staleness": 4}
+    # Those that PPO has stand for those of each network.
+    kept = {"replay_buffer_size": None, "max_staleness": None, "policy": of_each, "value": of_each}
+    policy = {"other": {"replay_buffer": kept}, "collect": {"n_sample": 250}}
+    metrics = {f"learn/{prefix}_age": 0.0, f"learn/{prefix}_samples": samples}
+    assert causes_of(metrics, policy) == ({cause} if found else set())
+
+
 @pytest.mark.parametrize(("kls", "found"), [((0.05, 0.001), False), ((0.001, 0.05), True)])
 def test_of_an_auxiliary_phase_the_kl_after_its_last_epoch_counts(kls, found):
     cause = "the auxiliary phase moves the policy"

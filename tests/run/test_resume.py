@@ -217,7 +217,8 @@ BUFFER = ("replay_buffer_size", "max_use", "max_staleness")
 
 
 def test_every_key_has_a_kind_and_every_kind_a_key():
-    configs = [compile_config({"env": {"env_id": "x"}, "policy": {"type": kind}}) for kind in ("ppo", "ppg")]
+    policies = ({"type": "ppo", "intrinsic": {"type": "rnd"}}, {"type": "ppg"})
+    configs = [compile_config({"env": {"env_id": "x"}, "policy": policy}) for policy in policies]
     keys = {path for config in configs for path, _ in leaves(config.values)}
     assert all(any(key == path or key.startswith(f"{path}.") for key in keys) for path in EFFECTS)
     kinds = {key: effect_of(key) for key in keys}
@@ -228,13 +229,18 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         *("policy.collect.n_episode", "policy.collect.unroll_len"),
         *(f"policy.learn.{who}_epoch_per_collect" for who in ("actor", "critic")),
         *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
-        *("policy.learn.sequence_length", "policy.learn.burn_in", "policy.intrinsic.type"),
+        *("policy.learn.sequence_length", "policy.learn.burn_in"),
+        *(
+            f"policy.intrinsic.{key}"
+            for key in ("type", "encoder", "encoder_hidden_size_list", "feature_size")
+        ),
         *(f"policy.other.replay_buffer.{name}.{key}" for name in ("policy", "value") for key in BUFFER),
         *("policy.learn.value_norm", "policy.learn.ignore_done"),
         *("policy.normalize.obs", "policy.normalize.reward"),
     }
     assert kinds["policy.learn.learning_rate"] == kinds["num_threads"] == WARNED
-    assert kinds["policy.model.encoder_dtype"] == WARNED
+    assert kinds["policy.model.encoder_dtype"] == kinds["policy.intrinsic.weight"] == WARNED
+    assert effect_of("policy.intrinsic.of_a_class_of_ones_own") == REFUSED
     assert (
         kinds["checkpoint.keep"] == kinds["policy.eval.eval_freq"] == kinds["env.manager.worker_num"] == FREE
     )
