@@ -41,6 +41,7 @@ _HOME = {
     "TrackedRun": "ding_lite.run.trackers",
     "Tracker": "ding_lite.run.trackers",
     "WRAPPER_REGISTRY": "ding_lite.config.registry",
+    "check_env": "ding_lite.tools.env_check",
     "check_policy": "ding_lite.testing",
     "compile_config": "ding_lite.config.compile",
     "evaluate": "ding_lite.tools.evaluate",

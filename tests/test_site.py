@@ -117,7 +117,7 @@ def test_built_pages_have_formulae_drawing_keys_and_docstrings(site):
     assert algorithms.count("<math") > 40
     assert "arithmatex" not in algorithms
     assert "$" not in re.sub(r"<(script|style|math).*?</\1>", "", algorithms, flags=re.DOTALL)
-    assert '<svg role="img" aria-label="One turn' in (site / "concepts.html").read_text()
+    assert '<svg role="img" aria-label="One iteration' in (site / "concepts.html").read_text()
     assert 'id="policy.learn.clip_ratio"' in (site / "reference/keys.html").read_text()
     assert 'id="ding_lite.rl.returns.gae"' in (site / "reference/api/functions.html").read_text()
     assert "no-run" not in (site / "project/ARCHITECTURE.html").read_text()

@@ -289,7 +289,7 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the sources of minibatches by name; the policy's losses use "policy"."""
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         limits = self._limits_of(learn.epoch_per_collect, learn.reuse, kept)
-        return {"policy": ReplaySource(self, limits, self.minibatch_generator, "buffer", ("replay_buffer",))}
+        return {"policy": ReplaySource(self, limits, self.minibatch_generator, "buffer")}
 
     def _limits_of(self, epochs: int, reuse: float, kept: Any) -> Limits:
         """Returns the limits of a buffer: on-policy from ``epochs``, else from ``reuse`` and ``kept``."""

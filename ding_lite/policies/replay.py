@@ -59,7 +59,7 @@ class ReplaySource:
         limits: Limits,
         generator: torch.Generator,
         prefix: str,
-        sections: Sequence[str],
+        sections: Sequence[str] = ("replay_buffer",),
         *,
         for_policy: bool = True,
     ) -> None:
