@@ -48,7 +48,7 @@ TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG ha
 def _buffer() -> dict[str, Any]:
     return dict(
         replay_buffer_size=Key(None, (int,), low=1, optional=True),  # transitions; None: 4 n_sample
-        max_use=Key(3, low=1, high=MOST_USES),  # draws of one transition
+        max_use=Key(3, low=1, high=MOST_USES),  # most times that a transition is drawn
         # Iterations after its own that a transition is drawn in.
         max_staleness=Key(4, low=0, high=MOST_USES),
     )

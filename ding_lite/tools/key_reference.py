@@ -80,10 +80,14 @@ class DocumentedKey:
         """The bounds in words, such as "at least 1"; "" without bounds."""
         key = self.key
         bounds = ((key.low, "at least"), (key.above, "above"), (key.high, "at most"), (key.below, "below"))
-        text = " and ".join(f"{word} {bound:,g}" for bound, word in bounds if bound is not None)
+        text = " and ".join(f"{word} {_digits(bound)}" for bound, word in bounds if bound is not None)
         if key.low is not None and key.high is not None:
-            text = f"{key.low:,g} to {key.high:,g}"
+            text = f"{_digits(key.low)} to {_digits(key.high)}"
         return f"each item {text}" if text and list in key.kinds else text
+
+
+def _digits(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:,g}"
 
 
 def documented_keys(user: Mapping[str, Any]) -> list[DocumentedKey]:
