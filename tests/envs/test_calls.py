@@ -152,7 +152,10 @@ class LongLevels(Levels):
     length = 700
 
 
-@pytest.mark.parametrize("manager", [{"type": "base"}, {"type": "subprocess", "worker_num": 2}])
+IN_WORKERS = pytest.param({"type": "subprocess", "worker_num": 2}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("manager", [{"type": "base"}, IN_WORKERS])
 @pytest.mark.parametrize("kind", [Levels, LongLevels])
 def test_a_run_with_a_curriculum_is_resumed_in_the_middle_of_its_episodes(kind, manager, tmp_path):
     config = small_config(kind, env={"manager": manager}, hooks=[Curriculum], max_env_step=6 * 250)
