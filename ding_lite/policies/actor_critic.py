@@ -36,7 +36,7 @@ from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.policies.optimizer import has_modes
-from ding_lite.policies.reference import Reference
+from ding_lite.policies.reference import Reference, check_fits
 from ding_lite.policies.without_effect import HAS_MEMORY, SCALES_OBS, keys_without_effect
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
@@ -45,7 +45,6 @@ from ding_lite.trees import (
     Tree,
     example_observations,
     leading_size,
-    map_space,
     map_tree,
     tree_leaves,
 )
@@ -155,10 +154,7 @@ class ActorCriticPolicy(Policy):
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())
         notes = keys_without_effect(self.cfg, type(self), type(self.model), self._facts())
-        if (
-            self._credit_is_renewed
-            and type(self)._get_train_sample is not ActorCriticPolicy._get_train_sample
-        ):
+        if self.credit_is_renewed and type(self)._get_train_sample is not ActorCriticPolicy._get_train_sample:
             notes.append(
                 f"{type(self).__name__}._get_train_sample sets value, advantage and value_target for the "
                 "first pass over a rollout; credit() computes them again for the others "
@@ -180,7 +176,7 @@ class ActorCriticPolicy(Policy):
         }
 
     @property
-    def _credit_is_renewed(self) -> bool:
+    def credit_is_renewed(self) -> bool:
         """Whether later passes over a rollout have values and advantages of the newest network."""
         return bool(self.cfg.get("recompute_adv") or self.cfg.nstep_return)
 
@@ -217,31 +213,7 @@ class ActorCriticPolicy(Policy):
                 f"policy.learn.pretrained_model_path: the reference is a {type(reference).__name__}; it must "
                 "be an ActorCriticPolicy"
             )
-        mine, others = (
-            map_space(lambda leaf: tuple(leaf.shape or ()), policy.obs_space) for policy in (self, reference)
-        )
-        if mine != others:
-            raise ConfigError(
-                f"policy.learn.pretrained_model_path: observations of the reference have the shape {others}, "
-                f"and this policy's {mine}; it must be a policy for the same environment"
-            )
-        obs = self.sample_obs()
-        with torch.no_grad():
-            dists = [
-                policy.distribution(inputs := policy.inputs(obs), policy.model.compute_actor(inputs))
-                for policy in (self, reference)
-            ]
-        kinds = [type(dist).__name__ for dist in dists]
-        try:
-            fits = kinds[0] == kinds[1] and dists[0].kl(dists[1]).shape == (1,)
-        except (RuntimeError, ValueError, KeyError, AttributeError):
-            fits = False
-        if not fits:
-            raise ConfigError(
-                "policy.learn.pretrained_model_path: actions of the reference have another distribution: "
-                f"{kinds[1]} over {reference.action_space}, and this policy's is {kinds[0]} over "
-                f"{self.action_space}"
-            )
+        check_fits(reference, self)
         self.reference = Reference(reference)
 
     def sample_obs(self) -> Any:
@@ -351,7 +323,7 @@ class ActorCriticPolicy(Policy):
             weight=weight,
         )
         if self.intrinsic is not None:
-            advantage = self.intrinsic.combined(advantage, self.intrinsic.credit(rollout, weight)[0])
+            advantage = self.intrinsic.added_to(advantage, rollout, weight)
         if self.cfg.nstep_return:
             target = nstep_return(
                 reward, next_value, terminated, truncated, gamma=gamma, nstep=self.cfg.nstep
@@ -500,10 +472,6 @@ class ActorCriticPolicy(Policy):
             self.reward_scale.running_return = None
         if self.reference is not None:
             self.reference.state = None
-
-    def _update_obs_norm(self, data: Rollout) -> None:
-        if self.obs_norm is not None and self.cfg.normalize.obs is True:
-            self.obs_norm.update(data.obs, data.valid)
 
     @property
     def learning_rate(self) -> float:

@@ -24,7 +24,7 @@ from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.optimizer import Failure, Optimizer, training
+from ding_lite.policies.optimizer import Failure, Optimizer, in_mode
 from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import map_tree
@@ -60,7 +60,7 @@ class AuxiliaryPhase:
         self.failure = failure
         self.fields = fields
         self.learn = policy.cfg.learn
-        self.generator = policy.own_generator("auxiliary")
+        self.generator = policy.own_generator("auxiliary", saved_by_part=True)
         self.stored: Any = self._new_store()
 
     def _new_store(self) -> Any:
@@ -122,7 +122,7 @@ class AuxiliaryPhase:
         measures = [self._measure(measured, old_logit)]
         with self.optimizer.phase(self.failure) as steps:
             for _ in range(learn.aux_train_epoch):
-                with training(self.model, self.policy.has_modes):
+                with in_mode(self.model, training=self.policy.has_modes):
                     for index in self.minibatches(learn.aux_batch_size or learn.batch_size):
                         parts = [self.batch(part, old_logit) for part in self._parts(index)]
                         steps.take(self.loss, *parts, remake=partial(self.batch, index, old_logit))

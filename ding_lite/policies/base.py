@@ -60,8 +60,7 @@ from ding_lite.trees import (
     tree_leaves,
 )
 
-GENERATORS = "generators"  # in the state: those that were drawn from, and that no part saves
-SAVED_WITH_PARTS = ("action", "minibatch", "auxiliary", "intrinsic")  # streams of the library's parts
+GENERATORS = "generators"  # in the state: the generators that were drawn from, less those that a part saves
 
 
 class Policy:
@@ -138,14 +137,14 @@ class Policy:
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         self.ranks = ranks.current()
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
-        self._first_states: dict[str, Tensor] = {}  # of these generators
+        self._first_states: dict[str, Tensor] = {}  # of the generators that no part saves
         self.model: ActorCritic = self._make_model() if model is None else self._checked(model)
         self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
-        self.generator = self.own_generator("action", device=self.device)
-        # The streams of torch's global generators while learning.
-        self._of_layers = [self.own_generator("layers")]
+        self.generator = self.own_generator("action", device=self.device, saved_by_part=True)
+        # While learning, torch's global generators continue these streams: layers and losses draw from them.
+        self._layer_generators = [self.own_generator("layers")]
         if self.device.type == "cuda":
-            self._of_layers.append(self.own_generator("layers on the device", device=self.device))
+            self._layer_generators.append(self.own_generator("layers on the device", device=self.device))
         self.model.to(device=self.device)
         self.model.eval()
         lay_out(self.model)
@@ -164,11 +163,20 @@ class Policy:
         declared = merged_config(cls).get("model", {})
         return declared["type"].default if "type" in declared else "vac", []
 
-    def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator:
-        """Returns a generator for the stream ``name``, which differs between ranks; it is saved."""
+    def own_generator(
+        self, name: str, device: Any = "cpu", *, saved_by_part: bool = False
+    ) -> torch.Generator:
+        """Returns a generator for the stream ``name``, which differs between ranks; it is saved.
+
+        Args:
+            name: of the stream.
+            device: of the generator.
+            saved_by_part: whether a part of :meth:`_state` saves it.
+        """
         generator = torch_generator(self.seed, "policy", name, *self.ranks.stream, device=device)
         self._generators[name] = generator
-        self._first_states[name] = generator.get_state()
+        if not saved_by_part:
+            self._first_states[name] = generator.get_state()
         return generator
 
     def forget_open_episodes(self) -> None:
@@ -251,11 +259,6 @@ class Policy:
         self._prepare_rollout(rollout)
         return self._get_train_sample(rollout)
 
-    def _learn(self, data: Rollout) -> dict[str, float]:
-        """Does what ``learn_mode.forward`` does: layers and losses draw from streams of the run."""
-        with global_streams(self._of_layers):
-            return self._forward_learn(data)
-
     def _prepare_rollout(self, rollout: Rollout) -> None:
         """Updates the statistics that must have a rollout before its advantages are computed."""
 
@@ -301,7 +304,8 @@ class Policy:
     @property
     def learn_mode(self) -> LearnMode:
         self._require("learn")
-        return LearnMode(self._learn, self._monitor_vars_learn, self.state_dict, self.load_state_dict)
+        learn = global_streams(self._layer_generators)(self._forward_learn)
+        return LearnMode(learn, self._monitor_vars_learn, self.state_dict, self.load_state_dict)
 
     @property
     def collect_mode(self) -> CollectMode:
@@ -468,11 +472,9 @@ class Policy:
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, as nested dicts of tensors, arrays and numbers."""
         parts = {name: part.state_dict() for name, part in self._state().items() if part is not None}
-        states = {name: each.get_state() for name, each in self._generators.items()}
+        states = {name: self._generators[name].get_state() for name in self._first_states}
         drawn = {
-            name: state
-            for name, state in states.items()
-            if name not in SAVED_WITH_PARTS and not torch.equal(state, self._first_states[name])
+            name: state for name, state in states.items() if not torch.equal(state, self._first_states[name])
         }
         return parts | ({GENERATORS: drawn} if drawn else {})
 
@@ -501,10 +503,9 @@ class Policy:
             except (RuntimeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"the saved {name!r} does not fit this policy: {error}") from error
         drawn = state.get(GENERATORS, {})
-        for name, generator in self._generators.items():
-            if name not in SAVED_WITH_PARTS:
-                generator_state = {"state": drawn.get(name, self._first_states[name])}
-                GeneratorState(generator).load_state_dict(generator_state)
+        for name, first_state in self._first_states.items():
+            generator_state = {"state": drawn.get(name, first_state)}
+            GeneratorState(self._generators[name]).load_state_dict(generator_state)
         clamp_to_ranges(parameter_ranges(self.model))
 
     def _load_all_but_generators(self, state: Mapping[str, Any]) -> None:

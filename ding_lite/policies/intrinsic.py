@@ -34,7 +34,7 @@ from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.normalization import ObservationNorm
-from ding_lite.policies.optimizer import BadSteps, Optimizer, has_modes, training
+from ding_lite.policies.optimizer import BadSteps, Optimizer, has_modes, in_mode
 from ding_lite.rl import losses
 from ding_lite.rl.ranks import Ranks
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
@@ -58,7 +58,9 @@ class WithIntrinsicReward(Protocol):
 
     def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]: ...
     def on_device(self, obs: Tree) -> Any: ...
-    def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator: ...
+    def own_generator(
+        self, name: str, device: Any = "cpu", *, saved_by_part: bool = False
+    ) -> torch.Generator: ...
     def state_without_rollouts(self) -> dict[str, Any]: ...
 
 
@@ -112,7 +114,7 @@ class Intrinsic:
         self.obs_norm = ObservationNorm(
             policy.obs_space, self.cfg.obs_clip, policy.device, images=True, ranks=policy.ranks
         )
-        self.generator = policy.own_generator("intrinsic", device=policy.device)
+        self.generator = policy.own_generator("intrinsic", device=policy.device, saved_by_part=True)
         self.optimizer: Optimizer | None = None
         # The last rollout and weight of credit() and its result, until something that it depends on changes.
         self._last_credit: tuple[Rollout, Tensor | None, tuple[Tensor, Tensor]] | None = None
@@ -205,8 +207,14 @@ class Intrinsic:
         self._last_credit = (rollout, weight, result)
         return result
 
-    def combined(self, advantage: Tensor, intrinsic: Tensor) -> Tensor:
-        """Returns the weighted sum of extrinsic and intrinsic advantages, of any shape."""
+    def added_to(self, advantage: Tensor, rollout: Rollout, weight: Tensor | None) -> Tensor:
+        """Returns the weighted sum (T, B) of extrinsic advantages and those of a rollout's intrinsic rewards.
+
+        Args:
+            advantage: (T, B), extrinsic.
+            rollout, weight: as in :meth:`credit`.
+        """
+        intrinsic, _ = self.credit(rollout, weight)
         return self.cfg.extrinsic_weight * advantage + self.cfg.weight * intrinsic
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -238,7 +246,7 @@ class Intrinsic:
             for _ in range(self.cfg.epoch_per_collect):
                 order = permutation(len(table.rows), self.generator)
                 parts = zip(order.split(sizes), self._reward_weights(sizes), strict=True)
-                with training(self.networks, self.has_modes):
+                with in_mode(self.networks, training=self.has_modes):
                     for index, weight in parts:
                         make = partial(self._batch, table, table.rows[index], target.flatten(), weight)
                         with _named_errors(type(self.reward), "loss"):

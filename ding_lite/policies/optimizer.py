@@ -86,34 +86,22 @@ def has_modes(model: nn.Module) -> bool:
 
 
 @contextlib.contextmanager
-def training(model: nn.Module, needed: bool) -> Iterator[None]:
-    """Puts a model into training mode for gradient steps; at all other times it is in eval mode.
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Puts a model into training or eval mode within the block; outside of gradient steps it is in eval mode.
 
     Args:
-        model: that is trained.
-        needed: :func:`has_modes` of it; for small networks the change takes as long as a gradient step.
+        model: that learns.
+        training: for gradient steps :func:`has_modes` of the model, since the change of a small network
+            takes as long as a gradient step.
     """
-    if not needed:
+    if model.training == training:
         yield
         return
-    model.train()
+    model.train(training)
     try:
         yield
     finally:
-        model.eval()
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Puts a model into eval mode for a while, such as for its values between two gradient steps."""
-    if not model.training:
-        yield
-        return
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
+        model.train(not training)
 
 
 class Optimizer:

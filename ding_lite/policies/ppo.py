@@ -34,7 +34,7 @@ from ding_lite.policies.contract import checked_loss
 from ding_lite.policies.diagnostics import dead_units, describe_rollout
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.memory import memory_faults
-from ding_lite.policies.optimizer import BadSteps, Optimizer, training
+from ding_lite.policies.optimizer import BadSteps, Optimizer, in_mode
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.policies.without_effect import ENTROPY_WEIGHT
 from ding_lite.rl import losses
@@ -276,7 +276,7 @@ class PPOPolicy(ActorCriticPolicy):
             self.kl_penalty = AdaptivePenalty(learn.kl_penalty, learn.kl_target, self.device)
 
     def _init_learn(self) -> None:
-        self.minibatch_generator = self.own_generator("minibatch", device=self.device)
+        self.minibatch_generator = self.own_generator("minibatch", device=self.device, saved_by_part=True)
         self.sources = self._make_sources()
         self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
@@ -466,21 +466,6 @@ class PPOPolicy(ActorCriticPolicy):
             "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
         }
 
-    def _with_reference_kl(
-        self, batch: Batch, policy_loss: Tensor, metrics: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the policy loss with the penalty kl_beta KL(pi || pi_ref), or an estimate of that KL."""
-        assert self.reference is not None
-        learn = self.cfg.learn
-        reference = self.reference.distribution(batch)
-        if learn.kl_type == "exact":
-            kl = batch.dist.kl(reference)
-        else:
-            log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
-            kl = losses.kl_estimate(log_ratio, learn.kl_type)
-        mean_kl = losses.weighted_mean(kl, batch.value_weight)  # the importance weight of the draw
-        return policy_loss + learn.kl_beta * mean_kl, {**metrics, "reference_kl": mean_kl}
-
     def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the error of the value, before its weight, in normalised units under value_norm.
 
@@ -508,9 +493,20 @@ class PPOPolicy(ActorCriticPolicy):
         return self._value_term(batch.with_outputs(new_value=value), value)
 
     def _policy_term(self, batch: Batch, logit: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the policy loss, with the KL to the reference policy if ``kl_beta`` is set."""
+        """Returns the policy loss, with kl_beta KL(pi || pi_ref), or an estimate of it, if that is set."""
         loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
-        return self._with_reference_kl(batch, loss, metrics) if self.cfg.learn.kl_beta else (loss, metrics)
+        learn = self.cfg.learn
+        if not learn.kl_beta:
+            return loss, metrics
+        assert self.reference is not None
+        reference = self.reference.distribution(batch)
+        if learn.kl_type == "exact":
+            kl = batch.dist.kl(reference)
+        else:
+            log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
+            kl = losses.kl_estimate(log_ratio, learn.kl_type)
+        mean_kl = losses.weighted_mean(kl, batch.value_weight)  # the importance weight of the draw
+        return loss + learn.kl_beta * mean_kl, {**metrics, "reference_kl": mean_kl}
 
     def _value_term(self, batch: Batch, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the value loss times its weight."""
@@ -578,7 +574,8 @@ class PPOPolicy(ActorCriticPolicy):
             buffer.end_iteration()
         metrics["skipped_steps"] = float(self.bad_steps.count)
         metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
-        self._update_obs_norm(data)
+        if self.obs_norm is not None and self.cfg.normalize.obs is True:
+            self.obs_norm.update(data.obs, data.valid)
         self.progress.env_step += int(self.ranks.total(int(data.valid.sum())))
         return metrics
 
@@ -624,7 +621,7 @@ class PPOPolicy(ActorCriticPolicy):
         with loop.optimizer.phase(self.failure_of) as steps:
             for minibatches in loop.source.passes(self.clip_ratio, values_moved=values_moved):
                 first = len(steps.history)
-                with training(self.model, self.has_modes):
+                with in_mode(self.model, training=self.has_modes):
                     for batch in minibatches:
                         metrics = steps.take(loss, batch, remake=batch.remake)
                         if needs_kl and not stopped and "approx_kl" not in metrics:

@@ -30,7 +30,7 @@ from ding_lite.data.rollout import Rollout, flat, flat_at, places, time_major_fi
 from ding_lite.data.sequences import SequenceSet
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.diagnostics import OLDEST_SHOWN, describe_buffer
-from ding_lite.policies.optimizer import evaluating
+from ding_lite.policies.optimizer import in_mode
 from ding_lite.rl import losses
 
 TRACE_BOUND = 1.0  # c-bar and rho-bar of V-trace
@@ -45,7 +45,7 @@ class ReplaySource:
         limits: of the buffer.
         generator: draws the order of samples.
         prefix: of the names of its metrics.
-        sections: of ``policy.other`` that the limits are from, for messages.
+        sections: keys below ``policy.other`` that set the limits, for messages.
         for_policy: whether a loss of the policy draws from it, which may need the logits of pi_prox.
 
     Attributes:
@@ -123,7 +123,7 @@ class ReplaySource:
             is_first = training_set is None
             # In the first pass over fresh rollouts, credit is by the newest network already.
             is_newest = is_first and ratio is None and not values_moved
-            renews = (self.cfg.recompute_adv or self.cfg.nstep_return) and not is_newest
+            renews = self.policy.credit_is_renewed and not is_newest
             credit = self.renew_credit(data, weight) if renews else data
             moved = place is None or not (live is place or torch.equal(live, place))
             if moved:
@@ -259,7 +259,7 @@ class ReplaySource:
             if self.cfg.priority_IS_weight:
                 batch = self._weighted(batch, left * share / share.sum(), unspent, index)
             # Minibatches are drawn between gradient steps, for which the model is in training mode.
-            with torch.no_grad(), evaluating(policy.model):
+            with torch.no_grad(), in_mode(policy.model, training=False):
                 value = policy.fast.critic()(batch.obs)
             yield batch
             # An advantage falls by as much as the value of its state rises.
