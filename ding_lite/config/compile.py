@@ -9,6 +9,7 @@ Each default is declared in the class that reads it. A section is checked agains
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -511,10 +512,15 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
         a list of ``(path, value in one, value in other)``; the value of a missing key is None.
     """
     left, right = dict(leaves(plain(one))), dict(leaves(plain(other)))
+    paths = sorted(set(left) | set(right))
+    # A section that is empty in one of them is a leaf there.
+    sections: set[str] = set()
+    for path in paths:
+        sections.update(itertools.accumulate(path.split(".")[:-1], "{}.{}".format))
     return [
         (path, left.get(path), right.get(path))
-        for path in sorted(set(left) | set(right))
-        if left.get(path) != right.get(path)
+        for path in paths
+        if path not in sections and left.get(path) != right.get(path)
     ]
 
 

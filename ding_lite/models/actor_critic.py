@@ -194,9 +194,8 @@ class VAC(ActorCritic):
         init_gain: Mapping[str, float] | None = None,
     ) -> None:
         super().__init__(obs_space, action_space)
-        images = has_image(obs_space)
-        self.share_encoder = images if share_encoder is None else share_encoder
-        activation = activation or ("relu" if images else "tanh")
+        self.share_encoder = has_image(obs_space) if share_encoder is None else share_encoder
+        activation = activation or default_activation(obs_space)
         self.activation = activation
 
         def make_encoder(name: str) -> Encoder | MemoryEncoder:
@@ -290,6 +289,11 @@ def _bypassing_methods(kind: type[VAC]) -> frozenset[str]:
         if getattr(kind, name, None) and getattr(kind, name).__module__.startswith(module)
     )
     return frozenset(ours) if own else frozenset()
+
+
+def default_activation(obs_space: gym.Space) -> str:
+    """Returns the activation of a model whose config names none."""
+    return "relu" if has_image(obs_space) else "tanh"
 
 
 def value_head(

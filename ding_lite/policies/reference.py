@@ -19,7 +19,7 @@ from ding_lite.data.rollout import Rollout, as_field, to_device
 from ding_lite.errors import ConfigError
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.policies.memory import PolicyMemory
-from ding_lite.rl.distributions import Distribution
+from ding_lite.rl.distributions import Distribution, Joint
 from ding_lite.trees import Tree, map_space, map_tree
 
 
@@ -58,7 +58,7 @@ def check_fits(reference: Frozen, policy: Frozen) -> None:
             each.distribution(inputs := each.inputs(obs), each.model.compute_actor(inputs))
             for each in (policy, reference)
         ]
-    kinds = [type(dist).__name__ for dist in dists]
+    kinds = [_kind(dist) for dist in dists]
     try:
         fits = kinds[0] == kinds[1] and dists[0].kl(dists[1]).shape == (1,)
     except (RuntimeError, ValueError, KeyError, AttributeError):
@@ -69,6 +69,13 @@ def check_fits(reference: Frozen, policy: Frozen) -> None:
             f"{kinds[1]} over {reference.action_space}, and this policy's is {kinds[0]} over "
             f"{policy.action_space}"
         )
+
+
+def _kind(dist: Distribution) -> str:
+    """Returns the name of a distribution, with the names of the parts of a joint one."""
+    if not isinstance(dist, Joint):
+        return type(dist).__name__
+    return f"Joint({', '.join(f'{name}: {_kind(part)}' for name, part in dist.parts.items())})"
 
 
 class Reference:

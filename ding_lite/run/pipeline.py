@@ -144,7 +144,8 @@ class SerialPipeline:
             name = self.cfg.exp_name if folder is None else str(folder)
             messages = [*config.notes, *schedule_notes(config)]
             messages += replaced_keys(config, env_setting, model)
-            messages += warm_start(self.policy, init_from) if init_from else []
+            if init_from:
+                messages += warm_start(self.policy, init_from, model_is_given=model is not None)
             messages += self._warm_up()  # if the weights brought no statistics of observations
             with ExitStack() as undo:
                 new_folder = new_run_folder(name, exact=folder is not None, base=_moved_from(here))

@@ -36,6 +36,7 @@ from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, damage_of, find_checkpoint, load_checkpoint
+from ding_lite.run.folder import claim
 from ding_lite.run.load import with_earlier_defaults
 from ding_lite.run.progress import Progress
 
@@ -204,6 +205,7 @@ def run_of(path: Path) -> Path:
 
     Raises:
         CheckpointError: if it is neither.
+        ConfigError: if it is a run that another pipeline trains, and that has no checkpoint yet.
     """
     if (path / MANIFEST).is_file():
         parent = path.absolute().parent
@@ -214,6 +216,8 @@ def run_of(path: Path) -> Path:
             )
         return path.parent.parent if path.parent.name == "ckpt" else parent.parent
     if not checkpoints_of(path):
+        if (path / "config.json").is_file():
+            claim(path).close()  # raises an error if the run has not ended
         find_checkpoint(path, "last")  # raises an error that says what is expected
     return path
 

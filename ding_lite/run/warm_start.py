@@ -13,10 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ding_lite.config.compile import plain
 from ding_lite.errors import CheckpointError
+from ding_lite.models.actor_critic import default_activation
 from ding_lite.models.phasic import PhasicActorCritic
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import load_of_run, save_checkpoint
+from ding_lite.run.given import GIVEN
 from ding_lite.run.load import as_tensors, refuse_misfit
 
 # Normalisers that the weights were trained with, and the config key that turns each on.
@@ -25,6 +28,8 @@ SCALES = {
     "reward_scale": "policy.normalize.reward",
     "value_norm": "policy.learn.value_norm",
 }
+# Keys of policy.model that change what weights compute, and not their shapes.
+MEANINGS = ("activation", "box_distribution", "bound_type")
 HEAD = "auxiliary_head."  # begins the names of its parameters
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 # Parts of the library's policies that a new run begins anew without a word.
@@ -34,7 +39,7 @@ NOT_CARRIED = (
 )
 
 
-def warm_start(policy: Policy, path: str | Path) -> list[str]:
+def warm_start(policy: Policy, path: str | Path, *, model_is_given: bool = False) -> list[str]:
     """Loads the weights and the normalisers of a run (its best checkpoint) or of a checkpoint.
 
     The optimiser, the counters and the generators stay as they are, since the run is a new one.
@@ -42,6 +47,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     Args:
         policy: policy that receives the weights.
         path: folder of a run or of a checkpoint.
+        model_is_given: whether the model is an object of the caller, which the config does not describe.
 
     Returns:
         Lines for the user about what was loaded.
@@ -49,7 +55,7 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     Raises:
         CheckpointError: if there is no checkpoint, or its weights do not fit the policy.
     """
-    folder, state, _ = load_of_run(Path(path), "best")
+    folder, state, config = load_of_run(Path(path), "best")
     try:
         saved = as_tensors(state["policy"])
         weights = dict(saved["model"])
@@ -61,12 +67,9 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     weights |= new_heads
     saved["model"] = weights
     refuse_misfit(folder, policy.model.state_dict(), weights)
-    for name, key in SCALES.items():
-        if saved.get(name) is not None and name not in own:
-            raise CheckpointError(
-                f"the weights in {folder} were trained with {key}, and are wrong without it: set {key} to "
-                "the value that they were trained with"
-            )
+    if not model_is_given and GIVEN not in config:
+        _refuse_other_meaning(folder, config, policy)
+    _refuse_missing_scale(folder, saved, own)
     loaded = {name: saved[name] for name in ("model", *SCALES) if name in saved}
     if loaded.get("reward_scale"):
         # The discounted returns of the saved run's open episodes, which this run does not continue.
@@ -88,6 +91,47 @@ def warm_start(policy: Policy, path: str | Path) -> list[str]:
     if new_scales:
         messages.append(f"the weights bring no statistics for {' and '.join(new_scales)}: they start anew")
     return messages
+
+
+def _refuse_other_meaning(folder: Path, saved: Mapping[str, Any], policy: Policy) -> None:
+    """Raises a CheckpointError if the weights of a checkpoint compute something else in this policy.
+
+    Args:
+        folder: the checkpoint.
+        saved: contents of its config.json.
+        policy: that receives the weights.
+    """
+    try:
+        theirs = dict(saved["config"]["policy"]["model"])
+    except (KeyError, TypeError, ValueError):  # imported weights have no config
+        return
+    mine = plain(policy.cfg.model)
+    for key in MEANINGS:
+        if key not in mine or key not in theirs:
+            continue
+        own, other = mine[key], theirs[key]
+        if key == "activation":
+            own, other = (value or default_activation(policy.obs_space) for value in (own, other))
+        if own != other:
+            raise CheckpointError(
+                f"the weights in {folder} were trained with policy.model.{key}={other!r}, and compute "
+                f"something else with {own!r}: set it to the value that they were trained with"
+            )
+
+
+def _refuse_missing_scale(folder: Path, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raises a CheckpointError if the weights were trained with a normaliser that the policy does not have.
+
+    Args:
+        folder: the checkpoint.
+        saved, own: states of the saved policy and of the one that receives the weights.
+    """
+    for name, key in SCALES.items():
+        if saved.get(name) is not None and name not in own:
+            raise CheckpointError(
+                f"the weights in {folder} were trained with {key}, and are wrong without it: set {key} to "
+                "the value that they were trained with"
+            )
 
 
 def _new_heads(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Tensor]:

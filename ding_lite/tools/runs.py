@@ -23,7 +23,7 @@ from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import is_locked
-from ding_lite.run.folder import ENDED
+from ding_lite.run.folder import ENDED, read_result
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
 SWEEP_FILE = "sweep.json"  # a folder with it has the runs of a sweep in it, beside a log.txt of its own
@@ -74,7 +74,7 @@ class ListedRun(NamedTuple):
             holds the folder; "killed" if the run ended without a result; "unreadable" if a file is damaged.
         score: mean return of the last evaluation.
         score_std: standard deviation over its episodes.
-        best_score: highest mean return of an evaluation.
+        best_score: highest mean return of an evaluation, of those of the newest task.
         env_step: of the last row of metrics.csv; 0 if there is none.
         max_env_step: limit of the run.
         started: when the run was started, as in log.txt.
@@ -288,10 +288,21 @@ def _listed(folder: Path) -> tuple[ListedRun, dict[str, Any]]:
         env_step=last_step(run),
         score=float(scores[-1]) if len(scores) else None,
         score_std=float(spreads[-1]) if len(scores) and np.isfinite(spreads[-1]) else None,
-        best_score=float(scores.max()) if len(scores) else None,
+        best_score=_best_score(run, status, scores),
         wall_time_s=float(seconds[-1]) if len(seconds) else None,
     )
     return line, settings_of(config)
+
+
+def _best_score(run: Run, status: str, scores: np.ndarray) -> float | None:
+    """Returns the score of a run's best checkpoint, or before its end the best of its evaluations.
+
+    A change of the task in the middle of a run leaves the scores before it out of its result.
+    """
+    best = None if status in ("running", "killed") else read_result(run.folder).get("best_eval_value")
+    if isinstance(best, (int, float)):
+        return float(best)
+    return float(scores.max()) if len(scores) else None
 
 
 def _started(folder: Path) -> str | None:

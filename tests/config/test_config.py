@@ -831,6 +831,14 @@ def test_override_of_a_saved_config_changes_its_value_and_its_source_only(tmp_pa
     assert again.source["seed"] == "my.py"
 
 
+def test_an_empty_section_differs_by_what_the_other_one_has():
+    empty, full = {"env": {"kwargs": {}}}, {"env": {"kwargs": {"goal": {"x": 1}, "size": 9}}}
+    found = [("env.kwargs.goal.x", None, 1), ("env.kwargs.size", None, 9)]
+    assert differences(empty, full) == found
+    assert differences(full, empty) == [(path, value, nothing) for path, nothing, value in found]
+    assert differences(empty, {"env": {"kwargs": None}}) == [("env.kwargs", {}, None)]
+
+
 @pytest.mark.parametrize(
     ("path", "value"), [("env.kwargs.sutton_barto_reward", True), ("policy.model.encoder.type", "impala_cnn")]
 )

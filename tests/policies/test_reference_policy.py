@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_worlds import CountingEnv, SeededBox, SeededEnv
+from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
 from worlds import digest, trainee
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline
@@ -148,6 +148,14 @@ def test_faults_are_reported(tmp_path):
         policy.use_reference(trainee("ppo", SeededBox)[0])
     with pytest.raises(ConfigError, match="observations of the reference"):
         policy.use_reference(trainee("ppo", CountingEnv)[0])
+
+
+def test_a_reference_with_another_distribution_in_a_branch_is_refused():
+    policy = trainee("ppo", SeededTree, learn=PENALTY)[0]
+    policy.use_reference(trainee("ppo", SeededTree)[0])
+    other = trainee("ppo", SeededTree, model=dict(box_distribution="tanh_normal"))[0]
+    with pytest.raises(ConfigError, match=r"TanhNormal.* and this policy's is Joint\(.*: Normal"):
+        policy.use_reference(other)
 
 
 def followed(reference, rollout, state, goes_on=True):

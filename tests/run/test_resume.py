@@ -558,10 +558,12 @@ def test_a_run_past_solved_ends_at_a_new_bar(tmp_path):
 
 def test_folder_is_locked_as_long_as_the_pipeline_is_open(tmp_path):
     pipeline = SerialPipeline(CONFIG, folder=tmp_path / "run")
-    for _ in pipeline:
-        break
-    with pytest.raises(ConfigError, match="in use by another pipeline of this program: close"):
-        SerialPipeline.resume(tmp_path / "run")
+    for save in (False, True):
+        pipeline.step()
+        if save:
+            pipeline.save()
+        with pytest.raises(ConfigError, match="in use by another pipeline of this program: close"):
+            SerialPipeline.resume(tmp_path / "run")
     pipeline.close()
     SerialPipeline.resume(tmp_path / "run").close()
 

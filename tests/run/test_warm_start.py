@@ -1,12 +1,13 @@
 """A new run that starts from the weights of a run, a checkpoint, or a file of another program."""
 
+import copy
 import json
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from small_worlds import SeededEnv
-from worlds import MatchBox, digest, merged, small_config
+from worlds import MatchBox, MatchTree, digest, merged, small_config
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import CheckpointError
@@ -52,6 +53,35 @@ def test_the_new_run_trains_and_is_resumed_like_any_other(trained, tmp_path):
     pipeline.close()
     again = SerialPipeline.resume(tmp_path / "run")
     assert [progress.iteration for progress in again] == [2]
+
+
+@pytest.mark.parametrize("env", [MatchBox, MatchTree])
+@pytest.mark.parametrize(
+    ("key", "value"), [("activation", "relu"), ("box_distribution", "tanh_normal"), ("bound_type", "tanh")]
+)
+def test_weights_that_would_compute_something_else_are_refused(env, key, value, tmp_path):
+    config = small_config(env, max_env_step=256)
+    with SerialPipeline(config, folder=tmp_path / "first") as pipeline:
+        pipeline.step()
+        pipeline.save()
+    other = merged(config, {"policy": {"model": {key: value}}})
+    with pytest.raises(CheckpointError, match=f"policy.model.{key}"):
+        begin(other, tmp_path / "second", tmp_path / "first")
+    default = {"activation": "tanh", "box_distribution": "normal", "bound_type": None}[key]
+    same = merged(config, {"policy": {"model": {key: default}}})
+    assert begin(same, tmp_path / "third", tmp_path / "first").folder.is_dir()
+
+
+def test_a_model_that_the_script_makes_is_not_compared_with_the_config(tmp_path):
+    config = small_config(MatchBox, policy={"model": {"activation": "relu"}}, max_env_step=256)
+    with SerialPipeline(config, folder=tmp_path / "first") as pipeline:
+        pipeline.step()
+        pipeline.save()
+        model = copy.deepcopy(pipeline.policy.model)
+    plain = small_config(MatchBox, max_env_step=256)
+    second = SerialPipeline(plain, folder=tmp_path / "second", model=model, init_from=tmp_path / "first")
+    second.close()
+    assert second.policy.model is model
 
 
 @pytest.mark.parametrize("arch", ["dual", "shared"])

@@ -133,6 +133,11 @@ def test_a_run_is_described_by_its_last_evaluation(tmp_path):
     (run,) = list_runs(tmp_path)
     assert (run.status, run.score, run.score_std, run.best_score) == ("finished", 9.0, 2.5, 95.0)
     assert (run.env_step, run.max_env_step, run.started) == (5000, 4500, "2030-01-02 03:04:05")
+    file = run.folder / "result.json"
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), "best_eval_value": 9.0})
+    )  # of the newest task
+    assert list_runs(tmp_path)[0].best_score == 9.0
     assert (run.policy, run.env_id, run.seed, run.differs) == ("ppg", "CartPole-v1", 3, {})
 
 
