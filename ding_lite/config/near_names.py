@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ding_lite.config.compile import classes_of
+from ding_lite.config.named_classes import classes_of
 from ding_lite.config.schema import Schema, merged_config
 
 CLOSE = 0.8  # ratio of difflib: that of after_iteration and after_iter

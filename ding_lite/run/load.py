@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ding_lite.config.compile import advised_imports, classes_of_policy, policy_names, trusted_config
+from ding_lite.config.named_classes import classes_of_policy, policy_names
 from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
 from ding_lite.config.schema import merged_config
+from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.models.encoders import is_small_image

@@ -12,7 +12,8 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from ding_lite.config.compile import Config, classes_of, plain, registered_classes
+from ding_lite.config.compile import Config, plain
+from ding_lite.config.named_classes import classes_of, registered_classes
 from ding_lite.config.registry import env_name, name_of
 from ding_lite.config.user_modules import (
     OF_CONFIG_FILE,

@@ -23,15 +23,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.compile import (
-    Config,
-    advised_imports,
-    compile_config,
-    differences,
-    names_of,
-    trusted_config,
-)
+from ding_lite.config.compile import Config, compile_config, differences
+from ding_lite.config.named_classes import names_of
 from ding_lite.config.schema import leaves
+from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import GeneratorState
