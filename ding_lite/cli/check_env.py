@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace) -> Config:
     """Returns the config of -c or of the named environment, with the overrides applied."""
-    from ding_lite.config.compile import COMMAND_LINE, compile_config, compile_file
+    from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
 
     names = [token for token in args.overrides if "=" not in token]
     overrides = overrides_of(args, [token for token in args.overrides if "=" in token])
@@ -123,7 +123,7 @@ def _config(args: argparse.Namespace) -> Config:
                 f"-c and {names[0]} exclude each other; with -c, change the environment by env.env_id=ID"
             )
         with stdout_to_stderr(args.json):
-            return compile_file(args.config, overrides)
+            return load_config(args.config, overrides)
     if not names and not {"env.type", "env.env_id"} & overrides.keys():
         raise ConfigError(
             "no environment: name one (ding-lite check-env CartPole-v1), or give -c FILE or NAME"

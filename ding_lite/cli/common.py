@@ -108,10 +108,10 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
 
 def trusted_modules(args: argparse.Namespace) -> list[str]:
     """Returns the modules that a checkpoint may import: those of ``--import``, and of ``-c``."""
-    from ding_lite.config.compile import compile_file
+    from ding_lite.config.compile import load_config
 
     with stdout_to_stderr(getattr(args, "json", False)):
-        of_config = compile_file(args.config, {}).modules() if args.config else []
+        of_config = load_config(args.config).modules() if args.config else []
     return [*args.modules, *of_config]
 
 
@@ -354,7 +354,7 @@ def config_of(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: if there is no config, or it has a fault.
     """
-    from ding_lite.config.compile import COMMAND_LINE, compile_config, compile_file
+    from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
 
     overrides = overrides_of(args, [*args.overrides, *more])
     if args.config:
@@ -364,7 +364,7 @@ def config_of(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
                 "env.env_id=ID and the policy by policy.type=NAME"
             )
         with stdout_to_stderr(getattr(args, "json", False)):
-            config = compile_file(args.config, overrides)
+            config = load_config(args.config, overrides)
     elif args.env:
         user = {"env": env_section(args.env), "policy": {"type": args.policy or "ppo"}}
         config = compile_config(user, overrides, origin=COMMAND_LINE)

@@ -366,15 +366,11 @@ def load_config(name: str | Path, overrides: Sequence[str] | Mapping[str, Any] =
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides: expected a list or a dict, got a string; write [{overrides!r}]")
-    return compile_file(name, overrides if isinstance(overrides, Mapping) else parse_overrides(overrides))
-
-
-def compile_file(name: str | Path, overrides: Mapping[str, Any]) -> Config:
-    """Reads and compiles as :func:`load_config`, with overrides as ``{"key.path": value}``."""
+    values = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides)
     file = find_config(name)
     folder = file.absolute().parent
     origin = str(name) if file != Path(name) else str(file)  # a shipped config has a name
-    config = compile_config(read_config(file), overrides, origin=origin, folder=folder)
+    config = compile_config(read_config(file), values, origin=origin, folder=folder)
     return replace(config, file=file)
 
 
