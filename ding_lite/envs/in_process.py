@@ -193,8 +193,6 @@ class InProcessVectorEnv(VectorEnv):
             self._buffer.write(i, result[0])
             self._check_row(i)
         except (*FOREIGN, KeyboardInterrupt) as error:
-            if is_of_signal(error):
-                raise
             raise self._located(i, error) from error
         if self._recorders[i].games == games:
             self._games[i] = open_game
@@ -276,8 +274,6 @@ class InProcessVectorEnv(VectorEnv):
         try:
             result = method_of(self.envs[i], name)(*args)
         except (*FOREIGN, KeyboardInterrupt) as error:
-            if is_of_signal(error):
-                raise
             raise self._located(i, error) from error
         game = self._games[i]
         game.calls.append((len(game.actions), name, args))
@@ -313,8 +309,6 @@ class InProcessVectorEnv(VectorEnv):
             cut = truncated if type(truncated) is bool else as_bool(truncated, "truncated")
             return number, over, cut
         except (*FOREIGN, KeyboardInterrupt) as error:
-            if is_of_signal(error):
-                raise
             raise self._located(i, error) from error
 
     def _refuse(self, i: int, fault: Fault | None) -> None:
@@ -327,7 +321,12 @@ class InProcessVectorEnv(VectorEnv):
             raise NotFiniteError(fault)
 
     def _located(self, i: int, error: BaseException) -> DingLiteError:
-        """Returns an error that says in which environment, episode and step ``error`` was raised."""
+        """Returns an error that says in which environment, episode and step ``error`` was raised.
+
+        Raises ``error`` itself if it is that of a signal.
+        """
+        if is_of_signal(error):
+            raise error
         message = unpacking_fault(error) or error_text(error)
         actions = self._games[i].actions
         if not actions:

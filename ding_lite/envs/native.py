@@ -153,8 +153,6 @@ class NativeVectorEnv(VectorEnv):
             obs = self._to_tree(obs)
             self._check_shapes("observation", obs)
         except FOREIGN as error:
-            if is_of_signal(error):
-                raise
             raise self._located("reset", error) from error
         return obs, info
 
@@ -183,8 +181,6 @@ class NativeVectorEnv(VectorEnv):
             obs, reward, terminated, truncated, info = result
             self._last_info = info
         except FOREIGN as error:
-            if is_of_signal(error):
-                raise
             raise self._located("step", error) from error
         if self._has_obs_branches or obs.dtype == np.float64:
             obs = self._to_tree(obs)
@@ -254,6 +250,12 @@ class NativeVectorEnv(VectorEnv):
                 )
 
     def _located(self, call: str, error: BaseException) -> EnvError:
+        """Returns an error that says in which call ``error`` was raised.
+
+        Raises ``error`` itself if it is that of a signal.
+        """
+        if is_of_signal(error):
+            raise error
         if isinstance(error, EnvContractError):
             return EnvContractError(f"{self.backend}: {call}: {error}")
         return EnvError(f"{self.backend}: {call} raised {error_text(error)}")
@@ -303,8 +305,6 @@ class NativeVectorEnv(VectorEnv):
         try:
             return [method_of(self.env.unwrapped, name)(*args)]
         except FOREIGN as error:
-            if is_of_signal(error):
-                raise
             raise self._located(name, error) from error
 
     def state_dict(self) -> dict[str, Any]:
