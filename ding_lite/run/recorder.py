@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from ding_lite.config.compile import Config
 from ding_lite.data.rollout import Rollout
@@ -23,6 +23,14 @@ from ding_lite.run.trackers.tracker import TrackedRun
 from ding_lite.run.trackers.tracking import Tracking
 from ding_lite.run.video import Camera
 from ding_lite.trees import Tree, map_tree
+
+
+class _Outputs(NamedTuple):
+    """What rank 0 writes to; ``say`` writes a line to log.txt, and shows it."""
+
+    logger: RunLogger
+    tracking: Tracking
+    say: Callable[[str], None]
 
 
 class Recorder:
@@ -75,32 +83,29 @@ class Recorder:
         self._camera = camera
         self._video_freq = config.values.logger.video_freq
         self._ranks = ranks
-        self._display = display
         self.pending_lines: list[str] = []
         settings = {**config.as_json(), "imports": list(imports)}
         spaces = {"obs": space_to_json(policy.obs_space), "action": space_to_json(policy.action_space)}
         saved = {**settings, **given, "spaces": spaces, "versions": versions()}
-        self._tracking: Tracking | None = None
 
-        def opened() -> RunLogger:
+        def opened() -> _Outputs:
             assert log is not None
             names = metric_names(policy, config.values.env.info_keys)
-            return RunLogger(folder, log, settings, names, resume_at)
-
-        self._logger = ranks.on_first(opened)
-        self.checkpoints = CheckpointKeeper(self._folder, saved, **config.values.checkpoint)
-        if self._logger is not None:
-            self.checkpoints.check_place = self._logger.check_place
-        for line in lines:
-            self.say(line)
-        if self._logger is not None:
-            if self._logger.missing:
-                self.say(self._logger.missing)
-            self._logger.write_owner()
+            logger = RunLogger(folder, log, settings, names, resume_at)
+            say = _log_and_show(logger, display)
+            for line in lines:
+                say(line)
+            if logger.missing:
+                say(logger.missing)
+            logger.write_owner()
             run = TrackedRun(self._folder, settings["config"], resume_at, identity={})
-            logger = config.values.logger
-            say = _log_and_show(self._logger, display)
-            self._tracking = Tracking(logger.trackers, logger.freq, run, say, repeats)
+            trackers, freq = config.values.logger.trackers, config.values.logger.freq
+            return _Outputs(logger, Tracking(trackers, freq, run, say, repeats), say)
+
+        self._outputs = ranks.on_first(opened)
+        self.checkpoints = CheckpointKeeper(self._folder, saved, **config.values.checkpoint)
+        if self._outputs is not None:
+            self.checkpoints.check_place = self._outputs.logger.check_place
 
     def connect(self, envs: VectorEnv, evaluator_envs: VectorEnv) -> None:
         """Lets the environments report to the log and the display.
@@ -108,10 +113,10 @@ class Recorder:
         Their callbacks hold no reference to this object. A reference cycle would keep the worker processes
         of a dropped pipeline until the garbage collector runs.
         """
-        if self._logger is None:
+        if self._outputs is None:
             say = explain = _to_first(self.pending_lines, self._ranks.rank)
         else:
-            say, explain = _log_and_show(self._logger, self._display), self._logger.log
+            say, explain = self._outputs.say, self._outputs.logger.log
         envs.say = say
         evaluator_envs.say = lambda line: say(f"in evaluation: {line}")
         # Tracebacks of replaced workers go to the log alone.
@@ -119,13 +124,13 @@ class Recorder:
 
     def say(self, line: str) -> None:
         """Writes a line to log.txt, and shows it."""
-        if self._logger is not None:
-            _log_and_show(self._logger, self._display)(line)
+        if self._outputs is not None:
+            self._outputs.say(line)
 
     def log(self, text: str) -> None:
         """Writes lines to log.txt, and shows nothing."""
-        if self._logger is not None:
-            self._logger.log(text)
+        if self._outputs is not None:
+            self._outputs.logger.log(text)
 
     def write_iteration(
         self, progress: Progress, wall_time: float, episodes: Sequence[Episode], rollout: Rollout
@@ -141,18 +146,11 @@ class Recorder:
         Raises:
             CheckpointError: if they cannot be written.
         """
-        row = {**_counters(progress), **progress.metrics, "time/wall_s": wall_time}
 
         def actions() -> Tree:
             return map_tree(lambda leaf: leaf[rollout.valid].cpu().numpy(), rollout.action)
 
-        def write() -> None:
-            assert self._logger is not None
-            assert self._tracking is not None
-            self._logger.write_iteration(progress.env_step, row, episodes)
-            self._tracking.write(progress, row, episodes, actions)
-
-        self._ranks.from_first(write)
+        self._write(progress, progress.metrics, wall_time, episodes, actions)
 
     def write_evaluation(self, progress: Progress, wall_time: float) -> None:
         """Writes the row of an evaluation that belongs to the iteration before, and sends it to the trackers.
@@ -160,16 +158,30 @@ class Recorder:
         Raises:
             CheckpointError: if it cannot be written.
         """
-        if progress.evaluation is None:  # it was given up
-            return
-        found = {name: value for name, value in progress.metrics.items() if name.startswith("eval/")}
-        row = {**_counters(progress), **found, "time/wall_s": wall_time}
+        if progress.evaluation is not None:  # else it was given up
+            found = {name: value for name, value in progress.metrics.items() if name.startswith("eval/")}
+            self._write(progress, found, wall_time, [], dict)
+
+    def _write(
+        self,
+        progress: Progress,
+        metrics: Mapping[str, float],
+        wall_time: float,
+        episodes: Sequence[Episode],
+        actions: Callable[[], Tree],
+    ) -> None:
+        """Writes a row of metrics, and sends it to the trackers."""
+        counters = {
+            "env_step": progress.env_step,
+            "train_iter": progress.train_iter,
+            "iteration": progress.iteration,
+        }
+        row = {**counters, **metrics, "time/wall_s": wall_time}
 
         def write() -> None:
-            assert self._logger is not None
-            assert self._tracking is not None
-            self._logger.write_iteration(progress.env_step, row, [])
-            self._tracking.write(progress, row, [], dict)
+            assert self._outputs is not None
+            self._outputs.logger.write_iteration(progress.env_step, row, episodes)
+            self._outputs.tracking.write(progress, row, episodes, actions)
 
         self._ranks.from_first(write)
 
@@ -183,17 +195,17 @@ class Recorder:
             self._ranks.from_first(lambda: self._film(progress))
 
     def _film(self, progress: Progress) -> None:
-        assert self._tracking is not None
+        assert self._outputs is not None
         file = self._camera.film(self._folder / "videos", progress, self._policy.eval_mode, self.say)
         if file is not None:
-            self._tracking.video(progress.env_step, "eval/episode", file)
+            self._outputs.tracking.video(progress.env_step, "eval/episode", file)
 
     def fail(self, error: BaseException) -> None:
         """Writes an error that ends the run, with its traceback, and the gradient step that it carries."""
-        if self._logger is not None:
+        if self._outputs is not None:
             self.checkpoints.dump(error)
-            self._logger.write_traceback(error)
-            self._logger.log(f"{type(error).__name__}: {error}")
+            self._outputs.logger.write_traceback(error)
+            self._outputs.logger.log(f"{type(error).__name__}: {error}")
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Writes result.json, and sends the result to the trackers.
@@ -201,31 +213,21 @@ class Recorder:
         Raises:
             CheckpointError: if it cannot be written.
         """
-        if self._logger is not None and self._tracking is not None:
-            self._logger.write_result(result)
-            self._tracking.result(result)
+        if self._outputs is not None:
+            self._outputs.logger.write_result(result)
+            self._outputs.tracking.result(result)
 
     def forget_result(self) -> None:
         """Removes result.json of an earlier session: if this one is killed, none says how it ended."""
-        if self._logger is not None:
-            self._logger.forget_result()
+        if self._outputs is not None:
+            self._outputs.logger.forget_result()
 
     def close(self) -> None:
         """Waits for the checkpoints and closes all files and trackers; a second call has no effect."""
         self.checkpoints.close()
-        if self._tracking is not None:
-            self._tracking.close()
-        if self._logger is not None:
-            self._logger.close()
-
-
-def _counters(progress: Progress) -> dict[str, int]:
-    """Returns the first columns of a row."""
-    return {
-        "env_step": progress.env_step,
-        "train_iter": progress.train_iter,
-        "iteration": progress.iteration,
-    }
+        if self._outputs is not None:
+            self._outputs.tracking.close()
+            self._outputs.logger.close()
 
 
 def _to_first(lines: list[str], rank: int) -> Callable[[str], None]:
