@@ -25,7 +25,6 @@ from ding_lite.config.user_modules import (
 )
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
-from ding_lite.data.evaluator import Scores, evaluation_metrics
 from ding_lite.envs.packages import registering_module
 from ding_lite.models.heads import Head
 from ding_lite.policies.base import Policy
@@ -33,6 +32,7 @@ from ding_lite.rl.distributions import BOX_DISTRIBUTIONS
 from ding_lite.rl.schedules import schedule
 from ding_lite.run.progress import Progress
 from ding_lite.run.resources import thread_count
+from ding_lite.run.scores import Scores, evaluation_metrics
 from ding_lite.trees import MASK_KEY, children
 
 SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}

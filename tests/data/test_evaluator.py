@@ -8,8 +8,7 @@ from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv
 from worlds import digest, policy_for, vector_of
 
 from ding_lite.config.compile import compile_config
-from ding_lite.data.evaluation import Evaluation
-from ding_lite.data.evaluator import Evaluator, Scores, evaluation_metrics
+from ding_lite.data.evaluator import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
@@ -25,6 +24,11 @@ def passive(action=0):
         return {"action": np.full(len(obs["at"] if isinstance(obs, dict) else obs), action, np.int64)}
 
     return EvalMode(forward, lambda actions: actions, lambda: None)
+
+
+def listening(mode, seen):
+    """Returns the mode, which adds the observations (B, ...) that it acts on to a list."""
+    return mode._replace(forward=lambda obs: seen.append(obs.copy()) or mode.forward(obs))
 
 
 def evaluator_of(make, num_envs, n_episode, max_steps=1000, autoreset="same_step"):
@@ -78,16 +82,15 @@ def test_evaluation_never_starts_where_training_does():
     envs = vector_of(lambda i: SeededEnv(), 4)
     training = envs.reset("collect").copy()
     starts = []
-    Evaluator(envs, passive(), 4, 100).evaluate(0, 0, on_step=lambda obs: starts.append(obs.copy()))
+    Evaluator(envs, listening(passive(), starts), 4, 100).evaluate(0, 0)
     assert not np.isin(starts[0][:, 2], training[:, 2]).any()
 
 
-def test_on_step_sees_every_observation_before_its_step():
+def test_policy_acts_on_every_observation_but_the_last():
     seen = []
-    evaluator_of(lambda i: CountingEnv(((3, "terminated"),)), 1, 1).evaluate(
-        0, on_step=lambda obs: seen.append(obs[0].tolist())
-    )
-    assert seen == [[0, 0], [0, 1], [0, 2]]
+    envs = vector_of(lambda i: CountingEnv(((3, "terminated"),)), 1, autoreset="same_step")
+    Evaluator(envs, listening(passive(), seen), 1, 100).evaluate(0)
+    assert [obs[0].tolist() for obs in seen] == [[0, 0], [0, 1], [0, 2]]
 
 
 @pytest.mark.parametrize("autoreset", AUTORESET)
@@ -198,9 +201,10 @@ def test_policy_plays_greedily():
     policy = policy_for(envs)
     played = []
     mode = policy.eval_mode._replace(to_env=lambda action: played.append(action.clone()) or action.numpy())
-    obs = []
-    Evaluator(envs, mode, 2, 100).evaluate(0, on_step=lambda o: obs.append(torch.tensor(o)))
-    greedy = [policy.model.distribution(policy.model.compute_actor(o)).mode() for o in obs]
+    seen = []
+    Evaluator(envs, listening(mode, seen), 2, 100).evaluate(0)
+    logits = [policy.model.compute_actor(torch.as_tensor(obs)) for obs in seen]
+    greedy = [policy.model.distribution(logit).mode() for logit in logits]
     assert torch.equal(torch.stack(played), torch.stack(greedy))
 
 
@@ -220,87 +224,3 @@ def test_each_episode_begins_with_the_initial_memory():
 
 
 # ---------------------------------------------------------------------- scores
-
-
-class Played:
-    """An evaluator with given means, which records the streams that it is called with."""
-
-    def __init__(self, *means):
-        self.means, self.streams = list(means), []
-
-    def evaluate(self, *stream):
-        self.streams.append(stream)
-        return Evaluation((self.means.pop(0),), (1,), infos=({"is_success": 1.0},))
-
-
-def test_solved_needs_a_second_evaluation_on_fresh_seeds():
-    played = Played(10.0, 11.0)
-    found, solved = Scores(10.0).evaluate(played, 4)
-    assert solved
-    assert played.streams == [(4, 0), (4, 1)]
-    assert found.returns == (10.0, 11.0)
-
-
-def test_a_second_evaluation_below_the_bar_is_not_solved():
-    found, solved = Scores(10.0).evaluate(Played(12.0, 9.0), 4)
-    assert not solved
-    assert found.mean == 10.5
-
-
-def test_no_second_evaluation_below_the_bar_and_none_without_a_bar():
-    for scores, mean in ((Scores(10.0), 9.9), (Scores(None), 1e9)):
-        played = Played(mean)
-        assert not scores.evaluate(played, 0)[1]
-        assert len(played.streams) == 1
-
-
-def test_nan_is_never_the_best_and_never_solved():
-    scores = Scores(10.0)
-    assert not scores.evaluate(Played(float("nan")), 0)[1]
-    assert not scores.update_best(Evaluation((float("nan"),), (1,)))
-    assert scores.update_best(Evaluation((-5.0,), (1,)))
-    assert not scores.update_best(Evaluation((float("nan"),), (1,)))
-    assert scores.best == -5.0
-
-
-def test_of_equals_the_later_is_the_best():
-    scores = Scores(None)
-    results = [scores.update_best(Evaluation((mean,), (1,))) for mean in (1.0, 3.0, 2.0, 3.0)]
-    assert results == [True, True, False, True]
-
-
-def test_scores_come_back_from_their_state():
-    scores = Scores(None)
-    scores.evaluate(Played(3.0), 7)
-    scores.update_best(scores.last)
-    other = Scores(None)
-    other.load_state_dict(scores.state_dict())
-    assert (other.best, other.iteration, other.last) == (3.0, 7, scores.last)
-
-
-def test_scores_without_an_evaluation_come_back_too():
-    other = Scores(None)
-    other.load_state_dict(Scores(None).state_dict())
-    assert other.last is None
-    assert other.update_best(Evaluation((-1e9,), (1,)))
-
-
-def test_metrics_of_an_evaluation_are_those_counted_by_hand():
-    metrics = evaluation_metrics(Evaluation((1.0, 3.0), (5, 7)))
-    assert metrics == {
-        "eval/episode_return_mean": 2.0,
-        "eval/episode_return_std": 1.0,
-        "eval/episode_return_min": 1.0,
-        "eval/episode_return_max": 3.0,
-        "eval/episode_length_mean": 6.0,
-        "eval/episode_length_max": 7.0,
-    }
-
-
-@pytest.mark.parametrize("mean", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_never_the_best_and_the_first_finite_is(mean):
-    scores = Scores(None)
-    assert not scores.update_best(Evaluation((mean,), (1,)))
-    assert scores.update_best(Evaluation((-5.0,), (1,)))
-    assert not scores.update_best(Evaluation((mean,), (1,)))
-    assert scores.best == -5.0

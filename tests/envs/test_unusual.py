@@ -9,13 +9,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_worlds import CountingEnv
 
 from ding_lite.config.compile import compile_config
-from ding_lite.data.evaluator import Evaluator, evaluation_metrics
+from ding_lite.data.evaluator import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.space_json import space_from_json, space_to_json
 from ding_lite.errors import EnvContractError, EnvError
+from ding_lite.run.scores import evaluation_metrics
 
 TWO = gym.spaces.Discrete(2)
 
