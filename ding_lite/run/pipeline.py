@@ -44,6 +44,7 @@ from ding_lite.run.folder import claim, new_run_folder
 from ding_lite.run.given import GIVEN, given, refuse_other_envs, refuse_other_model, replaced_keys
 from ding_lite.run.health import HealthCheck
 from ding_lite.run.hooks import Hooks
+from ding_lite.run.imports import import_options, not_importable
 from ding_lite.run.interrupt import HeldInterrupt
 from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors, refuse_misfit
@@ -51,7 +52,7 @@ from ding_lite.run.progress import Clock, Progress
 from ding_lite.run.rank_reports import Report, merged_report
 from ding_lite.run.rank_states import check_equal, gathered, of_rank
 from ding_lite.run.recorder import Recorder
-from ding_lite.run.report import description, import_options, not_importable, results, schedule_notes
+from ding_lite.run.report import description, results, schedule_notes
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of
 from ding_lite.run.saves import Saves
