@@ -129,7 +129,8 @@ def _progress(episodes: int, shown: bool) -> Iterator[Callable[[Episode], None]]
 def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     import numpy as np
 
-    from ding_lite.data.evaluation import SUCCESS, score_digits
+    from ding_lite.data.evaluation import SUCCESS
+    from ding_lite.run.score_text import score_digits
 
     quartiles = np.percentile(evaluation.returns, (0, 25, 50, 75, 100))
     names = ("min", "25%", "50%", "75%", "max")

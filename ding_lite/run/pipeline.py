@@ -30,7 +30,6 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.near_names import near_name_warnings
 from ding_lite.config.user_modules import refuse_training
-from ding_lite.data.evaluation import score_text
 from ding_lite.data.evaluator import EvaluationStopped, Evaluator
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting, check_env_setting
@@ -56,6 +55,7 @@ from ding_lite.run.report import description, results, schedule_notes
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of
 from ding_lite.run.saves import Saves
+from ding_lite.run.score_text import score_text
 from ding_lite.run.scores import Scores, evaluation_metrics
 from ding_lite.run.shares import share_of
 from ding_lite.run.stopping import Stopping

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ding_lite.data.evaluation import score_text
 from ding_lite.errors import ENDING
 from ding_lite.run.folder import ENDED, ended_by_hook, read_result
+from ding_lite.run.score_text import score_text
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import SCORE
 

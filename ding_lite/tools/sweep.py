@@ -23,11 +23,11 @@ from typing import Any, TextIO
 
 from ding_lite.config.compile import DERIVED, Config, differences
 from ding_lite.config.schema import leaves
-from ding_lite.data.evaluation import score_text
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import is_locked, open_locked, replacing
 from ding_lite.run.checkpoint import checkpoints_of
+from ding_lite.run.score_text import score_text
 from ding_lite.tools.runs import SWEEP_FILE, short_names
 from ding_lite.tools.search import SearchSpace, Values
 from ding_lite.tools.several import Crew, Training

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ding_lite.config.compile import without_sources
 from ding_lite.config.files import python_source
-from ding_lite.data.evaluation import score_text
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import replacing
+from ding_lite.run.score_text import score_text
 from ding_lite.tools.plot import new_figure, save
 from ding_lite.tools.statistics import MIN_RUNS
 from ding_lite.tools.sweep import STATES, Sweep, assignments

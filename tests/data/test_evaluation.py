@@ -2,8 +2,9 @@
 
 import pytest
 
-from ding_lite.data.evaluation import means_of, score_text
+from ding_lite.data.evaluation import means_of
 from ding_lite.run.rank_reports import merged_metrics
+from ding_lite.run.score_text import score_text
 
 
 def test_means_are_over_the_episodes_that_have_the_key_but_for_successes():
