@@ -39,6 +39,7 @@ from ding_lite.rl.ranks import joined, keep_for_restart
 from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, display_for, evaluation_line
+from ding_lite.run.ending import EVALUATE, RESUME, command_of, kept_after_interrupt, last_lines, results
 from ding_lite.run.folder import claim, new_run_folder
 from ding_lite.run.given import GIVEN, given, refuse_other_envs, refuse_other_model, replaced_keys
 from ding_lite.run.health import HealthCheck
@@ -51,11 +52,10 @@ from ding_lite.run.progress import Clock, Progress
 from ding_lite.run.rank_reports import Report, merged_report
 from ding_lite.run.rank_states import check_equal, gathered, of_rank
 from ding_lite.run.recorder import Recorder
-from ding_lite.run.report import description, results, schedule_notes
+from ding_lite.run.report import description, schedule_notes
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of
 from ding_lite.run.saves import Saves
-from ding_lite.run.score_text import score_text
 from ding_lite.run.scores import Scores, evaluation_metrics
 from ding_lite.run.shares import share_of
 from ding_lite.run.stopping import Stopping
@@ -603,7 +603,9 @@ class SerialPipeline:
                 if timed_out or isinstance(error, EnvError):
                     self._save_last_iteration()
                 if isinstance(error, KeyboardInterrupt):
-                    self.display.say(self._kept_after_interrupt())
+                    saved = self.checkpoints.saved().values()
+                    command = self._command(RESUME)
+                    self.display.say(kept_after_interrupt(saved, self.progress.iteration, command))
             with self._failures_shown("result.json could not be written"):
                 self._write_result()
         self.stopping.is_held = False
@@ -617,16 +619,6 @@ class SerialPipeline:
         except (DingLiteError, OSError) as error:
             self.display.say(f"{what}: {error}")
 
-    def _kept_after_interrupt(self) -> str:
-        """Returns what is left of a run that was stopped at once."""
-        newest = max(self.checkpoints.saved().values(), default=None)
-        if newest is None:
-            return "stopped at once; nothing was saved"
-        return (
-            f"stopped at once; saved up to iteration {newest} of {self.progress.iteration}; to continue: "
-            f"{self._command('train --resume')}"
-        )
-
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
         newest = max(self.checkpoints.saved().values(), default=0)
@@ -639,7 +631,7 @@ class SerialPipeline:
             self.save("last")
         self.say(
             f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
-            f"{self._command('train --resume')}"
+            f"{self._command(RESUME)}"
         )
 
     def _write_result(self) -> None:
@@ -655,34 +647,16 @@ class SerialPipeline:
 
     def summary(self) -> str:
         """Returns two lines: how the run ended, and the command to type next."""
-        progress, last = self.progress, self.scores.last
-        evaluation = "" if last is None else f", evaluation {score_text(last.mean, last.std)}"
-        command = (
-            self._command("train --resume")
-            if self.status == "interrupted"
-            else self._command("eval", " -n 100")
-        )
         reason = "" if self.stopping.is_by_signal else self.stopping.reason
-        ending = f"{self.status} ({reason})" if self.status == "interrupted" and reason else self.status
-        return (
-            f"{ending} after {progress.env_step:,} env steps and {self.wall_time:.1f} s{evaluation}\n"
-            f"run: {self.folder}   try: {command}"
+        command = self._command(RESUME if self.status == "interrupted" else EVALUATE)
+        return last_lines(
+            self.status, reason, self.progress, self.scores, self.wall_time, self.folder, command
         )
 
-    def _command(self, arguments: str, options: str = "") -> str:
-        """Returns a command about this run as it can be typed, with what finds the user's classes.
-
-        The command line cannot make what a script gave the run, nor import what has no name; then it is a
-        call in Python.
-        """
-        objects = self._given.get(GIVEN, {})
-        if objects or self._not_importable:
-            resumes = "resume" in arguments
-            again = "".join(f", {name}=..." for name in objects if resumes or name == "model")
-            call = "SerialPipeline.resume" if resumes else "load_policy"
-            return f"{call}({str(self.folder)!r}{again})"
-        imports = shlex.join(import_options(self.policy, self.config))
-        return f"ding-lite {arguments} {shlex.quote(str(self.folder))}{options} {imports}".rstrip()
+    def _command(self, action: str) -> str:
+        """Returns the command that resumes the run, or the one that evaluates it."""
+        imports = None if self._not_importable else import_options(self.policy, self.config)
+        return command_of(action, self.folder, self._given.get(GIVEN, {}), imports)
 
     @property
     def wall_time(self) -> float:

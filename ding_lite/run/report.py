@@ -1,4 +1,4 @@
-"""What a run reports about itself: its first lines, metric columns and result.json."""
+"""What a run reports about itself: its first lines, and the columns of its metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.evaluation import Evaluation
 from ding_lite.policies.base import Policy
 from ding_lite.rl.schedules import schedule
-from ding_lite.run.progress import Progress
 from ding_lite.run.resources import thread_count
-from ding_lite.run.scores import Scores, evaluation_metrics
+from ding_lite.run.scores import evaluation_metrics
 from ding_lite.trees import MASK_KEY, children
 
 SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
@@ -123,29 +122,3 @@ def metric_names(policy: Policy, info_keys: Sequence[str]) -> list[str]:
         *evaluation_metrics(Evaluation((0.0,), (0,), infos=(info,))),
         *(f"time/{name}" for name in TIME_METRICS),
     ]
-
-
-def results(cfg: Any, progress: Progress, scores: Scores, wall_time: float) -> dict[str, Any]:
-    """Returns the results of a run for result.json; None stands for what was not measured.
-
-    Args:
-        cfg: a complete config.
-        progress: of the run.
-        scores: evaluations of the run.
-        wall_time: seconds of training, over all sessions of the run.
-    """
-    last = scores.last
-    return {
-        "solved": progress.solved,
-        "eval_value": None if last is None else last.mean,
-        "eval_value_std": None if last is None else last.std,
-        "best_eval_value": scores.state_dict()["best"],
-        "env_step": progress.env_step,
-        "train_iter": progress.train_iter,
-        "iterations": progress.iteration,
-        "wall_time_s": wall_time,
-        "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
-        "seed": cfg.seed,
-        "policy": plain(cfg.policy.type),
-        "env_id": env_name(cfg.env),
-    }
