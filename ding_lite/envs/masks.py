@@ -103,11 +103,6 @@ def with_mask_space(obs_space: gym.Space, action_space: gym.Space) -> gym.spaces
     return gym.spaces.Dict({**branches_of(obs_space), MASK_KEY: masks})
 
 
-def with_mask(obs: Any, mask: Tree) -> dict[str, Any]:
-    """Returns an observation, or a batch, with a mask added under ``"action_mask"``."""
-    return with_branch(obs, MASK_KEY, mask)
-
-
 def branches_of(obs_space: gym.Space) -> Mapping[str, gym.Space]:
     """Returns the branches of a Dict, or the space as the branch "observation"."""
     return obs_space.spaces if isinstance(obs_space, gym.spaces.Dict) else {OBSERVATION: obs_space}
@@ -160,7 +155,7 @@ class MaskFromInfo(gym.Wrapper):
                     f"info[{MASK_KEY!r}]{path_text(path)} has the shape {found.shape}; masks of the actions "
                     f"{self.env.action_space} have the shape {leaf.shape}"
                 )
-        return with_mask(obs, mask)
+        return with_branch(obs, MASK_KEY, mask)
 
 
 def without_legal_action(mask: Tree, action_space: gym.Space) -> np.ndarray:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 
-from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_mask, with_mask_space
+from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_branch, with_mask_space
 from ding_lite.envs.recorder import check_spaces, info_number, refuse, reset_fault, step_fault
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.transition import Episode, Transition
@@ -30,6 +30,7 @@ from ding_lite.errors import (
 )
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.trees import (
+    MASK_KEY,
     Tree,
     children,
     from_tree,
@@ -274,7 +275,7 @@ class NativeVectorEnv(VectorEnv):
                 self._final.write(int(env), info["final_obs"][env])
             final_obs = self._final.rows(final_env)
         if self.mask_from_info:  # the policy does not act on these observations: any mask will do
-            final_obs = with_mask(final_obs, all_legal(self.action_space, len(final_env)))
+            final_obs = with_branch(final_obs, MASK_KEY, all_legal(self.action_space, len(final_env)))
         return final_obs
 
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
@@ -354,7 +355,7 @@ def _autoreset_mode(env: GymnasiumVectorEnv) -> AutoresetMode:
 
 
 def _with_masks(obs: Tree, masks: Tree | None) -> Tree:
-    return obs if masks is None else with_mask(obs, masks)
+    return obs if masks is None else with_branch(obs, MASK_KEY, masks)
 
 
 def _replaced_rows(rows: np.ndarray, old: np.ndarray, new: np.ndarray) -> np.ndarray:
