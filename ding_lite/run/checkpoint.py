@@ -266,7 +266,7 @@ class CheckpointKeeper:
         keep_freq: env steps between snapshots; 0 makes none.
 
     Attributes:
-        best_is_saved: whether the save that :meth:`begin_due` began last has written ``best``, even if
+        best_is_saved: whether the save that :meth:`begin_save` began last has written ``best``, even if
             another of its checkpoints failed.
         check_place: raises CheckpointError if the folder is no longer that of the run; called before a save.
     """
@@ -281,7 +281,7 @@ class CheckpointKeeper:
         self.keep_freq = keep_freq
         self._failures = 0  # saves in a row
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ding_lite checkpoint")
-        self._saving: Future[None] | None = None  # the save that begin_due() began
+        self._saving: Future[None] | None = None  # the save that begin_save() began
         self.best_is_saved = False
         self.check_place: Callable[[], None] = lambda: None
 
@@ -292,7 +292,7 @@ class CheckpointKeeper:
             names.append(f"iteration_{progress.iteration:08d}")
         return names
 
-    def begin_due(self, names: Sequence[str], state: Mapping[str, Any]) -> None:
+    def begin_save(self, names: Sequence[str], state: Mapping[str, Any]) -> None:
         """Begins to save checkpoints of one state, in this order; a thread writes them.
 
         Args:
@@ -316,7 +316,7 @@ class CheckpointKeeper:
             shutil.rmtree(old, ignore_errors=True)
 
     def outcome(self, finish: bool) -> str | None:
-        """Reports how the save ended that :meth:`begin_due` began.
+        """Reports how the save ended that :meth:`begin_save` began.
 
         Args:
             finish: whether to wait for its end; otherwise a save that still runs is not reported.

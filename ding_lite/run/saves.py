@@ -45,7 +45,7 @@ class Saves:
         if names:
             try:
                 of_all = state()  # with the new best score
-                self._ranks.from_first(lambda: self._keeper.begin_due(names, of_all))
+                self._ranks.from_first(lambda: self._keeper.begin_save(names, of_all))
             except BaseException:
                 self._scores.restore_best()
                 raise

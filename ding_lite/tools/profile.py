@@ -336,7 +336,7 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     watch.watch(pipeline.recorder, "write_iteration", "logging")
     watch.watch(pipeline.health, "check", "logging")
     watch.watch(pipeline.saves, "begin_due", "checkpoint", counts=False)
-    watch.watch(pipeline.checkpoints, "begin_due", "checkpoint")
+    watch.watch(pipeline.checkpoints, "begin_save", "checkpoint")
     watch.watch(pipeline.checkpoints, "save", "checkpoint")
     watch.watch(pipeline, "step", "other")
     return watch

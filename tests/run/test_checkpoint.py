@@ -374,7 +374,7 @@ def test_keeper_keeps_the_newest_snapshots_and_everything_else(tmp_path):
     for name in ("last", "best"):
         keeper.save(name, {"n": 0})
     for n in (9, 10, 200, 1000):
-        keeper.begin_due(keeper.due(iteration(n)), {"n": n})
+        keeper.begin_save(keeper.due(iteration(n)), {"n": n})
     assert keeper.outcome(finish=True) is None
     left = sorted(f.name for f in (tmp_path / "ckpt").iterdir())
     assert left == ["best", "iteration_00000200", "iteration_00001000", "last"]
@@ -401,7 +401,7 @@ def test_going_back_moves_a_checkpoint_that_cannot_be_read_too(tmp_path):
 
 def test_the_best_one_is_saved_whatever_is_saved_after_it(tmp_path):
     keeper = CheckpointKeeper(tmp_path, {}, keep=1)
-    keeper.begin_due(["best", "last"], {"n": 1})
+    keeper.begin_save(["best", "last"], {"n": 1})
     assert keeper.outcome(finish=True) is None
     assert keeper.best_is_saved
 
@@ -483,12 +483,12 @@ def test_all_of_it_is_on_the_disk_before_it_takes_its_place_and_the_place_after(
 
 def test_snapshot_that_fails_prunes_no_older_one(tmp_path):
     keeper = CheckpointKeeper(tmp_path, {}, keep=1, keep_freq=1)
-    keeper.begin_due(keeper.due(iteration(1)), {"n": 1})
+    keeper.begin_save(keeper.due(iteration(1)), {"n": 1})
     assert keeper.outcome(finish=True) is None
     with pytest.raises(CheckpointError):
-        keeper.begin_due(keeper.due(iteration(2)), {"n": object()})
+        keeper.begin_save(keeper.due(iteration(2)), {"n": object()})
     (tmp_path / "ckpt" / f".iteration_00000003.{os.getpid()}.tmp").write_text("in the way")
-    keeper.begin_due(keeper.due(iteration(3)), {"n": 3})
+    keeper.begin_save(keeper.due(iteration(3)), {"n": 3})
     assert "number 1" in keeper.outcome(finish=True)
     assert [f.name for f in (tmp_path / "ckpt").glob("iteration_*")] == ["iteration_00000001"]
 
@@ -498,9 +498,9 @@ def test_failures_are_counted_from_the_last_snapshot_that_was_saved(tmp_path):
     (tmp_path / "ckpt").mkdir()
     for n in (1, 3, 5, 7):
         (tmp_path / "ckpt" / f".iteration_{n:08}.{os.getpid()}.tmp").write_text("in the way")
-        keeper.begin_due(keeper.due(iteration(n)), {"n": n})
+        keeper.begin_save(keeper.due(iteration(n)), {"n": n})
         assert "number 1" in keeper.outcome(finish=True)
-        keeper.begin_due(keeper.due(iteration(n + 1)), {"n": n + 1})
+        keeper.begin_save(keeper.due(iteration(n + 1)), {"n": n + 1})
         assert keeper.outcome(finish=True) is None
 
 
@@ -515,7 +515,7 @@ def test_a_save_has_the_state_from_its_beginning(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "write_checkpoint", late)
     keeper = CheckpointKeeper(tmp_path, {}, keep=1, freq=1)
     weights = np.zeros(3)
-    keeper.begin_due(
+    keeper.begin_save(
         ["best", *keeper.due(iteration(1))], {"weights": weights, "tensor": torch.from_numpy(weights)}
     )
     weights += 1  # the next iteration trains while the thread writes
