@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its config: environments, policy, collector and evaluator."""
+"""Builds the parts of a run from its config: environments, policy and collector."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
-from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError
@@ -124,10 +123,3 @@ def build_collector(cfg: Any, envs: VectorEnv, policy: Policy) -> Collector:
     collector = Collector(envs, policy.collect_mode, collect.n_sample, collect.get("n_episode"))
     collector.storage.write(0, "obs", collector.obs[0], envs.groups[0])
     return collector
-
-
-def build_evaluator(cfg: Any, envs: VectorEnv, policy: Policy) -> Evaluator:
-    """Builds the evaluator, which plays on environments of its own."""
-    return Evaluator(
-        envs, policy.eval_mode, cfg.env.n_evaluator_episode, cfg.env.max_eval_steps, policy.ranks
-    )

@@ -36,7 +36,7 @@ from ding_lite.envs.make import EnvSetting, check_env_setting
 from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, StopTimedOut
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart
-from ding_lite.run.build import build_collector, build_envs, build_evaluator, build_policy
+from ding_lite.run.build import build_collector, build_envs, build_policy
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, display_for, evaluation_line
 from ding_lite.run.ending import EVALUATE, RESUME, command_of, kept_after_interrupt, last_lines, results
@@ -327,7 +327,10 @@ class SerialPipeline:
             self.policy = build_policy(own, envs, model, config.trusted)
             self.collector = build_collector(own, envs, self.policy)
             self.learner = Learner(self.policy.learn_mode)
-            self.evaluator: Evaluator = build_evaluator(own, evaluator_envs, self.policy)
+            n_episode, max_steps = own.env.n_evaluator_episode, own.env.max_eval_steps
+            self.evaluator = Evaluator(
+                evaluator_envs, self.policy.eval_mode, n_episode, max_steps, self.ranks
+            )
             self.stopping = Stopping(cfg.stop_timeout, self.collector, self.evaluator, self.ranks)
             self.scores = Scores(cfg.env.stop_value)
             self.progress = Progress()
