@@ -593,7 +593,7 @@ class SerialPipeline:
         is saved. Otherwise the checkpoints stay as they are.
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        self.stopping.is_held = True  # a further signal does not end the save
+        self.stopping.may_give_up = False  # a further signal does not end the save
         self.ranks.report_failure(error)
         if self.ranks.is_first:
             timed_out = isinstance(error, StopTimedOut)
@@ -611,7 +611,7 @@ class SerialPipeline:
                     self.display.say(kept_after_interrupt(saved, self.progress.iteration, command))
             with self._failures_shown("result.json could not be written"):
                 self._write_result()
-        self.stopping.is_held = False
+        self.stopping.may_give_up = True
         self.close()
 
     @contextmanager
@@ -680,7 +680,7 @@ class SerialPipeline:
             self._resources.close()
         finally:
             self.stopping.phase = phase
-            self.stopping.is_held = True  # nothing waits for environments any more
+            self.stopping.may_give_up = False  # nothing waits for environments any more
             self.recorder.close()
 
     def __enter__(self) -> SerialPipeline:

@@ -22,14 +22,15 @@ class Stopping:
         reason: why the run ends; "" before a request.
         phase: "collecting", "learning", "evaluating", "closing", or "" between them. After an error it is the
             phase in which the error was raised.
-        is_held: whether nothing is given up now: an error ends the run already, or the run is closed.
+        may_give_up: whether :meth:`give_up` has an effect: not while the state is saved after an error, nor
+            once the run is closed.
     """
 
     def __init__(self, timeout: float, collector: Collector, evaluator: Evaluator, ranks: Ranks) -> None:
         self.timeout = timeout
         self.reason = ""
         self.phase = ""
-        self.is_held = False
+        self.may_give_up = True
         self._collector = collector
         self._evaluator = evaluator
         self._ranks = ranks
@@ -37,7 +38,12 @@ class Stopping:
     @property
     def is_between_steps(self) -> bool:
         """Whether the weights belong to the counted env steps: an incomplete rollout changes none."""
-        return self.phase != "learning" and (self.phase != "collecting" or self._collector.is_incomplete)
+        return self.phase not in ("collecting", "learning") or self._is_in_rollout
+
+    @property
+    def _is_in_rollout(self) -> bool:
+        """Whether the run collects, and the rollout is not complete yet."""
+        return self.phase == "collecting" and self._collector.is_incomplete
 
     @property
     def is_by_signal(self) -> bool:
@@ -66,8 +72,6 @@ class Stopping:
         Raises:
             StopTimedOut: while environments collect, evaluate or close. Nothing else is disturbed.
         """
-        waits = self.phase in ("evaluating", "closing") or (
-            self.phase == "collecting" and self._collector.is_incomplete
-        )
-        if waits and not self.is_held:
+        waits = self.phase in ("evaluating", "closing") or self._is_in_rollout
+        if waits and self.may_give_up:
             raise StopTimedOut(f"{self.reason}; {self.phase} did not end within {self.timeout:g} s")
