@@ -84,28 +84,24 @@ class Watch:
             obs: (T, B, ...), of a rollout.
         """
         for leaf in list(self._boxes):
-            array = value_at(obs, leaf.path)
-            outside = (array < leaf.low) | (array > leaf.high)
-            if outside.any():
+            if found := leaf.first_outside(obs):
                 self._boxes.remove(leaf)
-                t, env, *index = np.argwhere(outside)[0].tolist()
+                (_, env, *index), value = found
                 space: Any = leaf.space
                 low, high = (bound[tuple(index)] for bound in (space.low, space.high))
                 self.envs.say(
                     f"WARNING: env {self.envs.index_offset + env}: observation{path_text(leaf.path)}"
-                    f"{index or ''} = {array[(t, env, *index)]}, and its space is from {low} to {high}. "
+                    f"{index or ''} = {value}, and its space is from {low} to {high}. "
                     "It is used as it is, and reported once: widen low and high, or clip (`ding-lite "
                     "check-env` says by how much)"
                 )
 
     def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
         for leaf in self._indices:
-            array = value_at(obs, leaf.path)
-            outside = (array < leaf.low) | (array > leaf.high)
-            if outside.any():
-                row, *index = np.argwhere(outside)[0].tolist()
-                value = f"{name}{path_text(leaf.path)}{index or ''} = {array[(row, *index)]}"
-                self._refuse(int(numbers[row]), f"{value}, which is not in {leaf.space}")
+            if found := leaf.first_outside(obs):
+                (row, *index), value = found
+                place = f"{name}{path_text(leaf.path)}{index or ''}"
+                self._refuse(int(numbers[row]), f"{place} = {value}, which is not in {leaf.space}")
 
     def _check_masks(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
         """Refuses masks without a legal action of environments that the policy acts in: ``acts`` (G,)."""
@@ -124,6 +120,15 @@ class _BoundedLeaf(NamedTuple):
     space: gym.Space
     low: Any
     high: Any
+
+    def first_outside(self, obs: Tree) -> tuple[list[int], Any] | None:
+        """Returns index and value of the first number outside of the bounds; None if all are within."""
+        array = value_at(obs, self.path)
+        outside = (array < self.low) | (array > self.high)
+        if not outside.any():
+            return None
+        index = np.argwhere(outside)[0].tolist()
+        return index, array[tuple(index)]
 
 
 def _index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
