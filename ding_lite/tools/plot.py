@@ -274,13 +274,6 @@ def panels_of(names: Sequence[str]) -> list[Panel]:
     return [known.get(name, Panel(name, name, name, "")) for name in names] or list(PANELS)
 
 
-def check_panels(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raises ConfigError if one of the names is not that of a panel."""
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"there is no panel {name!r}; the panels are: {', '.join(known)}")
-
-
 def check_width(width: float | None) -> None:
     """Raises ConfigError if a picture cannot be so wide, in inches."""
     if width is not None and not 2 <= width <= 50:

@@ -15,7 +15,6 @@ from ding_lite.tools.plot import (
     X_LABEL,
     Curve,
     add_texts,
-    check_panels,
     check_width,
     curve_notes,
     draw_curve,
@@ -81,6 +80,12 @@ def score_profile(comparison: Comparison) -> ScoreProfile:
     )
 
 
+def _check_panels(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in PANELS:
+            raise ConfigError(f"there is no panel {name!r}; the panels are: {', '.join(PANELS)}")
+
+
 def draw_comparison(
     comparison: Comparison, title: str | None = None, panels: Sequence[str] = (), width: float | None = None
 ) -> Figure:
@@ -95,7 +100,7 @@ def draw_comparison(
     Raises:
         ConfigError: if there is no such panel or width, or matplotlib is not installed.
     """
-    check_panels(panels, PANELS)
+    _check_panels(panels)
     check_width(width)
     chosen = [panel for panel in PANELS if not panels or panel in panels]
     if len(comparison.labels) == 1 and "improvement" in chosen:
