@@ -18,7 +18,6 @@ import gymnasium as gym
 from ding_lite.config.compile import Config, compile_config
 from ding_lite.data.evaluation import SUCCESS, Evaluation
 from ding_lite.data.evaluator import Evaluator
-from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
 from ding_lite.envs.transition import Episode
@@ -74,14 +73,14 @@ class LoadedPlayer(NamedTuple):
     Attributes:
         checkpoint: its folder.
         env_cfg: the section ``env`` of the config.
-        mode: that acts.
-        spaces: of the observations and of the actions that the policy was trained with.
+        policy: that acts.
+        stochastic: whether its actions are sampled.
     """
 
     checkpoint: Path
     env_cfg: dict[str, Any]
-    mode: EvalMode
-    spaces: tuple[gym.Space, gym.Space]
+    policy: Policy
+    stochastic: bool
 
     def play(self, envs: VectorEnv, episodes: int, on_episode: Callable[[Episode], Any] | None) -> Evaluation:
         """Plays episodes in these environments, and closes them.
@@ -89,10 +88,8 @@ class LoadedPlayer(NamedTuple):
         Raises:
             EnvError: if the policy cannot play in them, or one of them fails.
         """
-        with contextlib.closing(envs):
-            _check_spaces(envs, self.spaces)
-            evaluator = Evaluator(envs, self.mode, episodes, self.env_cfg["max_eval_steps"])
-            return evaluator.evaluate("command", on_episode=on_episode)
+        max_steps = self.env_cfg["max_eval_steps"]
+        return _play(self.policy, envs, episodes, max_steps, self.stochastic, "command", on_episode)
 
 
 def evaluate(
@@ -137,24 +134,36 @@ def evaluate(
     else:
         section = compile_config({"env": {"env_id": env, "max_eval_steps": max_steps}}).values["env"]
         envs = make_vector_env(section, count, seed, evaluate=True)
+    return _play(policy, envs, episodes, max_steps, stochastic, "script")
+
+
+def _play(
+    policy: Policy,
+    envs: VectorEnv,
+    episodes: int,
+    max_steps: int,
+    stochastic: bool,
+    stream: str,
+    on_episode: Callable[[Episode], Any] | None = None,
+) -> Evaluation:
+    """Plays episodes with a policy in environments, and closes them; ``stream`` names the start states."""
     with contextlib.closing(envs):
-        _check_spaces(envs, (policy.obs_space, policy.action_space))
-        return Evaluator(envs, _mode_of(policy, stochastic), episodes, max_steps).evaluate("script")
+        _check_spaces(envs, policy)
+        mode = policy.eval_mode
+        if stochastic:
+            mode = mode._replace(forward=policy.collect_mode.forward)
+        return Evaluator(envs, mode, episodes, max_steps).evaluate(stream, on_episode=on_episode)
 
 
-def _mode_of(policy: Policy, stochastic: bool) -> EvalMode:
-    mode = policy.eval_mode
-    return mode._replace(forward=policy.collect_mode.forward) if stochastic else mode
-
-
-def _check_spaces(envs: VectorEnv, spaces: tuple[gym.Space, gym.Space]) -> None:
-    """Refuses environments in which a policy for other ``spaces`` cannot play.
+def _check_spaces(envs: VectorEnv, policy: Policy) -> None:
+    """Refuses environments in which a policy cannot play.
 
     Raises:
         EnvError: naming the space that differs.
     """
-    for name, space, own in zip(
-        ("observation", "action"), (envs.obs_space, envs.action_space), spaces, strict=True
+    for name, space, own in (
+        ("observation", envs.obs_space, policy.obs_space),
+        ("action", envs.action_space, policy.action_space),
     ):
         # The bounds of observations may be others; actions are scaled to theirs.
         if space != own and (name == "action" or _layout(space) != _layout(own)):
@@ -192,7 +201,7 @@ def load_player(
             environments, and ``changes`` name none.
     """
     opened = open_checkpoint(run, trust)
-    config, policy = opened.config, opened.policy
+    config = opened.config
     others = [key for key in changes or {} if not key.startswith("env.")]
     if others:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
@@ -200,8 +209,7 @@ def load_player(
     refuse_other_envs(opened.folder, opened.saved, changes or (), advice)
     if changes:
         config = compile_config(config.as_json(), changes, origin="the run's config")
-    spaces = policy.obs_space, policy.action_space
-    return LoadedPlayer(opened.folder, config.values["env"], _mode_of(policy, stochastic), spaces)
+    return LoadedPlayer(opened.folder, config.values["env"], opened.policy, stochastic)
 
 
 def evaluate_checkpoint(
