@@ -85,8 +85,10 @@ class Training:
         self.status = "running"
         self._rows = Rows(self.folder / "metrics.csv")
         self._read_rows()
-        is_over = ended_by_hook(read_result(self.folder))
-        self._running = HasEnded() if is_over else place.start(self.arguments, self.folder)
+        if ended_by_hook(read_result(self.folder)):
+            self._conclude(0, "")
+        else:
+            self._running = place.start(self.arguments, self.folder)
 
     def stop(self, signal: str, status: str = "") -> None:
         """Sends a signal; without effect if it does not run.
@@ -102,12 +104,13 @@ class Training:
 
     def follow(self) -> Iterator[str]:
         """Reads what it has written since the last call; yields a line for each event."""
-        assert self._running is not None
-        code = self._running.poll()  # first, so that the rows below are all rows if it has ended
-        for env_step, value in self._read_rows():
-            yield f"{env_step:>9,} steps  evaluation {score_text(value)}"
-        if code is not None:
-            self._conclude(code, self._running.error())
+        if self._running is not None:
+            code = self._running.poll()  # first, so that the rows below are all rows if it has ended
+            for env_step, value in self._read_rows():
+                yield f"{env_step:>9,} steps  evaluation {score_text(value)}"
+            if code is not None:
+                self._conclude(code, self._running.error())
+        if self._running is None:
             yield self._ending()
 
     def _read_rows(self) -> list[tuple[int, float]]:
@@ -144,21 +147,6 @@ class Training:
         seconds = self.result.get("wall_time_s", 0.0)
         text = f"{self.status} after {self.env_step:,} env steps and {seconds:.1f} s"
         return text if self.score is None else f"{text}, evaluation {score_text(self.score)}"
-
-
-class HasEnded:
-    """A training that has ended in an earlier session."""
-
-    def poll(self) -> int:
-        """Returns its exit code."""
-        return 0
-
-    def send(self, name: str) -> None:
-        """Does nothing."""
-
-    def error(self) -> str:
-        """Returns that there was none."""
-        return ""
 
 
 class Rows:
