@@ -34,9 +34,9 @@ from ding_lite.envs.vector import (
     NO_ENVS,
     Status,
     VectorEnv,
+    call_method,
     check_same_spaces,
     close_each,
-    method_of,
 )
 from ding_lite.errors import (
     FOREIGN,
@@ -271,10 +271,7 @@ class InProcessVectorEnv(VectorEnv):
         return [self._call_one(i, name, args) for i in range(self.num_envs)]
 
     def _call_one(self, i: int, name: str, args: Sequence[Any]) -> Any:
-        try:
-            result = method_of(self.envs[i], name)(*args)
-        except (*FOREIGN, KeyboardInterrupt) as error:
-            raise self._located(i, error) from error
+        result = call_method(self.envs[i], name, args, self.describe(i))
         game = self._games[i]
         game.calls.append((len(game.actions), name, args))
         return result

@@ -19,7 +19,7 @@ from ding_lite.envs.masks import all_legal, as_mask, mask_of_info, with_branch, 
 from ding_lite.envs.recorder import check_spaces, info_number, refuse, reset_fault, step_fault
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.transition import Episode, Transition
-from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv, close_each, method_of
+from ding_lite.envs.vector import NO_ENVS, Status, VectorEnv, call_method, close_each
 from ding_lite.errors import (
     FOREIGN,
     CheckpointError,
@@ -303,10 +303,7 @@ class NativeVectorEnv(VectorEnv):
         return self._chosen_info(self._last_info, env)
 
     def _call(self, name: str, args: Sequence[Any]) -> list[Any]:
-        try:
-            return [method_of(self.env.unwrapped, name)(*args)]
-        except FOREIGN as error:
-            raise self._located(name, error) from error
+        return [call_method(self.env.unwrapped, name, args, self.backend)]
 
     def state_dict(self) -> dict[str, Any]:
         native = None if self.adapter is None else self.adapter.read(self.env.unwrapped)

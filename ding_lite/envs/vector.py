@@ -70,19 +70,37 @@ def close_each(envs: Mapping[str, Any], say: Callable[[str], None]) -> None:
             say(f"{name}: close raised {error_text(error)}")
 
 
-def method_of(env: Any, name: str) -> Callable[..., Any]:
-    """Returns a method of an environment or of one of its wrappers.
+def call_method(env: Any, name: str, args: Sequence[Any], where: str) -> Any:
+    """Calls a method of an environment or of one of its wrappers, and returns its result.
+
+    Args:
+        env: the environment, or a vector of environments.
+        name: of the method.
+        args: of the call.
+        where: the environment, for messages.
 
     Raises:
-        EnvContractError: if there is none.
+        EnvContractError: if there is no such method.
+        EnvError: if it raises; an EnvError that it raises keeps its kind.
     """
     try:
-        method = env.get_wrapper_attr(name) if isinstance(env, gym.Env) else getattr(env, name)
+        method = _attribute(env, name)
+        if callable(method):
+            return method(*args)
+    except (*FOREIGN, KeyboardInterrupt) as error:
+        if is_of_signal(error):
+            raise
+        kind = type(error) if isinstance(error, EnvError) else EnvError
+        raise kind(f"{where}, method {name}: {error_text(error)}") from error
+    raise EnvContractError(f"{where}: {type(env.unwrapped).__name__} has no method {name!r}")
+
+
+def _attribute(env: Any, name: str) -> Any:
+    """Returns an attribute of an environment or of one of its wrappers; None if there is none."""
+    try:
+        return env.get_wrapper_attr(name) if isinstance(env, gym.Env) else getattr(env, name)
     except AttributeError:
-        method = None
-    if not callable(method):
-        raise EnvContractError(f"call: {type(env.unwrapped).__name__} has no method {name!r}")
-    return method
+        return None
 
 
 def check_same_spaces(
@@ -202,8 +220,8 @@ class VectorEnv(ABC):
             args: numbers, text, arrays, and lists and dicts of them; the collector saves them.
 
         Raises:
-            EnvContractError: if there is no such method.
-            EnvError: if it raises.
+            EnvContractError: if there is no such method, or its result cannot be sent from a worker.
+            EnvError: if it raises. The environments can be used further after both.
         """
         self._check_open()
         if self._sent_action is not None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import signal
+import sys
+import threading
 
 import gymnasium as gym
 import numpy as np
@@ -35,6 +37,15 @@ class Levels(gym.Env):
 
     def fail(self):
         raise OSError("no such level")
+
+    def refuse(self):
+        raise EnvContractError("levels are from 0 to 9")
+
+    def leave(self):
+        sys.exit(3)
+
+    def lock(self):
+        return threading.Lock()
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -85,11 +96,85 @@ def test_a_missing_method_is_named(backend):
         assert envs.calls == {}
 
 
-def test_an_error_of_the_method_says_where():
-    envs = in_process()
-    envs.reset("collect")
-    with pytest.raises(EnvError, match=r"env 0 .*no such level"):
+def native():
+    return NativeVectorEnv(LevelsVector(3))
+
+
+def steps_on(envs):
+    """Returns whether environments go on, in the workers that they began in."""
+    return envs.step(np.zeros(3, np.int64)).valid.all() and not envs.restarts
+
+
+@pytest.mark.parametrize("backend", [in_process, in_workers, native])
+@pytest.mark.parametrize(
+    ("method", "kind", "text"),
+    [
+        ("fail", EnvError, "method fail: OSError: no such level (at test_calls.py:"),
+        ("refuse", EnvContractError, "method refuse: levels are from 0 to 9"),
+        ("leave", EnvError, "method leave: SystemExit: 3"),
+        ("set_leve", EnvContractError, " has no method 'set_leve'"),
+    ],
+)
+def test_an_error_of_a_method_reads_the_same_everywhere_and_ends_nothing(method, kind, text, backend):
+    with contextlib.closing(backend()) as envs:
+        envs.reset("collect")
+        assert steps_on(envs)
+        where = envs.backend if backend is native else envs.describe(0)
+        for _ in range(2):  # more often than a worker may be replaced
+            with pytest.raises(EnvError) as caught:
+                envs.call(method)
+            assert type(caught.value) is kind
+            assert str(caught.value).startswith(where)
+            assert text in str(caught.value)
+        assert steps_on(envs)
+        assert envs.calls == {}
+
+
+def test_an_error_in_a_worker_has_its_traceback_as_cause():
+    with contextlib.closing(in_workers()) as envs, pytest.raises(EnvError) as caught:
         envs.call("fail")
+    assert "in fail\n" in str(caught.value.__cause__)
+
+
+def test_a_result_that_cannot_be_sent_names_the_method_and_ends_nothing():
+    with contextlib.closing(in_workers()) as envs:
+        envs.reset("collect")
+        for _ in range(2):
+            with pytest.raises(EnvContractError, match="method lock: its result cannot be sent .*TypeError"):
+                envs.call("lock")
+        assert steps_on(envs)
+
+
+class FailsOnce(Levels):
+    """Its level cannot be set as long as there is a file, which the first failure removes."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.file = file
+
+    def set_level(self, level):
+        if self.file.exists():
+            self.file.unlink()
+            raise OSError("not yet")
+        return super().set_level(level)
+
+
+def test_a_call_that_fails_in_a_new_worker_is_a_failure_of_that_worker(tmp_path):
+    file = tmp_path / "not_yet"
+
+    def failing(index):
+        return EpisodeRecorder(FailsOnce(file))
+
+    with contextlib.closing(SubprocessVectorEnv(failing, 2, num_workers=1, max_restarts=2)) as envs:
+        envs.reset("collect")
+        envs.call("set_level", 4)
+        file.touch()
+        envs._pool.workers[0].process.send_signal(signal.SIGKILL)
+        lines = []
+        envs.say = lines.append
+        envs.step(np.zeros(2, np.int64))
+        assert [("method set_level: OSError: not yet" in line) for line in lines] == [False, True]
+        assert envs.call("get") == [(4, "")] * 2
 
 
 def test_a_worker_that_is_replaced_is_called_again():
@@ -115,6 +200,15 @@ class LevelsVector(gym.vector.VectorEnv):
     def set_level(self, level):
         self.level = level
         return level
+
+    fail, refuse, leave = Levels.fail, Levels.refuse, Levels.leave
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((self.num_envs, 3), np.float32), {}
+
+    def step(self, actions):
+        flags = np.zeros(self.num_envs, bool)
+        return np.zeros((self.num_envs, 3), np.float32), np.zeros(self.num_envs), flags, flags, {}
 
 
 @BACKENDS

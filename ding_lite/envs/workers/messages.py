@@ -23,7 +23,8 @@ from ding_lite.envs.transition import Episode
 from ding_lite.errors import EnvError
 from ding_lite.trees import Tree, map_space, map_tree, space_leaves, stored_dtype
 
-START, RESET, STEP, STATE, LOAD, CALL = range(6)  # kinds of requests
+# Kinds of requests. An error of CALL is an answer; one of REPEAT_CALL is a failure of the new worker.
+START, RESET, STEP, STATE, LOAD, CALL, REPEAT_CALL = range(7)
 OK, ERROR = range(2)  # kinds of answers
 HEADER = struct.Struct("<QII")  # sequence number, kind, bytes of payload
 # The SharedArrays that a worker writes for its environments.

@@ -327,13 +327,18 @@ def _reported_error(worker: Worker, payload: bytes) -> DingLiteError:
     """Returns the error that a worker reports: of the same kind if the library defines it."""
     report: messages.ErrorReport = pickle.loads(payload)
     kind = getattr(errors, report.kind, None)
-    error: DingLiteError
-    if kind is None or issubclass(EnvWorkerError, kind):
-        envs = tuple(worker.rows) if report.busy == messages.IDLE else (report.busy,)
-        message = report.message if kind else f"{worker.name}: {report.message}"
-        error = EnvWorkerError(message, worker.number, envs, report.traceback)
-    else:
-        error = kind(report.message)
+    if kind is not None and not issubclass(EnvWorkerError, kind):
+        return error_of(report)
+    envs = tuple(worker.rows) if report.busy == messages.IDLE else (report.busy,)
+    message = report.message if kind else f"{worker.name}: {report.message}"
+    failure = EnvWorkerError(message, worker.number, envs, report.traceback)
+    failure.__cause__ = WorkerTraceback(report.traceback)
+    return failure
+
+
+def error_of(report: messages.ErrorReport) -> DingLiteError:
+    """Returns the error in a report: of the same kind if the library defines it, else an EnvError."""
+    error: DingLiteError = getattr(errors, report.kind, EnvError)(report.message)
     error.__cause__ = WorkerTraceback(report.traceback)
     return error
 

@@ -38,7 +38,7 @@ from ding_lite.envs.vector import ALL, Status, VectorEnv, check_same_spaces
 from ding_lite.envs.workers import messages
 from ding_lite.envs.workers.group import Group
 from ding_lite.envs.workers.launcher import Launcher, Worker
-from ding_lite.envs.workers.pool import Exchange, RestartBudget, WorkerPool
+from ding_lite.envs.workers.pool import Exchange, RestartBudget, WorkerPool, error_of
 from ding_lite.envs.workers.process import ProcessLauncher
 from ding_lite.errors import CheckpointError, EnvError
 from ding_lite.rl.seeding import integer_seed
@@ -299,7 +299,13 @@ class SubprocessVectorEnv(VectorEnv):
             replies.update(request(new))
 
         self._replace_failed(repeat)
-        return [result for _, reply in sorted(replies.items()) for result in cloudpickle.loads(reply)]
+        results: list[Any] = []
+        for _, reply in sorted(replies.items()):
+            answer = cloudpickle.loads(reply)
+            if isinstance(answer, messages.ErrorReport):
+                raise error_of(answer)
+            results += answer
+        return results
 
     def close(self) -> None:
         self._shared = None
@@ -388,7 +394,7 @@ class SubprocessVectorEnv(VectorEnv):
         for call in self.calls.items():
             started = [number for number in replies if number not in self._pool.failed]
             payloads = dict.fromkeys(started, pickle.dumps(call))
-            self._pool.request(messages.CALL, payloads, self.reset_timeout, "reset_timeout")
+            self._pool.request(messages.REPEAT_CALL, payloads, self.reset_timeout, "reset_timeout")
         return [number for number in replies if number not in self._pool.failed]
 
     def _begin_next_episodes(self, numbers: Sequence[int]) -> list[int]:

@@ -38,6 +38,7 @@ from ding_lite.envs.workers.messages import (
     IDLE,
     LOAD,
     OK,
+    REPEAT_CALL,
     RESET,
     START,
     STATE,
@@ -49,7 +50,7 @@ from ding_lite.envs.workers.messages import (
     SharedArrays,
     StepReply,
 )
-from ding_lite.errors import error_text
+from ding_lite.errors import EnvContractError, EnvError, error_text
 from ding_lite.trees import map_tree
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
@@ -143,14 +144,23 @@ class WorkerEnvs(InProcessVectorEnv):
         elif kind == LOAD:
             self.load_state_dict(pickle.loads(payload))
         elif kind == CALL:
+            reply = self._answer_call(*pickle.loads(payload))
+        elif kind == REPEAT_CALL:
             name, args = pickle.loads(payload)
-            reply = cloudpickle.dumps(self.call(name, *args))
+            self.call(name, *args)
         else:
             raise ValueError(f"unknown request {kind}")
         for i, recorder in enumerate(self._recorders):
             self._shared_return[i], self._shared_length[i] = recorder.episode_return, recorder.length
         self._busy[0] = IDLE
         return reply
+
+    def _answer_call(self, name: str, args: Sequence[Any]) -> bytes:
+        """Returns the pickled results of a method, or an ErrorReport: the environments can go on after it."""
+        try:
+            return _pickled_results(name, self.call(name, *args))
+        except EnvError as error:
+            return pickle.dumps(report_of(error))
 
     def _step_shared(self, payload: bytes) -> bytes:
         """Steps a group, writes the results into the shared arrays, and returns a StepReply or b""."""
@@ -176,6 +186,22 @@ class WorkerEnvs(InProcessVectorEnv):
         return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
 
 
+def _pickled_results(method: str, results: Sequence[Any]) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(results)
+    except Exception as error:
+        raise EnvContractError(
+            f"method {method}: its result cannot be sent from a worker: {error_text(error)}. Return numbers, "
+            "text, arrays, or lists and dicts of them"
+        ) from error
+    return pickled
+
+
+def report_of(error: Exception, busy: int = IDLE) -> ErrorReport:
+    """Returns the report of an exception while it is handled; ``busy`` is the environment that raised it."""
+    return ErrorReport(type(error).__name__, error_text(error), traceback.format_exc(), busy)
+
+
 def _view(array: np.ndarray) -> Any:
     return memoryview(array)  # type: ignore[arg-type]
 
@@ -198,13 +224,7 @@ class Responder:
         try:
             return OK, self._make(payload) if self.envs is None else self.envs.answer(kind, payload)
         except Exception as error:
-            report = ErrorReport(
-                kind=type(error).__name__,
-                message=error_text(error),
-                traceback=traceback.format_exc(),
-                busy=IDLE if self.envs is None else self.envs.busy,
-            )
-            return ERROR, pickle.dumps(report)
+            return ERROR, pickle.dumps(report_of(error, IDLE if self.envs is None else self.envs.busy))
 
     def _make(self, payload: bytes) -> bytes:
         """Makes the environments and returns their spaces, pickled."""

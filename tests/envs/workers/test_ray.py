@@ -210,6 +210,18 @@ def test_errors_of_environments_say_what_they_say_in_one_process(ray):
         run_to_the_fault(envs)
 
 
+@pytest.mark.slow
+def test_an_error_of_a_method_names_it_and_ends_nothing(ray):
+    with pool(functools.partial(worlds.faulty, "", "")) as envs:
+        envs.reset("x")
+        with pytest.raises(EnvContractError, match=r"^env 0 \(seed .* has no method 'harder'$"):
+            envs.call("harder")
+        with pytest.raises(EnvError, match=r"^env 0 \(seed .*, method reset: TypeError: "):
+            envs.call("reset", 1)
+        envs.step(ZEROS)
+        assert envs.restarts == 0
+
+
 def run_to_the_fault(envs):
     envs.reset("x")
     for _ in range(2):
