@@ -41,7 +41,7 @@ class Limits:
     @property
     def ragged(self) -> bool:
         """Whether rollouts have different lengths, and shorter ones are padded."""
-        return self.whole_episodes and self.segment <= 1
+        return self.whole_episodes and not self.segment
 
 
 class ReplayBuffer:

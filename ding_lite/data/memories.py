@@ -89,7 +89,7 @@ class Memories:
         return final
 
     def before_lost(self, t: int, envs: np.ndarray) -> Tree:
-        """Returns the memories (K, ...) with which lost steps of row ``t`` were chosen, on the host."""
+        """Returns the memories (K, ...) before the lost steps of row ``t``, on the host."""
         return map_tree(
             lambda *leaves: torch.stack(leaves).cpu(), *[self._before_lost[t, int(e)] for e in envs]
         )

@@ -33,10 +33,9 @@ from torch import Tensor, nn
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key
 from ding_lite.errors import ContractError
-from ding_lite.models import init
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
-from ding_lite.models.init import chrono
+from ding_lite.models.init import chrono, initialize
 from ding_lite.models.memory import RECURRENT_LAYERS, Memory, MemoryEncoder, Sequences
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree
@@ -312,34 +311,3 @@ def value_head(
     sizes = [features, *hidden_size_list]
     last = nn.Linear(sizes[-1], 1)
     return nn.Sequential(*mlp(sizes, activation), last), last
-
-
-def initialize(
-    module: nn.Module,
-    kind: str,
-    gain: Mapping[str, float],
-    *,
-    value_layer: nn.Module,
-    policy_layers: nn.Module | None = None,
-) -> None:
-    """Initialises the layers of a new module, in place.
-
-    Args:
-        module: contains all layers.
-        kind: "orthogonal", "normed" or "torch" (leaves the layers as torch made them).
-        gain: of the orthogonal init, by "hidden", "policy" and "value".
-        value_layer: the last layer of the value head.
-        policy_layers: the last layers of the policy head, if the module has one.
-    """
-    if kind == "torch":
-        return
-    if kind == "orthogonal":
-        init.orthogonal(module, gain.get("hidden", 2**0.5))
-        if policy_layers is not None:
-            init.orthogonal(policy_layers, gain.get("policy", 0.01))
-        init.orthogonal(value_layer, gain.get("value", 1.0))
-        return
-    init.normed_hidden_layers(module)
-    if policy_layers is not None:
-        init.normed(policy_layers, 0.1)
-    init.normed(value_layer, 0.1)

@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import nn
 
 LAYERS = (nn.Linear, nn.Conv2d)
+
+
+def initialize(
+    module: nn.Module,
+    kind: str,
+    gain: Mapping[str, float],
+    *,
+    value_layer: nn.Module,
+    policy_layers: nn.Module | None = None,
+) -> None:
+    """Initialises the layers of a new module, in place.
+
+    Args:
+        module: contains all layers.
+        kind: "orthogonal", "normed" or "torch" (leaves the layers as torch made them).
+        gain: of the orthogonal init, by "hidden", "policy" and "value".
+        value_layer: the last layer of the value head.
+        policy_layers: the last layers of the policy head, if the module has one.
+    """
+    if kind == "torch":
+        return
+    if kind == "orthogonal":
+        orthogonal(module, gain.get("hidden", 2**0.5))
+        if policy_layers is not None:
+            orthogonal(policy_layers, gain.get("policy", 0.01))
+        orthogonal(value_layer, gain.get("value", 1.0))
+        return
+    normed_hidden_layers(module)
+    if policy_layers is not None:
+        normed(policy_layers, 0.1)
+    normed(value_layer, 0.1)
 
 
 def orthogonal(module: nn.Module, gain: float = math.sqrt(2)) -> None:

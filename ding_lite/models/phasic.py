@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key
-from ding_lite.models.actor_critic import VAC, ActorCritic, initialize, value_head
+from ding_lite.models.actor_critic import VAC, ActorCritic, value_head
+from ding_lite.models.init import initialize
 
 
 class PhasicActorCritic(ActorCritic):

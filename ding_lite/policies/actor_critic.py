@@ -22,7 +22,8 @@ from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout, flat, flat_at
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
-from ding_lite.fast.switch import ACTING_VALUE, Switch
+from ding_lite.fast.acting import ACTING_VALUE
+from ding_lite.fast.switch import Switch
 from ding_lite.models.contract import (
     SAMPLES,
     check_actions,

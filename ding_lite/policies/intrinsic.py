@@ -29,8 +29,9 @@ from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
 from ding_lite.data.rollout import Rollout, flat, places
 from ding_lite.errors import ContractError, NumericsError, error_text
 from ding_lite.fast.gradients import Loss, Metrics
-from ding_lite.models.actor_critic import initialize, value_head
+from ding_lite.models.actor_critic import value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
+from ding_lite.models.init import initialize
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.normalization import ObservationNorm

@@ -17,7 +17,7 @@ from torch import Tensor
 from ding_lite.data.rollout import Rollout, flat
 from ding_lite.data.sequences import Grid, Packed, SequenceSet, SequenceTable, split_evenly
 from ding_lite.errors import ConfigError
-from ding_lite.fast.switch import ACTING_VALUE
+from ding_lite.fast.acting import ACTING_VALUE
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.rl.distributions import Distribution

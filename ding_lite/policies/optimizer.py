@@ -117,7 +117,7 @@ class Optimizer:
         gradients: computes gradients; autograd if None.
         ranges: ``(parameter, low, high)`` of parameters that are clamped after each step
             (``models.heads.parameter_ranges``).
-        ranks: that take each step together, along the mean of their gradients.
+        ranks: that take each step together; its gradient is the mean of theirs.
     """
 
     def __init__(

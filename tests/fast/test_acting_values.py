@@ -9,7 +9,7 @@ import torch
 from small_worlds import SeededBox, SeededEnv
 from worlds import merged, rollout_log_probs, trainee
 
-from ding_lite.fast.switch import ACTING_VALUE
+from ding_lite.fast.acting import ACTING_VALUE
 from ding_lite.models.actor_critic import VAC
 from ding_lite.policies import PPOPolicy
 from ding_lite.trees import to_dict

@@ -15,8 +15,8 @@ from worlds import log_probs, rollout_log_probs, trainee
 
 from ding_lite import ActionHead, ActorCritic, PPOPolicy, compile_config
 from ding_lite.errors import ContractError
+from ding_lite.fast.acting import TorchActing
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
-from ding_lite.fast.switch import TorchActing
 from ding_lite.models import VAC
 from ding_lite.models.heads import DiscreteHead
 from ding_lite.policies.normalization import ObservationNorm
