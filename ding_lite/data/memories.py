@@ -85,7 +85,9 @@ class Memories:
             final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)].cpu(), state)
         ends = ends_of(transition)
         self._open[group] = ~ends
-        self.of_groups[group] = begin_episodes(state, ends, self._initial_state(len(envs)))
+        if ends.any():
+            state = begin_episodes(state, ends, self._initial_state(len(envs)))
+        self.of_groups[group] = state
         return final
 
     def before_lost(self, t: int, envs: np.ndarray) -> Tree:

@@ -21,7 +21,7 @@ from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
 from ding_lite.trees import leaf_at
 
-ACTOR_MAX_WEIGHTS = 2**14  # in a layer; above it torch acts as fast
+ACTOR_MAX_WEIGHTS = 2**15  # in a layer; above it torch acts as fast for 128 environments and more
 # OpenBLAS uses one thread up to this many products, whatever its number of threads. Waking the others costs
 # more.
 MAX_PRODUCTS = 2**18

