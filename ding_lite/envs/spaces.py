@@ -41,8 +41,17 @@ class LeafBuffer:
         self.space = space
         self.path = path
         self.array = array
+        self.where = f"observation{path_text(path)}"
         self.shape = tuple(space.shape or ())
         self.declared = np.dtype(space.dtype)
+        # The scalars that need no check: numbers of the declared dtype, and ints that fit into it.
+        self._scalar_type: type | None = None
+        self._ints = range(0)
+        if not self.shape and self.declared.kind in "biuf":
+            self._scalar_type = self.declared.type
+        if not self.shape and self.declared.kind in "iu":
+            limits = np.iinfo(self.declared)
+            self._ints = range(limits.min, limits.max + 1)
 
     def write(self, index: int, value: Any) -> None:
         """Copies one observation into row ``index``.
@@ -50,24 +59,26 @@ class LeafBuffer:
         Raises:
             EnvContractError: if its shape or dtype is not what the space declares.
         """
-        if not (type(value) is np.ndarray and value.dtype == self.declared and value.shape == self.shape):
-            value = self._checked(value)
-        self.array[index] = value
+        kind = type(value)
+        if kind is np.ndarray:
+            is_plain = value.dtype == self.declared and value.shape == self.shape
+        else:
+            is_plain = kind is self._scalar_type or (kind is int and value in self._ints)
+        self.array[index] = value if is_plain else self._checked(value)
 
     def _checked(self, value: Any) -> np.ndarray:
-        where = f"observation{path_text(self.path)}"
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise EnvContractError(f"{where}: {error}") from error
+            raise EnvContractError(f"{self.where}: {error}") from error
         if array.dtype.kind not in "biufc":
             raise EnvContractError(
-                f"{where} is {value!r:.60} ({type(value).__name__}), the space {self.space} declares "
+                f"{self.where} is {value!r:.60} ({type(value).__name__}), the space {self.space} declares "
                 f"numbers of the dtype {self.declared}"
             )
         if array.shape != self.shape:
             raise EnvContractError(
-                f"{where} has the shape {array.shape}, the space {self.space} declares {self.shape}"
+                f"{self.where} has the shape {array.shape}, the space {self.space} declares {self.shape}"
             )
         to_float = self.declared.kind == "f" and array.dtype.kind in "fiub"
         to_integer = self.declared.kind in "biu" and array.dtype.kind in "biu"
@@ -75,7 +86,7 @@ class LeafBuffer:
         if not (to_float or fits):
             values = ", into which its values do not fit" if to_integer else ""
             raise EnvContractError(
-                f"{where} has the dtype {array.dtype}, the space {self.space} declares {self.declared}"
+                f"{self.where} has the dtype {array.dtype}, the space {self.space} declares {self.declared}"
                 f"{values}"
             )
         return array
@@ -110,8 +121,10 @@ class ObservationBuffer:
         self.tree: Tree = arrays
         self._leaves = [LeafBuffer(leaf, path, leaf_at(arrays, path)) for path, leaf in leaves]
         self._branches = space_branches(space)
-        # Most observations are one Box: writing one is a single call.
+        # Most observations are one Box, or a Dict of leaves: they are written without walks.
         self._single = None if self._branches else self._leaves[0]
+        is_flat = isinstance(space, gym.spaces.Dict) and len(self._branches) == 1
+        self._flat = {leaf.path[0]: leaf for leaf in self._leaves} if is_flat else None
 
     def write(self, index: int, obs: Any) -> None:
         """Copies the observation of one environment into row ``index`` of every leaf.
@@ -122,6 +135,10 @@ class ObservationBuffer:
         """
         if self._single is not None:
             self._single.write(index, obs)
+            return
+        if self._flat is not None and type(obs) is dict and obs.keys() == self._flat.keys():
+            for name, leaf in self._flat.items():
+                leaf.write(index, obs[name])
             return
         for leaf in self._leaves:
             try:

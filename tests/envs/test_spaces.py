@@ -1,5 +1,8 @@
 """Batches of observations and actions: what is stored, what is refused, and how batches are split."""
 
+import re
+from collections import OrderedDict
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -78,6 +81,120 @@ def test_bool_box_is_stored_as_bool():
 
 def test_plain_list_is_an_observation():
     assert write(SPACES.Box(-9, 9, (2,)), [1, 2]).tree[1].tolist() == [1, 2]
+
+
+class Scalars(gym.Space):
+    """One number of a dtype."""
+
+    def __init__(self, dtype):
+        super().__init__((), dtype)
+
+    def __repr__(self):
+        return "Scalars"
+
+
+INT64 = SPACES.Discrete(4)
+FLOAT = SPACES.Box(-9.0, 9.0, ())
+FITS_NOT = ", into which its values do not fit"
+
+
+def in_dict(space, value):
+    """The space and the value as a Dict's only branch, which is written in another way than a leaf."""
+    return SPACES.Dict(a=space), {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "stored"),
+    [
+        (INT64, 3, 3),
+        (INT64, np.int64(3), 3),
+        (INT64, np.int32(3), 3),
+        (INT64, np.uint8(3), 3),
+        (INT64, np.uint64(3), 3),
+        (INT64, np.array(3), 3),
+        (INT64, np.array(3, np.int16), 3),
+        (INT64, True, 1),
+        (INT64, np.True_, 1),
+        (INT64, -(2**63), -(2**63)),
+        (SPACES.Box(0, 255, (), np.uint8), 255, 255),
+        (SPACES.Box(0, 255, (), np.uint8), np.int64(255), 255),
+        (Scalars(np.uint64), 2**64 - 1, 2**64 - 1),
+        (Scalars(np.bool_), np.True_, True),
+        (Scalars(np.bool_), True, True),
+        (Scalars(np.bool_), 1, True),
+        (FLOAT, 2.5, 2.5),
+        (FLOAT, np.float32(2.5), 2.5),
+        (FLOAT, np.float64(2.5), 2.5),
+        (FLOAT, np.array(2.5), 2.5),
+        (FLOAT, 2, 2.0),
+        (FLOAT, np.int64(2), 2.0),
+        (SPACES.Box(-9.0, 9.0, (), np.float64), np.float64(2.5), 2.5),
+    ],
+)
+def test_a_scalar_that_fits_is_stored(space, value, stored):
+    assert write(space, value).tree[1] == stored
+    assert write(*in_dict(space, value)).tree["a"][1] == stored
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "got", "declares"),
+    [
+        (INT64, 1.0, "has the dtype float64", "int64"),
+        (INT64, np.float32(1), "has the dtype float32", "int64"),
+        (INT64, np.array(1.0), "has the dtype float64", "int64"),
+        (INT64, 1j, "has the dtype complex128", "int64"),
+        (INT64, 2**63, "has the dtype uint64", "int64" + FITS_NOT),
+        (INT64, 2**64, "is 18446744073709551616 (int)", "numbers of the dtype int64"),
+        (INT64, "1", "is '1' (str)", "numbers of the dtype int64"),
+        (INT64, None, "is None (NoneType)", "numbers of the dtype int64"),
+        (INT64, np.array([1]), "has the shape (1,)", "()"),
+        (INT64, [1], "has the shape (1,)", "()"),
+        (Scalars(np.uint8), 256, "has the dtype int64", "uint8" + FITS_NOT),
+        (Scalars(np.uint8), -1, "has the dtype int64", "uint8" + FITS_NOT),
+        (Scalars(np.uint8), np.int16(300), "has the dtype int16", "uint8" + FITS_NOT),
+        (Scalars(np.bool_), 2, "has the dtype int64", "bool" + FITS_NOT),
+        (Scalars(np.bool_), 1.0, "has the dtype float64", "bool"),
+        (Scalars(np.float32), 1j, "has the dtype complex128", "float32"),
+        (Scalars(np.complex128), np.complex128(1), "has the dtype complex128", "complex128"),
+        (Scalars(np.str_), np.str_("a"), f"is {np.str_('a')!r} (str_)", "numbers of the dtype <U0"),
+        (SPACES.Discrete(1), {}, "is {} (dict)", "numbers of the dtype int64"),
+        (SPACES.MultiDiscrete([2]), 1, "has the shape ()", "(1,)"),
+        (SPACES.MultiBinary(1), np.int8(1), "has the shape ()", "(1,)"),
+    ],
+)
+def test_a_scalar_that_does_not_fit_is_refused(space, value, got, declares):
+    message = re.escape(f"{got}, the space {space} declares {declares}")
+    with pytest.raises(EnvContractError, match=rf"^observation {message}$"):
+        write(space, value)
+    with pytest.raises(EnvContractError, match=rf"^observation\['a'\] {message}$"):
+        write(*in_dict(space, value))
+
+
+FLAT = SPACES.Dict(a=SPACES.Discrete(4), b=SPACES.Box(-9.0, 9.0, (2,)))
+TWO = np.ones(2, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"a": 1}, r"^the observation has no \['b'\]: got {'a': 1}$"),
+        ({"a": 1, "c": TWO}, r"^the observation has no \['b'\]: got "),
+        ({"a": 1, "b": TWO, "c": 2}, r"^observation has more branches than its space declares: \['c'\]$"),
+        ({"a": 1.0, "b": TWO, "c": 2}, r"^observation\['a'\] has the dtype float64"),
+        ((1, TWO), r"^the observation has no \['a'\]: got \(1, "),
+        (TWO, r"^the observation has no \['a'\]: got array"),
+        ({"a": 1, "b": TWO[:1]}, r"^observation\['b'\] has the shape \(1,\)"),
+    ],
+)
+def test_observation_of_another_structure_is_refused_of_a_dict_of_leaves_too(obs, message):
+    with pytest.raises(EnvContractError, match=message):
+        write(FLAT, obs)
+
+
+def test_branches_of_an_observation_may_have_any_order_and_the_dict_any_class():
+    for obs in ({"b": TWO, "a": 2}, OrderedDict(b=TWO, a=2)):
+        tree = write(FLAT, obs).tree
+        assert (tree["a"].tolist(), tree["b"].tolist()) == ([0, 2], [[0, 0], [1, 1]])
 
 
 @pytest.mark.parametrize(
