@@ -443,6 +443,13 @@ def _spaces_of(env: gym.Env) -> tuple[gym.Space, gym.Space]:
 
 def _copied(action: Any) -> Any:
     """Returns a copy of an action, because an environment may write into the array that it gets."""
-    if type(action) is int:
+    kind = type(action)
+    if kind is int:
         return action
-    return action.copy() if type(action) is np.ndarray else copy.deepcopy(action)
+    if kind is np.ndarray:
+        return action.copy()
+    if kind is dict:
+        return {name: _copied(part) for name, part in action.items()}
+    if kind is tuple:
+        return tuple([_copied(part) for part in action])
+    return copy.deepcopy(action)

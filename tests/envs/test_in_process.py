@@ -25,6 +25,7 @@ from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import CheckpointError, EnvContractError, EnvError, NotFiniteError
 from ding_lite.rl.seeding import integer_seed
+from ding_lite.trees import map_tree
 
 SCRIPTS = (
     ((2, "terminated"), (3, "truncated")),
@@ -254,6 +255,38 @@ def test_read_only_and_reversed_observations_are_copied():
     frozen = np.array([4.0, 5.0], np.float32)
     frozen.flags.writeable = False
     assert stepped_with(lambda result: (frozen[::-1], *result[1:])).obs[1].tolist() == [5, 4]
+
+
+class WritesIntoItsAction(gym.Env):
+    """Sets the arrays that it gets to 9, and clears the dicts."""
+
+    observation_space = gym.spaces.Box(-9.0, 9.0, (1,))
+    action_space = gym.spaces.Dict(
+        turn=gym.spaces.Tuple([gym.spaces.Discrete(9), gym.spaces.Box(-1.0, 1.0, (2,))]),
+        speed=gym.spaces.Box(-1.0, 1.0, ()),
+    )
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        action["turn"][1][:] = 9
+        action["speed"][...] = 9
+        action.clear()
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+def test_an_environment_may_write_into_its_action():
+    envs = vector_of(lambda index: WritesIntoItsAction(), 2)
+    envs.reset("collect")
+    sent = [random_actions(envs.action_space, 2, np.random.default_rng(seed)) for seed in range(3)]
+    kept = copy.deepcopy(sent)
+    for action in sent:
+        envs.step(action)
+    assert same_tree(sent, kept)
+    for i, saved in enumerate(envs.state_dict()["envs"]):
+        batch = map_tree(lambda *steps, i=i: np.array([step[i] for step in steps]), *kept)
+        assert same_tree(saved["actions"], batch)
 
 
 def test_exception_names_env_seed_episode_step_and_action_and_is_the_cause():
