@@ -265,6 +265,18 @@ def columns_to_values(columns: Tree, space: gym.Space) -> list[Any]:
     return [dict(zip(branches, row, strict=True)) for row in rows]
 
 
+def values_to_columns(values: Sequence[Any], space: gym.Space) -> Tree:
+    """Returns values of a space as a tree of lists, the inverse of :func:`columns_to_values`."""
+    branches = children(space)
+    if branches is None:
+        return values
+    keys = range(len(branches)) if isinstance(space, gym.spaces.Tuple) else branches
+    return {
+        name: values_to_columns([value[key] for value in values], child)
+        for key, (name, child) in zip(keys, branches.items(), strict=True)
+    }
+
+
 def path_text(path: Sequence[str]) -> str:
     """Returns a path as messages show it, such as ``"['pose']['arm']"``."""
     return "".join(f"[{name!r}]" for name in path)

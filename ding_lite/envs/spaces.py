@@ -22,8 +22,8 @@ from ding_lite.trees import (
     space_branches,
     space_leaves,
     stored_dtype,
-    to_tree,
     value_at,
+    values_to_columns,
 )
 
 # What to do about kinds of spaces that are not supported, by the name of their class.
@@ -187,6 +187,4 @@ def _column(leaf: gym.Space, array: np.ndarray) -> list[Any]:
 
 def stack_actions(actions: list[Any], space: gym.Space) -> Tree | None:
     """Returns single actions as one batch (n, ...), or None if there are none."""
-    if not actions:
-        return None
-    return map_tree(lambda *rows: np.array(rows), *[to_tree(action, space) for action in actions])
+    return map_tree(np.array, values_to_columns(actions, space)) if actions else None

@@ -7,8 +7,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from ding_lite.envs.spaces import ObservationBuffer, split_actions
+from ding_lite.envs.spaces import ObservationBuffer, sample_actions, split_actions, stack_actions
 from ding_lite.errors import EnvContractError
+from ding_lite.trees import named_leaves
 
 SPACES = gym.spaces
 NESTED = SPACES.Dict(
@@ -230,3 +231,31 @@ def test_nested_actions_are_split_into_what_the_space_contains():
     assert all(space.contains(row) for row in rows)
     assert rows[1]["turn"][0] == 2
     assert rows[1]["turn"][1].tolist() == [-0.5]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        SPACES.Discrete(4, start=-1),
+        SPACES.MultiDiscrete([2, 3]),
+        SPACES.MultiBinary(2),
+        SPACES.Box(-1.0, 1.0, (2, 2)),
+        SPACES.Box(-1.0, 1.0, (), np.float64),
+        SPACES.Dict({"0": SPACES.Discrete(3), "a": SPACES.Box(-1.0, 1.0, (1,))}),
+        SPACES.Tuple([SPACES.Discrete(3), SPACES.Dict(b=SPACES.MultiBinary(2), a=SPACES.Discrete(2))]),
+        SPACES.Dict(a=SPACES.Tuple([SPACES.Box(-1.0, 1.0, (1,))] * 12), b=SPACES.Discrete(2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("n", [1, 5])
+def test_split_actions_are_stacked_to_the_same_batch(space, n):
+    batch = sample_actions(space, n)
+    stacked = named_leaves(stack_actions(split_actions(batch, space), space))
+    assert [path for path, _ in stacked] == [path for path, _ in named_leaves(batch)]
+    for (_, got), (_, expected) in zip(stacked, named_leaves(batch), strict=True):
+        assert got.dtype == expected.dtype
+        assert np.array_equal(got, expected)
+
+
+def test_no_actions_are_no_batch():
+    assert stack_actions([], SPACES.Discrete(2)) is None
