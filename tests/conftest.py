@@ -85,6 +85,14 @@ def warm():
 
 
 @pytest.fixture(autouse=True, scope="session")
+def interruptible():
+    """SIGINT raises KeyboardInterrupt, in commands that tests start too, where ``nohup ... &`` ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True, scope="session")
 def uncompiled():
     """No run of a test is compiled for the length that a config's default says; fixtures' runs neither."""
     with pytest.MonkeyPatch.context() as patch:

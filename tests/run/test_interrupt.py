@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 from worlds import small_config
@@ -30,14 +31,17 @@ Learner.train = train
 """
 
 
-def started(folder, before="", **changes):
-    """Starts the script, and returns its process after two iterations."""
-    script = SCRIPT.format(before=before, config=small_config(env={"manager": {"type": "base"}}, **changes))
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert [process.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
-    return process
+@contextmanager
+def started(folder, before=""):
+    """Starts the script, gives its process after two iterations, and kills it in the end."""
+    script = SCRIPT.format(before=before, config=small_config(env={"manager": {"type": "base"}}))
+    command, pipe = [sys.executable, "-c", script], subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            assert [process.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
+            yield process
+        finally:
+            process.kill()
 
 
 def result_of(folder):
@@ -46,10 +50,10 @@ def result_of(folder):
 
 def test_ctrl_c_ends_the_iteration_saves_the_run_and_raises(tmp_path):
     # The third iteration learns for three seconds: the signal arrives while it does.
-    process = started(tmp_path, SLOW_FROM_THE_THIRD_ON.replace("60", "3"))
-    time.sleep(1.0)
-    process.send_signal(signal.SIGINT)
-    rows, errors = process.communicate(timeout=60)
+    with started(tmp_path, SLOW_FROM_THE_THIRD_ON.replace("60", "3")) as process:
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        rows, errors = process.communicate(timeout=60)
     assert "KeyboardInterrupt: interrupted after" in errors
     assert "train --resume run" in errors
     result = result_of(tmp_path)
@@ -62,21 +66,21 @@ def test_ctrl_c_ends_the_iteration_saves_the_run_and_raises(tmp_path):
 
 
 def test_second_ctrl_c_stops_at_once(tmp_path):
-    process = started(tmp_path, SLOW_FROM_THE_THIRD_ON)
-    time.sleep(1.0)
-    for _ in range(2):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-    _, errors = process.communicate(timeout=20)
+    with started(tmp_path, SLOW_FROM_THE_THIRD_ON) as process:
+        time.sleep(1.0)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        _, errors = process.communicate(timeout=20)
     assert "KeyboardInterrupt" in errors
     assert (result_of(tmp_path)["status"], result_of(tmp_path)["checkpoint"]) == ("interrupted", None)
 
 
 def test_handler_of_the_program_decides(tmp_path):
     own = "signal.signal(signal.SIGINT, lambda number, frame: sys.exit(7))"
-    process = started(tmp_path, own)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    with started(tmp_path, own) as process:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
     assert process.returncode == 7
 
 
