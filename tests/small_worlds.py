@@ -100,6 +100,10 @@ class SeededBox(SeededEnv):
     action_space = SPACES.Box(-1.0, 1.0, (2,), np.float32)
 
 
+class SeededMulti(SeededEnv):
+    action_space = SPACES.MultiDiscrete([2, 3])
+
+
 class SeededTree(SeededEnv):
     action_space = SPACES.Dict(
         move=SPACES.Discrete(3), push=SPACES.Tuple([SPACES.MultiBinary(2), SPACES.Box(-1.0, 1.0, (1,))])

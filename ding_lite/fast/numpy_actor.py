@@ -15,23 +15,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.fast.numpy_distributions import NumpyCategorical, NumpyNormal, mask_of
+from ding_lite.fast.numpy_distributions import (
+    NumpyCategorical,
+    NumpyMultiCategorical,
+    NumpyNormal,
+    mask_of,
+)
 from ding_lite.fast.numpy_mlp import BLOCK, NumpyMLP, find_mlp, max_weights, products_have_one_thread
 from ding_lite.models.actor_critic import VAC, ActorCritic
-from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead
-from ding_lite.trees import leaf_at
+from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead, MultiDiscreteHead
+from ding_lite.trees import MASK_KEY, children, leaf_at
 
 ACTOR_MAX_WEIGHTS = 2**15  # in a layer; above it torch acts as fast for 128 environments and more
 # OpenBLAS uses one thread up to this many products, whatever its number of threads. Waking the others costs
 # more.
 MAX_PRODUCTS = 2**18
+NumpyDistribution = NumpyCategorical | NumpyMultiCategorical | NumpyNormal
 
 
 def find_actor(model: ActorCritic) -> NumpyActor | None:
     """Returns the NumPy form of a model's policy network, or None if it has none.
 
-    It has one if :func:`~ding_lite.fast.numpy_mlp.find_mlp` knows its layers, and the actions are Discrete
-    or a Normal whose sigma does not depend on the observation.
+    It has one if :func:`~ding_lite.fast.numpy_mlp.find_mlp` knows its layers, and the actions are Discrete,
+    MultiDiscrete or a Normal whose sigma does not depend on the observation. A mask must be one array, not
+    a Tuple of one for each component.
 
     Args:
         model: with an encoder and a head as ``vac`` and ``ppg`` have them.
@@ -39,27 +46,32 @@ def find_actor(model: ActorCritic) -> NumpyActor | None:
     if not isinstance(model, VAC):
         return None
     head = model.actor_head
-    if type(head) is not ActionHead or not _is_plain_head(head.out):
+    if type(head) is not ActionHead or children(leaf_at(model.obs_space, [MASK_KEY])) is not None:
+        return None
+    distribution = _distribution_of(head.out)
+    if distribution is None:
         return None
     mlp = find_mlp(model, model.actor_encoder, head, [head.hidden, head.out.layer])
-    return None if mlp is None or mlp.largest > max_weights() else NumpyActor(mlp, head.out)
+    return None if mlp is None or mlp.largest > max_weights() else NumpyActor(mlp, distribution)
 
 
-def _is_plain_head(out: Any) -> bool:
-    if type(out) is BoxHead:
-        return out.kind == "normal" and out.sigma_type in ("independent", "fixed")
-    return type(out) is DiscreteHead
+def _distribution_of(out: Any) -> NumpyDistribution | None:
+    """Returns the NumPy form of the distribution of a head, or None if it has none."""
+    if type(out) is DiscreteHead:
+        return NumpyCategorical()
+    if type(out) is MultiDiscreteHead:
+        return NumpyMultiCategorical(out.sizes)
+    if type(out) is BoxHead and out.kind == "normal" and out.sigma_type in ("independent", "fixed"):
+        return NumpyNormal(out)
+    return None
 
 
 class NumpyActor:
     """Draws actions for one model; made by :func:`find_actor`."""
 
-    def __init__(self, mlp: NumpyMLP, out: DiscreteHead | BoxHead) -> None:
-        self.mlp = mlp
+    def __init__(self, mlp: NumpyMLP, head: NumpyDistribution) -> None:
+        self.mlp, self.head = mlp, head
         self.block = BLOCK if products_have_one_thread() else MAX_PRODUCTS // mlp.largest  # rows at a time
-        self.head: NumpyNormal | NumpyCategorical = (
-            NumpyNormal(out) if isinstance(out, BoxHead) else NumpyCategorical()
-        )
 
     def acts_faster(self) -> bool:
         """Returns whether it can act in the place of torch, and faster."""

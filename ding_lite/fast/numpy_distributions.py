@@ -1,15 +1,17 @@
 """The action distributions of small networks in NumPy: those of ``rl.distributions``, with their gradients.
 
     Categorical of logit z    d log pi(a|s) / d z = onehot(a) - p,   d H / d z = -p (log p + H)
+    MultiCategorical          the same for each component, since log pi(a|s) and H are sums over them
     Normal                    d log pi(a|s) / d mu = (a - mu) / sigma^2,
                               d log pi(a|s) / d log sigma = ((a - mu) / sigma)^2 - 1,   d H / d log sigma = 1
 
-Shapes: N samples, A action size or number of actions.
+Shapes: N samples, A action size or number of actions, K components of a MultiDiscrete action.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,6 +96,47 @@ class NumpyCategorical:
             return slope.T if mask is None else np.where(mask, slope.T, np.float32(0))
 
         return Evaluated(log_probs.take(chosen), float(np.add.reduce(entropy)) / len(entropy), backward)
+
+
+class NumpyMultiCategorical:
+    """``rl.distributions.MultiCategorical``. Shapes: logit, mask: (N, sum of sizes); action: (N, K) int64.
+
+    Args:
+        sizes: number of actions of each component.
+    """
+
+    log_sigma: Tensor | None = None
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.parts = [NumpyCategorical() for _ in sizes]
+        self.columns = [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+
+    def sample(self, logit: np.ndarray, mask: np.ndarray | None, generator: torch.Generator) -> np.ndarray:
+        return np.stack([part.sample(*given, generator) for part, *given in self._split(logit, mask)], 1)
+
+    def log_prob(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray) -> np.ndarray:
+        parts = self._split(logit, mask, action)
+        log_prob: np.ndarray = np.add.reduce([part.log_prob(*given) for part, *given in parts])
+        return log_prob
+
+    def mode(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        return np.stack([part.mode(*given) for part, *given in self._split(logit, mask)], 1)
+
+    def evaluate(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray) -> Evaluated:
+        results = [part.evaluate(*given) for part, *given in self._split(logit, mask, action)]
+
+        def backward(of_log_prob: np.ndarray, of_entropy: float, of_log_sigma: Any) -> np.ndarray:
+            slopes = [result.backward(of_log_prob, of_entropy, of_log_sigma) for result in results]
+            return np.concatenate(slopes, 1)
+
+        log_prob = np.add.reduce([result.log_prob for result in results])
+        return Evaluated(log_prob, sum(result.entropy for result in results), backward)
+
+    def _split(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray | None = None) -> Any:
+        """Returns for each component its distribution, logit and mask, and its actions if they are given."""
+        masks = [None if mask is None else mask[:, columns] for columns in self.columns]
+        given = [self.parts, [logit[:, columns] for columns in self.columns], masks]
+        return zip(*given, *([] if action is None else [action.T]), strict=True)
 
 
 class NumpyNormal:

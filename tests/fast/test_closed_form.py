@@ -25,7 +25,10 @@ spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,), np.float32)
 DISCRETE = spaces.Discrete(3, start=2)
 BOX = spaces.Box(-1, 1, (2, 3), np.float32)
+MULTI = spaces.MultiDiscrete([[2], [3]], start=[[1], [0]])
 MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (3,), np.bool_))
+MULTI_MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (5,), np.bool_))
+MASK_OF_PARTS = spaces.Dict(observation=VECTOR, action_mask=spaces.Tuple(map(spaces.MultiBinary, (2, 3))))
 N = 48
 TOLERANCE = 5e-6  # of sums in another order
 
@@ -47,8 +50,8 @@ def batch_for(policy, n=N, weights=False, seed=0):
     draw = torch.Generator().manual_seed(seed)
     obs = torch.rand(n, 4, generator=draw) * 2 - 1
     if isinstance(policy.obs_space, spaces.Dict):
-        mask = torch.rand(n, 3, generator=draw) > 0.4
-        mask[:, 1] = True
+        mask = torch.rand(n, *policy.obs_space["action_mask"].shape, generator=draw) > 0.4
+        mask[:, 1::2] = True  # one action of each component
         obs = {"observation": obs, "action_mask": mask}
     with torch.no_grad():
         dist = policy.distribution(obs, policy.model.compute_actor(obs))
@@ -102,6 +105,8 @@ NETWORKS = {
     "discrete": (VECTOR, DISCRETE, {}),
     "relu": (VECTOR, DISCRETE, dict(activation="relu")),
     "masked": (MASKED, DISCRETE, {}),
+    "multi-discrete": (VECTOR, MULTI, {}),
+    "multi-discrete, masked": (MULTI_MASKED, MULTI, {}),
     "heads of layers": (
         VECTOR,
         DISCRETE,
@@ -145,7 +150,7 @@ def test_every_network_has_the_gradient_that_torch_finds(network, kind):
             assert compared(optimizer, loss, batch) < TOLERANCE
 
 
-@pytest.mark.parametrize("action_space", [DISCRETE, BOX])
+@pytest.mark.parametrize("action_space", [DISCRETE, MULTI, BOX])
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_has_the_gradient_that_torch_finds(option, action_space):
     learn = dict(grad_clip_value=1e3, entropy_weight=0.1) | OPTIONS[option]
@@ -217,9 +222,10 @@ def test_a_ratio_beyond_float32_moves_nothing_where_the_clip_holds(advantage, du
     assert (found.bad, found.norm) == (0, pytest.approx(expected, rel=1e-6))
 
 
+@pytest.mark.parametrize("action_space", [DISCRETE, MULTI])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32])
-def test_actions_of_few_bits_are_the_same_actions(dtype):
-    policy = policy_for()
+def test_actions_of_few_bits_are_the_same_actions(dtype, action_space):
+    policy = policy_for(action_space=action_space)
     batch = batch_for(policy, n=300)
     expected = gradient_of(policy.optimizer, policy.loss, batch).norm
     batch.action = batch.action.to(dtype)
@@ -277,7 +283,7 @@ def test_a_loss_of_ones_own_is_left_to_torch(kind):
 @pytest.mark.parametrize(
     ("obs_space", "action_space", "options"),
     [
-        (VECTOR, spaces.MultiDiscrete([2, 3]), {}),
+        (MASK_OF_PARTS, MULTI, {}),
         (VECTOR, BOX, dict(model=dict(box_distribution="beta"))),
         (VECTOR, BOX, dict(model=dict(sigma_type="conditioned"))),
         (spaces.Discrete(5), DISCRETE, {}),
@@ -473,8 +479,9 @@ def test_values_inside_of_the_clip_move_whatever_the_rounding():
     assert float((mine - its).abs()) < 1e-5
 
 
-def test_a_row_without_a_legal_action_moves_nothing():
-    policy = policy_for(MASKED)
+@pytest.mark.parametrize(("obs_space", "action_space"), [(MASKED, DISCRETE), (MULTI_MASKED, MULTI)])
+def test_a_row_without_a_legal_action_moves_nothing(obs_space, action_space):
+    policy = policy_for(obs_space, action_space)
     batch = batch_for(policy)
     batch.obs["action_mask"][:5] = False
     assert compared(policy.optimizer, policy.loss, batch) < TOLERANCE
@@ -572,7 +579,7 @@ def test_a_model_on_other_memory_is_read_anew():
     assert not torch.allclose(before, gradient_of(policy.optimizer, policy.loss, batch).values[0])
 
 
-@pytest.mark.parametrize("action_space", [DISCRETE, BOX])
+@pytest.mark.parametrize("action_space", [DISCRETE, MULTI, BOX])
 @pytest.mark.parametrize("clip", [1.0, 1.5])
 def test_a_clip_of_one_or_more_bounds_nothing_from_below(clip, action_space):
     policy = policy_for(action_space=action_space, learn=dict(clip_ratio=clip, grad_clip_type=None))

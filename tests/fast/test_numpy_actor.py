@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from broken_worlds import Masked, Sound
-from small_worlds import SeededBox, SeededEnv
+from small_worlds import SeededBox, SeededEnv, SeededMulti
 from torch import nn
 from worlds import log_probs, rollout_log_probs, trainee
 
@@ -29,7 +29,10 @@ SCALAR = spaces.Box(-1, 1, (), np.float32)
 BYTES = spaces.Box(0, 255, (5,), np.uint8)
 DISCRETE = spaces.Discrete(3, start=2)
 BOX = spaces.Box(-1, 1, (2, 3), np.float32)
+MULTI = spaces.MultiDiscrete([[2], [3]], start=[[1], [0]])
 MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (3,), np.bool_))
+MULTI_MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (5,), np.bool_))
+MASK_OF_PARTS = spaces.Dict(observation=VECTOR, action_mask=spaces.Tuple(map(spaces.MultiBinary, (2, 3))))
 ROWS = 8
 
 
@@ -54,7 +57,7 @@ def observations(space, count=ROWS, seed=0):
     if not isinstance(space, spaces.Dict):
         return np.stack(rows)
     obs = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    obs["action_mask"][:, 1] = True
+    obs["action_mask"][:, 1::2] = True  # one action of each component
     return obs
 
 
@@ -81,6 +84,9 @@ CASES = {
     "bytes": dict(obs_space=BYTES, normalize=dict(obs=False)),
     "scaled": dict(normalize=dict(obs=True, obs_clip=1.0)),
     "scaled, masked": dict(obs_space=MASKED, normalize=dict(obs="initial")),
+    "multi-discrete": dict(action_space=MULTI),
+    "multi-discrete, ppg": dict(action_space=MULTI, kind=PPGPolicy),
+    "multi-discrete, masked": dict(obs_space=MULTI_MASKED, action_space=MULTI),
     "normal": dict(action_space=BOX),
     "normal, fixed": dict(action_space=BOX, model=dict(sigma_type="fixed", fixed_sigma_value=0.2)),
     "normal, tanh": dict(action_space=BOX, model=dict(bound_type="tanh")),
@@ -147,6 +153,14 @@ def test_illegal_actions_are_never_taken():
     obs = observations(MASKED, 500)
     for found in (policy._forward_collect(obs), policy._forward_eval(obs)):
         assert obs["action_mask"][np.arange(500), found["action"].numpy()].all()
+
+
+def test_illegal_actions_of_a_component_are_never_taken():
+    policy = policy_for(MULTI_MASKED, MULTI)
+    obs = observations(MULTI_MASKED, 500)
+    for found in (policy._forward_collect(obs), policy._forward_eval(obs)):
+        places = found["action"].numpy() + [0, 2]
+        assert np.take_along_axis(obs["action_mask"], places, 1).all()
 
 
 def test_actions_are_drawn_with_their_probabilities():
@@ -331,7 +345,7 @@ def test_models_of_ones_own_are_not_taken_over(kind):
 @pytest.mark.parametrize(
     ("obs_space", "action_space", "options"),
     [
-        (VECTOR, spaces.MultiDiscrete([2, 3]), {}),
+        (MASK_OF_PARTS, MULTI, {}),
         (VECTOR, spaces.MultiBinary(3), {}),
         (VECTOR, spaces.Dict(a=DISCRETE, b=BOX), {}),
         (VECTOR, BOX, dict(box_distribution="beta")),
@@ -421,6 +435,7 @@ def test_who_was_replaced_between_two_rollouts_acts_no_more():
 
 ROLLOUTS = {
     "discrete": dict(kind="ppo", world=SeededEnv),
+    "multi-discrete": dict(kind="ppo", world=SeededMulti),
     "normal": dict(kind="ppo", world=SeededBox),
     "normal, tanh": dict(kind="ppo", world=SeededBox, model=dict(bound_type="tanh")),
     "ppg": dict(kind="ppg", world=SeededEnv),
