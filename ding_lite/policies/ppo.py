@@ -124,7 +124,7 @@ class PPOPolicy(ActorCriticPolicy):
             # Weight of KL(pi || pi_ref) to the frozen policy of pretrained_model_path, added to the loss.
             kl_beta=Key(0.0, low=0),
             # That KL: "exact" is over the whole distribution; k1, k2, k3 are estimates by the actions taken
-            # (rl.losses.kl_estimate; the mean gradient of k1 is 0).
+            # (rl.losses.kl_penalty).
             kl_type=Key("exact", choices=("exact", "k1", "k2", "k3")),
             # The run or checkpoint of the frozen policy that kl_beta refers to.
             pretrained_model_path=Key(None, (str,), optional=True),
@@ -501,11 +501,11 @@ class PPOPolicy(ActorCriticPolicy):
         assert self.reference is not None
         reference = self.reference.distribution(batch)
         if learn.kl_type == "exact":
-            kl = batch.dist.kl(reference)
+            kl, weight = batch.dist.kl(reference), batch.value_weight  # the importance weight of the draw
         else:
-            log_ratio = batch.dist.log_prob(batch.action) - reference.log_prob(batch.action)
-            kl = losses.kl_estimate(log_ratio, learn.kl_type)
-        mean_kl = losses.weighted_mean(kl, batch.value_weight)  # the importance weight of the draw
+            log_probs = (dist.log_prob(batch.action) for dist in (batch.dist, reference))
+            kl, weight = losses.kl_penalty(*log_probs, batch.log_prob, learn.kl_type), batch.policy_weight
+        mean_kl = losses.weighted_mean(kl, weight)
         return loss + learn.kl_beta * mean_kl, {**metrics, "reference_kl": mean_kl}
 
     def _value_term(self, batch: Batch, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -521,7 +521,11 @@ class PPOPolicy(ActorCriticPolicy):
                 "give the field of the rollout another name"
             )
         # Off-policy the ratio to the policy that collected is needed whatever the loss.
-        needs_log_prob = not self.cfg.on_policy or type(self).policy_loss is PPOPolicy.policy_loss
+        needs_log_prob = (
+            not self.cfg.on_policy
+            or type(self).policy_loss is PPOPolicy.policy_loss
+            or (self.cfg.learn.kl_beta and self.cfg.learn.kl_type != "exact")
+        )
         if rollout.get("log_prob") is None and needs_log_prob:
             raise ContractError(
                 f"the rollout has no log_prob: {type(self).__name__}._forward_collect must return "

@@ -51,9 +51,8 @@ def clipped_surrogate(
 def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
     """Returns an estimate of KL(pi || pi_ref) by each sample (joschu.net/blog/kl-approx.html).
 
-    With x = log pi(a|s) - log pi_ref(a|s): k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x. Their means estimate
-    the KL. As losses they differ: over actions of pi the mean gradient of k1 is 0, that of k2 is the gradient
-    of KL(pi || pi_ref), and that of k3 the gradient of KL(pi_ref || pi).
+    With x = log pi(a|s) - log pi_ref(a|s): k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x. Over actions of pi the
+    means of k1 and k3 are the KL; that of k2 has a small bias. For a loss see :func:`kl_penalty`.
 
     Args:
         log_ratio: x.
@@ -67,6 +66,25 @@ def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
     if kind == "k2":
         return 0.5 * log_ratio.square()
     return torch.expm1(-log_ratio) + log_ratio
+
+
+def kl_penalty(log_prob: Tensor, reference: Tensor, collected: Tensor, kind: str) -> Tensor:
+    """Returns the terms of an estimate of KL(pi || pi_ref) that is minimised, r k with r = pi / mu.
+
+    The actions are of mu, and pi moves away from it with each step. The ratio r makes the mean of k one over
+    actions of pi, so its gradient is that of the KL (of k2 but for the bias). Without it the gradient of k1
+    would be that of -KL(mu || pi), which has no minimum, and that of k3 would be of another KL.
+
+    Args:
+        log_prob: of the actions, under pi.
+        reference: their log-probs under pi_ref.
+        collected: their log-probs under mu.
+        kind: "k1", "k2" or "k3", of :func:`kl_estimate`.
+
+    Shapes:
+        log_prob, reference, collected: (N,) -> (N,)
+    """
+    return torch.exp(log_prob - collected) * kl_estimate(log_prob - reference, kind)
 
 
 def value_error(
