@@ -9,6 +9,8 @@ Shapes: N samples, F features, A action size.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,21 +50,24 @@ def find_actor(model: ActorCritic) -> NumpyActor | None:
     head = model.actor_head
     if type(head) is not ActionHead or children(leaf_at(model.obs_space, [MASK_KEY])) is not None:
         return None
-    distribution = _distribution_of(head.out)
-    if distribution is None:
+    make_distribution = _distribution_of(head.out)
+    if make_distribution is None:
         return None
     mlp = find_mlp(model, model.actor_encoder, head, [head.hidden, head.out.layer])
-    return None if mlp is None or mlp.largest > max_weights() else NumpyActor(mlp, distribution)
+    return None if mlp is None or mlp.largest > max_weights() else NumpyActor(mlp, make_distribution())
 
 
-def _distribution_of(out: Any) -> NumpyDistribution | None:
-    """Returns the NumPy form of the distribution of a head, or None if it has none."""
+def _distribution_of(out: Any) -> Callable[[], NumpyDistribution] | None:
+    """Returns what makes the NumPy form of a head's distribution, once its parameters are known to be there.
+
+    None if it has no such form.
+    """
     if type(out) is DiscreteHead:
-        return NumpyCategorical()
+        return NumpyCategorical
     if type(out) is MultiDiscreteHead:
-        return NumpyMultiCategorical(out.sizes)
+        return partial(NumpyMultiCategorical, out.sizes)
     if type(out) is BoxHead and out.kind == "normal" and out.sigma_type in ("independent", "fixed"):
-        return NumpyNormal(out)
+        return partial(NumpyNormal, out)
     return None
 
 

@@ -503,8 +503,9 @@ class PPOPolicy(ActorCriticPolicy):
         if learn.kl_type == "exact":
             kl, weight = batch.dist.kl(reference), batch.value_weight  # the importance weight of the draw
         else:
-            log_probs = (dist.log_prob(batch.action) for dist in (batch.dist, reference))
-            kl, weight = losses.kl_penalty(*log_probs, batch.log_prob, learn.kl_type), batch.policy_weight
+            log_prob, of_reference = (dist.log_prob(batch.action) for dist in (batch.dist, reference))
+            kl = losses.kl_penalty(log_prob, of_reference, batch.log_prob, learn.kl_type)
+            weight = batch.policy_weight
         mean_kl = losses.weighted_mean(kl, weight)
         return loss + learn.kl_beta * mean_kl, {**metrics, "reference_kl": mean_kl}
 

@@ -14,7 +14,7 @@ from ding_lite.models.actor_critic import VAC
 from ding_lite.policies import PPOPolicy
 from ding_lite.trees import to_dict
 
-WIDE = {"model": {"encoder_hidden_size_list": [160, 160]}}  # too wide for NumPy to act in its place
+WIDE = {"model": {"encoder_hidden_size_list": [200, 200]}}  # too wide for NumPy to act in its place
 SHARED = merged(WIDE, {"model": {"share_encoder": True}})
 POLICIES = {
     "ppo": ("ppo", SHARED),
