@@ -120,6 +120,7 @@ def test_signal_ends_a_run_whose_environment_hangs_and_its_last_iteration_is_sav
     again.close()
 
 
+@pytest.mark.slow
 def test_signal_in_a_learning_phase_lets_it_finish_however_long_it_takes(warm, home):
     learn = {"learn": {"epoch_per_collect": 5000}}
     job = warm.start(*home(stop_timeout=0.5, policy=learn), cwd=home.folder)

@@ -159,6 +159,7 @@ class FailsOnce(Levels):
         return super().set_level(level)
 
 
+@pytest.mark.slow
 def test_a_call_that_fails_in_a_new_worker_is_a_failure_of_that_worker(tmp_path):
     file = tmp_path / "not_yet"
 

@@ -193,7 +193,7 @@ def test_a_reference_forgets_open_episodes_with_the_policy():
     assert policy.reference.state is None
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
 @pytest.mark.parametrize("rnns", [("lstm", None), (None, "gru"), ("gru", "lstm")])
 def test_either_policy_may_have_a_memory(kind, rnns):

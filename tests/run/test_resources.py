@@ -170,7 +170,7 @@ def test_script_that_does_not_close_its_pipeline_ends_without_an_error(tmp_path)
 def test_pipeline_that_cannot_be_built_restores_the_threads(part, torch_threads, tmp_path, monkeypatch):
     seen = []
 
-    def failing(*arguments):
+    def failing(*arguments, **options):
         seen.append(torch.get_num_threads())
         raise ConfigError("the part cannot be built")
 

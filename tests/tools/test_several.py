@@ -319,6 +319,7 @@ def test_the_commands_continue_the_seeds_that_a_signal_has_ended(options, status
         parse(shlex.split(command)[1:])
 
 
+@pytest.mark.slow
 def test_each_training_sees_one_of_several_gpus(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
