@@ -134,7 +134,7 @@ class NumpyActing:
         vectors, norm = self.actor.vectors(obs), self.policy.obs_norm
         if vectors is None or norm is None:
             return vectors
-        scaled: np.ndarray = norm.of_array(vectors, self.actor.mlp.path)
+        scaled: np.ndarray = norm.of_array(vectors, self.actor.network.encoder.path)
         return scaled
 
     def sample(self, obs: Tree) -> dict[str, Any]:

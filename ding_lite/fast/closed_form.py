@@ -1,4 +1,4 @@
-"""The gradient of PPO's losses for small networks, in closed form and in NumPy.
+"""The gradient of the losses of PPO and PPG for small networks, in closed form and in NumPy.
 
 A gradient step of two 64-64 networks takes nearly two hundred calls to torch, which cost more than their
 arithmetic. In closed form, with N samples of weight w and r = pi / pi_old,
@@ -6,9 +6,9 @@ arithmetic. In closed form, with N samples of weight w and r = pi / pi_old,
     d L_pi / d log pi(a|s)  =  -w r A / N inside of the clip, 0 where the clip holds
     d L_V / d V             =  w (V - R) / N
 
-and the rest is the chain rule of the distribution (``numpy_distributions``) and of the networks
-(``numpy_mlp``). The losses and their sources are in ``rl.losses`` and ``policies.ppo``; tests compare both
-implementations. ``switch`` decides when this one is used.
+and the rest is the chain rule of the distribution and of its KL (``numpy_distributions``) and of the networks
+(``numpy_mlp``). The losses and their sources are in ``rl.losses``, ``policies.ppo`` and ``policies.ppg``;
+tests compare both implementations. ``switch`` decides when this one is used.
 
 Shapes: N samples of a minibatch.
 """
@@ -16,8 +16,9 @@ Shapes: N samples of a minibatch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,13 +28,14 @@ from torch import Tensor
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import view
 from ding_lite.fast.gradients import Clip, Gradient, GradientFunction
-from ding_lite.fast.numpy_actor import NumpyActor
 from ding_lite.fast.numpy_mlp import NumpyMLP
+from ding_lite.fast.numpy_model import NumpyModel
+from ding_lite.fast.numpy_network import NumpyNetwork
 from ding_lite.trees import MASK_KEY
 
 
 class Options(NamedTuple):
-    """The coefficients of the losses at the start of a learning phase."""
+    """The coefficients of PPO's losses at the start of a learning phase."""
 
     clip_ratio: float
     entropy_weight: float
@@ -43,59 +45,122 @@ class Options(NamedTuple):
     value_loss: str
 
 
+class AuxiliaryOptions(NamedTuple):
+    """The coefficients of the loss of PPG's auxiliary phase."""
+
+    bc_weight: float
+    value_weight: float
+
+
 class _Place(NamedTuple):
-    """The memory that the gradient of some terms is written to."""
+    """The memory that the gradient of a loss is written to."""
 
     flat: np.ndarray  # all of it
-    actor: list[np.ndarray]
+    of_layers: dict[NumpyMLP, list[np.ndarray]]  # for each encoder and head that the loss reaches
     log_sigma: np.ndarray | None
-    critic: list[np.ndarray]
     values: list[Tensor | None]  # for each parameter of the optimiser, on the same memory
     reached: list[Tensor]  # the parameters
 
 
-class ClosedForm:
-    """The gradient of a weighted sum of PPO's losses by the parameters of one optimiser.
+class _Pass:
+    """A minibatch on its way through networks, which may share an encoder, and back.
 
     Args:
-        actor: the policy network in NumPy, if it has such a form.
-        critic: the value network in NumPy, if it has such a form.
+        batch: the minibatch.
+        place: of the gradient.
+    """
+
+    def __init__(self, batch: Batch, place: _Place) -> None:
+        self._batch, self._place = batch, place
+        self._traces: dict[NumpyMLP, list[np.ndarray]] = {}  # of the encoders
+        self._slopes: dict[NumpyMLP, np.ndarray] = {}  # the gradient by their features
+
+    def trace(self, network: NumpyNetwork) -> list[np.ndarray]:
+        """Returns the features and the outputs of all layers of the head."""
+        encoder = network.encoder.mlp
+        if encoder not in self._traces:
+            self._traces[encoder] = encoder.trace(network.rows(self._batch))
+        return network.head.trace(self._traces[encoder][-1])
+
+    def backward(
+        self,
+        network: NumpyNetwork,
+        outputs: list[np.ndarray],
+        slope: np.ndarray,
+        *,
+        detached: bool = False,
+    ) -> None:
+        """Writes the gradient of the head, and keeps that of the features.
+
+        Args:
+            network: whose head has given ``outputs``.
+            outputs: from :meth:`trace`.
+            slope: (N, A), the gradient of the last output.
+            detached: whether the gradient stops at the features.
+        """
+        into = self._place.of_layers[network.head]
+        slope = network.head.backward(outputs, slope, into, to_input=not detached)
+        if not detached:
+            encoder = network.encoder.mlp
+            earlier = self._slopes.get(encoder)
+            self._slopes[encoder] = slope if earlier is None else earlier + slope
+
+    def finish(self) -> None:
+        """Writes the gradients of the encoders."""
+        for encoder, slope in self._slopes.items():
+            encoder.backward(self._traces[encoder], slope, self._place.of_layers[encoder])
+
+
+class ClosedForm:
+    """The gradient of losses by the parameters of one optimiser.
+
+    Args:
+        model: whose networks compute the losses.
         parameters: of the optimiser.
     """
 
-    def __init__(
-        self, actor: NumpyActor | None, critic: NumpyMLP | None, parameters: Sequence[Tensor]
-    ) -> None:
-        self.actor: Any = actor
-        self.critic: Any = critic
+    def __init__(self, model: NumpyModel, parameters: Sequence[Tensor]) -> None:
+        self.model: Any = model
         self.parameters = list(parameters)
         self._places: dict[tuple[str, ...], _Place | None] = {}
 
-    def covers(self, terms: tuple[str, ...]) -> bool:
-        """Returns whether the gradient of the sum of ``terms``, "policy" and "value", is known here."""
-        networks = [self.actor and self.actor.mlp if term == "policy" else self.critic for term in terms]
-        if any(mlp is None or mlp.has_hooks() for mlp in networks):
+    def covers(self, names: tuple[str, ...]) -> bool:
+        """Returns whether the gradient of a loss of the networks ``names`` is known here."""
+        networks = [self.model.network(name) for name in names]
+        if any(network is None or network.has_hooks() for network in networks):
             return False
-        if terms not in self._places:
-            self._places[terms] = self._place(terms)
-        place = self._places[terms]
+        if names not in self._places:
+            self._places[names] = self._place(names)
+        place = self._places[names]
         return place is not None and all(p.requires_grad and not p._backward_hooks for p in place.reached)
 
-    def of(self, terms: tuple[str, ...], options: Options) -> GradientFunction:
-        """Returns the gradient of the sum of covered ``terms``.
+    def of(self, names: tuple[str, ...], options: Options | AuxiliaryOptions) -> GradientFunction:
+        """Returns the gradient of the loss of the networks ``names``, which :meth:`covers` knows.
 
         The next call overwrites its numbers.
-        """
-        place = self._places[terms]
-        assert place is not None
-        return partial(self._gradient, terms, options, place)
 
-    def _place(self, terms: tuple[str, ...]) -> _Place | None:
-        """Allocates the gradient of ``terms``; None if the optimiser lacks one of their parameters."""
-        actor = self.actor.mlp.parameters if "policy" in terms else []
-        log_sigma = self.actor.head.log_sigma if "policy" in terms else None
-        critic = self.critic.parameters if "value" in terms else []
-        reached = [*actor, *([] if log_sigma is None else [log_sigma]), *critic]
+        Args:
+            names: of the networks.
+            options: those of the auxiliary phase give its loss, others PPO's.
+        """
+        place = self._places[names]
+        assert place is not None
+        if isinstance(options, AuxiliaryOptions):
+            return partial(self._gradient, place, partial(self._auxiliary, options, place))
+        return partial(self._gradient, place, partial(self._ppo, names, options, place))
+
+    def _place(self, names: tuple[str, ...]) -> _Place | None:
+        """Allocates the gradient of a loss; None if the optimiser lacks one of its parameters."""
+        layers: dict[NumpyMLP, None] = {}  # each once, in this order
+        for name in names:
+            network = self.model.network(name)
+            if not (name == "critic" and self.model.critic_is_detached):
+                layers[network.encoder.mlp] = None
+            layers[network.head] = None
+        log_sigma = self.model.actor.distribution.log_sigma if "actor" in names else None
+        sizes = [len(mlp.parameters) for mlp in layers]
+        reached = [p for mlp in layers for p in mlp.parameters]
+        reached += [] if log_sigma is None else [log_sigma]
         ids = {id(p) for p in reached}
         if not ids <= {id(p) for p in self.parameters} or len(ids) < len(reached):  # a shared parameter
             return None
@@ -104,24 +169,21 @@ class ClosedForm:
         parts = [piece.view_as(p) for piece, p in zip(pieces, reached, strict=True)]
         by_id = {id(p): part for p, part in zip(reached, parts, strict=True)}
         values = [by_id.get(id(p)) for p in self.parameters]
-        arrays = [view(part) for part in parts]
-        n, first_of_critic = len(actor), len(reached) - len(critic)
-        sigma = None if log_sigma is None else arrays[n]
-        return _Place(view(flat), arrays[:n], sigma, arrays[first_of_critic:], values, reached)
+        arrays = iter([view(part) for part in parts])
+        of_layers = {mlp: list(islice(arrays, size)) for mlp, size in zip(layers, sizes, strict=True)}
+        return _Place(view(flat), of_layers, next(arrays, None), values, reached)
 
     def _gradient(
-        self, terms: tuple[str, ...], options: Options, place: _Place, parts: Sequence[Batch], clip: Clip
+        self,
+        place: _Place,
+        loss: Callable[[Batch], tuple[float, dict[str, float]]],
+        parts: Sequence[Batch],
+        clip: Clip,
     ) -> Gradient:
+        """Returns the clipped gradient of ``loss``, which writes it to ``place``."""
         (batch,) = parts
-        total = 0.0
-        metrics: dict[str, float] = {}
         with np.errstate(all="ignore"):  # non-finite numbers are found below
-            if "policy" in terms:
-                total, metrics = self._policy(batch, options, place)
-            if "value" in terms:
-                error = self._value(batch, options, place)
-                total = total + options.value_weight * error
-                metrics["value_loss"] = error
+            total, metrics = loss(batch)
             flat = place.flat
             norm = math.sqrt(np.dot(flat, flat))
             scale = clip.value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
@@ -129,16 +191,31 @@ class ClosedForm:
                 flat *= scale
             elif clip.kind == "clip_value":
                 np.clip(flat, -clip.value, clip.value, out=flat)
-        bad = float(not math.isfinite(norm + total))
-        if len(terms) == 2:
-            metrics = {"total_loss": total, **metrics}
-        return Gradient(place.values, norm, bad, metrics)
+        return Gradient(place.values, norm, float(not math.isfinite(norm + total)), metrics)
 
-    def _policy(self, batch: Batch, options: Options, place: _Place) -> tuple[float, dict[str, float]]:
-        """Writes the gradient of ``PPOPolicy.policy_loss``; returns the loss and its metrics."""
-        mlp, clip, entropy_weight = self.actor.mlp, options.clip_ratio, options.entropy_weight
-        outputs = mlp.trace(mlp.rows(batch))
-        result = self.actor.head.evaluate(outputs[-1], batch.array("obs", MASK_KEY), batch.array("action"))
+    def _ppo(
+        self, names: tuple[str, ...], options: Options, place: _Place, batch: Batch
+    ) -> tuple[float, dict[str, float]]:
+        """Writes the gradient of the sum of PPO's losses; returns it and its metrics."""
+        run, total = _Pass(batch, place), 0.0
+        metrics: dict[str, float] = {}
+        if "actor" in names:
+            total, metrics = self._policy(batch, options, run, place.log_sigma)
+        if "critic" in names:
+            error = self._value(batch, options, run)
+            total = total + options.value_weight * error
+            metrics["value_loss"] = error
+        run.finish()
+        return total, {"total_loss": total, **metrics} if len(names) == 2 else metrics
+
+    def _policy(
+        self, batch: Batch, options: Options, run: _Pass, log_sigma: np.ndarray | None
+    ) -> tuple[float, dict[str, float]]:
+        """Gives back the gradient of ``PPOPolicy.policy_loss``; returns the loss and its metrics."""
+        actor, clip, entropy_weight = self.model.actor, options.clip_ratio, options.entropy_weight
+        outputs = run.trace(actor.network)
+        mask = batch.array("obs", MASK_KEY)
+        result = actor.distribution.evaluate(outputs[-1], mask, batch.array("action"))
         log_ratio, advantage = result.log_prob - batch.array("log_prob"), batch.array("advantage")
 
         excess = np.expm1(log_ratio)
@@ -154,7 +231,7 @@ class ClosedForm:
             objective, slope = objective * weight, slope * weight
         policy_loss = -_mean(objective)
 
-        mlp.backward(outputs, result.backward(slope, -entropy_weight, place.log_sigma), place.actor)
+        run.backward(actor.network, outputs, result.backward(slope, -entropy_weight, log_sigma))
         return policy_loss - entropy_weight * result.entropy, {
             "policy_loss": policy_loss,
             "entropy_loss": result.entropy,
@@ -162,10 +239,10 @@ class ClosedForm:
             "clipfrac": np.count_nonzero(np.abs(excess) > clip) / len(excess),
         }
 
-    def _value(self, batch: Batch, options: Options, place: _Place) -> float:
-        """Writes the gradient of the weighted ``PPOPolicy.value_loss``; returns the loss."""
+    def _value(self, batch: Batch, options: Options, run: _Pass) -> float:
+        """Gives back the gradient of the weighted ``PPOPolicy.value_loss``; returns the loss."""
         clip, kind = options.value_clip, options.value_loss
-        outputs = self.critic.trace(self.critic.rows(batch))
+        outputs = run.trace(self.model.critic)
         value, target = outputs[-1][:, 0], batch.array("value_target")
         error, slope = _regression(kind, value - target)
         if clip is not None:
@@ -179,8 +256,37 @@ class ClosedForm:
             weight = batch.array("value_weight")
             error, slope = error * weight, slope * weight
         slope = slope * np.float32(options.value_weight / len(value))
-        self.critic.backward(outputs, slope[:, None], place.critic)
+        run.backward(self.model.critic, outputs, slope[:, None], detached=self.model.critic_is_detached)
         return _mean(error)
+
+    def _auxiliary(
+        self, options: AuxiliaryOptions, place: _Place, batch: Batch
+    ) -> tuple[float, dict[str, float]]:
+        """Writes the gradient of ``PPGPolicy.auxiliary_loss``; returns the loss and its terms."""
+        run, model, target = _Pass(batch, place), self.model, batch.array("value_target")
+        share = 1 / len(target)
+
+        def regress(network: NumpyNetwork, weight: float, *, detached: bool = False) -> float:
+            outputs = run.trace(network)
+            error, slope = _regression("mse", outputs[-1][:, 0] - target)
+            slope = slope[:, None] * np.float32(weight * share)
+            run.backward(network, outputs, slope, detached=detached)
+            return _mean(error)
+
+        outputs = run.trace(model.actor.network)
+        distribution, mask = model.actor.distribution, batch.array("obs", MASK_KEY)
+        old = [batch.array("old_logit", *leaf) for leaf in distribution.leaves]
+        divergence = distribution.kl(old, outputs[-1], mask)
+        slope = divergence.backward(options.bc_weight * share, place.log_sigma)
+        run.backward(model.actor.network, outputs, slope)
+        terms = {
+            "auxiliary_loss": regress(model.auxiliary, 1.0),
+            "behavioral_cloning_loss": _mean(divergence.kl),
+            "aux_value_loss": regress(model.critic, options.value_weight, detached=model.critic_is_detached),
+        }
+        run.finish()
+        weights = (1.0, options.bc_weight, options.value_weight)
+        return sum(weight * term for weight, term in zip(weights, terms.values(), strict=True)), terms
 
 
 def _regression(kind: str, difference: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -23,8 +23,9 @@ from ding_lite.fast.numpy_distributions import (
     NumpyNormal,
     mask_of,
 )
-from ding_lite.fast.numpy_mlp import BLOCK, NumpyMLP, find_mlp, max_weights, products_have_one_thread
-from ding_lite.models.actor_critic import VAC, ActorCritic
+from ding_lite.fast.numpy_mlp import products_have_one_thread
+from ding_lite.fast.numpy_network import BLOCK, NumpyEncoder, NumpyNetwork, find_network
+from ding_lite.models.actor_critic import VAC
 from ding_lite.models.heads import ActionHead, BoxHead, DiscreteHead, MultiDiscreteHead
 from ding_lite.trees import MASK_KEY, children, leaf_at
 
@@ -35,26 +36,25 @@ MAX_PRODUCTS = 2**18
 NumpyDistribution = NumpyCategorical | NumpyMultiCategorical | NumpyNormal
 
 
-def find_actor(model: ActorCritic) -> NumpyActor | None:
+def find_actor(model: VAC, encoder: NumpyEncoder | None) -> NumpyActor | None:
     """Returns the NumPy form of a model's policy network, or None if it has none.
 
-    It has one if :func:`~ding_lite.fast.numpy_mlp.find_mlp` knows its layers, and the actions are Discrete,
+    It has one if :func:`~ding_lite.fast.numpy_network.find_network` finds one, and the actions are Discrete,
     MultiDiscrete or a Normal whose sigma does not depend on the observation. A mask must be one array, not
     a Tuple of one for each component.
 
     Args:
-        model: with an encoder and a head as ``vac`` and ``ppg`` have them.
+        model: with a head as ``vac`` and ``ppg`` have it.
+        encoder: of the policy.
     """
-    if not isinstance(model, VAC):
-        return None
     head = model.actor_head
     if type(head) is not ActionHead or children(leaf_at(model.obs_space, [MASK_KEY])) is not None:
         return None
     make_distribution = _distribution_of(head.out)
     if make_distribution is None:
         return None
-    mlp = find_mlp(model, model.actor_encoder, head, [head.hidden, head.out.layer])
-    return None if mlp is None or mlp.largest > max_weights() else NumpyActor(mlp, make_distribution())
+    network = find_network(model, encoder, head, head.hidden, head.out.layer)
+    return None if network is None else NumpyActor(network, make_distribution())
 
 
 def _distribution_of(out: Any) -> Callable[[], NumpyDistribution] | None:
@@ -74,20 +74,22 @@ def _distribution_of(out: Any) -> Callable[[], NumpyDistribution] | None:
 class NumpyActor:
     """Draws actions for one model; made by :func:`find_actor`."""
 
-    def __init__(self, mlp: NumpyMLP, head: NumpyDistribution) -> None:
-        self.mlp, self.head = mlp, head
-        self.block = BLOCK if products_have_one_thread() else MAX_PRODUCTS // mlp.largest  # rows at a time
+    def __init__(self, network: NumpyNetwork, distribution: NumpyDistribution) -> None:
+        self.network, self.distribution = network, distribution
+        # Rows at a time.
+        self.block = BLOCK if products_have_one_thread() else MAX_PRODUCTS // network.largest
 
     def acts_faster(self) -> bool:
         """Returns whether it can act in the place of torch, and faster."""
-        return self.mlp.largest <= ACTOR_MAX_WEIGHTS and not self.mlp.has_hooks()
+        return self.network.largest <= ACTOR_MAX_WEIGHTS and not self.network.has_hooks()
 
     def vectors(self, obs: Any) -> np.ndarray | None:
         """Returns the leaf of ``obs`` that the encoder reads, or None if it is not an array of its shape."""
-        obs = leaf_at(obs, self.mlp.path)
+        encoder = self.network.encoder
+        obs = leaf_at(obs, encoder.path)
         if not isinstance(obs, np.ndarray) or not obs.size:
             return None
-        return obs if obs.size == len(obs) * self.mlp.in_features else None
+        return obs if obs.size == len(obs) * encoder.in_features else None
 
     def draw(self, vectors: np.ndarray, obs: Any, generator: torch.Generator) -> tuple[Tensor, np.ndarray]:
         """Returns actions, as the model's distribution draws them, and the network's output.
@@ -97,7 +99,7 @@ class NumpyActor:
         """
         with np.errstate(all="ignore"):  # the learner checks for non-finite numbers
             output = self.output(vectors)
-            return torch.from_numpy(self.head.sample(output, mask_of(obs), generator)), output
+            return torch.from_numpy(self.distribution.sample(output, mask_of(obs), generator)), output
 
     def log_prob(self, output: np.ndarray, obs: Any, action: np.ndarray) -> Tensor:
         """Returns the log-probs of actions from the network's outputs.
@@ -109,7 +111,7 @@ class NumpyActor:
         count = math.prod(lead)
         mask = mask_of(obs)
         with np.errstate(all="ignore"):
-            log_prob = self.head.log_prob(
+            log_prob = self.distribution.log_prob(
                 output.reshape(count, -1),
                 None if mask is None else mask.reshape(count, -1),
                 action.reshape(count, *action.shape[len(lead) :]),
@@ -119,7 +121,7 @@ class NumpyActor:
     def mode(self, vectors: np.ndarray, obs: Any) -> Tensor:
         """Returns the greedy actions (N,) or (N, A)."""
         with np.errstate(all="ignore"):
-            return torch.from_numpy(self.head.mode(self.output(vectors), mask_of(obs)))
+            return torch.from_numpy(self.distribution.mode(self.output(vectors), mask_of(obs)))
 
     def output(self, vectors: np.ndarray) -> np.ndarray:
         """Returns the output of the last layer: a logit, or the mean before its bound.
@@ -127,4 +129,4 @@ class NumpyActor:
         Shapes:
             (N, ...) -> (N, A)
         """
-        return self.mlp.forward(vectors, self.block)
+        return self.network.forward(vectors, self.block)

@@ -1,9 +1,12 @@
 """The action distributions of small networks in NumPy: those of ``rl.distributions``, with their gradients.
 
     Categorical of logit z    d log pi(a|s) / d z = onehot(a) - p,   d H / d z = -p (log p + H)
-    MultiCategorical          the same for each component, since log pi(a|s) and H are sums over them
+                              d KL(q || p) / d z = p - q
+    MultiCategorical          the same for each component, since log pi(a|s), H and KL are sums over them
     Normal                    d log pi(a|s) / d mu = (a - mu) / sigma^2,
                               d log pi(a|s) / d log sigma = ((a - mu) / sigma)^2 - 1,   d H / d log sigma = 1
+                              d KL(q || p) / d mu = (mu - mu_q) / sigma^2,
+                              d KL(q || p) / d log sigma = 1 - (sigma_q^2 + (mu - mu_q)^2) / sigma^2
 
 Shapes: N samples, A action size or number of actions, K components of a MultiDiscrete action.
 """
@@ -40,6 +43,19 @@ class Evaluated(NamedTuple):
     backward: Callable[[np.ndarray, float, np.ndarray | None], np.ndarray]
 
 
+class Divergence(NamedTuple):
+    """KL(q || p) from distributions q that are given, in nats, and its gradient by the output for p.
+
+    Shapes:
+        kl: (N,)
+    """
+
+    kl: np.ndarray
+    # Takes the gradient by each KL, the same for all, and an array for the gradient by log sigma; returns the
+    # gradient by the network's output (N, A).
+    backward: Callable[[float, np.ndarray | None], np.ndarray]
+
+
 class _Noise:
     """An array that torch fills with the random numbers that ``rl.distributions`` draws for its shape."""
 
@@ -59,6 +75,7 @@ class NumpyCategorical:
     """``rl.distributions.Categorical``. Shapes: logit, mask: (N, A); action: (N,) int64."""
 
     log_sigma: Tensor | None = None
+    leaves: tuple[tuple[str, ...], ...] = ((),)  # paths of the parameters that ``kl`` takes
 
     def __init__(self) -> None:
         self.noise = _Noise()
@@ -93,9 +110,24 @@ class NumpyCategorical:
             each = of_entropy / len(action)  # of the mean
             slope = -probs * (of_log_prob + each * (log_probs + entropy))
             slope.reshape(-1)[chosen] += of_log_prob  # a view of it: _softmax's arrays are contiguous
-            return slope.T if mask is None else np.where(mask, slope.T, np.float32(0))
+            return _of_legal(slope, mask)
 
         return Evaluated(log_probs.take(chosen), float(np.add.reduce(entropy)) / len(entropy), backward)
+
+    def kl(self, old: Sequence[np.ndarray], logit: np.ndarray, mask: np.ndarray | None) -> Divergence:
+        """Returns the KL from the distributions with the parameters ``old``."""
+        (old_logit,) = old
+        old_log_probs, old_probs, old_total = _softmax(old_logit, mask)
+        log_probs, probs, total = _softmax(logit, mask)
+        old_log_probs -= np.log(old_total)
+        log_probs -= np.log(total)
+        old_probs /= old_total
+        probs /= total
+
+        def backward(of_kl: float, of_log_sigma: Any) -> np.ndarray:
+            return _of_legal((probs - old_probs) * np.float32(of_kl), mask)
+
+        return Divergence(np.add.reduce(old_probs * (old_log_probs - log_probs), axis=0), backward)
 
 
 class NumpyMultiCategorical:
@@ -106,6 +138,7 @@ class NumpyMultiCategorical:
     """
 
     log_sigma: Tensor | None = None
+    leaves: tuple[tuple[str, ...], ...] = ((),)
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.parts = [NumpyCategorical() for _ in sizes]
@@ -132,6 +165,19 @@ class NumpyMultiCategorical:
         log_prob = np.add.reduce([result.log_prob for result in results])
         return Evaluated(log_prob, sum(result.entropy for result in results), backward)
 
+    def kl(self, old: Sequence[np.ndarray], logit: np.ndarray, mask: np.ndarray | None) -> Divergence:
+        """Returns the KL from the distributions with the parameters ``old``."""
+        (old_logit,) = old
+        results = [
+            part.kl([old_logit[:, columns]], *given)
+            for (part, *given), columns in zip(self._split(logit, mask), self.columns, strict=True)
+        ]
+
+        def backward(of_kl: float, of_log_sigma: Any) -> np.ndarray:
+            return np.concatenate([result.backward(of_kl, of_log_sigma) for result in results], 1)
+
+        return Divergence(np.add.reduce([result.kl for result in results]), backward)
+
     def _split(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray | None = None) -> Any:
         """Returns for each component its distribution, logit and mask, and its actions if they are given."""
         masks = [None if mask is None else mask[:, columns] for columns in self.columns]
@@ -141,6 +187,8 @@ class NumpyMultiCategorical:
 
 class NumpyNormal:
     """``rl.distributions.Normal`` of a ``BoxHead``. Shapes: output, action: (N, A)."""
+
+    leaves: tuple[tuple[str, ...], ...] = (("mu",), ("sigma",))
 
     def __init__(self, head: BoxHead) -> None:
         self.noise, self.out = _Noise(), head
@@ -177,15 +225,32 @@ class NumpyNormal:
         def backward(of_log_prob: np.ndarray, of_entropy: float, of_log_sigma: Any) -> np.ndarray:
             if of_log_sigma is not None:
                 of_log_sigma[:] = of_log_prob @ (z * z - 1) + of_entropy
-            slope = of_log_prob[:, None] * z / sigma
-            if self.out.bound_type == "tanh":
-                slope *= 1 - mu * mu
-            elif self.out.bound_type == "soft":
-                slope *= 1 - (mu / SOFT_BOUND) ** 2
-            return slope
+            return self._through_bound(of_log_prob[:, None] * z / sigma, mu)
 
         entropy = len(sigma) * 0.5 * (1 + LOG_2PI) + float(np.add.reduce(log_sigma))
         return Evaluated(self._log_prob(z, log_sigma), entropy, backward)
+
+    def kl(self, old: Sequence[np.ndarray], output: np.ndarray, mask: Any) -> Divergence:
+        """Returns the KL from the distributions with the parameters ``old``, mu and sigma (N, A)."""
+        old_mu, old_sigma = old
+        mu, (sigma, _) = self.mode(output, mask), self.sigma()
+        ratio, z = (old_sigma / sigma) ** 2, (mu - old_mu) / sigma
+        spread = ratio + z * z
+
+        def backward(of_kl: float, of_log_sigma: np.ndarray | None) -> np.ndarray:
+            if of_log_sigma is not None:
+                of_log_sigma[:] = of_kl * np.add.reduce(1 - spread, axis=0)
+            return self._through_bound(np.float32(of_kl) * z / sigma, mu)
+
+        return Divergence(0.5 * np.add.reduce(spread - 1 - np.log(ratio), axis=1), backward)
+
+    def _through_bound(self, slope: np.ndarray, mu: np.ndarray) -> np.ndarray:
+        """Returns the gradient by the output of the network, from ``slope``, that by the mean."""
+        if self.out.bound_type == "tanh":
+            slope *= 1 - mu * mu
+        elif self.out.bound_type == "soft":
+            slope *= 1 - (mu / SOFT_BOUND) ** 2
+        return slope
 
     @staticmethod
     def _log_prob(z: np.ndarray, log_sigma: np.ndarray) -> np.ndarray:
@@ -208,6 +273,11 @@ def mask_of(obs: Any) -> np.ndarray | None:
 
 def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     return logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))
+
+
+def _of_legal(slope: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """Returns the gradient by the logit (N, A), 0 for illegal actions: slope (A, N); mask (N, A)."""
+    return slope.T if mask is None else np.where(mask, slope.T, np.float32(0))
 
 
 def _softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

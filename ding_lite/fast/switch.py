@@ -6,8 +6,8 @@
 
 Whether torch's gradients are compiled is ``learn.compile`` (``compiling.may_compile``). All implementations
 give the same numbers within rounding. The NumPy implementations are for small networks of vectors on the
-CPU; ``numpy_actor.find_actor`` and ``numpy_mlp.find_critic`` say for which layers. They replace the methods
-of this library that are listed below. If a subclass, a model or an assignment overrides one of these
+CPU; ``numpy_model.find_numpy_model`` says for which layers. They replace the methods of this library that are
+listed below. If a subclass, a model or an assignment overrides one of these
 methods, torch runs.
 
 A decision is made for acting when a rollout or an evaluation begins, for a gradient at its loss's first step
@@ -27,11 +27,12 @@ from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout
 from ding_lite.fast.acting import ActorCriticLike, GraphActing, NumpyActing, TorchActing
-from ding_lite.fast.closed_form import ClosedForm, Options
+from ding_lite.fast.closed_form import AuxiliaryOptions, ClosedForm, Options
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
-from ding_lite.fast.numpy_actor import NumpyActor, find_actor
-from ding_lite.fast.numpy_mlp import NumpyMLP, find_critic, hooks_of
+from ding_lite.fast.numpy_mlp import hooks_of
+from ding_lite.fast.numpy_model import NumpyModel, find_numpy_model
+from ding_lite.fast.numpy_network import NumpyNetwork
 from ding_lite.models.actor_critic import VAC, ActorCritic
 
 # NumPy replaces methods of these classes only.
@@ -44,12 +45,20 @@ VALUES_WHILE_ACTING = (
     *("credit", "rollout_values", "values", "in_chunks", "denormalized_values"),
 )
 GRADIENTS = (*INPUTS, "policy_loss", "value_loss")
-# Losses with a closed form, and the terms that each is the sum of.
-CLOSED_FORMS = {"loss": ("policy", "value"), "actor_loss": ("policy",), "critic_loss": ("value",)}
-# Of the model:
+AUXILIARY_GRADIENTS = (*INPUTS, "auxiliary_loss")
+# Losses with a closed form, and the networks that each is computed by.
+AUXILIARY_LOSS = "checked_auxiliary_loss"
+CLOSED_FORMS = {
+    "loss": ("actor", "critic"),
+    "actor_loss": ("actor",),
+    "critic_loss": ("critic",),
+    AUXILIARY_LOSS: ("actor", "critic", "auxiliary"),
+}
+# The model's methods that each network stands for.
 MODEL = {
-    "policy": ("compute_actor", "distribution"),
-    "value": ("compute_critic", "compute_actor_critic", "_value", "_shared_features"),
+    "actor": ("compute_actor", "distribution"),
+    "critic": ("compute_critic", "compute_actor_critic", "_value", "_shared_features"),
+    "auxiliary": ("compute_auxiliary",),
 }
 COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic")
 
@@ -77,9 +86,9 @@ def _module_of(function: Any) -> str:
     return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
 
-def _model_is_ours(model: ActorCritic, part: str) -> bool:
-    """Returns whether the methods that compute the "policy" or the "value" are those of this library."""
-    return are_library_methods(model, [name for name in MODEL[part] if hasattr(model, name)])
+def _model_is_ours(model: ActorCritic, network: str) -> bool:
+    """Returns whether the methods that a ``network`` of ``MODEL`` stands for are those of this library."""
+    return are_library_methods(model, [name for name in MODEL[network] if hasattr(model, name)])
 
 
 def has_hooks(model: nn.Module) -> bool:
@@ -91,11 +100,6 @@ def _is_own_norm(norm: Any) -> bool:
     """Returns whether the scale of observations is none, or this library's, which NumPy can compute."""
     methods = [] if norm is None else [getattr(type(norm), name, None) for name in ("__call__", "of_array")]
     return all(_module_of(method).startswith("ding_lite.") for method in methods)
-
-
-def _are_current(actor: NumpyActor | None, critic: NumpyMLP | None) -> bool:
-    networks = (None if actor is None else actor.mlp, critic)
-    return all(mlp is None or mlp.is_current() for mlp in networks)
 
 
 class Switch:
@@ -111,21 +115,21 @@ class Switch:
     def __init__(self, policy: ActorCriticLike) -> None:
         self.policy, self.use_numpy = policy, True
         self.graph_pool = GraphPool()
-        self._networks: tuple[NumpyActor | None, NumpyMLP | None] = None, None
-        self._examined: ActorCritic | None = None  # the model that _networks were found in
+        self._numpy_model = NumpyModel()
+        self._examined: ActorCritic | None = None  # the model that it was found in
 
-    def networks(self) -> tuple[NumpyActor | None, NumpyMLP | None]:
-        """Returns the NumPy forms of policy and value network, found again if the model has changed."""
+    def numpy_model(self) -> NumpyModel:
+        """Returns the NumPy form of the policy's model, found again if the model has changed."""
         model = self.policy.model
-        if self._examined is not model or not _are_current(*self._networks):
-            self._examined, self._networks = model, (find_actor(model), find_critic(model))
-        return self._networks
+        if self._examined is not model or not self._numpy_model.is_current():
+            self._examined, self._numpy_model = model, find_numpy_model(model)
+        return self._numpy_model
 
     def acting(self) -> NumpyActing | TorchActing:
         """Returns the implementation that acts once."""
         policy = self.policy
-        if self.use_numpy and _model_is_ours(policy.model, "policy"):
-            actor, _ = self.networks()
+        if self.use_numpy and _model_is_ours(policy.model, "actor"):
+            actor = self.numpy_model().actor
             fits = actor is not None and actor.acts_faster() and _is_own_norm(policy.obs_norm)
             if actor is not None and fits and are_library_methods(policy, INPUTS):
                 return NumpyActing(policy, actor)
@@ -143,7 +147,7 @@ class Switch:
         policy = self.policy
         captures = (
             policy.uses_cuda_graphs
-            and _model_is_ours(policy.model, "policy")
+            and _model_is_ours(policy.model, "actor")
             and are_library_methods(policy, (*INPUTS, *takers))
             and not has_hooks(policy.model)
         )
@@ -194,20 +198,20 @@ class Switch:
 
     def critic(self) -> Callable[[Any], Tensor]:
         """Returns the function that computes values (N,) of inputs, without gradient."""
-        mlp = self._numpy_critic()
-        if mlp is None:
+        network = self._numpy_critic()
+        if network is None:
             return self.policy.model.compute_critic
 
         def values(inputs: Any) -> Tensor:
             with np.errstate(all="ignore"):  # the learner checks for non-finite numbers
-                return torch.from_numpy(mlp.forward(mlp.rows(Batch(obs=inputs)))[:, 0])
+                return torch.from_numpy(network.forward(network.rows(Batch(obs=inputs)))[:, 0])
 
         return values
 
-    def _numpy_critic(self) -> NumpyMLP | None:
-        if not self.use_numpy or not _model_is_ours(self.policy.model, "value"):
+    def _numpy_critic(self) -> NumpyNetwork | None:
+        if not self.use_numpy or not _model_is_ours(self.policy.model, "critic"):
             return None
-        _, critic = self.networks()
+        critic = self.numpy_model().critic
         return None if critic is None or critic.has_hooks() else critic
 
 
@@ -251,31 +255,43 @@ class PolicyGradients(TorchGradients):
         name = getattr(loss, "__name__", "")
         if not (self.closed_form and self.switch.use_numpy and name in CLOSED_FORMS):
             return None
-        if loss != getattr(policy, name) or not are_library_methods(policy, (*GRADIENTS, name)):
+        methods = AUXILIARY_GRADIENTS if name == AUXILIARY_LOSS else GRADIENTS
+        if loss != getattr(policy, name) or not are_library_methods(policy, (*methods, name)):
             return None
-        terms = CLOSED_FORMS[name]
-        if not all(_model_is_ours(policy.model, term) for term in terms):
+        networks = CLOSED_FORMS[name]
+        if not all(_model_is_ours(policy.model, network) for network in networks):
             return None
-        penalty = policy.cfg.learn.kl_penalty is not None or policy.cfg.learn.kl_beta
-        if penalty or torch.is_autocast_enabled("cpu"):
+        if torch.is_autocast_enabled("cpu"):
             return None
         form = self._current_form()
-        if not form.covers(terms):
+        if not form.covers(networks):
             return None
-        options = _options(policy)  # last, since it waits for a device
-        return None if options is None else form.of(terms, options)
+        # Last, since it waits for a device.
+        options = _auxiliary_options(policy) if name == AUXILIARY_LOSS else _options(policy)
+        return None if options is None else form.of(networks, options)
 
     def _current_form(self) -> ClosedForm:
         """Returns the closed form for the model as it is now."""
-        actor, critic = self.switch.networks()
-        if self._form is None or self._form.actor is not actor or self._form.critic is not critic:
-            self._form = ClosedForm(actor, critic, self.parameters)
+        model = self.switch.numpy_model()
+        if self._form is None or self._form.model is not model:
+            self._form = ClosedForm(model, self.parameters)
         return self._form
 
 
-def _options(policy: Any) -> Options | None:
-    """Returns the coefficients of PPO's losses, or None if one is not a plain number."""
+def _auxiliary_options(policy: Any) -> AuxiliaryOptions | None:
+    """Returns the coefficients of the auxiliary loss; None if a minibatch comes in several parts."""
     learn = policy.cfg.learn
+    return None if learn.aux_grad_accum > 1 else AuxiliaryOptions(learn.aux_bc_weight, learn.aux_value_weight)
+
+
+def _options(policy: Any) -> Options | None:
+    """Returns the coefficients of PPO's losses.
+
+    None if one of them is not a plain number, or if the loss has a further term.
+    """
+    learn = policy.cfg.learn
+    if learn.kl_penalty is not None or learn.kl_beta:
+        return None
     coefficients = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
     if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in coefficients):
         return None

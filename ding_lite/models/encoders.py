@@ -107,7 +107,7 @@ class VectorEncoder(nn.Module):
         super().__init__()
         size = int(np.prod(space.shape or (1,)))
         self.layers = mlp([size, *hidden_size_list], activation)
-        self.out_features = [size, *hidden_size_list][-1]
+        self.in_features, self.out_features = size, [size, *hidden_size_list][-1]
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dtype != torch.float32:

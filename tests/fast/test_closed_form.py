@@ -17,7 +17,7 @@ from ding_lite import PPOPolicy, compile_config
 from ding_lite.data.buffer import Limits
 from ding_lite.data.minibatches import Batch
 from ding_lite.fast.gradients import autograd_gradient
-from ding_lite.models import VAC
+from ding_lite.models import PPG, VAC
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.replay import ReplaySource
 
@@ -119,6 +119,12 @@ NETWORKS = {
     "box, soft": (VECTOR, BOX, dict(bound_type="soft")),
     "box, fixed sigma": (VECTOR, BOX, dict(sigma_type="fixed")),
 }
+# One encoder for policy and value.
+SHARED = {
+    "ppo": (PPOPolicy, dict(share_encoder=True)),
+    "ppg": (PPGPolicy, dict(arch="shared")),
+    "ppg, detached": (PPGPolicy, dict(arch="detach")),
+}
 # One option each; every one changes the gradient of the batch.
 OPTIONS = {
     "plain": {},
@@ -148,6 +154,112 @@ def test_every_network_has_the_gradient_that_torch_finds(network, kind):
         batch = batch_for(policy, weights=weights)
         for optimizer, loss in steps(policy):
             assert compared(optimizer, loss, batch) < TOLERANCE
+
+
+@pytest.mark.parametrize(("kind", "model"), SHARED.values(), ids=SHARED)
+@pytest.mark.parametrize("network", ["discrete", "relu", "masked", "heads of layers", "box, tanh"])
+def test_a_shared_encoder_has_the_gradient_that_torch_finds(network, kind, model):
+    obs_space, action_space, options = NETWORKS[network]
+    for epochs in ({}, dict(critic_epoch_per_collect=2)) if kind is PPGPolicy else ({},):
+        policy = policy_for(obs_space, action_space, kind, model=options | model, learn=epochs)
+        batch = batch_for(policy, weights=True)
+        for optimizer, loss in steps(policy):
+            assert compared(optimizer, loss, batch) < TOLERANCE
+
+
+def auxiliary_batch(policy):
+    """Returns a minibatch of the auxiliary phase, from distributions that are not the policy's."""
+    batch = batch_for(policy)
+    with torch.no_grad():
+        old = policy.model.compute_actor(batch.obs)
+    draw = torch.Generator().manual_seed(1)
+    if isinstance(old, dict):
+        old = {
+            "mu": old["mu"] + 0.3 * torch.randn(old["mu"].shape, generator=draw),
+            "sigma": old["sigma"] * 1.2,
+        }
+    else:
+        old = old + 0.5 * torch.randn(old.shape, generator=draw)
+    return Batch(obs=batch.obs, old_logit=old, value_target=batch.value_target)
+
+
+AUXILIARY_NETWORKS = [name for name in NETWORKS if name != "no hidden layer"]  # nothing to distil into
+
+
+@pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
+@pytest.mark.parametrize("network", AUXILIARY_NETWORKS)
+def test_the_auxiliary_phase_has_the_gradient_that_torch_finds(network, arch):
+    obs_space, action_space, options = NETWORKS[network]
+    policy = policy_for(obs_space, action_space, PPGPolicy, model=options | dict(arch=arch))
+    optimizer, loss = policy.auxiliary.optimizer, policy.checked_auxiliary_loss
+    batch = auxiliary_batch(policy)
+    assert compared(optimizer, loss, batch) < TOLERANCE
+    values = gradient_of(optimizer, loss, batch).values
+    assert all(value is not None and value.abs().max() > 1e-5 for value in values)
+
+
+@pytest.mark.parametrize("network", ["discrete", "multi-discrete", "box, soft"])
+@pytest.mark.parametrize("option", ["aux_bc_weight", "aux_value_weight"])
+def test_weights_of_the_auxiliary_phase_have_the_gradient_that_torch_finds(option, network):
+    obs_space, action_space, options = NETWORKS[network]
+    found = []
+    for weight in (0.0, 1.0, 3.0):
+        learn = {option: weight, "grad_clip_type": None}
+        policy = policy_for(obs_space, action_space, PPGPolicy, model=options, learn=learn)
+        optimizer, loss, batch = (
+            policy.auxiliary.optimizer,
+            policy.checked_auxiliary_loss,
+            auxiliary_batch(policy),
+        )
+        assert compared(optimizer, loss, batch) < TOLERANCE
+        found.append(by_torch(optimizer, loss, batch).norm)
+    assert len({round(float(norm), 4) for norm in found}) == 3, "the weight is without effect"
+
+
+class OtherAuxiliaryLoss(PPGPolicy):
+    def auxiliary_loss(self, batch):
+        loss, terms = super().auxiliary_loss(batch)
+        return 2 * loss, terms
+
+
+class OtherAuxiliaryValue(PPG):
+    def compute_auxiliary(self, obs):
+        logit, auxiliary, value = super().compute_auxiliary(obs)
+        return logit, 2 * auxiliary, value
+
+
+def other_auxiliary_value():
+    learn = dict(value_norm=False, allow_raw_values=True)  # PopArt would refuse the factor
+    config = {"policy": {"type": "ppg", "learn": learn}, "env": {"env_id": "CartPole-v1"}}
+    model = OtherAuxiliaryValue(VECTOR, DISCRETE)
+    return PPGPolicy(compile_config(config).values.policy, VECTOR, DISCRETE, model=model)
+
+
+def heard_auxiliary_head():
+    policy = policy_for(kind=PPGPolicy)
+    policy.model.auxiliary_head.register_forward_hook(lambda module, given, output: 2 * output)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("make", "policy_phase"),
+    [
+        (lambda: policy_for(kind=OtherAuxiliaryLoss), True),
+        (other_auxiliary_value, True),
+        (heard_auxiliary_head, True),
+        (lambda: policy_for(kind=PPGPolicy, learn=dict(aux_grad_accum=2)), True),
+        (lambda: policy_for(kind=PPGPolicy, action_space=BOX, model=dict(box_distribution="beta")), False),
+    ],
+)
+def test_an_auxiliary_phase_that_is_not_known_is_left_to_torch(make, policy_phase):
+    policy = make()
+    phase, gradients = policy.auxiliary, policy.auxiliary.optimizer.gradients
+    assert gradients.name_of(policy.checked_auxiliary_loss) != "closed form"
+    assert (policy.optimizer.gradients.name_of(policy.loss) == "closed form") is policy_phase
+    if policy_phase:
+        mine = gradient_of(phase.optimizer, policy.checked_auxiliary_loss, auxiliary_batch(policy))
+        its = by_torch(phase.optimizer, policy.checked_auxiliary_loss, auxiliary_batch(policy))
+        assert all(map(torch.equal, mine.values, its.values))
 
 
 @pytest.mark.parametrize("action_space", [DISCRETE, MULTI, BOX])
@@ -289,7 +401,6 @@ def test_a_loss_of_ones_own_is_left_to_torch(kind):
         (spaces.Discrete(5), DISCRETE, {}),
         (spaces.Box(0, 255, (10, 10, 3), np.uint8), DISCRETE, {}),
         (VECTOR, DISCRETE, dict(model=dict(activation="gelu"))),
-        (VECTOR, DISCRETE, dict(model=dict(share_encoder=True))),
         (VECTOR, DISCRETE, dict(model=dict(encoder_hidden_size_list=[1024, 1024]))),
         (VECTOR, DISCRETE, dict(learn=dict(kl_penalty=0.5))),
     ],
@@ -310,14 +421,6 @@ def test_wide_layers_are_left_to_torch_unless_both_have_one_thread(threads, blas
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", blas)
     policy = policy_for(model=dict(encoder_hidden_size_list=[256, 256]))
     assert (policy.optimizer.gradients.name_of(policy.loss) == "closed form") is known
-
-
-@pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
-def test_of_ppg_the_phase_of_two_networks_is_known_and_the_auxiliary_one_is_not(arch):
-    policy = policy_for(kind=PPGPolicy, model=dict(arch=arch))
-    closed = [(optimizer.gradients.name_of(loss) == "closed form") for optimizer, loss in steps(policy)]
-    assert closed == ([True, True] if arch == "dual" else [False, False])
-    assert policy.auxiliary.optimizer.gradients.name_of(policy.auxiliary_loss) != "closed form"
 
 
 def change_nothing(policy):

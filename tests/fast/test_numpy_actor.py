@@ -16,7 +16,8 @@ from worlds import log_probs, rollout_log_probs, trainee
 from ding_lite import ActionHead, ActorCritic, PPOPolicy, compile_config
 from ding_lite.errors import ContractError
 from ding_lite.fast.acting import TorchActing
-from ding_lite.fast.numpy_actor import NumpyActor, find_actor
+from ding_lite.fast.numpy_actor import NumpyActor
+from ding_lite.fast.numpy_model import find_numpy_model
 from ding_lite.models import VAC
 from ding_lite.models.heads import DiscreteHead
 from ding_lite.policies.normalization import ObservationNorm
@@ -358,7 +359,7 @@ def test_models_of_ones_own_are_not_taken_over(kind):
     ],
 )
 def test_other_spaces_and_networks_are_left_to_the_model(obs_space, action_space, options):
-    assert find_actor(VAC(obs_space, action_space, **options)) is None
+    assert find_numpy_model(VAC(obs_space, action_space, **options)).actor is None
 
 
 @pytest.mark.parametrize(("width", "faster"), [(128, True), (256, False)])
@@ -371,11 +372,11 @@ def test_large_layers_are_left_to_the_model(width, faster):
 def test_parametrized_layers_are_left_to_the_model():
     model = VAC(VECTOR, DISCRETE)
     nn.utils.parametrizations.weight_norm(model.actor_encoder.trunk[0])
-    assert find_actor(model) is None
+    assert find_numpy_model(model).actor is None
 
 
 def test_other_precision_is_left_to_the_model():
-    assert find_actor(VAC(VECTOR, DISCRETE).double()) is None
+    assert find_numpy_model(VAC(VECTOR, DISCRETE).double()).actor is None
 
 
 @pytest.mark.parametrize("method", ["inputs", "scaled", "distribution", "on_device"])

@@ -59,7 +59,7 @@ def test_numbers_are_those_of_torch(sizes, logit, mask, rows):
         slope = result.backward(weight.numpy(), 0.3, None)
 
     actions = torch.from_numpy(action)
-    (weight @ expected.log_prob(actions) + 0.3 * expected.entropy().mean()).backward()
+    (weight @ expected.log_prob(actions) + 0.3 * expected.entropy().mean()).backward(retain_graph=True)
     close = dict(rtol=1e-5, atol=1e-6)
     for numbers in (log_prob, result.log_prob):
         np.testing.assert_allclose(numbers, expected.log_prob(actions).detach().numpy(), **close)
@@ -67,3 +67,14 @@ def test_numbers_are_those_of_torch(sizes, logit, mask, rows):
     np.testing.assert_allclose(result.entropy, expected.entropy().mean().item(), **close)
     np.testing.assert_allclose(slope, logit.grad.numpy(), **close)
     assert slope.dtype == np.float32
+
+    logit.grad = None
+    old_logit = logit_of("plain", rows, size, draw)
+    old = D.Categorical(old_logit, mask) if sizes is None else D.MultiCategorical(old_logit, sizes, mask)
+    (0.7 * old.kl(expected).sum()).backward()
+    with np.errstate(all="ignore"):
+        divergence = found.kl([old_logit.numpy()], *given)
+        slope = divergence.backward(0.7, None)
+    np.testing.assert_allclose(divergence.kl, old.kl(expected).detach().numpy(), **close)
+    np.testing.assert_allclose(slope, logit.grad.numpy(), **close)
+    assert divergence.kl.dtype == slope.dtype == np.float32

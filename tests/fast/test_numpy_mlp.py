@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from ding_lite import PPOPolicy, compile_config
-from ding_lite.fast.numpy_mlp import BLOCK, find_critic
-from ding_lite.models import PPG, VAC
+from ding_lite.fast.numpy_network import BLOCK
+from ding_lite.models import VAC
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,), np.float32)
@@ -33,6 +33,7 @@ def policy_for(**options):
         {},
         {"model": dict(activation="relu")},
         {"model": dict(critic_head_hidden_size_list=[5])},
+        {"model": dict(share_encoder=True)},
         {"normalize": {"obs": True}},
     ],
 )
@@ -81,11 +82,6 @@ def test_values_of_ones_own_are_left_to_the_model(kind):
         policy.model = model
         assert torch.allclose(policy.values(obs), model.compute_critic(obs), atol=1e-6)
         assert (policy.fast.critic() == model.compute_critic) is (type(model) is kind)
-
-
-@pytest.mark.parametrize(("arch", "known"), [("dual", True), ("shared", False), ("detach", False)])
-def test_only_an_encoder_of_its_own_makes_a_tower(arch, known):
-    assert (find_critic(PPG(VECTOR, DISCRETE, arch=arch)) is not None) is known
 
 
 # Those that this process may run on, as OpenBLAS counts them. It makes its threads when NumPy is imported.

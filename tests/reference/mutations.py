@@ -195,8 +195,8 @@ FAULTS = (
     ),
     Fault(
         "the entropy bonus is a malus, in closed form",
-        "result.backward(slope, -entropy_weight, place.log_sigma)",
-        "result.backward(slope, entropy_weight, place.log_sigma)",
+        "result.backward(slope, -entropy_weight, log_sigma)",
+        "result.backward(slope, entropy_weight, log_sigma)",
         seed=1,
     ),
     Fault(
@@ -206,9 +206,27 @@ FAULTS = (
     ),
     Fault(
         "no mask in the loss, in closed form",
-        'self.actor.head.evaluate(outputs[-1], batch.array("obs", MASK_KEY), batch.array("action"))',
-        'self.actor.head.evaluate(outputs[-1], None, batch.array("action"))',
+        'actor.distribution.evaluate(outputs[-1], mask, batch.array("action"))',
+        'actor.distribution.evaluate(outputs[-1], None, batch.array("action"))',
         seed=1,
+    ),
+    Fault(
+        "the value trains the encoder of a detached network, in closed form",
+        "model.critic, options.value_weight, detached=model.critic_is_detached",
+        "model.critic, options.value_weight",
+        seed=6,
+    ),
+    Fault(
+        "the KL of the auxiliary phase goes the other way, in closed form",
+        "(probs - old_probs) * np.float32(of_kl)",
+        "(old_probs - probs) * np.float32(of_kl)",
+        seed=38,
+    ),
+    Fault(
+        "no weight of the value in the auxiliary phase, in closed form",
+        "model.critic, options.value_weight, detached",
+        "model.critic, 1.0, detached",
+        seed=7,
     ),
     Fault(
         "the straight part of smooth L1 is a parabola, in closed form",
