@@ -2,12 +2,11 @@
 
 import contextlib
 import signal
-import sys
-import threading
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from level_worlds import Levels, make
 from worlds import digest, small_config
 
 from ding_lite import Hook, SerialPipeline
@@ -16,52 +15,6 @@ from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import EnvContractError, EnvError
-
-
-class Levels(gym.Env):
-    """Observes its level, which takes effect at once, the level at the episode's start, and the step."""
-
-    observation_space = gym.spaces.Box(-1e3, 1e3, (3,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-    length = 7
-
-    def __init__(self):
-        self.level, self.name, self.steps, self.began = 0, "", 0, 0
-
-    def set_level(self, level, name=""):
-        self.level, self.name = level, name
-        return level * 10
-
-    def get(self):
-        return self.level, self.name
-
-    def fail(self):
-        raise OSError("no such level")
-
-    def refuse(self):
-        raise EnvContractError("levels are from 0 to 9")
-
-    def leave(self):
-        sys.exit(3)
-
-    def lock(self):
-        return threading.Lock()
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps, self.began = 0, self.level
-        return self._obs(), {}
-
-    def step(self, action):
-        self.steps += 1
-        return self._obs(), float(self.level + self.began), self.steps == self.length, False, {}
-
-    def _obs(self):
-        return np.array([self.level, self.began, self.steps], np.float32)
-
-
-def make(index):
-    return EpisodeRecorder(Levels())
 
 
 def in_process():
@@ -109,7 +62,7 @@ def steps_on(envs):
 @pytest.mark.parametrize(
     ("method", "kind", "text"),
     [
-        ("fail", EnvError, "method fail: OSError: no such level (at test_calls.py:"),
+        ("fail", EnvError, "method fail: OSError: no such level (at level_worlds.py:"),
         ("refuse", EnvContractError, "method refuse: levels are from 0 to 9"),
         ("leave", EnvError, "method leave: SystemExit: 3"),
         ("set_leve", EnvContractError, " has no method 'set_leve'"),
@@ -268,6 +221,6 @@ def test_a_run_with_a_curriculum_is_resumed_in_the_middle_of_its_episodes(kind, 
             first.append((digest(pipeline.policy.state_dict()), progress.evaluation))
             if progress.iteration == 3:
                 break
-    resumed = SerialPipeline.resume(tmp_path / "run", trust=[__name__])
+    resumed = SerialPipeline.resume(tmp_path / "run", trust=[kind.__module__, __name__])
     assert list(resumed.collector.envs.calls["set_level"]) == [3]
     assert first + rewards(resumed) == straight
