@@ -71,7 +71,7 @@ class _Pass:
     """
 
     def __init__(self, batch: Batch, place: _Place) -> None:
-        self._batch, self._place = batch, place
+        self.batch, self.place = batch, place
         self._traces: dict[NumpyMLP, list[np.ndarray]] = {}  # of the encoders
         self._slopes: dict[NumpyMLP, np.ndarray] = {}  # the gradient by their features
 
@@ -79,28 +79,20 @@ class _Pass:
         """Returns the features and the outputs of all layers of the head."""
         encoder = network.encoder.mlp
         if encoder not in self._traces:
-            self._traces[encoder] = encoder.trace(network.rows(self._batch))
+            self._traces[encoder] = encoder.trace(network.rows(self.batch))
         return network.head.trace(self._traces[encoder][-1])
 
-    def backward(
-        self,
-        network: NumpyNetwork,
-        outputs: list[np.ndarray],
-        slope: np.ndarray,
-        *,
-        detached: bool = False,
-    ) -> None:
+    def backward(self, network: NumpyNetwork, outputs: list[np.ndarray], slope: np.ndarray) -> None:
         """Writes the gradient of the head, and keeps that of the features.
 
         Args:
             network: whose head has given ``outputs``.
             outputs: from :meth:`trace`.
             slope: (N, A), the gradient of the last output.
-            detached: whether the gradient stops at the features.
         """
-        into = self._place.of_layers[network.head]
-        slope = network.head.backward(outputs, slope, into, to_input=not detached)
-        if not detached:
+        into = self.place.of_layers[network.head]
+        slope = network.head.backward(outputs, slope, into, to_input=not network.is_detached)
+        if not network.is_detached:
             encoder = network.encoder.mlp
             earlier = self._slopes.get(encoder)
             self._slopes[encoder] = slope if earlier is None else earlier + slope
@@ -108,7 +100,7 @@ class _Pass:
     def finish(self) -> None:
         """Writes the gradients of the encoders."""
         for encoder, slope in self._slopes.items():
-            encoder.backward(self._traces[encoder], slope, self._place.of_layers[encoder])
+            encoder.backward(self._traces[encoder], slope, self.place.of_layers[encoder])
 
 
 class ClosedForm:
@@ -146,15 +138,15 @@ class ClosedForm:
         place = self._places[names]
         assert place is not None
         if isinstance(options, AuxiliaryOptions):
-            return partial(self._gradient, place, partial(self._auxiliary, options, place))
-        return partial(self._gradient, place, partial(self._ppo, names, options, place))
+            return partial(self._gradient, place, partial(self._auxiliary, options))
+        return partial(self._gradient, place, partial(self._ppo, names, options))
 
     def _place(self, names: tuple[str, ...]) -> _Place | None:
         """Allocates the gradient of a loss; None if the optimiser lacks one of its parameters."""
         layers: dict[NumpyMLP, None] = {}  # each once, in this order
         for name in names:
             network = self.model.network(name)
-            if not (name == "critic" and self.model.critic_is_detached):
+            if not network.is_detached:
                 layers[network.encoder.mlp] = None
             layers[network.head] = None
         log_sigma = self.model.actor.distribution.log_sigma if "actor" in names else None
@@ -176,14 +168,23 @@ class ClosedForm:
     def _gradient(
         self,
         place: _Place,
-        loss: Callable[[Batch], tuple[float, dict[str, float]]],
+        loss: Callable[[_Pass], tuple[float, dict[str, float]]],
         parts: Sequence[Batch],
         clip: Clip,
     ) -> Gradient:
-        """Returns the clipped gradient of ``loss``, which writes it to ``place``."""
+        """Returns the clipped gradient of a loss and its metrics.
+
+        Args:
+            place: of the gradient.
+            loss: computes a loss, takes its gradient back to the networks, and returns it and its metrics.
+            parts: one minibatch.
+            clip: of the gradient.
+        """
         (batch,) = parts
+        run = _Pass(batch, place)
         with np.errstate(all="ignore"):  # non-finite numbers are found below
-            total, metrics = loss(batch)
+            total, metrics = loss(run)
+            run.finish()
             flat = place.flat
             norm = math.sqrt(np.dot(flat, flat))
             scale = clip.value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
@@ -193,27 +194,21 @@ class ClosedForm:
                 np.clip(flat, -clip.value, clip.value, out=flat)
         return Gradient(place.values, norm, float(not math.isfinite(norm + total)), metrics)
 
-    def _ppo(
-        self, names: tuple[str, ...], options: Options, place: _Place, batch: Batch
-    ) -> tuple[float, dict[str, float]]:
-        """Writes the gradient of the sum of PPO's losses; returns it and its metrics."""
-        run, total = _Pass(batch, place), 0.0
+    def _ppo(self, names: tuple[str, ...], options: Options, run: _Pass) -> tuple[float, dict[str, float]]:
+        """Computes ``PPOPolicy.policy_loss``, the weighted ``value_loss``, or their sum."""
+        total = 0.0
         metrics: dict[str, float] = {}
         if "actor" in names:
-            total, metrics = self._policy(batch, options, run, place.log_sigma)
+            total, metrics = self._policy(options, run)
         if "critic" in names:
-            error = self._value(batch, options, run)
+            error = self._value(options, run)
             total = total + options.value_weight * error
             metrics["value_loss"] = error
-        run.finish()
         return total, {"total_loss": total, **metrics} if len(names) == 2 else metrics
 
-    def _policy(
-        self, batch: Batch, options: Options, run: _Pass, log_sigma: np.ndarray | None
-    ) -> tuple[float, dict[str, float]]:
-        """Gives back the gradient of ``PPOPolicy.policy_loss``; returns the loss and its metrics."""
+    def _policy(self, options: Options, run: _Pass) -> tuple[float, dict[str, float]]:
         actor, clip, entropy_weight = self.model.actor, options.clip_ratio, options.entropy_weight
-        outputs = run.trace(actor.network)
+        batch, outputs = run.batch, run.trace(actor.network)
         mask = batch.array("obs", MASK_KEY)
         result = actor.distribution.evaluate(outputs[-1], mask, batch.array("action"))
         log_ratio, advantage = result.log_prob - batch.array("log_prob"), batch.array("advantage")
@@ -231,7 +226,7 @@ class ClosedForm:
             objective, slope = objective * weight, slope * weight
         policy_loss = -_mean(objective)
 
-        run.backward(actor.network, outputs, result.backward(slope, -entropy_weight, log_sigma))
+        run.backward(actor.network, outputs, result.backward(slope, -entropy_weight, run.place.log_sigma))
         return policy_loss - entropy_weight * result.entropy, {
             "policy_loss": policy_loss,
             "entropy_loss": result.entropy,
@@ -239,10 +234,10 @@ class ClosedForm:
             "clipfrac": np.count_nonzero(np.abs(excess) > clip) / len(excess),
         }
 
-    def _value(self, batch: Batch, options: Options, run: _Pass) -> float:
-        """Gives back the gradient of the weighted ``PPOPolicy.value_loss``; returns the loss."""
+    def _value(self, options: Options, run: _Pass) -> float:
+        """Returns the error without its weight; its gradient has the weight."""
         clip, kind = options.value_clip, options.value_loss
-        outputs = run.trace(self.model.critic)
+        batch, outputs = run.batch, run.trace(self.model.critic)
         value, target = outputs[-1][:, 0], batch.array("value_target")
         error, slope = _regression(kind, value - target)
         if clip is not None:
@@ -256,35 +251,32 @@ class ClosedForm:
             weight = batch.array("value_weight")
             error, slope = error * weight, slope * weight
         slope = slope * np.float32(options.value_weight / len(value))
-        run.backward(self.model.critic, outputs, slope[:, None], detached=self.model.critic_is_detached)
+        run.backward(self.model.critic, outputs, slope[:, None])
         return _mean(error)
 
-    def _auxiliary(
-        self, options: AuxiliaryOptions, place: _Place, batch: Batch
-    ) -> tuple[float, dict[str, float]]:
-        """Writes the gradient of ``PPGPolicy.auxiliary_loss``; returns the loss and its terms."""
-        run, model, target = _Pass(batch, place), self.model, batch.array("value_target")
-        share = 1 / len(target)
+    def _auxiliary(self, options: AuxiliaryOptions, run: _Pass) -> tuple[float, dict[str, float]]:
+        """Computes ``PPGPolicy.auxiliary_loss``."""
+        model, batch = self.model, run.batch
+        target = batch.array("value_target")
+        share = 1 / len(target)  # of a sample in a mean
 
-        def regress(network: NumpyNetwork, weight: float, *, detached: bool = False) -> float:
+        def regress(network: NumpyNetwork, weight: float) -> float:
             outputs = run.trace(network)
             error, slope = _regression("mse", outputs[-1][:, 0] - target)
-            slope = slope[:, None] * np.float32(weight * share)
-            run.backward(network, outputs, slope, detached=detached)
+            run.backward(network, outputs, slope[:, None] * np.float32(weight * share))
             return _mean(error)
 
         outputs = run.trace(model.actor.network)
         distribution, mask = model.actor.distribution, batch.array("obs", MASK_KEY)
         old = [batch.array("old_logit", *leaf) for leaf in distribution.leaves]
         divergence = distribution.kl(old, outputs[-1], mask)
-        slope = divergence.backward(options.bc_weight * share, place.log_sigma)
+        slope = divergence.backward(options.bc_weight * share, run.place.log_sigma)
         run.backward(model.actor.network, outputs, slope)
         terms = {
             "auxiliary_loss": regress(model.auxiliary, 1.0),
             "behavioral_cloning_loss": _mean(divergence.kl),
-            "aux_value_loss": regress(model.critic, options.value_weight, detached=model.critic_is_detached),
+            "aux_value_loss": regress(model.critic, options.value_weight),
         }
-        run.finish()
         weights = (1.0, options.bc_weight, options.value_weight)
         return sum(weight * term for weight, term in zip(weights, terms.values(), strict=True)), terms
 

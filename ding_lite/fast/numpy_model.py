@@ -19,13 +19,11 @@ class NumpyModel(NamedTuple):
         actor: the policy network and its distribution.
         critic: the value network.
         auxiliary: the auxiliary value network, behind the encoder of the policy.
-        critic_is_detached: whether the value's gradient stops at the features.
     """
 
     actor: NumpyActor | None = None
     critic: NumpyNetwork | None = None
     auxiliary: NumpyNetwork | None = None
-    critic_is_detached: bool = False
 
     def network(self, name: str) -> NumpyNetwork | None:
         """Returns the network ``name``: "actor", "critic" or "auxiliary"."""
@@ -45,10 +43,9 @@ def find_numpy_model(model: ActorCritic) -> NumpyModel:
         return NumpyModel()
     policys = find_encoder(model, model.actor_encoder)
     values = policys if model.critic_encoder is None else find_encoder(model, model.critic_encoder)
-    auxiliary = find_network(model, policys, model.auxiliary_head) if isinstance(model, PPG) else None
-    return NumpyModel(
-        find_actor(model, policys),
-        find_network(model, values, model.critic_head),
-        auxiliary,
-        critic_is_detached=isinstance(model, PPG) and model.arch == "detach",
-    )
+    actor, critic = find_actor(model, policys), find_network(model, values, model.critic_head)
+    if not isinstance(model, PPG):
+        return NumpyModel(actor, critic)
+    if critic is not None and model.arch == "detach":
+        critic = critic._replace(is_detached=True)
+    return NumpyModel(actor, critic, find_network(model, policys, model.auxiliary_head))

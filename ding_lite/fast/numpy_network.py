@@ -33,10 +33,16 @@ class NumpyEncoder(NamedTuple):
 
 
 class NumpyNetwork(NamedTuple):
-    """An encoder and a head. Networks of one model may share an encoder."""
+    """An encoder and a head. Networks of one model may share an encoder.
+
+    Attributes:
+        encoder, head: the two.
+        is_detached: whether the gradient of the head stops at the features.
+    """
 
     encoder: NumpyEncoder
     head: NumpyMLP
+    is_detached: bool = False
 
     @property
     def largest(self) -> int:

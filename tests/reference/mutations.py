@@ -195,8 +195,8 @@ FAULTS = (
     ),
     Fault(
         "the entropy bonus is a malus, in closed form",
-        "result.backward(slope, -entropy_weight, log_sigma)",
-        "result.backward(slope, entropy_weight, log_sigma)",
+        "result.backward(slope, -entropy_weight, run.place.log_sigma)",
+        "result.backward(slope, entropy_weight, run.place.log_sigma)",
         seed=1,
     ),
     Fault(
@@ -212,8 +212,8 @@ FAULTS = (
     ),
     Fault(
         "the value trains the encoder of a detached network, in closed form",
-        "model.critic, options.value_weight, detached=model.critic_is_detached",
-        "model.critic, options.value_weight",
+        "critic._replace(is_detached=True)",
+        "critic",
         seed=6,
     ),
     Fault(
@@ -224,8 +224,8 @@ FAULTS = (
     ),
     Fault(
         "no weight of the value in the auxiliary phase, in closed form",
-        "model.critic, options.value_weight, detached",
-        "model.critic, 1.0, detached",
+        "regress(model.critic, options.value_weight)",
+        "regress(model.critic, 1.0)",
         seed=7,
     ),
     Fault(
