@@ -168,6 +168,7 @@ def name_of(c):
     return ",".join(str(v) for v in c.values()).replace(" ", "")
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("combination", COMBINATIONS["one process"], ids=name_of)
 def test_parts_combine(combination, tmp_path):
     check(config_of(combination), tmp_path)

@@ -83,7 +83,7 @@ def check_run(cfg, folder):
     return pipeline.progress.metrics
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("action", ACTIONS)
@@ -105,7 +105,7 @@ SIDES = [
 ]
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg", "ppg_offpolicy"])
 @pytest.mark.parametrize(("action", "observation"), SIDES)
 def test_every_action_and_every_observation_of_the_other_policies(kind, action, observation, tmp_path):

@@ -5,6 +5,7 @@ arithmetic. In closed form, with N samples of weight w and r = pi / pi_old,
 
     d L_pi / d log pi(a|s)  =  -w r A / N inside of the clip, 0 where the clip holds
     d L_V / d V             =  w (V - R) / N
+    d L_KL / d KL           =  beta_clone / N
 
 and the rest is the chain rule of the distribution and of its KL (``numpy_distributions``) and of the networks
 (``numpy_mlp``). The losses and their sources are in ``rl.losses``, ``policies.ppo`` and ``policies.ppg``;
@@ -52,7 +53,7 @@ class AuxiliaryOptions(NamedTuple):
     value_weight: float
 
 
-class _Place(NamedTuple):
+class _GradientMemory(NamedTuple):
     """The memory that the gradient of a loss is written to."""
 
     flat: np.ndarray  # all of it
@@ -62,16 +63,16 @@ class _Place(NamedTuple):
     reached: list[Tensor]  # the parameters
 
 
-class _Pass:
+class _Tape:
     """A minibatch on its way through networks, which may share an encoder, and back.
 
     Args:
         batch: the minibatch.
-        place: of the gradient.
+        memory: of the gradient.
     """
 
-    def __init__(self, batch: Batch, place: _Place) -> None:
-        self.batch, self.place = batch, place
+    def __init__(self, batch: Batch, memory: _GradientMemory) -> None:
+        self.batch, self.memory = batch, memory
         self._traces: dict[NumpyMLP, list[np.ndarray]] = {}  # of the encoders
         self._slopes: dict[NumpyMLP, np.ndarray] = {}  # the gradient by their features
 
@@ -90,17 +91,16 @@ class _Pass:
             outputs: from :meth:`trace`.
             slope: (N, A), the gradient of the last output.
         """
-        into = self.place.of_layers[network.head]
-        slope = network.head.backward(outputs, slope, into, to_input=not network.is_detached)
-        if not network.is_detached:
-            encoder = network.encoder.mlp
+        into, encoder = self.memory.of_layers[network.head], network.encoder.mlp
+        of_features = network.head.backward(outputs, slope, into, to_input=not network.is_detached)
+        if of_features is not None:
             earlier = self._slopes.get(encoder)
-            self._slopes[encoder] = slope if earlier is None else earlier + slope
+            self._slopes[encoder] = of_features if earlier is None else earlier + of_features
 
     def finish(self) -> None:
         """Writes the gradients of the encoders."""
         for encoder, slope in self._slopes.items():
-            encoder.backward(self._traces[encoder], slope, self.place.of_layers[encoder])
+            encoder.backward(self._traces[encoder], slope, self.memory.of_layers[encoder])
 
 
 class ClosedForm:
@@ -114,38 +114,38 @@ class ClosedForm:
     def __init__(self, model: NumpyModel, parameters: Sequence[Tensor]) -> None:
         self.model: Any = model
         self.parameters = list(parameters)
-        self._places: dict[tuple[str, ...], _Place | None] = {}
+        self._memory: dict[tuple[str, ...], Any] = {}  # None: the loss is not covered
 
     def covers(self, names: tuple[str, ...]) -> bool:
-        """Returns whether the gradient of a loss of the networks ``names`` is known here."""
-        networks = [self.model.network(name) for name in names]
+        """Returns whether the gradient of a loss that the networks ``names`` compute is known here."""
+        networks = [self.model.networks[name] for name in names]
         if any(network is None or network.has_hooks() for network in networks):
             return False
-        if names not in self._places:
-            self._places[names] = self._place(names)
-        place = self._places[names]
-        return place is not None and all(p.requires_grad and not p._backward_hooks for p in place.reached)
+        if names not in self._memory:
+            self._memory[names] = self._allocate(names)
+        memory = self._memory[names]
+        return memory is not None and all(p.requires_grad and not p._backward_hooks for p in memory.reached)
 
-    def of(self, names: tuple[str, ...], options: Options | AuxiliaryOptions) -> GradientFunction:
-        """Returns the gradient of the loss of the networks ``names``, which :meth:`covers` knows.
+    def ppo(self, names: tuple[str, ...], options: Options) -> GradientFunction:
+        """Returns the gradient of ``PPOPolicy.loss``, or of the term of "actor" or "critic" alone.
 
         The next call overwrites its numbers.
 
         Args:
-            names: of the networks.
-            options: those of the auxiliary phase give its loss, others PPO's.
+            names: of the networks; :meth:`covers` has said yes to them.
+            options: the coefficients.
         """
-        place = self._places[names]
-        assert place is not None
-        if isinstance(options, AuxiliaryOptions):
-            return partial(self._gradient, place, partial(self._auxiliary, options))
-        return partial(self._gradient, place, partial(self._ppo, names, options))
+        return partial(self._gradient, self._memory[names], partial(self._ppo, names, options))
 
-    def _place(self, names: tuple[str, ...]) -> _Place | None:
+    def auxiliary(self, names: tuple[str, ...], options: AuxiliaryOptions) -> GradientFunction:
+        """Returns the gradient of ``PPGPolicy.auxiliary_loss``; the arguments are as those of :meth:`ppo`."""
+        return partial(self._gradient, self._memory[names], partial(self._auxiliary, options))
+
+    def _allocate(self, names: tuple[str, ...]) -> _GradientMemory | None:
         """Allocates the gradient of a loss; None if the optimiser lacks one of its parameters."""
         layers: dict[NumpyMLP, None] = {}  # each once, in this order
         for name in names:
-            network = self.model.network(name)
+            network = self.model.networks[name]
             if not network.is_detached:
                 layers[network.encoder.mlp] = None
             layers[network.head] = None
@@ -163,52 +163,52 @@ class ClosedForm:
         values = [by_id.get(id(p)) for p in self.parameters]
         arrays = iter([view(part) for part in parts])
         of_layers = {mlp: list(islice(arrays, size)) for mlp, size in zip(layers, sizes, strict=True)}
-        return _Place(view(flat), of_layers, next(arrays, None), values, reached)
+        return _GradientMemory(view(flat), of_layers, next(arrays, None), values, reached)
 
     def _gradient(
         self,
-        place: _Place,
-        loss: Callable[[_Pass], tuple[float, dict[str, float]]],
+        memory: _GradientMemory,
+        loss: Callable[[_Tape], tuple[float, dict[str, float]]],
         parts: Sequence[Batch],
         clip: Clip,
     ) -> Gradient:
         """Returns the clipped gradient of a loss and its metrics.
 
         Args:
-            place: of the gradient.
+            memory: of the gradient.
             loss: computes a loss, takes its gradient back to the networks, and returns it and its metrics.
             parts: one minibatch.
             clip: of the gradient.
         """
         (batch,) = parts
-        run = _Pass(batch, place)
+        tape = _Tape(batch, memory)
         with np.errstate(all="ignore"):  # non-finite numbers are found below
-            total, metrics = loss(run)
-            run.finish()
-            flat = place.flat
+            total, metrics = loss(tape)
+            tape.finish()
+            flat = memory.flat
             norm = math.sqrt(np.dot(flat, flat))
             scale = clip.value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
             if clip.kind == "clip_norm" and scale < 1:
                 flat *= scale
             elif clip.kind == "clip_value":
                 np.clip(flat, -clip.value, clip.value, out=flat)
-        return Gradient(place.values, norm, float(not math.isfinite(norm + total)), metrics)
+        return Gradient(memory.values, norm, float(not math.isfinite(norm + total)), metrics)
 
-    def _ppo(self, names: tuple[str, ...], options: Options, run: _Pass) -> tuple[float, dict[str, float]]:
+    def _ppo(self, names: tuple[str, ...], options: Options, tape: _Tape) -> tuple[float, dict[str, float]]:
         """Computes ``PPOPolicy.policy_loss``, the weighted ``value_loss``, or their sum."""
         total = 0.0
         metrics: dict[str, float] = {}
         if "actor" in names:
-            total, metrics = self._policy(options, run)
+            total, metrics = self._policy(options, tape)
         if "critic" in names:
-            error = self._value(options, run)
+            error = self._value(options, tape)
             total = total + options.value_weight * error
             metrics["value_loss"] = error
-        return total, {"total_loss": total, **metrics} if len(names) == 2 else metrics
+        return total, {"total_loss": total, **metrics} if names == ("actor", "critic") else metrics
 
-    def _policy(self, options: Options, run: _Pass) -> tuple[float, dict[str, float]]:
+    def _policy(self, options: Options, tape: _Tape) -> tuple[float, dict[str, float]]:
         actor, clip, entropy_weight = self.model.actor, options.clip_ratio, options.entropy_weight
-        batch, outputs = run.batch, run.trace(actor.network)
+        batch, outputs = tape.batch, tape.trace(actor.network)
         mask = batch.array("obs", MASK_KEY)
         result = actor.distribution.evaluate(outputs[-1], mask, batch.array("action"))
         log_ratio, advantage = result.log_prob - batch.array("log_prob"), batch.array("advantage")
@@ -226,7 +226,7 @@ class ClosedForm:
             objective, slope = objective * weight, slope * weight
         policy_loss = -_mean(objective)
 
-        run.backward(actor.network, outputs, result.backward(slope, -entropy_weight, run.place.log_sigma))
+        tape.backward(actor.network, outputs, result.backward(slope, -entropy_weight, tape.memory.log_sigma))
         return policy_loss - entropy_weight * result.entropy, {
             "policy_loss": policy_loss,
             "entropy_loss": result.entropy,
@@ -234,10 +234,10 @@ class ClosedForm:
             "clipfrac": np.count_nonzero(np.abs(excess) > clip) / len(excess),
         }
 
-    def _value(self, options: Options, run: _Pass) -> float:
+    def _value(self, options: Options, tape: _Tape) -> float:
         """Returns the error without its weight; its gradient has the weight."""
         clip, kind = options.value_clip, options.value_loss
-        batch, outputs = run.batch, run.trace(self.model.critic)
+        batch, outputs = tape.batch, tape.trace(self.model.critic)
         value, target = outputs[-1][:, 0], batch.array("value_target")
         error, slope = _regression(kind, value - target)
         if clip is not None:
@@ -251,27 +251,27 @@ class ClosedForm:
             weight = batch.array("value_weight")
             error, slope = error * weight, slope * weight
         slope = slope * np.float32(options.value_weight / len(value))
-        run.backward(self.model.critic, outputs, slope[:, None])
+        tape.backward(self.model.critic, outputs, slope[:, None])
         return _mean(error)
 
-    def _auxiliary(self, options: AuxiliaryOptions, run: _Pass) -> tuple[float, dict[str, float]]:
+    def _auxiliary(self, options: AuxiliaryOptions, tape: _Tape) -> tuple[float, dict[str, float]]:
         """Computes ``PPGPolicy.auxiliary_loss``."""
-        model, batch = self.model, run.batch
+        model, batch = self.model, tape.batch
         target = batch.array("value_target")
         share = 1 / len(target)  # of a sample in a mean
 
         def regress(network: NumpyNetwork, weight: float) -> float:
-            outputs = run.trace(network)
+            outputs = tape.trace(network)
             error, slope = _regression("mse", outputs[-1][:, 0] - target)
-            run.backward(network, outputs, slope[:, None] * np.float32(weight * share))
+            tape.backward(network, outputs, slope[:, None] * np.float32(weight * share))
             return _mean(error)
 
-        outputs = run.trace(model.actor.network)
+        outputs = tape.trace(model.actor.network)
         distribution, mask = model.actor.distribution, batch.array("obs", MASK_KEY)
         old = [batch.array("old_logit", *leaf) for leaf in distribution.leaves]
         divergence = distribution.kl(old, outputs[-1], mask)
-        slope = divergence.backward(options.bc_weight * share, run.place.log_sigma)
-        run.backward(model.actor.network, outputs, slope)
+        slope = divergence.backward(options.bc_weight * share, tape.memory.log_sigma)
+        tape.backward(model.actor.network, outputs, slope)
         terms = {
             "auxiliary_loss": regress(model.auxiliary, 1.0),
             "behavioral_cloning_loss": _mean(divergence.kl),

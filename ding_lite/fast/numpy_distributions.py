@@ -100,9 +100,7 @@ class NumpyCategorical:
         return _legal(logit, mask).argmax(-1)
 
     def evaluate(self, logit: np.ndarray, mask: np.ndarray | None, action: np.ndarray) -> Evaluated:
-        log_probs, probs, total = _softmax(logit, mask)
-        log_probs -= np.log(total)
-        probs /= total
+        log_probs, probs = _log_softmax(logit, mask)
         chosen = _places(action)
         entropy = -np.add.reduce(probs * log_probs, axis=0)
 
@@ -117,12 +115,8 @@ class NumpyCategorical:
     def kl(self, old: Sequence[np.ndarray], logit: np.ndarray, mask: np.ndarray | None) -> Divergence:
         """Returns the KL from the distributions with the parameters ``old``."""
         (old_logit,) = old
-        old_log_probs, old_probs, old_total = _softmax(old_logit, mask)
-        log_probs, probs, total = _softmax(logit, mask)
-        old_log_probs -= np.log(old_total)
-        log_probs -= np.log(total)
-        old_probs /= old_total
-        probs /= total
+        old_log_probs, old_probs = _log_softmax(old_logit, mask)
+        log_probs, probs = _log_softmax(logit, mask)
 
         def backward(of_kl: float, of_log_sigma: Any) -> np.ndarray:
             return _of_legal((probs - old_probs) * np.float32(of_kl), mask)
@@ -278,6 +272,14 @@ def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 def _of_legal(slope: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
     """Returns the gradient by the logit (N, A), 0 for illegal actions: slope (A, N); mask (N, A)."""
     return slope.T if mask is None else np.where(mask, slope.T, np.float32(0))
+
+
+def _log_softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Returns log p and p. Shapes: logit, mask: (N, A) -> (A, N), (A, N)."""
+    log_probs, probs, total = _softmax(logit, mask)
+    log_probs -= np.log(total)
+    probs /= total
+    return log_probs, probs
 
 
 def _softmax(logit: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

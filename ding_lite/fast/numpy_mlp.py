@@ -27,7 +27,7 @@ MAX_WEIGHTS, MAX_WEIGHTS_OF_ONE_THREAD = 2**14, 2**18
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def find_layers(model: nn.Module, module: nn.Module, parts: Sequence[nn.Module]) -> NumpyMLP | None:
+def find_layers(model: nn.Module, module: nn.Module, parts: Sequence[Any]) -> NumpyMLP | None:
     """Returns the NumPy form of an encoder or a head, or None if it has none.
 
     It has one if the layers are Linear, Tanh and ReLU with float32 parameters on the CPU.
@@ -93,14 +93,12 @@ class NumpyMLP:
 
     Attributes:
         parameters: weight and bias of each linear layer, in order.
-        in_features: F, or None if there are no layers.
         largest: number of weights in the largest layer.
     """
 
     def __init__(self, model: nn.Module, module: nn.Module, layers: Sequence[nn.Module]) -> None:
         linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
         self.parameters: list[Tensor] = [p for layer in linear for p in (layer.weight, layer.bias)]
-        self.in_features = linear[0].in_features if linear else None
         self.largest = max((layer.weight.numel() for layer in linear), default=0)
         # A linear layer is its weight and bias, an activation its class.
         self._steps: list[Any] = [
@@ -158,7 +156,7 @@ class NumpyMLP:
         into: list[np.ndarray],
         *,
         to_input: bool = False,
-    ) -> np.ndarray:
+    ) -> np.ndarray | None:
         """Writes the gradient of the parameters ``into`` arrays of their shapes.
 
         Args:
@@ -168,17 +166,17 @@ class NumpyMLP:
             to_input: whether to compute the gradient of the input, too.
 
         Returns:
-            the gradient of the input (N, F), with ``to_input``.
+            the gradient of the input (N, F), or None without ``to_input``.
         """
-        ones, place = np.ones(len(slope), np.float32), len(into)
+        ones, left = np.ones(len(slope), np.float32), len(into)
         for k in reversed(range(len(self._steps))):
             step, output = self._steps[k], outputs[k + 1]
             if isinstance(step, tuple):
-                place -= 2
-                np.matmul(slope.T, outputs[k], out=into[place])
-                np.matmul(ones, slope, out=into[place + 1])  # the sum over samples, in a third of the time
-                if not (place or to_input):
-                    break
+                left -= 2
+                np.matmul(slope.T, outputs[k], out=into[left])
+                np.matmul(ones, slope, out=into[left + 1])  # the sum over samples, in a third of the time
+                if not (left or to_input):
+                    return None
                 # With one output it is a product of vectors, in a quarter of the time.
                 slope = slope * step[0] if slope.shape[1] == 1 else slope @ step[0]
             elif step is nn.Tanh:
@@ -187,7 +185,7 @@ class NumpyMLP:
                 slope = np.subtract(slope, held, out=held)
             else:
                 slope = slope * (output > 0)
-        return slope
+        return slope if to_input else None
 
 
 def _apply(step: Any, x: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ Shapes: N samples, F features, A outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,29 +48,30 @@ class NumpyNetwork(NamedTuple):
     @property
     def largest(self) -> int:
         """Number of weights in the largest layer."""
-        return max(self.encoder.mlp.largest, self.head.largest)
+        return max(part.largest for part in self.parts)
 
-    def is_current(self) -> bool:
-        """Returns whether both parts still have the same modules, parameters and methods."""
-        return self.encoder.mlp.is_current() and self.head.is_current()
+    @property
+    def parts(self) -> tuple[NumpyMLP, NumpyMLP]:
+        """The layers of the encoder and those of the head."""
+        return self.encoder.mlp, self.head
 
     def has_hooks(self) -> bool:
         """Returns whether a layer has a hook, which NumPy would not call."""
-        return self.encoder.mlp.has_hooks() or self.head.has_hooks()
+        return any(part.has_hooks() for part in self.parts)
 
     def rows(self, batch: Batch) -> np.ndarray:
         """Returns the input (N, F) float32 from the observations of a minibatch."""
         return _flat(batch.array("obs", *self.encoder.path))
 
     def forward(self, x: np.ndarray, block: int = BLOCK) -> np.ndarray:
-        """Returns the output of the head. More than ``block`` rows are computed ``BLOCK`` at a time.
+        """Returns the output of the head, which is computed for at most ``block`` rows at a time.
 
         Shapes:
             (N, ...) -> (N, A)
         """
         x = _flat(x)
         if len(x) > block:
-            return np.concatenate([self.forward(x[i : i + block]) for i in range(0, len(x), block)])
+            return np.concatenate([self.forward(x[i : i + block], block) for i in range(0, len(x), block)])
         return self.head.forward(self.encoder.mlp.forward(x))
 
 
@@ -88,7 +90,7 @@ def find_encoder(model: nn.Module, encoder: Any) -> NumpyEncoder | None:
 
 
 def find_network(
-    model: nn.Module, encoder: NumpyEncoder | None, head: nn.Module, *parts: nn.Module
+    model: nn.Module, encoder: NumpyEncoder | None, head: nn.Module | None, parts: Sequence[Any]
 ) -> NumpyNetwork | None:
     """Returns the NumPy form of a network of ``model``, or None if it has none.
 
@@ -96,12 +98,14 @@ def find_network(
 
     Args:
         model: with the head.
-        encoder: that the head reads.
-        head: the module after the encoder.
-        parts: of the head, in the order of the computation; none: the head itself.
+        encoder: that the head reads; None: it has no NumPy form.
+        head: the module after the encoder; None: the model has none of that name.
+        parts: of the head, in the order of the computation.
     """
-    layers = None if encoder is None else find_layers(model, head, parts or (head,))
-    if encoder is None or layers is None:
+    if encoder is None or head is None:
+        return None
+    layers = find_layers(model, head, parts)
+    if layers is None:
         return None
     network = NumpyNetwork(encoder, layers)
     return None if network.largest > max_weights() else network

@@ -17,7 +17,7 @@ in a phase, and otherwise at every call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,16 +44,8 @@ VALUES_WHILE_ACTING = (
     *("_forward_collect", "_process_transition", "_get_train_sample"),
     *("credit", "rollout_values", "values", "in_chunks", "denormalized_values"),
 )
-GRADIENTS = (*INPUTS, "policy_loss", "value_loss")
+PPO_GRADIENTS = (*INPUTS, "policy_loss", "value_loss", "_policy_term", "_value_term")
 AUXILIARY_GRADIENTS = (*INPUTS, "auxiliary_loss")
-# Losses with a closed form, and the networks that each is computed by.
-AUXILIARY_LOSS = "checked_auxiliary_loss"
-CLOSED_FORMS = {
-    "loss": ("actor", "critic"),
-    "actor_loss": ("actor",),
-    "critic_loss": ("critic",),
-    AUXILIARY_LOSS: ("actor", "critic", "auxiliary"),
-}
 # The model's methods that each network stands for.
 MODEL = {
     "actor": ("compute_actor", "distribution"),
@@ -121,7 +113,7 @@ class Switch:
     def numpy_model(self) -> NumpyModel:
         """Returns the NumPy form of the policy's model, found again if the model has changed."""
         model = self.policy.model
-        if self._examined is not model or not self._numpy_model.is_current():
+        if self._examined is not model or not self._numpy_model.is_form_of(model):
             self._examined, self._numpy_model = model, find_numpy_model(model)
         return self._numpy_model
 
@@ -255,20 +247,16 @@ class PolicyGradients(TorchGradients):
         name = getattr(loss, "__name__", "")
         if not (self.closed_form and self.switch.use_numpy and name in CLOSED_FORMS):
             return None
-        methods = AUXILIARY_GRADIENTS if name == AUXILIARY_LOSS else GRADIENTS
-        if loss != getattr(policy, name) or not are_library_methods(policy, (*methods, name)):
+        known = CLOSED_FORMS[name]
+        if loss != getattr(policy, name) or not are_library_methods(policy, (*known.methods, name)):
             return None
-        networks = CLOSED_FORMS[name]
-        if not all(_model_is_ours(policy.model, network) for network in networks):
+        if not all(_model_is_ours(policy.model, network) for network in known.networks):
             return None
         if torch.is_autocast_enabled("cpu"):
             return None
         form = self._current_form()
-        if not form.covers(networks):
-            return None
-        # Last, since it waits for a device.
-        options = _auxiliary_options(policy) if name == AUXILIARY_LOSS else _options(policy)
-        return None if options is None else form.of(networks, options)
+        # The gradient last, since it waits for a device.
+        return known.gradient(form, known.networks, policy) if form.covers(known.networks) else None
 
     def _current_form(self) -> ClosedForm:
         """Returns the closed form for the model as it is now."""
@@ -278,24 +266,16 @@ class PolicyGradients(TorchGradients):
         return self._form
 
 
-def _auxiliary_options(policy: Any) -> AuxiliaryOptions | None:
-    """Returns the coefficients of the auxiliary loss; None if a minibatch comes in several parts."""
-    learn = policy.cfg.learn
-    return None if learn.aux_grad_accum > 1 else AuxiliaryOptions(learn.aux_bc_weight, learn.aux_value_weight)
+def _ppo_gradient(form: ClosedForm, networks: tuple[str, ...], policy: Any) -> GradientFunction | None:
+    """Returns the gradient of PPO's losses.
 
-
-def _options(policy: Any) -> Options | None:
-    """Returns the coefficients of PPO's losses.
-
-    None if one of them is not a plain number, or if the loss has a further term.
+    None if a coefficient is not a plain number, or if the loss has a further term.
     """
     learn = policy.cfg.learn
-    if learn.kl_penalty is not None or learn.kl_beta:
-        return None
     coefficients = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
-    if any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in coefficients):
+    if learn.kl_penalty is not None or learn.kl_beta or not _are_numbers(coefficients):
         return None
-    return Options(
+    options = Options(
         clip_ratio=float(policy.clip_ratio),
         entropy_weight=float(policy.entropy_weight),
         value_clip=None if policy.value_clip is None else float(policy.value_clip),
@@ -303,3 +283,45 @@ def _options(policy: Any) -> Options | None:
         value_weight=learn.value_weight,
         value_loss=learn.value_loss,
     )
+    return form.ppo(networks, options)
+
+
+def _auxiliary_gradient(form: ClosedForm, networks: tuple[str, ...], policy: Any) -> GradientFunction | None:
+    """Returns the gradient of PPG's auxiliary loss.
+
+    None if a coefficient is not a plain number, or if minibatches come in parts.
+    """
+    learn = policy.cfg.learn
+    weights = (learn.aux_bc_weight, learn.aux_value_weight)
+    if learn.aux_grad_accum > 1 or not _are_numbers(weights):
+        return None
+    return form.auxiliary(networks, AuxiliaryOptions(*map(float, weights)))
+
+
+def _are_numbers(coefficients: Sequence[Any]) -> bool:
+    return not any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in coefficients)
+
+
+class _Known(NamedTuple):
+    """A loss whose gradient has a closed form.
+
+    Attributes:
+        networks: that compute it.
+        methods: of the policy that the closed form stands for, beside the loss itself.
+        gradient: makes the gradient of a closed form, these networks and a policy; None if the policy's
+            config asks for more than it knows.
+    """
+
+    networks: tuple[str, ...]
+    methods: tuple[str, ...]
+    gradient: Callable[[ClosedForm, tuple[str, ...], Any], GradientFunction | None]
+
+
+CLOSED_FORMS = {  # by the name of the policy's method
+    "loss": _Known(("actor", "critic"), PPO_GRADIENTS, _ppo_gradient),
+    "actor_loss": _Known(("actor",), PPO_GRADIENTS, _ppo_gradient),
+    "critic_loss": _Known(("critic",), PPO_GRADIENTS, _ppo_gradient),
+    "checked_auxiliary_loss": _Known(
+        ("actor", "critic", "auxiliary"), AUXILIARY_GRADIENTS, _auxiliary_gradient
+    ),
+}

@@ -59,9 +59,13 @@ class AuxiliaryPhase:
         self.optimizer = optimizer
         self.failure = failure
         self.fields = fields
-        self.learn = policy.cfg.learn
         self.generator = policy.own_generator("auxiliary", saved_by_part=True)
         self.stored: Any = self._new_store()
+
+    @property
+    def learn(self) -> Any:
+        """``policy.learn`` of the config."""
+        return self.policy.cfg.learn
 
     def _new_store(self) -> Any:
         return AuxiliarySamples()

@@ -1037,6 +1037,7 @@ def test_every_extra_that_a_message_names_can_be_installed():
     assert set(EXTRAS.values()) - set(offered) == set()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("closed", ["1", "2", "both"])
 def test_a_closed_stream_stops_nothing(closed, tmp_path):
     redirection = {"1": ">&-", "2": "2>&-", "both": ">&- 2>&-"}[closed]

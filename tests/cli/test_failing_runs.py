@@ -118,7 +118,7 @@ def rows(folder):
 # ------------------------------------------------------------------ environments that fail
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("backend", ["base", "subprocess"])
 @pytest.mark.parametrize("error", ["ValueError", "KeyboardInterrupt"])
 def test_a_run_that_its_environment_ends_keeps_its_last_whole_iteration(

@@ -105,6 +105,7 @@ def test_script_resumes_and_loads_its_own_run_without_trust(home):
     assert "trust=['same']" in run(python(), "other.py", cwd=home).stderr
 
 
+@pytest.mark.slow
 def test_classes_without_a_file_are_used_in_their_own_process_alone(tmp_path):
     """A notebook has no file either; here the program comes from a pipe."""
     more = """
@@ -200,6 +201,7 @@ def test_only_classes_that_the_script_defines_need_no_trust(monkeypatch):
     assert (script_name(), name_of(Own)) == ("__main__", "__main__:Own")
 
 
+@pytest.mark.slow
 def test_unknown_name_of_a_run_is_answered_with_the_modules_that_it_was_started_with(warm, tmp_path):
     policies = POLICIES.replace('"mine"', '"ppo_spo"')
     register = 'import gymnasium\ngymnasium.register("Line-v0", entry_point=Line)\n'

@@ -74,7 +74,7 @@ def test_first_signal_finishes_the_iteration_and_saves_it(name, warm, home):
     assert "interrupted after" in job.output
 
 
-@pytest.mark.daily(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("manager", [{"type": "base"}, {"type": "subprocess", "worker_num": 2}], ids=str)
 def test_second_ctrl_c_stops_at_once_and_keeps_the_checkpoint_from_before(manager, warm, home):
     kwargs, sample = {"pause": 0.002}, {"collect": {"n_sample": 2000}}
@@ -103,6 +103,7 @@ IN_A_WORKER = {**IN_TRAINING, "env": {"manager": {"type": "subprocess"}}}
 IN_AN_EVALUATION = {"kwargs": {"hangs_at": 80, "length": 100}, "policy": {"eval": {"eval_freq": 1}}}
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "where", [IN_TRAINING, IN_A_WORKER, IN_AN_EVALUATION], ids=["base", "worker", "eval"]
 )

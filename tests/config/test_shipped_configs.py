@@ -87,7 +87,7 @@ def begun(name, folder):
 
 
 # Box2D is built with an old SWIG, whose types Python complains about when they are imported.
-@pytest.mark.daily(8)
+@pytest.mark.daily(4)
 @pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_shipped_config_runs_two_iterations_and_its_policy_acts(name, tmp_path, monkeypatch):

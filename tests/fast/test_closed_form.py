@@ -18,6 +18,7 @@ from ding_lite.data.buffer import Limits
 from ding_lite.data.minibatches import Batch
 from ding_lite.fast.gradients import autograd_gradient
 from ding_lite.models import PPG, VAC
+from ding_lite.models.encoders import Encoder
 from ding_lite.policies.ppg import PPGPolicy
 from ding_lite.policies.replay import ReplaySource
 
@@ -196,6 +197,95 @@ def test_the_auxiliary_phase_has_the_gradient_that_torch_finds(network, arch):
     assert compared(optimizer, loss, batch) < TOLERANCE
     values = gradient_of(optimizer, loss, batch).values
     assert all(value is not None and value.abs().max() > 1e-5 for value in values)
+
+
+class OwnValueEncoder(PPG):
+    """A value network with an encoder of its own, which nothing is detached from."""
+
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, arch="detach", **options)
+        self.critic_encoder = Encoder(VECTOR, None, None, "tanh")
+
+
+def detach(model):
+    model.arch = "detach"
+
+
+def share(model):
+    model.critic_encoder = model.actor_encoder
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: PPG(VECTOR, DISCRETE, arch="shared"), detach),
+        (lambda: PPG(VECTOR, DISCRETE, arch="detach"), share),
+        (lambda: OwnValueEncoder(VECTOR, DISCRETE), lambda model: None),
+    ],
+)
+def test_what_the_value_trains_is_asked_anew(make, change):
+    cfg = compile_config({"policy": {"type": "ppg"}, "env": {"env_id": "CartPole-v1"}}).values.policy
+    policy = PPGPolicy(cfg, VECTOR, DISCRETE, model=make())
+    phases = [
+        (policy.optimizer, policy.loss, batch_for(policy)),
+        (policy.auxiliary.optimizer, policy.checked_auxiliary_loss, auxiliary_batch(policy)),
+    ]
+    for optimizer, loss, batch in phases:
+        assert compared(optimizer, loss, batch) < TOLERANCE
+    change(policy.model)
+    for optimizer, loss, batch in phases:
+        mine, its = gradient_of(optimizer, loss, batch), by_torch(optimizer, loss, batch)
+        assert [v is None for v in mine.values] == [v is None for v in its.values]
+        assert abs(mine.norm - its.norm) < 1e-4
+
+
+def without_critic_head():
+    class OwnHead(VAC):
+        def __init__(self, *spaces):
+            super().__init__(*spaces, share_encoder=True)
+            del self.critic_head
+            self.own = nn.Linear(64, 1)
+            self.value_heads = (self.own,)
+
+        def compute_critic(self, obs):
+            return self.own(self.actor_encoder(obs)).squeeze(-1)
+
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
+    return PPOPolicy(cfg, VECTOR, DISCRETE, model=OwnHead(VECTOR, DISCRETE))
+
+
+def without_auxiliary_head():
+    class OwnHead(PPG):
+        def __init__(self, *spaces):
+            super().__init__(*spaces)
+            del self.auxiliary_head
+            self.own = nn.Linear(64, 1)
+            self.value_heads = (self.value_heads[0], self.own)
+
+        def compute_auxiliary(self, obs):
+            features = self.actor_encoder(obs)
+            return self.actor_head(features), self.own(features).squeeze(-1), self.compute_critic(obs)
+
+    cfg = compile_config({"policy": {"type": "ppg"}, "env": {"env_id": "CartPole-v1"}}).values.policy
+    return PPGPolicy(cfg, VECTOR, DISCRETE, model=OwnHead(VECTOR, DISCRETE))
+
+
+@pytest.mark.parametrize("make", [without_critic_head, without_auxiliary_head])
+def test_a_model_with_a_head_of_its_own_acts_in_numpy_and_learns_by_torch(make):
+    policy = make()
+    assert policy.fast.acting().name == "NumPy"
+    optimizer, loss = policy.optimized_losses()[-1]
+    assert optimizer.gradients.name_of(loss) != "closed form"
+
+
+@pytest.mark.parametrize("kind", ["aux_bc_weight", "aux_value_weight"])
+def test_a_weight_that_is_learned_is_left_to_torch(kind):
+    policy = policy_for(kind=PPGPolicy)
+    gradients, loss = policy.auxiliary.optimizer.gradients, policy.checked_auxiliary_loss
+    policy.cfg.learn[kind] = torch.tensor(2.0)
+    assert gradients.name_of(loss) == "closed form"
+    policy.cfg.learn[kind] = torch.tensor(2.0, requires_grad=True)
+    assert gradients.name_of(loss) != "closed form"
 
 
 @pytest.mark.parametrize("network", ["discrete", "multi-discrete", "box, soft"])
@@ -383,7 +473,21 @@ class OtherLoss(PPOPolicy):
         return 2 * loss, metrics
 
 
-@pytest.mark.parametrize("kind", [OtherPolicyLoss, OtherValueLoss, OtherLoss])
+class OtherPolicyTerm(PPOPolicy):
+    def _policy_term(self, batch, logit):
+        loss, metrics = super()._policy_term(batch, logit)
+        return 2 * loss, metrics
+
+
+class OtherValueTerm(PPOPolicy):
+    def _value_term(self, batch, value):
+        loss, metrics = super()._value_term(batch, value)
+        return 2 * loss, metrics
+
+
+@pytest.mark.parametrize(
+    "kind", [OtherPolicyLoss, OtherValueLoss, OtherLoss, OtherPolicyTerm, OtherValueTerm]
+)
 def test_a_loss_of_ones_own_is_left_to_torch(kind):
     policy = policy_for(kind=kind)
     batch = batch_for(policy)

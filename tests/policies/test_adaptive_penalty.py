@@ -84,6 +84,7 @@ def test_a_policy_that_does_not_learn_has_the_coefficient_of_its_losses():
     assert float(other.kl_penalty.value) == 2.0
 
 
+@pytest.mark.slow
 def test_a_run_keeps_the_kl_near_its_target_and_resumes_bit_equal(tmp_path):
     config = dict(
         num_threads=1,

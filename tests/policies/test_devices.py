@@ -138,6 +138,7 @@ def test_every_action_does(action, monkeypatch):
     learn_there(monkeypatch, "ppo", partial(Anything, "box", action), **ONE_EPOCH)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")
 @pytest.mark.parametrize(("kind", "options"), CASES)
 def test_a_state_of_the_host_is_loaded_there(kind, options, monkeypatch):

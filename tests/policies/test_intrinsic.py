@@ -235,7 +235,7 @@ def test_the_share_of_steps_that_train_the_predictor():
     assert float(torch.cat(seen).float().mean()) == pytest.approx(0.3, abs=0.05)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("rnn", [None, "gru"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_ends_bit_equal(kind, rnn, tmp_path):
@@ -460,6 +460,7 @@ def test_with_whole_episodes_no_environment_sees_how_long_the_others_play(unroll
         torch.testing.assert_close(other, found[0])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["ppo", "ppg_offpolicy"])
 def test_check_policy_passes_with_rnd(kind):
     check_policy(kind, dict(intrinsic=SMALL), learns=False)

@@ -84,7 +84,7 @@ def close(found, expected, tolerance=1e-5):
     return all(torch.allclose(found[place], value, atol=tolerance) for place, value in expected.items())
 
 
-@pytest.mark.daily(5)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("burn_in", [0, 3])
 @pytest.mark.parametrize("rnn", ["lstm", "gru"])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
@@ -110,6 +110,7 @@ def test_rollouts_have_what_a_step_by_step_network_computes(kind, rnn, autoreset
             assert not close(logits, remembering, 1e-3), "episode starts do not matter here"
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
 @pytest.mark.parametrize("rnn", ["lstm", "gru"])
 def test_the_gradient_along_sequences_is_that_of_the_episodes_one_by_one(rnn, arch):
@@ -148,6 +149,7 @@ def test_the_gradient_along_sequences_is_that_of_the_episodes_one_by_one(rnn, ar
     assert float((mine - without_reset).norm() / expected.norm()) > 1e-2
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 def test_the_ratio_of_the_first_minibatch_is_one(kind, world):
@@ -162,6 +164,7 @@ def test_the_ratio_of_the_first_minibatch_is_one(kind, world):
         policy.learn_mode.forward(rollout)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_poisoned_fillers_leave_the_whole_state_bit_equal(kind):
     policy, collector = with_memory(kind, autoreset="next_step", learn=dict(burn_in=2))
@@ -370,6 +373,7 @@ def grown(kind, grid, folder):
         pass
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", ["ppo_offpolicy", "ppg"])
 @pytest.mark.parametrize("change", [{"sequence_length": 14}, {"sequence_length": 5}, {"burn_in": 3}])
 def test_sequences_of_another_length_do_not_continue_stored_memories(kind, change, tmp_path):
@@ -436,6 +440,7 @@ def test_an_interrupted_step_begins_the_memory_of_an_episode_that_it_ended(monke
     assert begun > 0
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -467,6 +472,7 @@ def test_a_loaded_policy_remembers(tmp_path):
     assert mine == theirs
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "command", [["eval", "run", "-n", "2", "--json"], ["eval", "run", "-n", "2", "--json", "--stochastic"]]
 )
@@ -618,6 +624,7 @@ class Marked(PPGPolicy):
     auxiliary_fields = ("mark",)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("burn_in", [0, 2])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_old_policy(
@@ -762,6 +769,7 @@ def test_update_per_collect_is_the_number_of_steps_on_sequences(steps):
         assert policy.learn_mode.forward(collector.collect())["updates"] == steps
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("batch_size", [4, 16])
 @pytest.mark.parametrize("rnn", [None, "lstm"])
 def test_transitions_are_drawn_as_often_as_asked_for_also_in_whole_sequences(rnn, batch_size, monkeypatch):

@@ -114,6 +114,7 @@ def trained(folder, steps=128, rnn=None, **learn):
     return pipeline
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("rnn", [None, "lstm"])
 def test_a_run_takes_its_reference_from_another_run_and_resumes_exactly(rnn, tmp_path):
     trained(tmp_path / "first", rnn=rnn)

@@ -43,7 +43,7 @@ def test_gradients_scales_and_parameters_equal_those_of_one_process(ranks, dista
     assert max(cases.pop("advantages").values()) < GRADIENT
     weights = cases.pop("reward weights")
     assert weights["of all"] < GRADIENT < 1e-3 < weights["of each"]
-    assert len(cases) == 11
+    assert len(cases) == 12
     for name, found in cases.items():
         assert found["gradient"] < GRADIENT, name
         for k in (0, 1):

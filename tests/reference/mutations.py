@@ -195,8 +195,8 @@ FAULTS = (
     ),
     Fault(
         "the entropy bonus is a malus, in closed form",
-        "result.backward(slope, -entropy_weight, run.place.log_sigma)",
-        "result.backward(slope, entropy_weight, run.place.log_sigma)",
+        "result.backward(slope, -entropy_weight, tape.memory.log_sigma)",
+        "result.backward(slope, entropy_weight, tape.memory.log_sigma)",
         seed=1,
     ),
     Fault(

@@ -113,6 +113,7 @@ def process_of_a_script(tmp_path, **options):
     return [(threads, freed_memory_is_kept(pages), unchanged) for threads, pages, unchanged in points]
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_pipeline_leaves_the_process_of_a_script_as_it_is(tmp_path):
     assert process_of_a_script(tmp_path) == [(2, False, True)] * 5

@@ -307,7 +307,7 @@ def step_for_ever(envs):
         envs.step(ZEROS)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("step", [0, 1], ids=["reset", "step"])
 @pytest.mark.parametrize("fault", ["crash", "kill", "hang"])
 def test_an_environment_that_always_fails_ends_the_pool(fault, step):

@@ -55,7 +55,7 @@ def discrete(num_envs=4):
     return np.arange(num_envs)
 
 
-@pytest.mark.daily(5)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("autoreset", AUTORESET)
 @pytest.mark.parametrize("kind", ["discrete", "box", "tuple", "dict"])
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
@@ -80,7 +80,7 @@ def test_the_same_transitions_as_in_one_process(num_workers, kind, autoreset):
     assert (seen["invalid"] > 0) == (autoreset == "next_step")
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("autoreset", AUTORESET)
 @pytest.mark.parametrize("kind", ["box", "dict"])
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
