@@ -131,9 +131,24 @@ def _named(text: str, documented: list[DocumentedKey], policies: list[str]) -> l
     )
     if not keys:
         raise ConfigError(
-            f"--explain: no key contains {text!r}, and no explanation; `ding-lite config -c NAME` lists all"
+            f"--explain: no key contains {text!r}, and no explanation; {_where_to_look(text, policies)}"
         )
     return keys
+
+
+def _where_to_look(text: str, policies: list[str]) -> str:
+    """Returns what to do about a text that names no key of some policies."""
+    from ding_lite.tools.key_reference import keys_of_policies
+
+    others = {
+        name
+        for path, key in keys_of_policies().items()
+        for name in key.free()
+        if text in path and name not in policies
+    }
+    if not others:
+        return "`ding-lite config -c NAME` lists all"
+    return f"{' and '.join(sorted(others))} have one, which `ding-lite config --explain {text}` explains"
 
 
 def _print_key(entry: DocumentedKey, value: str, note: str = "") -> None:

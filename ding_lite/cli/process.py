@@ -7,7 +7,10 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
 
 
 def limit_blas_threads() -> None:
@@ -46,6 +49,34 @@ def no_garbage_collection() -> Iterator[None]:
         atexit.register(lambda: gc.unfreeze() if "ale_py" in sys.modules else None)
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def warnings_as_lines(log: Callable[[str], Any]) -> Iterator[None]:
+    """Shows each of Python's warnings on standard error in one line, and gives the line to ``log``."""
+    as_before = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if file is not None:
+            as_before(message, category, filename, lineno, file, line)
+            return
+        is_ours = Path(filename).is_relative_to(Path(__file__).parents[1])  # the place is no help to a user
+        text = f"WARNING: {message}" + ("" if is_ours else f" ({filename}:{lineno})")
+        log(text)
+        print(text, file=sys.stderr)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = as_before
 
 
 def flush_output() -> OSError | None:

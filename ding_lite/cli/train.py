@@ -23,6 +23,7 @@ from ding_lite.cli.common import (
     run_options,
     seeds_of,
 )
+from ding_lite.cli.process import warnings_as_lines
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -141,8 +142,9 @@ def _train_one(args: argparse.Namespace) -> int:
             pipeline.recorder.write_result(result)  # its trackers have begun to wait for rows
             pipeline.close()
             return 0
-        for _ in pipeline:
-            pass
+        with warnings_as_lines(pipeline.recorder.log):
+            for _ in pipeline:
+                pass
         pipeline.display.say(pipeline.summary())
     # A signal while a run that has reached its end was being saved did not end it.
     return 0 if pipeline.status in ENDED else int(args.signals.exit_code)

@@ -13,6 +13,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ding_lite.config.files import (
 from ding_lite.config.named_classes import names_of
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, library_name, modules_of, name_of
 from ding_lite.config.schema import as_schema, check, default_values, leaves, without_numpy
-from ding_lite.config.sections import RUN_CONFIG, below_runs, cross_checks, schema_of
+from ding_lite.config.sections import RUN_CONFIG, below_runs, cross_checks, other_policies_with, schema_of
 from ding_lite.errors import ConfigError
 
 # Sources of values, besides "default" and the name of a config file.
@@ -160,7 +161,7 @@ def compile_config(
     origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
     _refuse(origins, list(_key_faults(user)))
     schema, faults = schema_of(user, folder)
-    values, value_faults = check(user, schema)
+    values, value_faults = check(user, schema, elsewhere=partial(other_policies_with, user))
     faults = faults_of_pair + faults + value_faults
     if not faults:
         values = _merge(default_values(schema), values)

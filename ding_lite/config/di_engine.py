@@ -49,7 +49,7 @@ SAME = (
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
     *_paths("policy.learn", "ignore_done resume_training"),
     *_paths("policy.collect", "n_sample n_episode unroll_len discount_factor gae_lambda"),
-    *_paths("policy.model", "type share_encoder action_space norm_type"),
+    *_paths("policy.model", "type action_space norm_type"),
     *_paths("policy.model", "sigma_type fixed_sigma_value bound_type"),
 )
 PPO_LEARN = _paths("policy.learn", "value_norm ppo_param_init grad_clip_type grad_clip_value")
@@ -268,6 +268,11 @@ class _Conversion:
         self._activation()
         self._encoder(actor_width=self._head("actor", 2 if self.policy.startswith("ppg") else 1))
         self._head("critic", 1)
+        shares = self.take("policy.model.share_encoder")
+        if shares is not None and self.policy.startswith("ppg"):
+            self.set("policy.model.arch", "shared" if shares else "dual")
+        elif shares is not None:
+            self.set("policy.model.share_encoder", shares)
         for path in [path for path in self.left if path.startswith("policy.model.")]:
             if path != "policy.model.import_names":
                 self.set(path, self.take(path))  # DI-engine, too, reports keys that its models do not have

@@ -197,7 +197,10 @@ _NO_GSDE = (
 _OWN_LOOP = "write the loop: for progress in SerialPipeline(config)"
 _SAVED = "every run saves ckpt/last and ckpt/best; checkpoint.freq and checkpoint.keep_freq say how often"
 _ADAM = "the optimiser is Adam; policy.learn.learning_rate and policy.learn.adam_eps are its settings"
-_SEPARATE = "policy.model.share_encoder=False gives the value network an encoder and a memory of its own"
+_SEPARATE = (
+    "policy.model.share_encoder=False, or policy.model.arch='dual' for PPG, gives the value network an "
+    "encoder and a memory of its own"
+)
 _VIDEO = (
     "logger.video_freq=N records an evaluation episode every N env steps; `ding-lite eval RUN --video DIR` "
     "records episodes afterwards"

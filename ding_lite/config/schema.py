@@ -162,7 +162,11 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 
 def check(
-    user: Mapping[str, Any], schema: Schema, path: str = "", root: Schema | None = None
+    user: Mapping[str, Any],
+    schema: Schema,
+    path: str = "",
+    root: Schema | None = None,
+    elsewhere: Callable[[str], str] = lambda path: "",
 ) -> tuple[dict[str, Any], list[str]]:
     """Checks the part of a config that the user wrote.
 
@@ -171,6 +175,7 @@ def check(
         schema: of ``user``.
         path: of ``user`` in the whole config, for the messages.
         root: the schema in which unknown keys are looked up; None: ``schema``.
+        elsewhere: says what has the key of a path that this schema lacks; "" if nothing has it.
 
     Returns:
         ``(values, faults)``: ``user`` converted to the declared types, and one message for each fault.
@@ -183,11 +188,11 @@ def check(
         where = f"{path}.{name}" if path else str(name)
         rule = schema.get(name)
         if rule is None:
-            meant = _meant(str(name), value, path, schema, root)
+            meant = elsewhere(where) or _meant(str(name), value, path, schema, root)
             faults.append(f"{f'{path}: ' if path else ''}unknown key {str(name)!r}; {meant}")
         elif isinstance(rule, dict):
             if isinstance(value, Mapping):
-                values[name], section_faults = check(value, rule, where, root)
+                values[name], section_faults = check(value, rule, where, root, elsewhere)
                 faults += section_faults
             else:
                 faults.append(

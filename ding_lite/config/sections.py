@@ -23,8 +23,9 @@ from ding_lite.config.registry import (
     TRACKER_REGISTRY,
     Registry,
     modules_of,
+    name_of,
 )
-from ding_lite.config.schema import Key, Schema, as_schema, merged_config
+from ding_lite.config.schema import Key, Schema, as_schema, leaves, merged_config
 from ding_lite.config.user_modules import import_user_module
 from ding_lite.errors import FOREIGN, ConfigError, RegistryError, error_text
 
@@ -86,6 +87,9 @@ RUN_CONFIG: dict[str, Any] = dict(
 )
 
 
+POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")  # of the library
+
+
 def schema_of(user: Mapping[str, Any], folder: Path | None = None) -> tuple[Schema, list[str]]:
     """Returns the schema of a whole config, and the faults of its keys ``type``.
 
@@ -103,6 +107,19 @@ def schema_of(user: Mapping[str, Any], folder: Path | None = None) -> tuple[Sche
         _import_quietly(modules_of([env.get("type"), env.get("env_id")]))
     schema["policy"], faults = _policy_schema(_mapping(user.get("policy")), folder)
     return schema, faults
+
+
+def other_policies_with(user: Mapping[str, Any], path: str) -> str:
+    """Returns a phrase about the policies of the library that have a key ``path``.
+
+    "" if there are none, or if the policy of the config ``user`` is one of them: its model is another then.
+    """
+    kind = _mapping(user.get("policy")).get("type", "ppo")
+    schemas = {name: schema_of({"policy": {"type": name}})[0] for name in POLICIES}
+    names = [name for name, schema in schemas.items() if path in dict(leaves(schema))]
+    if not names or kind in names:
+        return ""
+    return f"it is a key of {' and '.join(names)}, and policy.type is {name_of(kind)!r}"
 
 
 def _envs() -> Any:

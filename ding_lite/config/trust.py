@@ -47,7 +47,7 @@ def _refuse_untrusted(modules: Sequence[str], trust: Sequence[str], started_with
     if SCRIPT in unknown:
         message += f". {SCRIPT!r} was the script that made the run: MODULE is the name of its file"
     if started_with not in ("", options):
-        message += f". The run was started with {started_with}"
+        message += f". The options of its commands: {started_with}"
     raise CheckpointError(message)
 
 

@@ -69,12 +69,7 @@ class CompiledFunction:
             return self.function(*args)
         args = tuple(map(self._plain, args))
         try:
-            if self._compiled is not None:
-                return self._compiled(*args)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's advice about its own compilation
-                self._compiled = self._compile()
-                return self._compiled(*args)
+            return self._first_call(*args) if self._compiled is None else self._compiled(*args)
         except Exception as error:  # noqa: BLE001 - an error of the function itself is raised again below
             result = self.function(*args)
             self._failed = True
@@ -86,6 +81,22 @@ class CompiledFunction:
                 stacklevel=2,
             )
             return result
+
+    def _first_call(self, *args: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice about its own compilation
+            try:
+                compiled = self._compile()
+                result = compiled(*args)
+            except Exception as error:
+                if "CppCompileError" not in f"{type(error).__name__}: {error}":
+                    raise
+                # A signal to all processes of a job ends the C++ compiler, too, before this one has saved
+                # its run. Without a second try the run would go on with other bits than one that is resumed.
+                compiled = self._compile()
+                result = compiled(*args)
+        self._compiled = compiled
+        return result
 
     def _compile(self) -> Callable[..., Any]:
         import torch._dynamo  # it takes a second, and most runs do not need it

@@ -59,8 +59,8 @@ def autograd_gradient(
         share = size / sum(sizes)
         if not part_loss.requires_grad:
             raise ContractError(
-                f"{loss.__name__} has no gradient, so a step would learn nothing: its result is detached or "
-                "computed under torch.no_grad(), or no parameter of the model is in it"
+                f"{name_of_loss(loss)} has no gradient, so a step would learn nothing: its result is "
+                "detached or computed under torch.no_grad(), or no parameter of the model is in it"
             )
         trained = [p for p in parameters if p.requires_grad]
         of_trained = iter(torch.autograd.grad(share * part_loss, trained, allow_unused=True))
@@ -76,6 +76,11 @@ def autograd_gradient(
         values, norm = clipped(values, clip)
         bad = (~torch.isfinite(norm + total)).to(torch.float32)  # which Adam's kernel reads
     return Gradient(values, norm, bad, metrics)
+
+
+def name_of_loss(loss: Loss) -> str:
+    """Returns the name of a loss as its author knows it, such as "auxiliary_loss"."""
+    return loss.__name__.removeprefix("checked_")
 
 
 def gradient_of_fields(

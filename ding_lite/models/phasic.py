@@ -51,7 +51,7 @@ class PPG(VAC, PhasicActorCritic):
         # the value's gradient stops at the value head in both phases.
         arch=Key("dual", choices=("dual", "shared", "detach")),
         share_encoder=Key(
-            True,
+            None,
             fixed_because="the auxiliary head must share the policy's encoder; set model.arch to choose "
             "whether the value network shares it too",
         ),

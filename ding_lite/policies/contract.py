@@ -91,7 +91,8 @@ def checked_loss(
     """
     where = f"{type(policy).__name__}.{method}"
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
-        raise ContractError(f"{where} must return (loss, dict of metrics), got {kind_of(returned)}")
+        got = "a tensor alone" if isinstance(returned, Tensor) else kind_of(returned)
+        raise ContractError(f"{where} must return (loss, dict of metrics), got {got}")
     loss, metrics = returned
     for name in metrics:
         if not isinstance(name, str) or name in TAKEN_METRICS or name.startswith(TAKEN_PREFIXES):

@@ -297,6 +297,14 @@ class PPGPolicy(PPOPolicy):
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), ONE_LOOP: self._has_one_loop(self.cfg)}
 
+    def _implementations(self) -> list[str]:
+        phrases = super()._implementations()
+        if "learn" in self.fields and self.auxiliary is not None:
+            name = self.auxiliary.optimizer.gradients.name_of(self.checked_auxiliary_loss)
+            if phrases[-1] != f"gradients: {name}":
+                phrases.append(f"in the auxiliary phase: {name}")
+        return phrases
+
     def describe(self) -> list[str]:
         lines = super().describe()
         if "learn" in self.fields and self.auxiliary is not None:

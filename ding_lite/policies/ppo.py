@@ -26,7 +26,7 @@ from ding_lite.data.minibatches import TAKEN_NAMES, Batch
 from ding_lite.data.rollout import Rollout, require_rollout
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
-from ding_lite.fast.gradients import Loss, Metrics
+from ding_lite.fast.gradients import Loss, Metrics, name_of_loss
 from ding_lite.fast.switch import PolicyGradients, are_library_methods
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
@@ -401,7 +401,7 @@ class PPOPolicy(ActorCriticPolicy):
     def _implementations(self) -> list[str]:
         phrases = super()._implementations()
         if "learn" in self.fields:
-            names = [optimizer.gradients.name_of(loss) for optimizer, loss in self.optimized_losses()]
+            names = [loop.optimizer.gradients.name_of(loop.loss) for loop in self.training_loops()]
             phrases.append(f"gradients: {', '.join(dict.fromkeys(names))}")
         return phrases
 
@@ -657,7 +657,7 @@ class PPOPolicy(ActorCriticPolicy):
         return non_finite_step(
             self.model,
             self.state_without_rollouts(),
-            f"gradient step {step} of {loss.__name__} in iteration {1 + self.iteration}",
+            f"gradient step {step} of {name_of_loss(loss)} in iteration {1 + self.iteration}",
             loss,
             batch,
             metrics,

@@ -52,7 +52,7 @@ from ding_lite.run.progress import Clock, Progress
 from ding_lite.run.rank_reports import Report, merged_report
 from ding_lite.run.rank_states import check_equal, gathered, of_rank
 from ding_lite.run.recorder import Recorder
-from ding_lite.run.report import description, schedule_notes
+from ding_lite.run.report import auxiliary_notes, description, schedule_notes
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
 from ding_lite.run.resume import ResumePoint, ResumeRequest, find_resume_point, run_of
 from ding_lite.run.saves import Saves
@@ -144,7 +144,7 @@ class SerialPipeline:
         try:
             self._build(config, env_setting, model, display, own_process)
             name = self.cfg.exp_name if folder is None else str(folder)
-            messages = [*config.notes, *schedule_notes(config)]
+            messages = [*config.notes, *schedule_notes(config), *auxiliary_notes(config)]
             messages += replaced_keys(config, env_setting, model)
             if init_from:
                 messages += warm_start(self.policy, init_from, model_is_given=model is not None)

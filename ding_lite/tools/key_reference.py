@@ -19,7 +19,7 @@ from typing import Any
 from ding_lite.config import sections
 from ding_lite.config.registry import INTRINSIC_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY
 from ding_lite.config.schema import Key, leaves, merged_config
-from ding_lite.config.sections import schema_of
+from ding_lite.config.sections import POLICIES, schema_of
 from ding_lite.envs import make
 
 TYPE_NAMES = {
@@ -31,7 +31,6 @@ TYPE_NAMES = {
     object: "class",
 }
 ANY_INTRINSIC = "rnd"  # its keys are listed where a config names no intrinsic reward
-POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
 
 @dataclass(frozen=True)

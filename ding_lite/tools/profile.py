@@ -73,7 +73,8 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         *DEVICE,
     ),
     "auxiliary": (
-        ("policy.learn.aux_batch_size", "larger: fewer updates"),
+        ("policy.learn.aux_grad_accum", "1: minibatches in one part, whose gradients are faster"),
+        ("policy.learn.aux_batch_size", "larger (None is batch_size): fewer updates"),
         ("policy.learn.aux_train_epoch", "fewer passes over the samples"),
         ("policy.learn.aux_freq", "more iterations between the phases"),
         *DEVICE,
@@ -90,7 +91,11 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 # Values of keys that already follow the advice.
-ADVISED_VALUES = {"policy.recompute_adv": False, "env.manager.double_buffer": True}
+ADVISED_VALUES = {
+    "policy.recompute_adv": False,
+    "env.manager.double_buffer": True,
+    "policy.learn.aux_grad_accum": 1,
+}
 
 
 class Phase(NamedTuple):

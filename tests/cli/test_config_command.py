@@ -30,7 +30,9 @@ def test_explain_has_the_keys_of_the_policy_of_the_config(capsys):
     keys = explained(capsys, "--env", "CartPole-v1", "--policy", "ppg", "--explain", "aux_freq")
     assert [(path, value) for path, value, *_ in keys] == [("policy.learn.aux_freq", "8")]
     assert main(["config", "-c", "cartpole_ppo", "--explain", "aux_freq"]) == 2
-    assert "no key contains 'aux_freq'" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "no key contains 'aux_freq'" in errors
+    assert "ppg and ppg_offpolicy have one, which `ding-lite config --explain aux_freq` explains" in errors
 
 
 @pytest.mark.parametrize(

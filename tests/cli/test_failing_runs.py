@@ -12,6 +12,8 @@ from ding_lite import SerialPipeline
 from ding_lite.run.checkpoint import load_checkpoint
 
 WORLD = """
+import warnings
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -69,6 +71,12 @@ class PPOOnlyLoss(OnlyLoss, PPOPolicy):
 
 class PPGOnlyLoss(OnlyLoss, PPGPolicy):
     pass
+
+
+class Warns(PPOPolicy):
+    def policy_loss(self, batch):
+        warnings.warn("this policy is slow", stacklevel=1)
+        return super().policy_loss(batch)
 
 
 class Raises(PPOPolicy):
@@ -326,3 +334,11 @@ def test_equal_states_are_equal_files_and_are_on_the_disk_once(linked_from, tmp_
     states = [load_checkpoint(file.parent)[0]["progress"]["iteration"] for file in (straight, best)]
     one_file = linked_from == 0 and states[0] == states[1]
     assert os.path.samefile(straight, best) is one_file
+
+
+def test_a_warning_is_one_line_on_the_screen_and_in_the_log(train, tmp_path):
+    job = train("--policy", "world:Warns", "max_env_step=64")
+    line = f"WARNING: this policy is slow ({tmp_path / 'world.py'}:"
+    assert job.code == 0
+    assert [found.startswith(line) for found in job.errors.splitlines()] == [True]
+    assert (tmp_path / "run" / "log.txt").read_text().count(line) == 1

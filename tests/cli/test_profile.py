@@ -220,12 +220,14 @@ def test_advice_names_keys_that_the_config_has(name):
         ("advantages", "policy.recompute_adv", False, True),
         ("env", "env.manager.double_buffer", True, False),
         ("act", "env.manager.double_buffer", True, False),
+        ("auxiliary", "policy.learn.aux_grad_accum", 1, 2),
     ],
 )
 def test_what_is_as_advised_is_not_advised(group, key, settled, open_value):
     manager = {"env.manager.type": "subprocess"}
+    name = "cartpole_ppg" if group == "auxiliary" else "cartpole_ppo"
     for value, advised in ((settled, False), (open_value, True)):
-        config = compile_config(read_config(find_config("cartpole_ppo")), overrides={**manager, key: value})
+        config = compile_config(read_config(find_config(name)), overrides={**manager, key: value})
         assert (key in [row[0] for row in advice(group, config)]) == advised
 
 

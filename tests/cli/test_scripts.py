@@ -172,7 +172,7 @@ def test_class_of_a_config_file_is_evaluated_with_it(tmp_path):
     assert command[-2:] == ["-c", "my project/line.py"]
     assert run(ding_lite(), *command, cwd=tmp_path).returncode == 0
     refused = run(ding_lite(), *command[:-2], cwd=tmp_path)
-    assert refused.stderr.endswith("The run was started with -c 'my project/line.py'\n")
+    assert refused.stderr.endswith("The options of its commands: -c 'my project/line.py'\n")
 
 
 def test_only_classes_that_the_script_defines_need_no_trust(monkeypatch):

@@ -219,6 +219,14 @@ def test_a_fault_of_the_command_line_is_not_put_down_to_the_file_alone():
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
+        (
+            "policy.learn.aux_freq",
+            "unknown key 'aux_freq'; it is a key of ppg and ppg_offpolicy, and policy.type is 'ppo'",
+        ),
+        (
+            "policy.model.arch",
+            "unknown key 'arch'; it is a key of ppg and ppg_offpolicy, and policy.type is 'ppo'",
+        ),
         ("policy.learn.clip_ration", "policy.learn: unknown key 'clip_ration'; did you mean 'clip_ratio'?"),
         ("policy.lern.batch_size", "policy: unknown key 'lern'; did you mean 'learn'?"),
         ("polcy.type", "unknown key 'polcy'; did you mean 'policy'?"),

@@ -249,6 +249,12 @@ def test_auxiliary_phase_of_off_policy_ppg_is_counted_in_iterations():
     assert compiled("ppg", learn=dict(aux_freq=100)).values.policy.learn.aux_freq == 100
 
 
+@pytest.mark.parametrize(("shares", "arch"), [(True, "shared"), (False, "dual"), (None, "dual")])
+def test_whether_ppg_shares_its_encoder_is_its_arch(shares, arch):
+    model = {} if shares is None else dict(share_encoder=shares)
+    assert compiled("ppg", model=model).values.policy.model.arch == arch
+
+
 def test_raw_values_of_ppg_are_kept_if_they_are_asked_for():
     learn = compiled("ppg", learn=dict(value_norm=False)).values.policy.learn
     assert (learn.value_norm, learn.allow_raw_values) == (False, True)

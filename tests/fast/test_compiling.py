@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
+import time
 import warnings
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -301,6 +306,37 @@ def test_what_cannot_be_compiled_is_said_once_and_goes_on_as_it_is(traced):
         assert len(said) == wish
         assert all("goes on uncompiled" in line for line in said)
     assert all(torch.equal(a, b) for a, b in zip(*runs.values(), strict=True))
+
+
+ENDED_COMPILER = """#!/bin/sh
+case "$*" in *.main.cpp*) [ -e {mark} ] || {{ touch {mark}; kill -TERM $$; }} ;; esac
+exec g++ "$@"
+"""
+COMPILES = """
+import warnings
+from worlds import trainee
+# A graph that torch's cache on disk does not have.
+policy, collector = trainee("ppo", learn=dict(compile=True), model=dict(encoder_hidden_size_list=[{width}]))
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    policy.learn_mode.forward(collector.collect())
+"""
+
+
+@pytest.mark.slow
+def test_a_compiler_that_a_signal_ends_is_started_again(tmp_path):
+    compiler, mark = tmp_path / "ended_g++", tmp_path / "ended"
+    compiler.write_text(ENDED_COMPILER.format(mark=mark))
+    compiler.chmod(0o755)
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join([str(tests), str(tests / "envs"), str(tests.parent)])
+    script = COMPILES.format(width=20 + time.time_ns() % 997)
+    environment = {**os.environ, "CXX": str(compiler), "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert mark.exists()
 
 
 def test_a_fault_of_the_loss_itself_is_its_own_error(traced):

@@ -167,9 +167,13 @@ def config(**model):
     return compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppg", "model": model}})
 
 
-def test_share_encoder_is_refused_with_the_key_that_says_it_here():
+@pytest.mark.parametrize("value", [False, True])
+def test_share_encoder_is_refused_with_the_key_that_says_it_here(value):
     with pytest.raises(ConfigError, match=r"share_encoder: .*model\.arch"):
-        config(share_encoder=False)
+        config(share_encoder=value)
+
+
+def test_the_rest_of_the_config_is_taken():
     assert config(arch="detach").values.policy.model.arch == "detach"
 
 

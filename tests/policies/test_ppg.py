@@ -862,7 +862,7 @@ def test_a_field_that_a_rollout_lacks_is_named():
 @pytest.mark.parametrize(
     ("returned", "what"),
     [
-        (torch.ones(3), "must return (loss, dict of metrics), got (3,)"),
+        (torch.ones(()), "must return (loss, dict of metrics), got a tensor alone"),
         ((torch.ones(3), {}), "0-d tensor as its loss, got (3,)"),
         ((torch.ones(()), {"text": "big"}), "0-d tensor as its metric 'text', got a str"),
         ((torch.ones(()), {"wide": torch.ones(2)}), "metric 'wide', got (2,): take"),
@@ -922,8 +922,21 @@ def test_a_loss_without_gradient_is_refused(method):
 
     learn = dict(aux_freq=1, critic_epoch_per_collect=2)
     policy, collector = trainee("ppg", cls=type("Detached", (PPGPolicy,), {method: detached}), learn=learn)
-    with pytest.raises(ContractError, match="_loss has no gradient"):
+    with pytest.raises(ContractError, match=f"(^|Detached.){method} has no gradient"):
         policy.learn_mode.forward(collector.collect())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "gradients: closed form"),
+        (dict(learn=dict(aux_grad_accum=2)), "gradients: closed form; in the auxiliary phase: autograd"),
+        (dict(model=dict(activation="gelu")), "gradients: autograd"),
+    ],
+)
+def test_the_first_lines_name_the_gradients_of_both_phases(options, said):
+    policy, _ = trainee("ppg", **options)
+    assert policy.describe()[0] == f"acting: {policy.fast.acting().name}; {said}"
 
 
 def test_batch_size_is_told_of_every_buffer():
@@ -944,3 +957,14 @@ def test_logits_of_pi_prox_are_computed_for_the_policy_alone(monkeypatch):
     monkeypatch.setattr(policy, "rollout_logits", lambda rollout: calls.append(1) or logits(rollout))
     policy.learn_mode.forward(collector.collect())
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize(("max_env_step", "phases"), [(7 * 64, 0), (8 * 64 - 1, 1), (8 * 64, 1)])
+def test_a_run_that_ends_before_its_first_auxiliary_phase_says_so(max_env_step, phases, tmp_path):
+    config = small_config(SeededEnv, max_env_step=max_env_step)
+    config["policy"] = {"type": "ppg", "collect": {"n_sample": 64}, "learn": {"batch_size": 32}}
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        found = [progress.metrics.get("learn/aux_updates") for progress in pipeline]
+    assert sum(updates is not None for updates in found) == phases
+    said = f"the auxiliary phase comes every 8 iterations, and this run of {max_env_step:,} env steps has 7"
+    assert (said in (tmp_path / "run" / "log.txt").read_text()) == (phases == 0)
