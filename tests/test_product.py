@@ -84,11 +84,10 @@ def check_run(cfg, folder):
 
 
 @pytest.mark.daily(4)
-@pytest.mark.parametrize("manager", ["base", "subprocess"])
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("action", ACTIONS)
-def test_every_action_with_every_observation(action, observation, manager, tmp_path):
-    check_run(config(observation, action, manager), tmp_path / "run")
+def test_every_action_with_every_observation(action, observation, tmp_path):
+    check_run(config(observation, action, "base"), tmp_path / "run")
 
 
 @pytest.mark.daily(1)
@@ -98,11 +97,19 @@ def test_every_variant_of_a_box(variant, manager, tmp_path):
     check_run(config("box", variant, manager, model=VARIANTS[variant][1]), tmp_path / "run")
 
 
-# The other policies share its environments and heads: each kind of either side once.
+# Worker processes and the other policies share heads and environments: each kind of either side once.
 SIDES = [
     *((action, "nested") for action in [*ACTIONS, *VARIANTS]),
     *(("tree", observation) for observation in OBSERVATIONS if observation != "nested"),
 ]
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(
+    ("action", "observation"), [(action, observation) for action, observation in SIDES if action in ACTIONS]
+)
+def test_every_action_and_every_observation_in_workers(action, observation, tmp_path):
+    check_run(config(observation, action, "subprocess"), tmp_path / "run")
 
 
 @pytest.mark.daily(3)

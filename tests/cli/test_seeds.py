@@ -232,7 +232,7 @@ def test_ctrl_c_saves_all_seeds_and_resuming_ends_where_they_would_have(tmp_path
 
 @pytest.mark.slow
 def test_second_ctrl_c_ends_all_at_once_and_a_killed_command_ends_its_runs(tmp_path):
-    slow(tmp_path, 0.05)  # an iteration takes over 3 s
+    slow(tmp_path, 0.02)  # an iteration takes over 1 s
     words = ("train", "-c", "c.json", "-s", 0, 1, "--jobs", 2, "--exp-name")
     process = start(*words, tmp_path / "run", cwd=tmp_path)
     until(lambda: all(iterations_of(tmp_path / f"run_s{n}") > 0 for n in (0, 1)), process)
