@@ -34,6 +34,8 @@ from ding_lite.fast.numpy_model import NumpyModel
 from ding_lite.fast.numpy_network import NumpyNetwork
 from ding_lite.trees import MASK_KEY
 
+LOG_SIGMA = "log sigma"
+
 
 class Options(NamedTuple):
     """The coefficients of PPO's losses at the start of a learning phase."""
@@ -143,16 +145,16 @@ class ClosedForm:
 
     def _allocate(self, names: tuple[str, ...]) -> _GradientMemory | None:
         """Allocates the gradient of a loss; None if the optimiser lacks one of its parameters."""
-        layers: dict[NumpyMLP, None] = {}  # each once, in this order
+        groups: dict[Any, list[Tensor]] = {}  # of each encoder and head once, and log sigma
         for name in names:
             network = self.model.networks[name]
             if not network.is_detached:
-                layers[network.encoder.mlp] = None
-            layers[network.head] = None
-        log_sigma = self.model.actor.distribution.log_sigma if "actor" in names else None
-        sizes = [len(mlp.parameters) for mlp in layers]
-        reached = [p for mlp in layers for p in mlp.parameters]
-        reached += [] if log_sigma is None else [log_sigma]
+                groups[network.encoder.mlp] = network.encoder.mlp.parameters
+            groups[network.head] = network.head.parameters
+            log_sigma = self.model.actor.distribution.log_sigma if name == "actor" else None
+            if log_sigma is not None:
+                groups[LOG_SIGMA] = [log_sigma]
+        reached = [p for group in groups.values() for p in group]
         ids = {id(p) for p in reached}
         if not ids <= {id(p) for p in self.parameters} or len(ids) < len(reached):  # a shared parameter
             return None
@@ -161,9 +163,10 @@ class ClosedForm:
         parts = [piece.view_as(p) for piece, p in zip(pieces, reached, strict=True)]
         by_id = {id(p): part for p, part in zip(reached, parts, strict=True)}
         values = [by_id.get(id(p)) for p in self.parameters]
-        arrays = iter([view(part) for part in parts])
-        of_layers = {mlp: list(islice(arrays, size)) for mlp, size in zip(layers, sizes, strict=True)}
-        return _GradientMemory(view(flat), of_layers, next(arrays, None), values, reached)
+        arrays = map(view, parts)
+        of_groups: dict[Any, Any] = {key: list(islice(arrays, len(group))) for key, group in groups.items()}
+        (of_log_sigma,) = of_groups.pop(LOG_SIGMA, [None])
+        return _GradientMemory(view(flat), of_groups, of_log_sigma, values, reached)
 
     def _gradient(
         self,
