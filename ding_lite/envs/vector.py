@@ -103,6 +103,18 @@ def _attribute(env: Any, name: str) -> Any:
         return None
 
 
+def _unsaveable(value: Any) -> str:
+    """Returns the type of a part of ``value`` that a checkpoint cannot hold, or "" if there is none."""
+    if isinstance(value, Mapping):
+        return next((found for key in value for found in map(_unsaveable, (key, value[key])) if found), "")
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, map(_unsaveable, value)), "")
+    is_array = isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "fiub"
+    if value is None or isinstance(value, (bool, int, float, str)) or is_array or hasattr(value, "detach"):
+        return ""
+    return type(value).__name__
+
+
 def check_same_spaces(
     env: int, spaces: tuple[gym.Space, gym.Space], first: int, expected: tuple[gym.Space, gym.Space]
 ) -> None:
@@ -220,12 +232,18 @@ class VectorEnv(ABC):
             args: numbers, text, arrays, and lists and dicts of them; the collector saves them.
 
         Raises:
-            EnvContractError: if there is no such method, or its result cannot be sent from a worker.
+            EnvContractError: if there is no such method, an argument cannot be saved, or the result cannot be
+                sent from a worker.
             EnvError: if it raises. The environments can be used further after both.
         """
         self._check_open()
         if self._sent_action is not None:
             raise self._cannot_step()
+        if found := _unsaveable(args):
+            raise EnvContractError(
+                f"call({name!r}, ...): an argument is or has a {found}, which cannot be saved with the run; "
+                "pass numbers, text, arrays, and lists and dicts of them"
+            )
         results = self._call(name, args)
         others = {other: of_other for other, of_other in self.calls.items() if other != name}
         self.calls = {**others, name: copy.deepcopy(args)}  # in the order of the last calls

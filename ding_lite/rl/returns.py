@@ -181,7 +181,7 @@ def nstep_return(
     one_step = reward + gamma * next_value.masked_fill(terminated, 0.0)
     continues = ~(terminated | truncated)[:-1]
     result = one_step
-    for _ in range(nstep - 1):
+    for _ in range(min(nstep, len(reward)) - 1):  # no episode of the rollout is longer
         longer = one_step.clone()
         longer[:-1] = torch.where(continues, reward[:-1] + gamma * result[1:], one_step[:-1])
         result = longer

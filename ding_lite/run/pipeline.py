@@ -18,6 +18,7 @@ import math
 import shlex
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -33,7 +34,14 @@ from ding_lite.config.user_modules import refuse_training
 from ding_lite.data.evaluator import EvaluationStopped, Evaluator
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting, check_env_setting
-from ding_lite.errors import CheckpointError, ContractError, DingLiteError, EnvError, StopTimedOut
+from ding_lite.errors import (
+    CheckpointError,
+    ContractError,
+    DingLiteError,
+    EnvError,
+    StopTimedOut,
+    error_text,
+)
 from ding_lite.policies.base import Policy
 from ding_lite.rl.ranks import joined, keep_for_restart
 from ding_lite.run.build import build_collector, build_envs, build_policy
@@ -312,6 +320,7 @@ class SerialPipeline:
         self.error = ""
         self._is_closed = False
         self._open_loop: weakref.ref[Generator[Progress, None, None]] | None = None
+        self._error_of_break: BaseException | None = None  # which close() raises
         self._saved_by = self.ranks.size  # number of ranks that saved the state
         self.clock = Clock()
         memory_advice = (
@@ -453,7 +462,17 @@ class SerialPipeline:
             if self.ranks.size > 1 and not self.is_over():  # the other ranks leave their loops, too
                 self.stopping.reason = self.stopping.reason or f"rank {self.ranks.rank} left the loop"
                 self.stopping.agree()
-            self._conclude()
+            try:
+                self._conclude()
+            except BaseException as error:  # close() raises it: Python ignores errors of a loop that is left
+                self._fail(error)
+                self._error_of_break = error
+                warnings.warn(
+                    f"the run that a loop has left could not be saved: {error_text(error)}. The end of the "
+                    "pipeline, close() or that of `with`, raises this error",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             self.clock.pause()
             raise
         except BaseException as error:
@@ -670,6 +689,9 @@ class SerialPipeline:
         """Closes environments and files, and restores torch's threads (``own_process``).
 
         A loop over the pipeline that is still open ends first, as by ``break``. A second call has no effect.
+
+        Raises:
+            BaseException: the error by which the run could not be saved when a loop was left.
         """
         if self._open_loop is not None:
             _close_if_open(self._open_loop)
@@ -682,6 +704,9 @@ class SerialPipeline:
             self.stopping.phase = phase
             self.stopping.may_give_up = False  # nothing waits for environments any more
             self.recorder.close()
+        error, self._error_of_break = self._error_of_break, None
+        if error is not None:
+            raise error
 
     def __enter__(self) -> SerialPipeline:
         """Returns the pipeline, which the end of the ``with`` block closes."""

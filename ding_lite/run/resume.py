@@ -190,7 +190,9 @@ class ResumePoint:
             reasons.append(
                 f"number of ranks {saved_by} -> {ranks}: new episodes, random streams and replay buffers"
             )
-        if self.state["collector"].get("envs", True) is None:
+        collector = self.state["collector"]
+        # With n_episode there are no open episodes: every rollout begins new ones, which a number seeds.
+        if collector.get("envs", True) is None and "rollouts" not in collector:
             reasons.append("the rollout after this checkpoint did not end: new episodes")
         return [f"{reason}; {NOT_BIT_EQUAL}" for reason in reasons]
 

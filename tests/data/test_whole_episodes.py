@@ -387,6 +387,7 @@ def test_a_run_goes_on_after_a_break_as_if_there_had_been_none(tmp_path):
     states = [one.state_dict() | {"clock": None} for one in (straight, broken)]
     assert same_tree(*states)
     assert "rollouts of 4 whole episodes" in (tmp_path / "straight/log.txt").read_text()
+    assert "numbers differ" not in (tmp_path / "broken/log.txt").read_text()
 
 
 class FromFive(SeededEnv):

@@ -98,6 +98,20 @@ def test_a_result_that_cannot_be_sent_names_the_method_and_ends_nothing():
         assert steps_on(envs)
 
 
+@pytest.mark.parametrize("backend", [in_process, in_workers, native])
+@pytest.mark.parametrize("argument", [lambda: 0, {"level": [1, {2}]}, np.array([object()])], ids=str)
+def test_an_argument_that_cannot_be_saved_is_refused_at_the_call(argument, backend):
+    kind = {"function": "function", "dict": "set", "ndarray": "ndarray"}[type(argument).__name__]
+    with contextlib.closing(backend()) as envs:
+        envs.reset("collect")
+        with pytest.raises(
+            EnvContractError, match=rf"call\('set_level', \.\.\.\): .* a {kind}, which cannot"
+        ):
+            envs.call("set_level", argument)
+        assert envs.calls == {}
+        assert steps_on(envs)
+
+
 class FailsOnce(Levels):
     """Its level cannot be set as long as there is a file, which the first failure removes."""
 

@@ -102,6 +102,22 @@ def test_break_saves_the_run_and_says_interrupted(make):
     assert state["progress"]["env_step"] == 512
 
 
+def test_a_break_whose_save_fails_is_an_error_of_the_pipelines_end(make):
+    def leave(pipeline):
+        for _ in pipeline:
+            (pipeline.folder / "ckpt").write_text("in the way")
+            break
+
+    pipeline = make()
+    with pytest.warns(RuntimeWarning, match="that a loop has left could not be saved: .*ckpt"):
+        leave(pipeline)
+    assert result_of(pipeline)["status"] == "failed"
+    assert "CheckpointError" in (pipeline.folder / "log.txt").read_text()
+    with pytest.raises(CheckpointError, match="ckpt"):
+        pipeline.close()
+    pipeline.close()  # once
+
+
 def test_run_that_was_left_by_break_can_be_resumed(make):
     pipeline = make()
     for _ in pipeline:

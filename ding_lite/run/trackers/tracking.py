@@ -14,7 +14,7 @@ import numpy as np
 from ding_lite.config.registry import TRACKER_REGISTRY, as_choice, name_of
 from ding_lite.config.schema import argument_faults
 from ding_lite.envs.transition import Episode
-from ding_lite.errors import FOREIGN, ConfigError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, ContractError, error_text
 from ding_lite.run.atomic_files import replacing
 from ding_lite.run.progress import Progress
 from ding_lite.run.trackers.stored import StoredRows
@@ -76,7 +76,12 @@ class Tracking:
         for name, cls, arguments in TRACKER_REGISTRY.named_choices(items):
             known = identities.get(name, {})
             try:
-                self._trackers[name] = cls(run._replace(identity=known), **arguments)
+                tracker = cls(run._replace(identity=known), **arguments)
+                if not isinstance(tracker.identity, Mapping):
+                    raise ContractError(
+                        f"its identity must be a dict of texts, got a {type(tracker.identity).__name__}"
+                    )
+                self._trackers[name] = tracker
             except FOREIGN as error:
                 self._warn(name, "cannot be started", error)
         self._save_identities(identities)
@@ -184,7 +189,11 @@ class Tracking:
 
     def _save_identities(self, before: Mapping[str, Mapping[str, str]]) -> None:
         """Saves the identities; that of a tracker that is not used now is kept."""
-        named = {name: dict(t.identity) for name, t in self._trackers.items() if t.identity}
+        named = {
+            name: {str(key): str(x) for key, x in tracker.identity.items()}
+            for name, tracker in self._trackers.items()
+            if tracker.identity
+        }
         if not named:
             return
         file = self._folder / IDENTITIES

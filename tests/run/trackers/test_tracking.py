@@ -47,6 +47,8 @@ class Broken(Tracker):
         self.calls = 0
         if method == "__init__":
             raise OSError("no network")
+        if method == "identity":
+            self.identity = "x1"
 
     def scalars(self, env_step, values):
         self.calls += 1
@@ -270,7 +272,7 @@ def test_tracker_that_begins_a_new_run_gets_all_rows(tmp_path, received):
     assert [step for step, _ in of_kind(received, "scalars")] == list(range(1024, 2305, 256))
 
 
-@pytest.mark.parametrize("method", ["__init__", "scalars", "result"])
+@pytest.mark.parametrize("method", ["__init__", "identity", "scalars", "result"])
 def test_tracker_that_fails_is_left_out_after_one_warning(method, tmp_path, received):
     pipeline = train(tmp_path / "run", {"type": Broken, "method": method}, Recorder, freq=1)
     assert pipeline.status == "finished"
