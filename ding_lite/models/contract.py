@@ -17,11 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.errors import FOREIGN, ContractError, DingLiteError, error_text
+from ding_lite.models.memory import Sequences, single_steps
 from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
 from ding_lite.rl.seeding import torch_generator
 from ding_lite.trees import Tree, children, example_observations, map_space, map_tree, tree_leaves
 
 SAMPLES = 5  # observations in a check: with 1 a missing dimension is broadcast, 2 may be the size of actions
+# Accepted relative difference of steps from sequences: bfloat16 and TF32 round them in other ways.
+STEP_ROUNDING = 1e-2
 
 
 def check_encoder(encoder: Any, space: gym.Space, where: str, dtype: torch.dtype) -> None:
@@ -147,6 +150,87 @@ def check_joint_methods(model: Any, inputs: Any) -> None:
                         f"policy.model: {type(model).__name__}.{method} returns another output than {name} "
                         "for the same observations; the first trains, the second acts or values"
                     )
+
+
+def check_step(model: Any, inputs: Sequences) -> None:
+    """Checks that ``step`` of a model with memory returns what the other methods compute along sequences.
+
+    Args:
+        model: of a policy.
+        inputs: ``SAMPLES`` sequences of one step.
+
+    Raises:
+        ContractError: if ``step`` returns anything but ``(logit, value, state)``, or another output than
+            ``compute_actor`` or ``compute_critic`` in one of two steps.
+    """
+    later = map_tree(lambda leaf: leaf.flip(0), inputs.obs)
+    two_steps = Sequences(
+        map_tree(lambda *leaves: torch.cat(leaves), inputs.obs, later), inputs.state, inputs.sizes.repeat(2)
+    )
+
+    def outputs() -> dict[str, Any]:
+        first, state = _step(model, inputs)
+        second, _ = _step(model, single_steps(later, state))
+        along = {"of one": _computed(model, inputs), "of two": _computed(model, two_steps)}
+        return {"first": first, "second": second, **along}
+
+    with undisturbed(model):
+        found = outputs()
+        if not _alike(found, outputs()):
+            return  # they draw random numbers
+    first_rows, last_rows = slice(None, SAMPLES), slice(-SAMPLES, None)
+    for step, along, rows in (
+        ("first", "of one", first_rows),
+        ("first", "of two", first_rows),
+        ("second", "of two", last_rows),
+    ):
+        for method, stepped in found[step].items():
+            if not _near(_rows_of(stepped, rows), _rows_of(found[along][method], rows)):
+                raise ContractError(
+                    f"policy.model: {type(model).__name__}.step returns another output than {method} in the "
+                    f"{step} step of sequences {along}; the first acts, the second trains"
+                )
+
+
+def _step(model: Any, inputs: Sequences) -> tuple[dict[str, Any], Tree]:
+    """Returns the outputs of ``step``, by the method that computes them too, and the memory after it."""
+    where = f"policy.model: {type(model).__name__}.step"
+    with _named_errors(where):
+        result = model.step(inputs)
+    is_triple = isinstance(result, (tuple, list)) and len(result) == 3
+    if not is_triple or not all(isinstance(leaf, Tensor) for part in result for leaf in tree_leaves(part)):
+        got = ", ".join(str(map_tree(kind_of, part)) for part in result) if is_triple else kind_of(result)
+        raise ContractError(f"{where} must return (logit, value, state); got {got}")
+    logit, value, state = result
+    got, expected = map_tree(kind_of, state), map_tree(kind_of, inputs.state)
+    if got != expected:
+        raise ContractError(
+            f"{where} must return (logit, value, state) with a state as initial_state(n) returns it, here "
+            f"{expected} for {SAMPLES} sequences; got {got}"
+        )
+    return {"compute_actor": logit, "compute_critic": value}, state
+
+
+def _computed(model: Any, inputs: Sequences) -> dict[str, Any]:
+    """Returns the outputs along sequences, by the method that computes them."""
+    found = {}
+    for method in ("compute_actor", "compute_critic"):
+        with _named_errors(f"policy.model: {type(model).__name__}.{method} of sequences"):
+            found[method] = getattr(model, method)(inputs)
+    return found
+
+
+def _rows_of(tree: Tree, rows: slice) -> Tree:
+    """Returns rows of a tree, whose leaves may also be one number for all samples, such as a std."""
+    return map_tree(lambda leaf: torch.atleast_1d(leaf)[rows], tree)
+
+
+def _near(a: Tree, b: Tree) -> bool:
+    """Returns whether two trees have the same branches and shapes, and a small relative difference."""
+    if map_tree(kind_of, a) != map_tree(kind_of, b):
+        return False
+    pairs = zip(tree_leaves(a), tree_leaves(b), strict=True)
+    return all(bool((x - y).norm() <= STEP_ROUNDING * y.norm() + 1e-6) for x, y in pairs)
 
 
 def check_value_heads(model: Any, inputs: Any) -> None:

@@ -29,8 +29,10 @@ from ding_lite.models.contract import (
     check_actions,
     check_joint_methods,
     check_outputs,
+    check_step,
     check_value_heads,
 )
+from ding_lite.models.memory import Sequences
 from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import check_declared
 from ding_lite.policies.intrinsic import Intrinsic
@@ -149,6 +151,8 @@ class ActorCriticPolicy(Policy):
         if dist is not None:
             check_actions(self._to_env(dist.mode()), self.action_space, self.model)
         check_joint_methods(self.model, inputs)
+        if isinstance(inputs, Sequences):
+            check_step(self.model, inputs)
         if self.value_norm is not None:
             check_value_heads(self.model, inputs)
 
@@ -182,11 +186,9 @@ class ActorCriticPolicy(Policy):
         return bool(self.cfg.get("recompute_adv") or self.cfg.nstep_return)
 
     def _parts(self) -> list[str]:
-        """Returns a line for each part that a policy may have: memory, intrinsic reward, reference."""
+        """Returns a line for each part that a policy may have: intrinsic reward, reference."""
         learn, intrinsic = self.cfg.learn, self.cfg.intrinsic
         lines = []
-        if self.memory is not None:
-            lines.append(f"memory: learned from in sequences of {self.memory.grid.length} steps")
         if self.intrinsic is not None:
             name = type(self.intrinsic.reward).__name__
             lines.append(f"intrinsic reward: {name}, weight {intrinsic.weight:g}")

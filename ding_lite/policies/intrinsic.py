@@ -159,23 +159,24 @@ class Intrinsic:
         self.scale.update_from(found, np.zeros_like(valid), valid)
 
     def reward_of_steps(self, steps: Steps) -> Tensor:
-        """Returns the rewards (N,), not scaled. Raises ContractError if they are not (N,)."""
+        """Returns the rewards (N,), not scaled, in float32. Raises ContractError if they are not (N,)."""
         with _named_errors(type(self.reward), "reward"):
             reward = self.reward.reward(steps)
         return self._one_each("reward", reward, steps.done)
 
     def loss_of_steps(self, steps: Steps) -> Tensor:
-        """Returns the losses (N,). Raises ContractError if they are not (N,)."""
+        """Returns the losses (N,), in float32. Raises ContractError if they are not (N,)."""
         return self._one_each("loss", self.reward.loss(steps), steps.done)
 
     def _one_each(self, method: str, found: Tensor, steps: Tensor) -> Tensor:
-        if not isinstance(found, Tensor) or found.shape != steps.shape:
-            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        if not isinstance(found, Tensor) or found.shape != steps.shape or found.is_complex():
+            is_tensor = isinstance(found, Tensor)
+            got = f"{tuple(found.shape)}, {found.dtype}" if is_tensor else type(found).__name__
             raise ContractError(
-                f"{type(self.reward).__name__}.{method} must return a tensor (N,), here "
+                f"{type(self.reward).__name__}.{method} must return a tensor (N,) of real numbers, here "
                 f"{tuple(steps.shape)}; got {got}"
             )
-        return found
+        return found.float()  # a count of visits, say, is a tensor of integers
 
     @torch.no_grad()
     def credit(

@@ -43,6 +43,11 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     elif cfg.policy.multi_gpu:
         lines.append("policy.multi_gpu=True: one process; torchrun --nproc-per-node=N starts more")
     lines += policy.describe()
+    if policy.memory is not None:
+        # Whole episodes may have any length; other rollouts are cut at their end, too.
+        longest = policy.memory.grid.length
+        length = longest if collector.quota is not None else min(longest, collector.steps)
+        lines.append(f"memory: learned from in sequences of {length} {'step' if length == 1 else 'steps'}")
     threads = thread_count(cfg.num_threads, policy.obs_space)
     if threads != torch.get_num_threads():
         slower = ". Small networks train several times faster on one thread" if threads == 1 else ""

@@ -15,7 +15,7 @@ from ding_lite.models import VAC
 from ding_lite.models.contract import check_encoder, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import ActionHead
-from ding_lite.trees import example_observations, space_leaves
+from ding_lite.trees import example_observations, map_tree, space_leaves
 
 SPACE = gym.spaces.Box(-1, 1, (3,), np.float32)
 
@@ -221,6 +221,84 @@ def test_a_policy_may_say_itself_what_the_model_is_given_and_what_its_output_mea
 def test_correct_models_pass(world, rnn):
     for kind in ("ppo", "ppg"):
         trainee(kind, world, model={"rnn": rnn})
+
+
+# ------------------------------------------------------------------ step, of models with memory
+
+
+def stepping(change, name="Wrong"):
+    """Returns a kind of VAC whose ``step`` returns ``change(logit, value, state)``."""
+    return type(name, (VAC,), {"step": lambda self, inputs: change(*VAC.step(self, inputs))})
+
+
+def built(kind, rnn="gru", **options):
+    return trainee("ppo", SeededEnv, model={"type": kind, "rnn": rnn, **options})
+
+
+def forgetting(logit, value, state):
+    return logit, value, map_tree(torch.zeros_like, state)
+
+
+class KnowsLength(VAC):
+    """Values a sequence by its length, which single steps do not know."""
+
+    def compute_critic(self, obs):
+        return super().compute_critic(obs) + len(obs.sizes) - 1
+
+    def step(self, inputs):
+        return super().step(inputs)
+
+
+OF_ONE, OF_TWO = "in the first step of sequences of one", "in the second step of sequences of two"
+
+
+@pytest.mark.parametrize("rnn", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        (
+            stepping(lambda x, v, s: (x + torch.eye(3)[0], v, s)),
+            f"another output than compute_actor {OF_ONE}",
+        ),
+        (stepping(lambda x, v, s: (x, v + 0.1, s)), f"another output than compute_critic {OF_ONE}"),
+        (stepping(lambda x, v, s: (x, v[:, None], s)), f"another output than compute_critic {OF_ONE}"),
+        (stepping(lambda x, v, s: (v, x, s)), f"another output than compute_actor {OF_ONE}"),
+        (stepping(forgetting), f"another output than compute_actor {OF_TWO}"),
+        (KnowsLength, "another output than compute_critic in the first step of sequences of two"),
+    ],
+)
+def test_a_step_that_does_not_act_as_training_assumes_is_refused(kind, fault, rnn):
+    with pytest.raises(ContractError, match=rf"{kind.__name__}.step returns {fault}"):
+        built(kind, rnn)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda x, v, s: (x, v), r"must return \(logit, value, state\); got a tuple of 2"),
+        (lambda x, v, s: x, r"must return \(logit, value, state\); got \(5, 3\)"),
+        (lambda x, v, s: (x, None, s), r"must return \(logit, value, state\); got \(5, 3\), a NoneType, "),
+        (lambda x, v, s: (x, v, s["actor"]), r"a state as initial_state.*{'actor': .*; got {'h': "),
+        (
+            lambda x, v, s: (x, v, map_tree(lambda leaf: leaf.transpose(0, 1), s)),
+            r"'h': '\(5, 1, 128\)'.* for 5 sequences; got .*'h': '\(1, 5, 128\)'",
+        ),
+        (lambda x, v, s: x.no_such, "raised AttributeError"),
+    ],
+)
+def test_what_a_step_returns_is_named(change, fault):
+    with pytest.raises(ContractError, match=rf"Wrong.step .*{fault}"):
+        built(stepping(change))
+
+
+def test_steps_that_draw_random_numbers_are_not_refused():
+    built(stepping(lambda x, v, s: (x + torch.randn_like(x), v, s)))
+    built(VAC, encoder={"type": encoder_that(lambda x: x + torch.randn_like(x))})
+
+
+def test_steps_may_be_rounded_in_another_way():
+    built(VAC, encoder_dtype="bfloat16")
+    built(stepping(lambda x, v, s: (x * 1.001, v * 1.001, s)))
 
 
 # ------------------------------------------------------------------ nothing changes

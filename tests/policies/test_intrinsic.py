@@ -346,13 +346,28 @@ def test_a_reward_of_ones_own(monkeypatch):
 
 @pytest.mark.parametrize(
     ("result", "error"),
-    [(lambda n: torch.zeros(n, 1), ContractError), (lambda n: torch.full((n,), torch.nan), NumericsError)],
+    [
+        (lambda n: torch.zeros(n, 1), ContractError),
+        (lambda n: torch.zeros(n, dtype=torch.complex64), ContractError),
+        (lambda n: torch.full((n,), torch.nan), NumericsError),
+    ],
 )
 def test_rewards_that_are_no_finite_number_per_step_are_refused(result, error):
     policy, collector = curious()
     policy.intrinsic.reward.reward = lambda steps: result(len(steps.done))
     with pytest.raises(error):
         policy.collect_mode.get_train_sample(collector.collect())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float16, torch.float64])
+def test_rewards_may_be_real_numbers_of_any_dtype(dtype):
+    policy, collector = curious()
+    policy.intrinsic.reward.reward = lambda steps: steps.done.to(dtype)
+    rollout = policy.collect_mode.get_train_sample(collector.collect())
+    done = rollout.terminated | rollout.truncated
+    assert done.any()
+    assert rollout.intrinsic_reward.dtype == torch.float32
+    assert torch.equal(rollout.intrinsic_reward, done.float())
 
 
 class Mean(ForwardError):
@@ -469,7 +484,7 @@ def test_check_policy_passes_with_rnd(kind):
 @pytest.mark.parametrize(
     ("reward", "words"),
     [
-        (Mean, r"Mean.loss must return a tensor \(N,\), here \(48,\); got \(\)"),
+        (Mean, r"Mean.loss must return a tensor \(N,\) of real numbers, here \(48,\); got \(\)"),
         (Unused, "Unused.loss has a gradient for every parameter, got none for spare.weight, spare.bias"),
         (Forgetful, "the same intrinsic rewards, got others: keep what Forgetful remembers in parameters"),
     ],

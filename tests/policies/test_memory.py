@@ -9,14 +9,16 @@ import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
 from torch import nn
-from worlds import digest, gradient_of, merged, trainee
+from worlds import digest, gradient_of, merged, small_config, trainee, vector_of
 
-from ding_lite import PPGPolicy, SerialPipeline, check_policy, load_policy
+from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, compile_config, load_policy
 from ding_lite.cli import main
+from ding_lite.data.collector import Collector
 from ding_lite.data.memories import begin_episodes
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.policies.optimizer import GradientSteps
+from ding_lite.run.report import description
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
@@ -297,8 +299,27 @@ def test_an_observation_that_is_not_finite_does_not_reach_the_memory():
     assert len(first) == len(obs)
 
 
-def test_the_first_lines_of_a_run_name_the_memory():
-    assert "memory: learned from in sequences of 7 steps" in with_memory()[0].describe()
+@pytest.mark.parametrize(
+    ("length", "collect", "said"),
+    [
+        (7, {}, "7 steps"),
+        (20, {}, "20 steps"),
+        (64, {}, "20 steps"),  # of each environment in a rollout
+        (64, dict(n_sample=4), "1 step"),
+        (64, dict(n_episode=4), "64 steps"),
+    ],
+)
+def test_the_first_lines_of_a_run_name_the_length_of_sequences(length, collect, said):
+    model = dict(rnn="gru", rnn_hidden_size=6, encoder_hidden_size_list=[8])
+    learn = dict(sequence_length=length, batch_size=4)
+    policy = dict(model=model, collect=dict(n_sample=80) | collect, learn=learn)
+    cfg = compile_config(small_config(SeededEnv, policy=policy)).values
+    envs = vector_of(lambda index: SeededEnv(), cfg.env.collector_env_num)
+    policy = PPOPolicy(cfg.policy, envs.obs_space, envs.action_space)
+    collector = Collector(
+        envs, policy.collect_mode, cfg.policy.collect.n_sample, cfg.policy.collect.n_episode
+    )
+    assert f"memory: learned from in sequences of {said}" in description(cfg, policy, collector)
 
 
 @pytest.mark.parametrize(
