@@ -401,7 +401,8 @@ class PPOPolicy(ActorCriticPolicy):
     def _implementations(self) -> list[str]:
         phrases = super()._implementations()
         if "learn" in self.fields:
-            names = [loop.optimizer.gradients.name_of(loop.loss) for loop in self.training_loops()]
+            of_policy_phase = PPOPolicy.optimized_losses(self)
+            names = [optimizer.gradients.name_of(loss) for optimizer, loss in of_policy_phase]
             phrases.append(f"gradients: {', '.join(dict.fromkeys(names))}")
         return phrases
 
