@@ -182,7 +182,7 @@ def test_an_observation_at_its_bound_is_not_reported(train):
     ("fault", "message"),
     [
         ("NoScalar", "a 0-d tensor as its loss, got (3,)"),
-        ("OnlyLoss", "(loss, dict of metrics), got ()"),
+        ("OnlyLoss", "(loss, dict of metrics), got a tensor alone"),
     ],
 )
 def test_a_loss_of_the_wrong_shape_is_an_error_in_words(fault, message, base, warm, tmp_path):
