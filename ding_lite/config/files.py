@@ -23,16 +23,20 @@ CONFIG_FOLDERS = (
     Path(__file__).parents[2] / "configs",  # a checkout
 )
 LITERALS = {"true": True, "false": False, "none": None, "null": None}
+# "[old]run/ckpt": a text whose first bracket is closed before its end, as in the name of a file.
+TEXT_IN_BRACKETS = re.compile(r"(\[[^][{}]*\]|\{[^][{}]*\})[^][{}]+")
 
 
 def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
     """Returns ``["a.b=3"]`` as ``{"a.b": 3}``.
 
     A value is a Python literal, in which a dict may be written dict(key=value), or true, false, none or null
-    in any case, or a list of these without quotes (the shell takes them away); any other text is a string.
+    in any case, or a list of these without quotes (the shell takes them away), or a list or an object of
+    JSON; any other text is a string.
 
     Raises:
-        ConfigError: for a token without "=", key or value, and for two different values of one key.
+        ConfigError: for a token without "=", key or value, for a list or a dict that cannot be read, and for
+            two different values of one key.
     """
     overrides: dict[str, Any] = {}
     for token in tokens:
@@ -42,7 +46,10 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"override {token!r}: expected key.path=value, such as policy.learn.batch_size=128{hint}"
             )
-        value = _value(text)
+        try:
+            value = _value(text)
+        except ValueError as error:
+            raise ConfigError(f"override {token!r}: {error}") from error
         if repr(overrides.setdefault(path, value)) != repr(value):
             raise ConfigError(
                 f"{path} is given twice, as {overrides[path]!r} and as {value!r}: remove one of them"
@@ -62,13 +69,27 @@ def _option_hint(token: str) -> str:
 
 
 def _value(text: str) -> Any:
+    """Returns the value that a text of the command line stands for.
+
+    Raises:
+        ValueError: if it begins as a list or a dict and is none, which a string hardly ever does.
+    """
     try:
         return _literal(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         words = re.fullmatch(r"\[([\w.:-]+(?:,\s*[\w.:-]+)*)\]", text)
         if words:
             return [_value(word.strip()) for word in words[1].split(",")]
+    if not text.lstrip().startswith(("[", "{")) or TEXT_IN_BRACKETS.fullmatch(text.strip()):
         return LITERALS.get(text.lower(), text)
+    try:
+        return json.loads(text, object_pairs_hook=_dict_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            "its value begins as a list or a dict, and is neither Python nor JSON; quote its texts, and the "
+            """whole for the shell, as in hooks='[{"type": "early_stopping"}]' (a text that begins so: """
+            """key='"[a text"')"""
+        ) from error
 
 
 def _literal(node: ast.expr) -> Any:

@@ -173,8 +173,8 @@ class EarlyStopping(Hook):
     """
 
     def __init__(self, patience: int = 5, min_delta: float = 0.0) -> None:
-        if patience < 1:
-            raise ValueError(f"patience: expected at least 1, got {patience}")
+        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
+            raise ValueError(f"patience: expected a whole number of at least 1, got {patience!r}")
         self.patience = patience
         self.min_delta = min_delta
         self.best = -math.inf
@@ -183,6 +183,10 @@ class EarlyStopping(Hook):
     def before_run(self, pipeline: Any) -> None:
         if self.without_improvement >= self.patience:
             self.without_improvement = 0
+        if pipeline.cfg.policy.eval.eval_freq == 0:
+            pipeline.say(
+                "early_stopping: no effect, since policy.eval.eval_freq=0 evaluates at the end alone"
+            )
 
     def after_iter(self, pipeline: Any) -> None:
         evaluation = pipeline.progress.evaluation
@@ -194,8 +198,9 @@ class EarlyStopping(Hook):
             return
         self.without_improvement += 1
         if self.without_improvement >= self.patience:
+            margin = f" by more than min_delta={self.min_delta:g}" if self.min_delta > 0 else ""
             pipeline.request_stop(
-                f"no evaluation of the last {self.without_improvement} was above {self.best:.4g}"
+                f"no evaluation of the last {self.without_improvement} was above {self.best:.4g}{margin}"
             )
 
     def state_dict(self) -> dict[str, Any]:

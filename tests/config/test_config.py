@@ -7,6 +7,7 @@ import json
 import math
 import re
 import runpy
+import shlex
 import sys
 from pathlib import Path
 
@@ -635,17 +636,17 @@ def test_key_that_is_no_string_is_refused():
         ("env.env_id=CartPole-v1", "env.env_id", "CartPole-v1"),
         ("policy.type=my.module:Mine", "policy.type", "my.module:Mine"),
         ("a=b=c", "a", "b=c"),
-        ("a=[1,", "a", "[1,"),
         ("a=[frame_stack]", "a", ["frame_stack"]),  # the shell has taken the quotes
         ("a=[my.module:Mine, 3,none]", "a", ["my.module:Mine", 3, None]),
-        ("a=[b c]", "a", "[b c]"),
-        ("a={{}}", "a", "{{}}"),
+        ('a=[{"b": true, "c": null}]', "a", [{"b": True, "c": None}]),  # JSON
+        ("a='[1,'", "a", "[1,"),
+        ("a=[old]run/ckpt", "a", "[old]run/ckpt"),
+        ("a={old} run", "a", "{old} run"),
         ("a=dict(b=1, c=[dict(d='x')])", "a", {"b": 1, "c": [{"d": "x"}]}),
         ("a=[dict(type='stop_file')]", "a", [{"type": "stop_file"}]),
         ("a=dict(b)", "a", "dict(b)"),
         ("a=dict(**b)", "a", "dict(**b)"),
         ("a=dict(b=1, b=2)", "a", "dict(b=1, b=2)"),
-        ("a={**b}", "a", "{**b}"),
     ],
 )
 def test_override_is_a_python_literal_or_else_a_string(token, path, value):
@@ -658,6 +659,30 @@ def test_override_is_a_python_literal_or_else_a_string(token, path, value):
 def test_override_without_key_sign_or_value_is_refused(token):
     with pytest.raises(ConfigError, match=f"override '{token}': expected key.path=value, such as"):
         parse_overrides([token])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[{type: early_stopping}]",
+        "{type: lstm}",
+        "[{type:",
+        "[1,",
+        "[b c]",
+        "[a/b, c]",
+        "{{}}",
+        "{**b}",
+        " [{b: 1}]",
+        '{"b": true, "b": false}',
+        1000 * "[",
+    ],
+)
+def test_list_or_dict_that_cannot_be_read_is_refused_saying_how_to_quote_it(value):
+    with pytest.raises(ConfigError, match="^override .*: its value begins as a list or a dict") as caught:
+        parse_overrides([f"hooks={value}"])
+    assert caught.value.exit_code == 2
+    quoted = re.search(r"as in (hooks='.*?') ", str(caught.value))[1]
+    assert parse_overrides(shlex.split(quoted)) == {"hooks": [{"type": "early_stopping"}]}
 
 
 @pytest.mark.parametrize(

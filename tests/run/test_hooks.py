@@ -282,11 +282,38 @@ def test_early_stopping_ends_a_run_whose_evaluations_no_longer_improve(tmp_path)
     pipeline = SerialPipeline(config, folder=tmp_path / "run", env_setting=env_setting)
     # 2.0, 3.0 and 3.05 are not above 3.0 + 0.1.
     assert [progress.iteration for progress in pipeline] == [1, 2, 3, 4, 5]
-    assert pipeline.error == "no evaluation of the last 3 was above 3"
+    assert pipeline.error == "no evaluation of the last 3 was above 3 by more than min_delta=0.1"
     resumed = SerialPipeline.resume(tmp_path / "run", env_setting=env_setting)
     assert next(iter(resumed)).iteration == 6
     assert resumed.hooks.state_dict()["early_stopping"]["best"] == 9.0
     resumed.close()
+
+
+def test_early_stopping_without_min_delta_names_the_best_alone(tmp_path):
+    Scored.evaluations = 0
+    config = config_with({"type": "early_stopping", "patience": 1})
+    config["env"] |= {"evaluator_env_num": 1, "n_evaluator_episode": 1}
+    config["policy"]["eval"] = {"eval_freq": 256}
+    env_setting = (Scored, [False] * 4, [True])
+    pipeline = SerialPipeline(config, folder=tmp_path / "run", env_setting=env_setting)
+    assert [progress.iteration for progress in pipeline] == [1, 2, 3]
+    assert pipeline.error == "no evaluation of the last 1 was above 3"
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "early_stopping: no effect" not in log
+
+
+@pytest.mark.parametrize("patience", [0, 2.5, 2.0, True, "3", None])
+def test_patience_that_is_no_whole_number_is_refused(patience, tmp_path):
+    fault = "hooks: 'early_stopping' cannot be made: .*patience: expected a whole number of at least 1, got "
+    with pytest.raises(ConfigError, match=f"{fault}{patience!r}"):
+        train(tmp_path / "run", {"type": "early_stopping", "patience": patience})
+
+
+def test_early_stopping_of_a_run_without_evaluations_says_that_it_never_acts(tmp_path):
+    train(tmp_path / "run", "early_stopping", policy={"eval": {"eval_freq": 0}}, max_env_step=256)
+    lines = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    note = next(n for n, line in enumerate(lines) if "early_stopping: no effect, since policy.eval" in line)
+    assert all("iter" not in line for line in lines[1:note])
 
 
 def test_module_that_only_a_checkpoint_names_as_a_hook_is_not_imported(tmp_path, monkeypatch):
