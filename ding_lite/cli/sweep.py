@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,15 +117,12 @@ def run(args: argparse.Namespace) -> int:
     config = _config(args, {})
     options = _options(args)
     trials, seeds = options["trials"], options["seeds"] or [config.values.seed]
-    compiled = partial(_config, args)
     space = _space(args, options["search"])
     folder = Path(args.exp_name or Path("runs") / f"{config.values.exp_name}_sweep")
     arguments = ["train", "--quiet", *run_options(args)]
     with (
         open_crew(args, config, trials * len(seeds)) as crew,
-        contextlib.closing(
-            Sweep(folder, config, space, compiled, seeds, arguments, crew, resume=args.resume)
-        ) as sweep,
+        contextlib.closing(Sweep(folder, config, space, seeds, arguments, crew, resume=args.resume)) as sweep,
     ):
         args.signals.hand_over(crew.request_stop, "these iterations")
         sweep.run(trials)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -41,8 +41,6 @@ except ImportError as error:
 STUDY = "sweep"  # its name in the storage
 STARTUP_TRIALS = 5  # trials that must have ended before one is pruned
 WARM_UP = 0.2  # part of the longest complete trial, before which a trial is not pruned
-MOST_DRAWS = 100  # of values for one trial, until the config accepts them and no trial has them
-LEFT_OUT = "left out"  # attribute of a draw in the storage that became no trial
 SECONDS_TO_FREE = 30.0  # for runs of a sweep that was killed to save and end
 STATES = {
     TrialState.COMPLETE: "complete",
@@ -78,8 +76,6 @@ class Sweep:
         folder: of the sweep.
         config: that the values are laid over.
         space: keys and their values.
-        compiled: returns the config with values of a trial; it raises a ConfigError for values that it
-            refuses.
         seeds: that each trial trains with.
         arguments: of ``ding-lite`` that train the config, beginning with ``train``.
         crew: trains the runs.
@@ -95,7 +91,6 @@ class Sweep:
         folder: Path,
         config: Config,
         space: SearchSpace,
-        compiled: Callable[[Mapping[str, Any]], Config],
         seeds: Sequence[int],
         arguments: Sequence[str],
         crew: Crew,
@@ -105,7 +100,6 @@ class Sweep:
         self.folder = folder
         self.config = config
         self.space = space
-        self._compiled = compiled
         self.seeds = tuple(seeds)
         self.arguments = list(arguments)
         self._crew = crew
@@ -117,16 +111,14 @@ class Sweep:
             study_name=STUDY, storage=storage, direction="maximize", load_if_exists=True
         )
         # Another stream after each interruption: the same one would propose the first values again.
-        seed = integer_seed(config.values.seed, "sweep", len(self.study.get_trials(deepcopy=False)))
+        seed = integer_seed(config.values.seed, "sweep", len(self.trials()))
         self.study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        self._random = optuna.samplers.RandomSampler(seed=seed)
         self.study.pruner = optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS)
         self._open: dict[str, Trial] = {}  # by the names of their runs
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
-        """Returns all trials, in their order; their numbers have gaps where a draw became no trial."""
-        drawn = self.study.get_trials(deepcopy=False)
-        return [trial for trial in drawn if LEFT_OUT not in trial.user_attrs]
+        """Returns all trials, in their order."""
+        return self.study.get_trials(deepcopy=False)
 
     def values_of(self, trial: optuna.trial.FrozenTrial) -> dict[str, Any]:
         """Returns the values of the keys in a trial."""
@@ -217,55 +209,13 @@ class Sweep:
             if not frozen.state.is_finished():
                 yield from self._runs_of(optuna.Trial(self.study, frozen._trial_id))
         while len(self.trials()) < trials:
-            trial = self._drawn()
-            if trial is None:
-                return
-            yield from self._runs_of(trial)
-
-    def _drawn(self) -> optuna.Trial | None:
-        """Returns a trial with values that the config accepts and no other trial has; None if none is found.
-
-        Raises:
-            ConfigError: if the config refuses all values, before there is any trial.
-        """
-        proposes, others = self.study.sampler, [trial.params for trial in self.trials()]
-        reason = ""
-        try:
-            for _ in range(MOST_DRAWS):
-                trial = self.study.ask()
-                values = self._values_for(trial)
-                fault = "a trial has these values" if trial.params in others else self._fault(values)
-                if not fault:
-                    return trial
-                trial.set_user_attr(LEFT_OUT, fault)
-                self.study.tell(trial, state=TrialState.FAIL)
-                reason = f"{assignments(values)}: {fault}"
-                # A draw that is left out teaches the sampler nothing: it might propose the same for ever.
-                self.study.sampler = self._random
-        finally:
-            self.study.sampler = proposes
-        message = f"no values for a further trial in {MOST_DRAWS} draws; the last one, {reason}"
-        if not others:
-            raise ConfigError(f"the search space: {message}")
-        self._say(message)
-        return None
-
-    def _values_for(self, trial: optuna.Trial) -> dict[str, Any]:
-        """Returns the values of the keys in a trial, drawn unless it has them."""
-        return {key: self._value(key, _suggested(trial, key, self.space[key])) for key in self.space}
-
-    def _fault(self, values: Mapping[str, Any]) -> str:
-        """Returns why the config refuses values; "" if it accepts them."""
-        try:
-            self._compiled(values)
-        except ConfigError as error:
-            return str(error)
-        return ""
+            yield from self._runs_of(self.study.ask())
 
     def _runs_of(self, trial: optuna.Trial) -> Iterator[Training]:
-        values = self._values_for(trial)
+        # An open trial keeps the values that it has.
+        values = {key: self._value(key, _suggested(trial, key, self.space[key])) for key in self.space}
         runs = [self._training(trial.number, seed, values) for seed in self.seeds]
-        reported = set(self.study.get_trials(deepcopy=False)[trial.number].intermediate_values)
+        reported = set(self.trials()[trial.number].intermediate_values)
         opened = Trial(trial.number, trial, runs, reported)
         self._open |= {run.name: opened for run in runs}
         self._say(f"trial {trial.number}: {assignments(values)}")

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ from ding_lite import compile_config
 from ding_lite.cli import main
 from ding_lite.config.files import read_config
 from ding_lite.config.schema import leaves
-from ding_lite.errors import ConfigError
 from ding_lite.tools.several import Board, Training
 
 TESTS = Path(__file__).parents[1]
@@ -122,54 +120,16 @@ class FakeCrew:
 RATE = "policy.learn.learning_rate"
 
 
-def idle_sweep(folder, search=(RATE, "log(1e-5, 1e-2)"), **options):
+def idle_sweep(folder, **options):
     """Returns a sweep with two seeds, with evaluations every 100 steps, whose runs never start."""
     pytest.importorskip("optuna")
     from ding_lite.tools.search import search_space
     from ding_lite.tools.sweep import Sweep
 
-    user = small_config(policy={"eval": {"eval_freq": 100}})
-    user["policy"] |= options.pop("policy", {})
-    config, compiled = compile_config(user), partial(compile_config, user)
-    space = search_space(dict([search] if isinstance(search, tuple) else search))
-    return Sweep(folder, config, space, compiled, (0, 1), ["train"], FakeCrew(), **options)
-
-
-@pytest.fixture
-def few_draws(monkeypatch):
-    pytest.importorskip("optuna")
-    monkeypatch.setattr("ding_lite.tools.sweep.MOST_DRAWS", 30)
-
-
-def test_values_that_the_config_refuses_together_become_no_trial(tmp_path, few_draws):
-    keys = ("policy.priority", "policy.priority_IS_weight")
-    search = {key: [True, False] for key in keys}
-    sweep = idle_sweep(tmp_path / "s", search, policy={"type": "ppo_offpolicy", "learn": {}})
-    list(sweep._runs(10))
-    drawn = [tuple(trial.params[key] for key in keys) for trial in sweep.trials()]
-    assert sorted(drawn) == [(False, False), (True, False), (True, True)]
-    assert "no values for a further trial in 30 draws; the last one" in (tmp_path / "s/log.txt").read_text()
-    sweep.close()
-
-
-def test_values_that_a_trial_has_are_not_trained_again(tmp_path, few_draws):
-    sweep = idle_sweep(tmp_path / "s", ("policy.learn.epoch_per_collect", "int(1, 4)"))
-    for run in sweep._runs(4):
-        end(sweep, run, status="finished", score=1.0)
-    assert sorted(trial.params["policy.learn.epoch_per_collect"] for trial in sweep.trials()) == [1, 2, 3, 4]
-    assert list(sweep._runs(5)) == []
-    sweep.close()
-    resumed = idle_sweep(tmp_path / "s", ("policy.learn.epoch_per_collect", "int(1, 4)"), resume=True)
-    assert [len(resumed.trials()), *resumed._runs(5)] == [4]
-    resumed.close()
-
-
-def test_search_without_values_that_the_config_accepts_ends_with_its_fault(tmp_path, few_draws):
-    sweep = idle_sweep(tmp_path / "s", ("policy.learn.batch_size", "int(1000, 2000)"))
-    with pytest.raises(ConfigError, match=r"(?s)no values for a further trial .*larger than a rollout"):
-        list(sweep._runs(1))
-    assert not sweep.trials()
-    sweep.close()
+    config = compile_config(small_config(policy={"eval": {"eval_freq": 100}}))
+    return Sweep(
+        folder, config, search_space({RATE: "log(1e-5, 1e-2)"}), (0, 1), ["train"], FakeCrew(), **options
+    )
 
 
 def test_an_evaluation_of_a_trial_is_the_mean_of_its_seeds_and_is_reported_once(tmp_path):
@@ -223,6 +183,7 @@ def test_a_trial_without_a_finite_score_has_failed_and_says_so(tmp_path):
 
 
 def test_a_sweep_of_another_version_is_resumed_if_its_keys_have_their_defaults(tmp_path):
+    from ding_lite.errors import ConfigError
 
     idle_sweep(tmp_path / "s").close()
     file = tmp_path / "s" / "sweep.json"
