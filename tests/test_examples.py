@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -24,7 +25,15 @@ def ran(tmp_path_factory):
             folder = tmp_path_factory.mktemp(name)
             file = next(file for file in EXAMPLES if file.stem == name)
             done = subprocess.run(
-                [sys.executable, str(file)], cwd=folder, capture_output=True, text=True, timeout=240
+                [sys.executable, str(file)],
+                cwd=folder,
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                },  # waiting threads would take the other test's core
+                capture_output=True,
+                text=True,
+                timeout=240,
             )
             assert (done.returncode, done.stderr) == (0, "")
             assert [path.name for path in folder.iterdir()] == ["runs"]

@@ -99,9 +99,12 @@ def test_a_result_that_cannot_be_sent_names_the_method_and_ends_nothing():
 
 
 @pytest.mark.parametrize("backend", [in_process, in_workers, native])
-@pytest.mark.parametrize("argument", [lambda: 0, {"level": [1, {2}]}, np.array([object()])], ids=str)
-def test_an_argument_that_cannot_be_saved_is_refused_at_the_call(argument, backend):
-    kind = {"function": "function", "dict": "set", "ndarray": "ndarray"}[type(argument).__name__]
+@pytest.mark.parametrize(
+    ("argument", "kind"),
+    [(make, "function"), ({"level": [1, {2}]}, "set"), (np.array([object()]), "ndarray")],
+    ids=["function", "set", "array of objects"],
+)
+def test_an_argument_that_cannot_be_saved_is_refused_at_the_call(argument, kind, backend):
     with contextlib.closing(backend()) as envs:
         envs.reset("collect")
         with pytest.raises(
