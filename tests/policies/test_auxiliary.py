@@ -501,7 +501,7 @@ def test_a_target_that_is_not_finite_is_reported_and_moves_nothing(bad, parts):
     policy.learn_mode.forward(collector.collect())
     before = digest(policy.model.state_dict())
     policy.auxiliary.stored.write(7, {"value_target": torch.tensor([bad])})
-    with pytest.raises(NumericsError, match=r"step 0 of checked_auxiliary_loss .*'value_target'"):
+    with pytest.raises(NumericsError, match=r"step 0 of auxiliary_loss .*'value_target'"):
         policy.auxiliary.run()
     assert digest(policy.model.state_dict()) == before
     moments = policy.auxiliary.optimizer.state_dict()["moments"].values()
