@@ -212,10 +212,8 @@ class PPOPolicy(ActorCriticPolicy):
         ]
         if not policy["on_policy"]:
             sizes = {p: value_of[p] for p in default_of if p.endswith("replay_buffer_size")}
-            num_envs = values["env"]["collector_env_num"]
-            faults += cls._size_faults(sizes, policy["collect"], num_envs)
+            faults += cls._size_faults(sizes, policy["collect"], values["env"]["collector_env_num"])
             faults += cls._reuse_faults(policy)
-            faults += cls._step_faults(value_of, num_envs)
         if policy.get("priority_IS_weight") and not policy["priority"]:
             faults.append(
                 "policy.priority_IS_weight: True would change nothing, since it weighs the draws of "
@@ -228,11 +226,11 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns a fault for each buffer size, by its path, that is smaller than a rollout."""
         if collect["n_episode"] is not None:
             return []
-        rows = _rollout_rows(collect["n_sample"], num_envs)
-        capacities = {path: buffer_capacity(size, collect["n_sample"]) for path, size in sizes.items()}
+        rows = -(-collect["n_sample"] // num_envs) * num_envs
+        sizes = {path: buffer_capacity(size, collect["n_sample"]) for path, size in sizes.items()}
         return [
             f"policy.{path}: {size} transitions, and a rollout alone has {rows}; a buffer holds at least one"
-            for path, size in capacities.items()
+            for path, size in sizes.items()
             if size < rows
         ]
 
@@ -246,31 +244,6 @@ class PPOPolicy(ActorCriticPolicy):
                 f"policy.other.replay_buffer.max_use={max_use} allows; raise max_use"
             ]
         return []
-
-    @classmethod
-    def _step_faults(cls, value_of: Mapping[str, Any], num_envs: int) -> list[str]:
-        """Returns a fault if no buffer can ever have the samples of ``update_per_collect`` minibatches.
-
-        One of several buffers may have too few: its ``max_use`` is what ends its network's steps earlier.
-
-        Args:
-            value_of: the policy's values, by their paths.
-            num_envs: number of environments that collect.
-        """
-        steps, batch_size = value_of["learn.update_per_collect"], value_of["learn.batch_size"]
-        if steps is None or value_of["collect.n_episode"] is not None:
-            return []
-        rows = _rollout_rows(value_of["collect.n_sample"], num_envs)
-        uses = {path: n for path, n in value_of.items() if path.endswith(".max_use") and n is not None}
-        most = max(uses.values()) * -(-rows // batch_size)  # each pass may end with a short minibatch
-        if steps <= most:
-            return []
-        keys = " and ".join(f"policy.{path}={n}" for path, n in uses.items())
-        return [
-            f"policy.learn.update_per_collect: {steps} minibatches of {batch_size} are more than the {most} "
-            f"of {rows} transitions an iteration with {keys}; raise max_use to "
-            f"{math.ceil(steps * batch_size / rows)}, or lower update_per_collect"
-        ]
 
     @classmethod
     def planned_compile(cls, values: Mapping[str, Any]) -> str | bool:
@@ -753,8 +726,3 @@ class PPOOffPolicy(PPOPolicy):
     """PPO that draws from a replay buffer: the same code with other defaults."""
 
     config: dict[str, Any] = dict(on_policy=False, learn=dict(learning_rate=1e-3))
-
-
-def _rollout_rows(n_sample: int, num_envs: int) -> int:
-    """Returns the transitions of a rollout, of which each environment has equally many."""
-    return -(-n_sample // num_envs) * num_envs

@@ -388,9 +388,7 @@ def test_length_decides_and_what_is_asked_for_stands():
 def test_steps_that_are_asked_for_outright_are_the_planned_ones(kind):
     def planned(steps):
         learn = {"update_per_collect": steps, "batch_size": 64}
-        uses = {"max_use": 10}
-        kept = {"policy": uses} if kind == "ppg_offpolicy" else uses
-        own = {"type": kind, "collect": {"n_sample": 640}, "learn": learn, "other": {"replay_buffer": kept}}
+        own = {"type": kind, "collect": {"n_sample": 640}, "learn": learn}
         learn |= {"aux_train_epoch": 0} if kind == "ppg_offpolicy" else {}
         config = {"env": {"type": LengthEnv}, "max_env_step": 640 * COMPILE_FROM // 100, "policy": own}
         return compile_config(config).values.policy.learn.compile

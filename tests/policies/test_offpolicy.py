@@ -32,25 +32,16 @@ REUSED = {  # four iterations of data, each with some steps on it
 }
 
 
-def make(
-    kind="ppo_offpolicy", cls=SeededEnv, autoreset="same_step", env=None, envs=ENVS, steps=None, **policy
-):
-    """Returns (policy, collect); every transition of what ``collect()`` returns has a ``mark`` of its own.
-
-    ``steps`` is an ``update_per_collect`` that a config refuses, since ``max_use`` ends the iteration before.
-    """
+def make(kind="ppo_offpolicy", cls=SeededEnv, autoreset="same_step", env=None, envs=ENVS, **policy):
+    """Returns (policy, collect); every transition of what ``collect()`` returns has a ``mark`` of its own."""
     base = {
         "type": kind,
         "model": {"encoder_hidden_size_list": [16]},
         "learn": {"batch_size": BATCH},
         "collect": {"n_sample": N_SAMPLE},
     }
-    if steps is not None:
-        base["learn"]["update_per_collect"] = 1
     user = {"env": {"type": cls, "collector_env_num": envs}, "policy": merged(base, policy)}
     cfg = compile_config(user).values.policy
-    if steps is not None:
-        cfg.learn.update_per_collect = steps
     envs = vector_of(lambda index: (env or cls)(), envs, autoreset=autoreset)
     policy = (POLICY_REGISTRY.get(kind) if isinstance(kind, str) else kind)(
         cfg, envs.obs_space, envs.action_space
@@ -157,7 +148,7 @@ def test_fresh_data_give_the_parameters_of_ppo_bit_for_bit(name, recompute, epoc
     shared = {"recompute_adv": recompute, **EQUAL[name]}
     off = shared.pop("off", {})
     steps = epochs * (math.ceil(N_SAMPLE / BATCH) if shared.get("autoreset") is None else 100)
-    other = {"steps": steps, "other": {"replay_buffer": {"max_use": epochs}}}
+    other = {"learn": {"update_per_collect": steps}, "other": {"replay_buffer": {"max_use": epochs}}}
     on, metrics = learned("ppo", **merged(shared, {"learn": {"epoch_per_collect": epochs}}))
     found, off_metrics = learned("ppo_offpolicy", **merged(merged(shared, other), off))
     assert found == on
@@ -458,7 +449,7 @@ def test_default_number_of_steps_is_that_of_the_reuse(reuse, batch, steps):
 
 
 def test_too_few_live_samples_are_all_taken_and_the_missing_steps_told():
-    policy, collect = make(steps=11, other={"replay_buffer": {"max_use": 2}})
+    policy, collect = make(learn={"update_per_collect": 11}, other={"replay_buffer": {"max_use": 2}})
     seen = spied(policy)
     metrics = policy.learn_mode.forward(collect())
     assert metrics["updates"] == 8
@@ -543,7 +534,7 @@ def test_priority_is_a_power_of_the_advantage():
 def test_what_is_spent_is_not_drawn_in_a_later_pass(recompute):
     kept = {"max_use": 2, "max_staleness": 0, "alpha": 1.0}
     options = merged(PRIORITY, {"other": {"replay_buffer": kept}, "recompute_adv": recompute})
-    policy, collect = make(**options, steps=100, learn={"reuse": 1.0})
+    policy, collect = make(**options, learn={"update_per_collect": 100, "reuse": 1.0})
     rollout = collect()
     policy.sources["policy"].push(rollout)
     drawn = []
@@ -668,7 +659,7 @@ def test_max_use_holds_under_priority_and_no_sample_is_left_alone():
     kept = {"max_use": 2, "max_staleness": 3, "alpha": 1.0}
     policy, collect = make(
         priority=True,
-        steps=50,
+        learn={"update_per_collect": 50},
         collect={"n_sample": 4 * BATCH + 1},
         other={"replay_buffer": kept},
         env=SeededEnv,
@@ -686,8 +677,7 @@ def test_max_use_holds_under_priority_and_no_sample_is_left_alone():
 def test_last_sample_of_a_prioritised_pass_joins_the_minibatch_before():
     policy, collect = make(
         priority=True,
-        steps=50,
-        learn={"batch_size": 59},
+        learn={"update_per_collect": 50, "batch_size": 59},
         other={"replay_buffer": {"max_use": 1}},
     )
     seen = spied(policy)
@@ -733,18 +723,6 @@ REFUSED = {
         {"nstep_return": True, "learn": {"value_clip": 0.2}},
         r"nstep_return: .*value_clip",
     ),
-    "more steps than max_use allows": (
-        "ppo_offpolicy",
-        {"learn": {"update_per_collect": 13}},
-        r"update_per_collect: 13 minibatches of 16 are more than the 12 of 60 transitions an iteration with "
-        r"policy\.other\.replay_buffer\.max_use=3; raise max_use to 4, or lower update_per_collect",
-    ),
-    "more steps than either max_use of PPG allows": (
-        "ppg_offpolicy",
-        {"learn": {"update_per_collect": 21}, "other": {"replay_buffer": {"value": {"max_use": 5}}}},
-        r"update_per_collect: 21 minibatches .* the 20 of .* with policy\.other\.replay_buffer\.policy\."
-        r"max_use=3 and policy\.other\.replay_buffer\.value\.max_use=5;",
-    ),
     "epochs off-policy": (
         "ppo_offpolicy",
         {"learn": {"epoch_per_collect": 3}},
@@ -776,24 +754,6 @@ def test_config_that_cannot_work_is_refused_saying_why(name):
     kind, options, message = REFUSED[name]
     with pytest.raises(ConfigError, match=message):
         make(kind, **options)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("ppo_offpolicy", {"learn": {"update_per_collect": 12}}),
-        ("ppo_offpolicy", {"learn": {"update_per_collect": 15}, "envs": 37}),  # 74 transitions
-        ("ppo_offpolicy", {"learn": {"update_per_collect": 50}, "collect": {"n_episode": 3}}),
-        ("ppo_offpolicy", {"learn": {"update_per_collect": 13}, "other": {"replay_buffer": {"max_use": 4}}}),
-        # The value alone takes all steps.
-        (
-            "ppg_offpolicy",
-            {"learn": {"update_per_collect": 20}, "other": {"replay_buffer": {"value": {"max_use": 5}}}},
-        ),
-    ],
-)
-def test_steps_that_max_use_allows_are_accepted(kind, options):
-    make(kind, **options)
 
 
 @pytest.mark.parametrize("path", OFF_POLICY_VALUES)
@@ -1009,7 +969,7 @@ def test_the_largest_importance_weight_is_that_of_what_may_still_be_drawn():
     policy, collect = make(
         priority=True,
         priority_IS_weight=True,
-        steps=50,
+        learn={"update_per_collect": 50},
         other={"replay_buffer": {"max_use": 1, "beta": 0.7}},
     )
     policy.sources["policy"].push(collect())
