@@ -119,17 +119,17 @@ def schedule_notes(config: Config) -> list[str]:
 
 
 def auxiliary_notes(config: Config) -> list[str]:
-    """Returns a line for the user if a run of PPG ends before its first auxiliary phase, else none."""
+    """Returns a line for the user if a run of PPG may end before its first auxiliary phase, else none."""
     policy, limit = config.values.policy, config.values.max_env_step
     freq = policy.learn.get("aux_freq")
     if freq is None or not policy.learn.aux_train_epoch or policy.collect.n_sample is None:
         return []
-    iterations = -(-limit // policy.collect.n_sample)
+    iterations = -(-limit // policy.collect.n_sample)  # or some more, where rows are not valid
     if iterations >= freq:
         return []
     return [
         f"the auxiliary phase comes every {freq} iterations, and this run of {limit:,} env steps has "
-        f"{iterations}: there will be none; a lower policy.learn.aux_freq or policy.collect.n_sample helps"
+        f"about {iterations}: there may be none; a lower policy.learn.aux_freq or policy.collect.n_sample helps"
     ]
 
 
