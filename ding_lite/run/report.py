@@ -129,7 +129,8 @@ def auxiliary_notes(config: Config) -> list[str]:
         return []
     return [
         f"the auxiliary phase comes every {freq} iterations, and this run of {limit:,} env steps has "
-        f"about {iterations}: there may be none; a lower policy.learn.aux_freq or policy.collect.n_sample helps"
+        f"about {iterations}: there may be none; a lower policy.learn.aux_freq or policy.collect.n_sample "
+        "helps"
     ]
 
 

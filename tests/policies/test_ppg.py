@@ -966,5 +966,5 @@ def test_a_run_that_ends_before_its_first_auxiliary_phase_says_so(max_env_step, 
     with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
         found = [progress.metrics.get("learn/aux_updates") for progress in pipeline]
     assert sum(updates is not None for updates in found) == phases
-    said = f"the auxiliary phase comes every 8 iterations, and this run of {max_env_step:,} env steps has about 7"
+    said = f"comes every 8 iterations, and this run of {max_env_step:,} env steps has about 7"
     assert (said in (tmp_path / "run" / "log.txt").read_text()) == (phases == 0)
