@@ -121,7 +121,7 @@ class GraphActing:
 
 
 class NumpyActing:
-    """Acts in NumPy; observations that are not plain arrays go to the model."""
+    """Acts in NumPy; observations that are not arrays of the space's shapes go to the model."""
 
     name = "NumPy"
 
@@ -129,13 +129,13 @@ class NumpyActing:
         self.policy, self.actor = policy, actor
         self.torch = TorchActing(policy)
 
-    def _vectors(self, obs: Tree) -> np.ndarray | None:
-        """Returns the scaled input of the network, or None if ``obs`` is not an array of its shape."""
-        vectors, norm = self.actor.vectors(obs), self.policy.obs_norm
-        if vectors is None or norm is None:
-            return vectors
-        scaled: np.ndarray = norm.of_array(vectors, self.actor.network.encoder.path)
-        return scaled
+    def _leaves(self, obs: Tree) -> list[np.ndarray] | None:
+        """Returns the scaled input of the network, or None if ``obs`` is not one."""
+        encoder, norm = self.actor.network.encoder, self.policy.obs_norm
+        leaves = encoder.leaves_of(obs)
+        if leaves is None or norm is None:
+            return leaves
+        return [norm.of_array(x, leaf.path) for leaf, x in zip(encoder.leaves, leaves, strict=True)]
 
     def sample(self, obs: Tree) -> dict[str, Any]:
         """Returns actions and their log-probs."""
@@ -146,10 +146,10 @@ class NumpyActing:
 
     def sample_outputs(self, obs: Tree) -> dict[str, Any]:
         """Returns actions, and the outputs from which :meth:`add_log_probs` computes their log-probs."""
-        vectors = self._vectors(obs)
-        if vectors is None:
+        leaves = self._leaves(obs)
+        if leaves is None:
             return self.torch.sample(obs)
-        action, output = self.actor.draw(vectors, obs, self.policy.generator)
+        action, output = self.actor.draw(leaves, obs, self.policy.generator)
         return {"action": action, ACTING_OUTPUT: output}
 
     def add_log_probs(self, rollout: Rollout) -> None:
@@ -161,5 +161,5 @@ class NumpyActing:
 
     def greedy(self, obs: Tree) -> dict[str, Any]:
         """Returns the greedy actions."""
-        vectors = self._vectors(obs)
-        return self.torch.greedy(obs) if vectors is None else {"action": self.actor.mode(vectors, obs)}
+        leaves = self._leaves(obs)
+        return self.torch.greedy(obs) if leaves is None else {"action": self.actor.mode(leaves, obs)}

@@ -29,9 +29,8 @@ from torch import Tensor
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import view
 from ding_lite.fast.gradients import Clip, Gradient, GradientFunction
-from ding_lite.fast.numpy_mlp import NumpyMLP
 from ding_lite.fast.numpy_model import NumpyModel
-from ding_lite.fast.numpy_network import NumpyNetwork
+from ding_lite.fast.numpy_network import NumpyEncoder, NumpyNetwork, NumpyPart
 from ding_lite.trees import MASK_KEY
 
 LOG_SIGMA = "log sigma"
@@ -59,7 +58,7 @@ class _GradientMemory(NamedTuple):
     """The memory that the gradient of a loss is written to."""
 
     flat: np.ndarray  # all of it
-    of_layers: dict[NumpyMLP, list[np.ndarray]]  # for each encoder and head that the loss reaches
+    of_parts: dict[NumpyPart, list[np.ndarray]]  # for each encoder and head that the loss reaches
     log_sigma: np.ndarray | None
     values: list[Tensor | None]  # for each parameter of the optimiser, on the same memory
     reached: list[Tensor]  # the parameters
@@ -75,14 +74,14 @@ class _Tape:
 
     def __init__(self, batch: Batch, memory: _GradientMemory) -> None:
         self.batch, self.memory = batch, memory
-        self._traces: dict[NumpyMLP, list[np.ndarray]] = {}  # of the encoders
-        self._slopes: dict[NumpyMLP, np.ndarray] = {}  # the gradient by their features
+        self._traces: dict[NumpyEncoder, list[Any]] = {}
+        self._slopes: dict[NumpyEncoder, np.ndarray] = {}  # the gradient by their features
 
     def trace(self, network: NumpyNetwork) -> list[np.ndarray]:
         """Returns the features and the outputs of all layers of the head."""
-        encoder = network.encoder.mlp
+        encoder = network.encoder
         if encoder not in self._traces:
-            self._traces[encoder] = encoder.trace(network.rows(self.batch))
+            self._traces[encoder] = encoder.trace(encoder.rows(self.batch))
         return network.head.trace(self._traces[encoder][-1])
 
     def backward(self, network: NumpyNetwork, outputs: list[np.ndarray], slope: np.ndarray) -> None:
@@ -93,7 +92,7 @@ class _Tape:
             outputs: from :meth:`trace`.
             slope: (N, A), the gradient of the last output.
         """
-        into, encoder = self.memory.of_layers[network.head], network.encoder.mlp
+        into, encoder = self.memory.of_parts[network.head], network.encoder
         of_features = network.head.backward(outputs, slope, into, to_input=not network.is_detached)
         if of_features is not None:
             earlier = self._slopes.get(encoder)
@@ -102,7 +101,7 @@ class _Tape:
     def finish(self) -> None:
         """Writes the gradients of the encoders."""
         for encoder, slope in self._slopes.items():
-            encoder.backward(self._traces[encoder], slope, self.memory.of_layers[encoder])
+            encoder.backward(self._traces[encoder], slope, self.memory.of_parts[encoder])
 
 
 class ClosedForm:
@@ -149,7 +148,7 @@ class ClosedForm:
         for name in names:
             network = self.model.networks[name]
             if not network.is_detached:
-                groups[network.encoder.mlp] = network.encoder.mlp.parameters
+                groups[network.encoder] = network.encoder.parameters
             groups[network.head] = network.head.parameters
             log_sigma = self.model.actor.distribution.log_sigma if name == "actor" else None
             if log_sigma is not None:

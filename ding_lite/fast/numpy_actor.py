@@ -9,7 +9,7 @@ Shapes: N samples, F features, A action size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -83,22 +83,16 @@ class NumpyActor:
         """Returns whether it can act in the place of torch, and faster."""
         return self.network.largest <= ACTOR_MAX_WEIGHTS and not self.network.has_hooks()
 
-    def vectors(self, obs: Any) -> np.ndarray | None:
-        """Returns the leaf of ``obs`` that the encoder reads, or None if it is not an array of its shape."""
-        encoder = self.network.encoder
-        obs = leaf_at(obs, encoder.path)
-        if not isinstance(obs, np.ndarray) or not obs.size:
-            return None
-        return obs if obs.size == len(obs) * encoder.in_features else None
-
-    def draw(self, vectors: np.ndarray, obs: Any, generator: torch.Generator) -> tuple[Tensor, np.ndarray]:
+    def draw(
+        self, leaves: Sequence[np.ndarray], obs: Any, generator: torch.Generator
+    ) -> tuple[Tensor, np.ndarray]:
         """Returns actions, as the model's distribution draws them, and the network's output.
 
         Shapes:
-            vectors (N, ...), scaled where observations are -> (N,) or (N, A), and (N, A)
+            leaves (N, ...), scaled where observations are -> (N,) or (N, A), and (N, A)
         """
         with np.errstate(all="ignore"):  # the learner checks for non-finite numbers
-            output = self.output(vectors)
+            output = self.output(leaves)
             return torch.from_numpy(self.distribution.sample(output, mask_of(obs), generator)), output
 
     def log_prob(self, output: np.ndarray, obs: Any, action: np.ndarray) -> Tensor:
@@ -118,15 +112,15 @@ class NumpyActor:
             )
         return torch.from_numpy(log_prob.reshape(lead))
 
-    def mode(self, vectors: np.ndarray, obs: Any) -> Tensor:
+    def mode(self, leaves: Sequence[np.ndarray], obs: Any) -> Tensor:
         """Returns the greedy actions (N,) or (N, A)."""
         with np.errstate(all="ignore"):
-            return torch.from_numpy(self.distribution.mode(self.output(vectors), mask_of(obs)))
+            return torch.from_numpy(self.distribution.mode(self.output(leaves), mask_of(obs)))
 
-    def output(self, vectors: np.ndarray) -> np.ndarray:
+    def output(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the output of the last layer: a logit, or the mean before its bound.
 
         Shapes:
-            (N, ...) -> (N, A)
+            (N, ...) of each leaf -> (N, A)
         """
-        return self.network.forward(vectors, self.block)
+        return self.network.forward(leaves, self.block)

@@ -48,8 +48,9 @@ def find_layers(model: nn.Module, module: nn.Module, parts: Sequence[Any]) -> Nu
     # An activation overwrites the output of the layer before it, which must be linear.
     if any(kind is not nn.Linear and before is not nn.Linear for before, kind in pairwise([None, *kinds])):
         return None
-    numbers = [*module.parameters(), *module.buffers()]
-    if any(x.dtype != torch.float32 or x.device.type != "cpu" for x in numbers):
+    if any(x.dtype != torch.float32 for x in module.parameters()):
+        return None
+    if any(x.device.type != "cpu" for x in (*module.parameters(), *module.buffers())):
         return None
     if any(isinstance(layer, nn.Linear) and layer.bias is None for layer in layers):
         return None

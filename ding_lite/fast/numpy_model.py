@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
-from ding_lite.fast.numpy_mlp import NumpyMLP
-from ding_lite.fast.numpy_network import NumpyNetwork, find_encoder, find_network
+from ding_lite.fast.numpy_network import NumpyNetwork, NumpyPart, find_encoder, find_network
 from ding_lite.models.actor_critic import VAC, ActorCritic
 from ding_lite.models.phasic import PPG
 
@@ -26,7 +25,7 @@ class NumpyModel(NamedTuple):
     actor: NumpyActor | None = None
     critic: NumpyNetwork | None = None
     auxiliary: NumpyNetwork | None = None
-    parts: tuple[NumpyMLP, ...] = ()
+    parts: tuple[NumpyPart, ...] = ()
 
     @property
     def networks(self) -> dict[str, NumpyNetwork | None]:

@@ -1,36 +1,162 @@
-"""The networks of a small model in NumPy: encoders of vectors, and the heads behind them.
+"""The networks of a small model in NumPy: encoders of vectors and indices, and the heads behind them.
 
-Shapes: N samples, F features, A outputs.
+Shapes: N samples, F features, A outputs. An input is a list of the leaves (N, ...) that the encoder reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ding_lite.data.minibatches import Batch
+from ding_lite.data.rollout import view
 from ding_lite.fast.numpy_mlp import NumpyMLP, find_layers, max_weights
-from ding_lite.models.encoders import Encoder, VectorEncoder
+from ding_lite.models.encoders import Encoder, IndexEncoder, VectorEncoder
+from ding_lite.trees import leaf_at
 
 BLOCK = 2**10  # rows in one pass, so that activations stay in the processor's cache
 
 
-class NumpyEncoder(NamedTuple):
-    """The encoder of an observation that is one vector, and perhaps a mask.
+class NumpyTable(NamedTuple):
+    """The learned vectors of an :class:`~ding_lite.models.encoders.IndexEncoder`.
 
     Attributes:
-        mlp: its layers.
-        path: of the leaf of the observation that it reads.
-        in_features: numbers in that leaf.
+        parameter: the vectors.
+        vectors: an array on the memory of ``parameter``.
+        offset: (K,), the row of ``vectors`` for an index of 0.
     """
 
-    mlp: NumpyMLP
+    parameter: Tensor
+    vectors: np.ndarray
+    offset: np.ndarray
+
+    def rows(self, leaf: np.ndarray) -> np.ndarray:
+        """Returns the rows of ``vectors`` for indices (N,) or (N, ...), as (N, K)."""
+        return leaf.reshape(len(leaf), -1).astype(np.int64, copy=False) + self.offset
+
+    def has(self, leaf: np.ndarray) -> bool:
+        """Returns whether there is a row for each index; NumPy would count negative ones from the end."""
+        rows = self.rows(leaf)
+        return 0 <= rows.min() and rows.max() < len(self.vectors)
+
+    def forward(self, leaf: np.ndarray) -> np.ndarray:
+        """Returns the vectors of indices.
+
+        Shapes:
+            (N,) or (N, ...) -> (N, K F)
+        """
+        return self.vectors[self.rows(leaf)].reshape(len(leaf), -1)
+
+    def backward(self, leaf: np.ndarray, slope: np.ndarray, into: np.ndarray) -> None:
+        """Writes the gradient of ``vectors``, given that (N, K F) of the output."""
+        into.fill(0)
+        np.add.at(into, self.rows(leaf).ravel(), slope.reshape(-1, into.shape[1]))
+
+
+class Leaf(NamedTuple):
+    """A leaf of the observation.
+
+    Attributes:
+        path: of the leaf.
+        in_features: numbers in it.
+        out_features: of its encoder.
+        table: of indices; None: the leaf is a vector.
+    """
+
     path: tuple[str, ...]
     in_features: int
+    out_features: int
+    table: NumpyTable | None
+
+    def features(self, leaf: np.ndarray) -> np.ndarray:
+        """Returns the features (N, F) of the leaf."""
+        return _flat(leaf) if self.table is None else self.table.forward(leaf)
+
+
+class NumpyEncoder:
+    """The encoder of an observation of vectors and indices; made by :func:`find_encoder`.
+
+    Args:
+        leaves: that it reads.
+        mlp: the layers after them.
+
+    Attributes:
+        parameters: the tables of indices, then those of ``mlp``.
+        largest: number of weights in the largest layer.
+    """
+
+    def __init__(self, leaves: Sequence[Leaf], mlp: NumpyMLP) -> None:
+        self.leaves, self.mlp = tuple(leaves), mlp
+        tables = [leaf.table.parameter for leaf in self.leaves if leaf.table is not None]
+        self._num_tables = len(tables)
+        self.parameters: list[Tensor] = [*tables, *mlp.parameters]
+        self.largest = mlp.largest
+
+    def is_current(self) -> bool:
+        """Returns whether the model still has the same modules, parameters and methods."""
+        return self.mlp.is_current()
+
+    def has_hooks(self) -> bool:
+        """Returns whether a layer has a hook, which NumPy would not call."""
+        return self.mlp.has_hooks()
+
+    def leaves_of(self, obs: Any) -> list[np.ndarray] | None:
+        """Returns the input of an observation, or None if a leaf is no array of its shape and range."""
+        found = []
+        for leaf in self.leaves:
+            x = leaf_at(obs, leaf.path)
+            if not isinstance(x, np.ndarray) or not x.size or x.size != len(x) * leaf.in_features:
+                return None
+            if leaf.table is not None and not leaf.table.has(x):
+                return None
+            found.append(x)
+        return found
+
+    def rows(self, batch: Batch) -> list[np.ndarray]:
+        """Returns the input from the observations of a minibatch."""
+        return [batch.array("obs", *leaf.path) for leaf in self.leaves]
+
+    def forward(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the features.
+
+        Shapes:
+            (N, ...) of each leaf -> (N, F)
+        """
+        return self.mlp.forward(self._joined(leaves))
+
+    def trace(self, leaves: Sequence[np.ndarray]) -> list[Any]:
+        """Returns the input, and the outputs (N, ...) of all layers; the last are the features."""
+        return [leaves, *self.mlp.trace(self._joined(leaves))]
+
+    def backward(self, outputs: list[Any], slope: np.ndarray, into: list[np.ndarray]) -> None:
+        """Writes the gradient of the parameters ``into`` arrays of their shapes.
+
+        Args:
+            outputs: from :meth:`trace`.
+            slope: (N, F), the gradient of the features.
+            into: one array for each of ``parameters``.
+        """
+        tables = iter(into[: self._num_tables])
+        of_joined = self.mlp.backward(
+            outputs[1:], slope, into[self._num_tables :], to_input=self._num_tables > 0
+        )
+        end = 0
+        for leaf, x in zip(self.leaves, outputs[0], strict=True):
+            start, end = end, end + leaf.out_features
+            if leaf.table is not None and of_joined is not None:
+                leaf.table.backward(x, of_joined[:, start:end], next(tables))
+
+    def _joined(self, leaves: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the features of all leaves, next to each other."""
+        features = [leaf.features(x) for leaf, x in zip(self.leaves, leaves, strict=True)]
+        return features[0] if len(features) == 1 else np.concatenate(features, 1)
+
+
+NumpyPart = NumpyEncoder | NumpyMLP
 
 
 class NumpyNetwork(NamedTuple):
@@ -51,42 +177,71 @@ class NumpyNetwork(NamedTuple):
         return max(part.largest for part in self.parts)
 
     @property
-    def parts(self) -> tuple[NumpyMLP, NumpyMLP]:
-        """The layers of the encoder and those of the head."""
-        return self.encoder.mlp, self.head
+    def parts(self) -> tuple[NumpyPart, NumpyPart]:
+        """The encoder and the head."""
+        return self.encoder, self.head
 
     def has_hooks(self) -> bool:
         """Returns whether a layer has a hook, which NumPy would not call."""
         return any(part.has_hooks() for part in self.parts)
 
-    def rows(self, batch: Batch) -> np.ndarray:
-        """Returns the input (N, F) float32 from the observations of a minibatch."""
-        return _flat(batch.array("obs", *self.encoder.path))
-
-    def forward(self, x: np.ndarray, block: int = BLOCK) -> np.ndarray:
+    def forward(self, leaves: Sequence[np.ndarray], block: int = BLOCK) -> np.ndarray:
         """Returns the output of the head, which is computed for at most ``block`` rows at a time.
 
         Shapes:
-            (N, ...) -> (N, A)
+            (N, ...) of each leaf -> (N, A)
         """
-        x = _flat(x)
-        if len(x) > block:
-            return np.concatenate([self.forward(x[i : i + block], block) for i in range(0, len(x), block)])
-        return self.head.forward(self.encoder.mlp.forward(x))
+        count = len(leaves[0])
+        if count > block:
+            starts = range(0, count, block)
+            return np.concatenate([self.forward([x[i : i + block] for x in leaves], block) for i in starts])
+        return self.head.forward(self.encoder.forward(leaves))
 
 
 def find_encoder(model: nn.Module, encoder: Any) -> NumpyEncoder | None:
     """Returns the NumPy form of an encoder of ``model``, or None if it has none.
 
-    It has one if the observation is one vector (and perhaps a mask), and ``find_layers`` knows its layers.
+    It has one if the observation consists of vectors and indices (and perhaps a mask), and ``find_layers``
+    knows the layers after them. One of several vectors may have no layers of its own.
     """
     if type(encoder) is not Encoder or encoder.dtype != torch.float32:
         return None
-    if [type(leaf) for leaf in encoder.leaves] != [VectorEncoder]:
+    leaves: list[Leaf] = []
+    layers: list[Any] = []
+    for path, leaf in zip(encoder.paths, encoder.leaves, strict=True):
+        find_leaf = FINDERS.get(type(leaf))
+        found = None if find_leaf is None else find_leaf(path, leaf)
+        if found is None:
+            return None
+        leaves.append(found)
+        layers += [leaf.layers] if isinstance(leaf, VectorEncoder) and len(leaf.layers) else []
+    if layers and len(leaves) > 1:
         return None
-    leaf: Any = encoder.leaves[0]
-    mlp = find_layers(model, encoder, [leaf.layers, encoder.trunk])
-    return None if mlp is None else NumpyEncoder(mlp, encoder.paths[0], leaf.in_features)
+    mlp = find_layers(model, encoder, [*layers, encoder.trunk])
+    return None if mlp is None else NumpyEncoder(leaves, mlp)
+
+
+def _vector(path: tuple[str, ...], encoder: VectorEncoder) -> Leaf:
+    return Leaf(path, encoder.in_features, encoder.out_features, None)
+
+
+def _indices(path: tuple[str, ...], encoder: IndexEncoder) -> Leaf | None:
+    """Returns the NumPy form of an encoder of indices; None if its table does more than to look up."""
+    table = encoder.table
+    is_plain = table.max_norm is None and table.padding_idx is None and not table.scale_grad_by_freq
+    if type(table) is not nn.Embedding or not is_plain or table.sparse:
+        return None
+    if any(numbers.device.type != "cpu" for numbers in (table.weight, encoder.offset)):
+        return None
+    offset = view(encoder.offset)
+    return Leaf(path, len(offset), encoder.out_features, NumpyTable(table.weight, view(table.weight), offset))
+
+
+# By the encoder of a leaf: returns its NumPy form, or None.
+FINDERS: dict[type, Callable[[tuple[str, ...], Any], Leaf | None]] = {
+    VectorEncoder: _vector,
+    IndexEncoder: _indices,
+}
 
 
 def find_network(

@@ -5,8 +5,8 @@
     gradients    closed form (in NumPy), compiled, autograd, or on a GPU autograd as a CUDA graph
 
 Whether torch's gradients are compiled is ``learn.compile`` (``compiling.may_compile``). All implementations
-give the same numbers within rounding. The NumPy implementations are for small networks of vectors on the
-CPU; ``numpy_model.find_numpy_model`` says for which layers. They replace the methods of this library that are
+give the same numbers within rounding. The NumPy implementations are for small networks of vectors and
+indices on the CPU; ``numpy_model.find_numpy_model`` says for which layers. They replace the methods of this library that are
 listed below. If a subclass, a model or an assignment overrides one of these
 methods, torch runs.
 
@@ -196,7 +196,7 @@ class Switch:
 
         def values(inputs: Any) -> Tensor:
             with np.errstate(all="ignore"):  # the learner checks for non-finite numbers
-                return torch.from_numpy(network.forward(network.rows(Batch(obs=inputs)))[:, 0])
+                return torch.from_numpy(network.forward(network.encoder.rows(Batch(obs=inputs)))[:, 0])
 
         return values
 

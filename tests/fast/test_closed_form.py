@@ -30,6 +30,10 @@ MULTI = spaces.MultiDiscrete([[2], [3]], start=[[1], [0]])
 MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (3,), np.bool_))
 MULTI_MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (5,), np.bool_))
 MASK_OF_PARTS = spaces.Dict(observation=VECTOR, action_mask=spaces.Tuple(map(spaces.MultiBinary, (2, 3))))
+INDEX = spaces.Discrete(5, start=-2)
+INDICES = spaces.MultiDiscrete([[2], [3]], start=[[1], [-1]])
+VECTORS = spaces.Dict(a=VECTOR, b=spaces.Box(-1, 1, (), np.float32), c=spaces.MultiBinary((2, 2)))
+MIXED = spaces.Dict(a=VECTOR, b=spaces.Dict(c=INDICES, d=INDEX), action_mask=spaces.Box(0, 1, (3,), np.bool_))
 N = 48
 TOLERANCE = 5e-6  # of sums in another order
 
@@ -46,14 +50,23 @@ def policy_for(obs_space=VECTOR, action_space=DISCRETE, kind=PPOPolicy, **option
     return policy
 
 
+def observations(space, n, draw):
+    """Returns n observations of a space; vectors are uniform from -1 to 1."""
+    if isinstance(space, spaces.Dict):
+        return {name: observations(part, n, draw) for name, part in space.items()}
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        sizes = torch.as_tensor(getattr(space, "nvec", getattr(space, "n", None)))
+        return (torch.rand(n, *space.shape, generator=draw) * sizes).long() + torch.as_tensor(space.start)
+    return torch.rand(n, *space.shape, generator=draw) * 2 - 1
+
+
 def batch_for(policy, n=N, weights=False, seed=0):
     """Returns a minibatch of an older policy: some of its ratios are outside of the clip, on both sides."""
     draw = torch.Generator().manual_seed(seed)
-    obs = torch.rand(n, 4, generator=draw) * 2 - 1
-    if isinstance(policy.obs_space, spaces.Dict):
-        mask = torch.rand(n, *policy.obs_space["action_mask"].shape, generator=draw) > 0.4
-        mask[:, 1::2] = True  # one action of each component
-        obs = {"observation": obs, "action_mask": mask}
+    obs = observations(policy.obs_space, n, draw)
+    if isinstance(obs, dict) and "action_mask" in obs:
+        obs["action_mask"] = torch.rand(n, *policy.obs_space["action_mask"].shape, generator=draw) > 0.4
+        obs["action_mask"][:, 1::2] = True  # one action of each component
     with torch.no_grad():
         dist = policy.distribution(obs, policy.model.compute_actor(obs))
         action = dist.sample(draw)
@@ -115,6 +128,11 @@ NETWORKS = {
     ),
     "no hidden layer": (VECTOR, DISCRETE, dict(encoder_hidden_size_list=[])),
     "wide": (VECTOR, DISCRETE, dict(encoder_hidden_size_list=[128, 128])),
+    "index": (INDEX, DISCRETE, {}),
+    "index, no hidden layer": (INDEX, DISCRETE, dict(encoder_hidden_size_list=[])),
+    "indices": (INDICES, DISCRETE, dict(encoder=dict(type="embedding", embedding_size=3))),
+    "vectors": (VECTORS, DISCRETE, {}),
+    "vectors and indices, masked": (MIXED, DISCRETE, {}),
     "box": (VECTOR, BOX, {}),
     "box, tanh": (VECTOR, BOX, dict(bound_type="tanh")),
     "box, soft": (VECTOR, BOX, dict(bound_type="soft")),
@@ -158,7 +176,10 @@ def test_every_network_has_the_gradient_that_torch_finds(network, kind):
 
 
 @pytest.mark.parametrize(("kind", "model"), SHARED.values(), ids=SHARED)
-@pytest.mark.parametrize("network", ["discrete", "relu", "masked", "heads of layers", "box, tanh"])
+@pytest.mark.parametrize(
+    "network",
+    ["discrete", "relu", "masked", "heads of layers", "vectors and indices, masked", "box, tanh"],
+)
 def test_a_shared_encoder_has_the_gradient_that_torch_finds(network, kind, model):
     obs_space, action_space, options = NETWORKS[network]
     for epochs in ({}, dict(critic_epoch_per_collect=2)) if kind is PPGPolicy else ({},):
@@ -502,8 +523,9 @@ def test_a_loss_of_ones_own_is_left_to_torch(kind):
         (MASK_OF_PARTS, MULTI, {}),
         (VECTOR, BOX, dict(model=dict(box_distribution="beta"))),
         (VECTOR, BOX, dict(model=dict(sigma_type="conditioned"))),
-        (spaces.Discrete(5), DISCRETE, {}),
         (spaces.Box(0, 255, (10, 10, 3), np.uint8), DISCRETE, {}),
+        (spaces.Dict(a=INDEX, b=spaces.Box(0, 255, (10, 10, 3), np.uint8)), DISCRETE, {}),
+        (VECTORS, DISCRETE, dict(model=dict(encoder=dict(type="mlp", hidden_size_list=[8])))),
         (VECTOR, DISCRETE, dict(model=dict(activation="gelu"))),
         (VECTOR, DISCRETE, dict(model=dict(encoder_hidden_size_list=[1024, 1024]))),
         (VECTOR, DISCRETE, dict(learn=dict(kl_penalty=0.5))),

@@ -34,6 +34,12 @@ MULTI = spaces.MultiDiscrete([[2], [3]], start=[[1], [0]])
 MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (3,), np.bool_))
 MULTI_MASKED = spaces.Dict(observation=VECTOR, action_mask=spaces.Box(0, 1, (5,), np.bool_))
 MASK_OF_PARTS = spaces.Dict(observation=VECTOR, action_mask=spaces.Tuple(map(spaces.MultiBinary, (2, 3))))
+IMAGE = spaces.Box(0, 255, (10, 10, 3), np.uint8)
+INDEX = spaces.Discrete(5, start=-2)
+INDICES = spaces.MultiDiscrete([[2], [3]], start=[[1], [-1]], dtype=np.int8)
+MIXED = spaces.Dict(
+    a=VECTOR, b=INDICES, c=INDEX, d=spaces.MultiBinary(3), action_mask=spaces.Box(0, 1, (3,), np.bool_)
+)
 ROWS = 8
 
 
@@ -58,7 +64,8 @@ def observations(space, count=ROWS, seed=0):
     if not isinstance(space, spaces.Dict):
         return np.stack(rows)
     obs = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    obs["action_mask"][:, 1::2] = True  # one action of each component
+    if "action_mask" in obs:
+        obs["action_mask"][:, 1::2] = True  # one action of each component
     return obs
 
 
@@ -85,6 +92,11 @@ CASES = {
     "bytes": dict(obs_space=BYTES, normalize=dict(obs=False)),
     "scaled": dict(normalize=dict(obs=True, obs_clip=1.0)),
     "scaled, masked": dict(obs_space=MASKED, normalize=dict(obs="initial")),
+    "index": dict(obs_space=INDEX),
+    "index, no hidden layer": dict(obs_space=INDEX, model=dict(encoder_hidden_size_list=[])),
+    "indices, ppg": dict(obs_space=INDICES, kind=PPGPolicy),
+    "vectors": dict(obs_space=spaces.Dict(a=VECTOR, b=SCALAR), normalize=dict(obs=True)),
+    "vectors and indices, scaled, masked": dict(obs_space=MIXED, normalize=dict(obs=True)),
     "multi-discrete": dict(action_space=MULTI),
     "multi-discrete, ppg": dict(action_space=MULTI, kind=PPGPolicy),
     "multi-discrete, masked": dict(obs_space=MULTI_MASKED, action_space=MULTI),
@@ -352,9 +364,9 @@ def test_models_of_ones_own_are_not_taken_over(kind):
         (VECTOR, BOX, dict(box_distribution="beta")),
         (VECTOR, BOX, dict(box_distribution="tanh_normal")),
         (VECTOR, BOX, dict(sigma_type="conditioned")),
-        (spaces.Dict(a=VECTOR, b=VECTOR), DISCRETE, {}),
-        (spaces.Discrete(5), DISCRETE, {}),
-        (spaces.Box(0, 255, (10, 10, 3), np.uint8), DISCRETE, {}),
+        (spaces.Dict(a=VECTOR, b=VECTOR), DISCRETE, dict(encoder=dict(type="mlp", hidden_size_list=[8]))),
+        (spaces.Dict(a=INDEX, b=IMAGE), DISCRETE, {}),
+        (IMAGE, DISCRETE, {}),
         (VECTOR, DISCRETE, dict(activation="gelu")),
     ],
 )
@@ -394,6 +406,45 @@ def test_tensors_and_empty_batches_go_to_the_model(obs, monkeypatch):
     assert policy.fast.acting().name == "NumPy"
     assert policy._forward_collect(obs)["action"].shape == (len(obs),)
     assert asked == [1]
+
+
+@pytest.mark.parametrize("index", [-3, 3])
+def test_an_index_outside_of_its_space_is_never_looked_up(index):
+    """The last row of a table must not answer for an index of -1, as it does in NumPy."""
+    policy = policy_for(obs_space=INDEX)
+    assert policy._forward_collect(np.array([-2, 2]))["action"].shape == (2,)
+    with pytest.raises(IndexError, match="index out of range"):
+        policy._forward_collect(np.array([0, index]))
+
+
+def own_table(policy):
+    policy.model.actor_encoder.leaves[0].table = nn.Embedding(5, 32)
+
+
+def own_vectors(policy):
+    policy.model.actor_encoder.leaves[0].table.weight = nn.Parameter(torch.randn(5, 32))
+
+
+def bounded_table(policy):
+    policy.model.actor_encoder.leaves[0].table = nn.Embedding(5, 32, max_norm=1e-3)
+
+
+def listened_table(policy):
+    policy.model.actor_encoder.leaves[0].table.register_forward_hook(lambda module, inputs, output: -output)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(own_table, "NumPy"), (own_vectors, "NumPy"), (bounded_table, "torch"), (listened_table, "torch")],
+)
+def test_a_table_that_is_changed_is_looked_up_as_it_is_now(change, name):
+    policy, obs = policy_for(obs_space=INDEX), observations(INDEX, 50)
+    before = policy._forward_eval(obs)["action"]
+    change(policy)
+    assert policy.fast.acting().name == name
+    found = policy._forward_eval(obs)["action"]
+    assert torch.equal(found, by_model(policy, policy._forward_eval, obs)["action"])
+    assert not torch.equal(found, before)
 
 
 def test_wrong_shapes_are_told():
