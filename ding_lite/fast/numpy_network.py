@@ -41,7 +41,7 @@ class NumpyTable(NamedTuple):
     def has(self, leaf: np.ndarray) -> bool:
         """Returns whether there is a row for each index; NumPy would count negative ones from the end."""
         rows = self.rows(leaf)
-        return 0 <= rows.min() and rows.max() < len(self.vectors)
+        return bool(rows.min() >= 0 and rows.max() < len(self.vectors))
 
     def forward(self, leaf: np.ndarray) -> np.ndarray:
         """Returns the vectors of indices.

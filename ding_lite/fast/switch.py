@@ -6,9 +6,9 @@
 
 Whether torch's gradients are compiled is ``learn.compile`` (``compiling.may_compile``). All implementations
 give the same numbers within rounding. The NumPy implementations are for small networks of vectors and
-indices on the CPU; ``numpy_model.find_numpy_model`` says for which layers. They replace the methods of this library that are
-listed below. If a subclass, a model or an assignment overrides one of these
-methods, torch runs.
+indices on the CPU; ``numpy_model.find_numpy_model`` says for which layers. They replace the methods of this
+library that are listed below. If a subclass, a model or an assignment overrides one of these methods, torch
+runs.
 
 A decision is made for acting when a rollout or an evaluation begins, for a gradient at its loss's first step
 in a phase, and otherwise at every call.
