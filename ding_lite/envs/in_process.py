@@ -203,16 +203,16 @@ class InProcessVectorEnv(VectorEnv):
     def _episode_seed(self, i: int) -> int:
         return integer_seed(self.seed, *self._stream, self.index_offset + i, self._games[i].episode)
 
-    def step(self, action: Tree, group: slice = ALL) -> Transition:
-        """Steps the environments of ``group`` with one action each."""
+    def step(self, action: Tree, rows: slice = ALL) -> Transition:
+        """Steps the environments ``rows`` with one action each."""
         self._check_idle()
-        envs = range(self.num_envs)[group]
+        envs = range(self.num_envs)[rows]
         actions = self._single_actions(action, len(envs))
         self._status = Status.INTERRUPTED  # until every environment has been stepped
         reward = np.zeros(len(envs), np.float32)
         terminated = np.zeros(len(envs), bool)
         truncated = np.zeros(len(envs), bool)
-        valid = ~self._pending_reset[group]
+        valid = ~self._pending_reset[rows]
         final_rows: list[int] = []
         final_obs: list[Tree] = []
         spoiled: list[int] = []
@@ -245,12 +245,12 @@ class InProcessVectorEnv(VectorEnv):
                 self._recorders[i].finished.clear()
         self._status = Status.READY
         return Transition(
-            obs=map_tree(lambda leaf: leaf[group], self._buffer.tree),
+            obs=map_tree(lambda leaf: leaf[rows], self._buffer.tree),
             reward=reward,
             terminated=terminated,
             truncated=truncated,
             valid=valid,
-            final_obs=map_tree(lambda *rows: np.concatenate(rows), *final_obs) if final_obs else None,
+            final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
             final_env=np.array(final_rows) if final_rows else NO_ENVS,
             episodes=episodes,
             spoiled=spoiled,

@@ -426,7 +426,7 @@ class Encoder(nn.Module):
         hidden_size_list: Sequence[int] | None,
         activation: str,
         dtype: str = "float32",
-        small_image: str = "minatar_cnn",
+        small_image: str = "small_cnn",
     ) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, dtype)

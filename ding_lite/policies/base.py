@@ -343,7 +343,8 @@ class Policy:
 
         Args:
             obs: an observation of the environment, or a batch with a leading dimension.
-            deterministic: return the greedy action; else draw an action from the policy.
+            deterministic: return the greedy action; else draw an action from the policy, by the generator
+                that it also collects with.
 
         Raises:
             ContractError: for other shapes, numbers that are not finite, or a mask that leaves no legal

@@ -166,7 +166,9 @@ class Intrinsic:
 
     def loss_of_steps(self, steps: Steps) -> Tensor:
         """Returns the losses (N,), in float32. Raises ContractError if they are not (N,)."""
-        return self._one_each("loss", self.reward.loss(steps), steps.done)
+        with _named_errors(type(self.reward), "loss"):
+            loss = self.reward.loss(steps)
+        return self._one_each("loss", loss, steps.done)
 
     def _one_each(self, method: str, found: Tensor, steps: Tensor) -> Tensor:
         if not isinstance(found, Tensor) or found.shape != steps.shape or found.is_complex():
@@ -251,8 +253,7 @@ class Intrinsic:
                 with in_mode(self.networks, training=self.has_modes):
                     for index, weight in parts:
                         make = partial(self._batch, table, table.rows[index], target.flatten(), weight)
-                        with _named_errors(type(self.reward), "loss"):
-                            steps.take(self.policy.intrinsic_loss, make(), remake=make)
+                        steps.take(self.policy.intrinsic_loss, make(), remake=make)
                 if self.optimizer.on_host:
                     steps.check()
         self.obs_norm.update(rollout.obs, valid)

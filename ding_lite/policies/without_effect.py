@@ -45,8 +45,8 @@ NEEDS = (
     Need(("nstep",), "policy.nstep_return=True", lambda v: v["nstep_return"]),
     Need(
         ("learn.value_weight",),
-        "one loop for policy and value: the value's own Adam divides it out",
-        lambda v: v[ONE_LOOP],
+        "one loop for policy and value: the value's own Adam nearly divides it out",
+        lambda v: v[ONE_LOOP] or v["learn.value_weight"] == 0,
     ),
     Need(
         ("learn.reuse",),

@@ -423,7 +423,8 @@ class SerialPipeline:
         """Trains until a limit is reached or the task is solved; yields after every iteration.
 
         A ``break`` saves the run, which can then be resumed, and leaves the pipeline open. With several ranks
-        it ends the loops of all. The end of the interpreter does the same for a loop that is still open.
+        it ends the loops of all. A second loop, or the end of the interpreter, does the same for a loop that
+        is still open.
 
         Ctrl-C lets the iteration end, saves the run and raises KeyboardInterrupt, unless the program has a
         handler of its own for it. A second Ctrl-C stops at once.
@@ -436,6 +437,8 @@ class SerialPipeline:
                 f"this pipeline is closed: its run ended ({self.status}) or it was closed. "
                 f"SerialPipeline.resume({str(self.folder)!r}) continues the run"
             )
+        if self._open_loop is not None:
+            _close_if_open(self._open_loop)
         turns = self._turns()
         self._open_loop = weakref.ref(turns)
         at_exit = atexit.register(partial(_close_if_open, self._open_loop))
@@ -514,19 +517,18 @@ class SerialPipeline:
         """Runs one iteration: collects, learns, evaluates and saves where due, and logs the metrics."""
         self.hooks.call("before_iter", self)
         progress = self.progress
-        self.stopping.phase = "collecting"
-        began = time.perf_counter()
-        rollout = self.collector.collect()
-        collect_seconds = time.perf_counter() - began
-        self.stopping.phase = "learning"
-        learn_metrics = self.learner.train(rollout)
-        report = self._report(rollout, learn_metrics, collect_seconds)
-        progress.turn_began = progress.env_step
-        progress.env_step += report.new_steps
-        progress.train_iter = self.learner.train_iter
-        progress.iteration += 1
-        progress.metrics = report.metrics
-        self.stopping.phase = ""
+        with self.stopping.during("collecting"):
+            began = time.perf_counter()
+            rollout = self.collector.collect()
+            collect_seconds = time.perf_counter() - began
+        with self.stopping.during("learning"):
+            learn_metrics = self.learner.train(rollout)
+            report = self._report(rollout, learn_metrics, collect_seconds)
+            progress.turn_began = progress.env_step
+            progress.env_step += report.new_steps
+            progress.train_iter = self.learner.train_iter
+            progress.iteration += 1
+            progress.metrics = report.metrics
         for line in report.lines:
             self.say(line)
         if self.cfg.policy.check_ranks:
@@ -568,17 +570,17 @@ class SerialPipeline:
     def _evaluate(self) -> None:
         progress = self.progress
         began = time.perf_counter()
-        self.stopping.phase = "evaluating"
         progress.owes_evaluation = True
-        try:
-            evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
-        except (EvaluationStopped, StopTimedOut):
-            if self.ranks.size > 1:  # they wait for the episodes of this one
-                raise
-            self.say("an evaluation was given up after the signal; the next iteration of the run makes it")
-            return
-        finally:
-            self.stopping.phase = ""
+        with self.stopping.during("evaluating"):
+            try:
+                evaluation, solved = self.scores.evaluate(self.evaluator, progress.iteration)
+            except (EvaluationStopped, StopTimedOut):
+                if self.ranks.size > 1:  # they wait for the episodes of this one
+                    raise
+                self.say(
+                    "an evaluation was given up after the signal; the next iteration of the run makes it"
+                )
+                return
         progress.evaluation = evaluation
         progress.owes_evaluation = False
         asked = self.cfg.env.n_evaluator_episode
@@ -612,7 +614,11 @@ class SerialPipeline:
         is saved. Otherwise the checkpoints stay as they are.
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        self.stopping.may_give_up = False  # a further signal does not end the save
+        with self.stopping.held():  # a further signal does not end the save
+            self._save_after(error)
+        self.close()
+
+    def _save_after(self, error: BaseException) -> None:
         self.ranks.report_failure(error)
         if self.ranks.is_first:
             timed_out = isinstance(error, StopTimedOut)
@@ -630,8 +636,6 @@ class SerialPipeline:
                     self.display.say(kept_after_interrupt(saved, self.progress.iteration, command))
             with self._failures_shown("result.json could not be written"):
                 self._write_result()
-        self.stopping.may_give_up = True
-        self.close()
 
     @contextmanager
     def _failures_shown(self, what: str) -> Iterator[None]:
@@ -697,12 +701,10 @@ class SerialPipeline:
             _close_if_open(self._open_loop)
         self._is_closed = True
         self.clock.pause()
-        phase, self.stopping.phase = self.stopping.phase, "closing"
         try:
-            self._resources.close()
+            with self.stopping.closing():
+                self._resources.close()
         finally:
-            self.stopping.phase = phase
-            self.stopping.may_give_up = False  # nothing waits for environments any more
             self.recorder.close()
         error, self._error_of_break = self._error_of_break, None
         if error is not None:

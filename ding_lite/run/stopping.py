@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ding_lite.data.collector import Collector
 from ding_lite.data.evaluator import Evaluator
@@ -20,20 +22,44 @@ class Stopping:
 
     Attributes:
         reason: why the run ends; "" before a request.
-        phase: "collecting", "learning", "evaluating", "closing", or "" between them. After an error it is the
-            phase in which the error was raised.
-        may_give_up: whether :meth:`give_up` has an effect: not while the state is saved after an error, nor
-            once the run is closed.
+        phase: see :meth:`during`.
     """
 
     def __init__(self, timeout: float, collector: Collector, evaluator: Evaluator, ranks: Ranks) -> None:
         self.timeout = timeout
         self.reason = ""
         self.phase = ""
-        self.may_give_up = True
+        self._may_give_up = True
+        self._is_closing = False
         self._collector = collector
         self._evaluator = evaluator
         self._ranks = ranks
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Sets the phase of a block: "collecting", "learning" or "evaluating"; it is "" between them.
+
+        After an error it stays the phase in which the error was raised.
+        """
+        self.phase = phase
+        yield
+        self.phase = ""
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Lets :meth:`give_up` end a block that closes environments, and have no effect after it."""
+        self._is_closing = True
+        try:
+            yield
+        finally:
+            self._is_closing = self._may_give_up = False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Lets :meth:`give_up` have no effect in a block."""
+        self._may_give_up = False
+        yield
+        self._may_give_up = True
 
     @property
     def is_between_steps(self) -> bool:
@@ -72,6 +98,7 @@ class Stopping:
         Raises:
             StopTimedOut: while environments collect, evaluate or close. Nothing else is disturbed.
         """
-        waits = self.phase in ("evaluating", "closing") or self._is_in_rollout
-        if waits and self.may_give_up:
-            raise StopTimedOut(f"{self.reason}; {self.phase} did not end within {self.timeout:g} s")
+        waits = self._is_closing or self.phase == "evaluating" or self._is_in_rollout
+        if waits and self._may_give_up:
+            phase = "closing" if self._is_closing else self.phase
+            raise StopTimedOut(f"{self.reason}; {phase} did not end within {self.timeout:g} s")

@@ -24,6 +24,7 @@ from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
 from ding_lite.policies.base import Policy
+from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import replacing
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.given import refuse_other_envs
@@ -82,14 +83,17 @@ class LoadedPlayer(NamedTuple):
     policy: Policy
     stochastic: bool
 
-    def play(self, envs: VectorEnv, episodes: int, on_episode: Callable[[Episode], Any] | None) -> Evaluation:
-        """Plays episodes in these environments, and closes them.
+    def play(
+        self, envs: VectorEnv, episodes: int, seed: int, on_episode: Callable[[Episode], Any] | None
+    ) -> Evaluation:
+        """Plays episodes in these environments, and closes them; ``seed`` is that of sampled actions.
 
         Raises:
             EnvError: if the policy cannot play in them, or one of them fails.
         """
+        actions_seed = seed if self.stochastic else None
         max_steps = self.env_cfg["max_eval_steps"]
-        return _play(self.policy, envs, episodes, max_steps, self.stochastic, "command", on_episode)
+        return _play(self.policy, envs, episodes, max_steps, actions_seed, "command", on_episode)
 
 
 def evaluate(
@@ -109,9 +113,9 @@ def evaluate(
         env: id of a gymnasium environment, or a function that makes one.
         episodes: to play.
         num_envs: environments to play them in, at most one for each episode.
-        seed: of the start states. They are those of no training and of no evaluation within one.
-        stochastic: sample the actions, from the generator that the policy collects with; otherwise take the
-            most likely ones.
+        seed: of the start states, and of sampled actions. The start states are those of no training and of no
+            evaluation within one.
+        stochastic: sample the actions; otherwise take the most likely ones.
         max_steps: an episode that reaches this length is cut.
 
     Raises:
@@ -134,7 +138,7 @@ def evaluate(
     else:
         section = compile_config({"env": {"env_id": env, "max_eval_steps": max_steps}}).values["env"]
         envs = make_vector_env(section, count, seed, evaluate=True)
-    return _play(policy, envs, episodes, max_steps, stochastic, "script")
+    return _play(policy, envs, episodes, max_steps, seed if stochastic else None, "script")
 
 
 def _play(
@@ -142,17 +146,30 @@ def _play(
     envs: VectorEnv,
     episodes: int,
     max_steps: int,
-    stochastic: bool,
+    actions_seed: int | None,
     stream: str,
     on_episode: Callable[[Episode], Any] | None = None,
 ) -> Evaluation:
-    """Plays episodes with a policy in environments, and closes them; ``stream`` names the start states."""
+    """Plays episodes with a policy in environments, and closes them.
+
+    Args:
+        policy, envs, episodes, max_steps, on_episode: as elsewhere.
+        actions_seed: of sampled actions; None takes the most likely ones.
+        stream: names the random numbers of the start states and actions.
+    """
     with contextlib.closing(envs):
         _check_spaces(envs, policy)
-        mode = policy.eval_mode
-        if stochastic:
-            mode = mode._replace(forward=policy.collect_mode.forward)
-        return Evaluator(envs, mode, episodes, max_steps).evaluate(stream, on_episode=on_episode)
+        if actions_seed is None:
+            return Evaluator(envs, policy.eval_mode, episodes, max_steps).evaluate(
+                stream, on_episode=on_episode
+            )
+        mode = policy.eval_mode._replace(forward=policy.collect_mode.forward)
+        state_of_training = policy.generator.get_state()
+        policy.generator.manual_seed(integer_seed(actions_seed, stream, "action"))
+        try:
+            return Evaluator(envs, mode, episodes, max_steps).evaluate(stream, on_episode=on_episode)
+        finally:
+            policy.generator.set_state(state_of_training)
 
 
 def _check_spaces(envs: VectorEnv, policy: Policy) -> None:
@@ -230,7 +247,7 @@ def evaluate_checkpoint(
     Args:
         run: a run's folder, whose best checkpoint is used, or a checkpoint.
         episodes: to play.
-        seed: of the start states.
+        seed: of the start states, and of sampled actions.
         stochastic: sample the actions; otherwise take the most likely ones.
         video: folder for one mp4 file per episode; the episodes are then played one after the other.
         episodes_csv: file for one row per episode.
@@ -265,7 +282,7 @@ def evaluate_checkpoint(
             envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
         else:
             envs = recording_env(player.env_cfg, video, episodes, seed, on_video)
-        evaluation = player.play(envs, episodes, ended)
+        evaluation = player.play(envs, episodes, seed, ended)
     if episodes_csv is not None:
         _write_episodes(episodes_csv, seed, played, player.env_cfg["info_keys"])
     return player.checkpoint, evaluation
@@ -358,7 +375,7 @@ def play_checkpoint(
 
     with sdl_driver(driver) if driver else contextlib.nullcontext():
         envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
-        return player.checkpoint, player.play(envs, episodes, on_episode)
+        return player.checkpoint, player.play(envs, episodes, seed, on_episode)
 
 
 def screen_driver() -> str | None:

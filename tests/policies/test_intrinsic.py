@@ -15,6 +15,7 @@ from ding_lite import (
     INTRINSIC_REGISTRY,
     IntrinsicReward,
     Key,
+    PPOPolicy,
     SerialPipeline,
     check_policy,
     compile_config,
@@ -342,6 +343,29 @@ def test_a_reward_of_ones_own(monkeypatch):
     assert not rollout.intrinsic_reward[rollout.terminated | rollout.truncated].any()
     with pytest.raises(ConfigError, match="policy.intrinsic: .*widht.*width"):
         trainee("ppo", intrinsic=dict(type="forward_error", widht=4))
+
+
+class Broken(ForwardError):
+    def reward(self, steps):
+        return super().loss(steps)
+
+    def loss(self, steps):
+        return steps.obs + "text"
+
+
+class OwnLoss(PPOPolicy):
+    def intrinsic_loss(self, batch):
+        return super().intrinsic_loss(batch) + "text"
+
+
+def test_a_type_error_is_told_of_the_code_that_raised_it():
+    for options, error, words in (
+        (dict(intrinsic=dict(type=Broken)), ContractError, "Broken.loss raised TypeError"),
+        (dict(cls=OwnLoss, intrinsic=dict(type="rnd")), TypeError, "can only concatenate tuple"),
+    ):
+        policy, collector = trainee("ppo", **options)
+        with pytest.raises(error, match=words):
+            policy.learn_mode.forward(policy.collect_mode.get_train_sample(collector.collect()))
 
 
 @pytest.mark.parametrize(

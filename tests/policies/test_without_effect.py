@@ -109,6 +109,7 @@ def test_every_need_is_named_here():
         ("ppo", {"intrinsic": {"type": "rnd"}, "normalize": {"obs_samples": 10}}),
         ("ppo", {"learn": {"value_weight": 5.0}}),
         ("ppg", {"learn": {"value_weight": 5.0}}),
+        ("ppg", {"learn": {"critic_epoch_per_collect": 3, "value_weight": 0.0}}),
         ("ppo", {"learn": {"entropy_weight": 0.1, "entropy_schedule": "linear"}}),
         ("ppo", {"world": SeededEnv, "learn": {"entropy_schedule": "linear"}}),
         ("ppo", {"model": {"rnn": "gru", "init": "normed", "rnn_timescale": 500.0}}),

@@ -421,6 +421,22 @@ def test_request_to_stop_ends_the_run_at_the_next_boundary(make):
     assert pipeline.summary().startswith("interrupted after 512 env steps")
 
 
+def test_a_second_loop_ends_the_first_as_a_break_does(make):
+    pipeline = make()
+    first, second = iter(pipeline), None
+    next(first)
+    second = iter(pipeline)
+    assert pipeline.status == "interrupted"
+    assert list(first) == []
+    progress = next(second)
+    del first
+    assert (progress.iteration, pipeline.status) == (2, "running")
+    seconds = pipeline.wall_time
+    time.sleep(0.01)
+    assert pipeline.wall_time > seconds
+    second.close()
+
+
 def test_a_signal_alone_bounds_the_time_of_an_evaluation(make):
     pipeline = make()
     pipeline.request_stop("my own reason")

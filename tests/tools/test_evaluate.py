@@ -188,22 +188,25 @@ def test_evaluate_plays_what_a_loop_over_the_environment_plays(run):
     assert evaluate(policy, "CartPole-v1", episodes=3, max_steps=4).lengths == (4, 4, 4)
 
 
-def test_evaluate_leaves_a_training_as_it_is(tmp_path):
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_evaluate_leaves_a_training_as_it_is(stochastic, tmp_path):
     states = []
     for name in ("alone", "evaluated"):
         with SerialPipeline(small_config(), folder=tmp_path / name) as pipeline:
             for _ in pipeline:
                 if name == "evaluated":
-                    evaluate(pipeline.policy, "CartPole-v1", episodes=2)
+                    evaluate(pipeline.policy, "CartPole-v1", episodes=2, stochastic=stochastic)
         states.append(digest(pipeline.policy.state_dict()))
     assert states[0] == states[1]
 
 
-def test_evaluate_samples_actions_if_asked(run):
+def test_evaluate_samples_actions_by_the_seed_if_asked(run):
     policy = load_policy(run)
     sampled = evaluate(policy, "CartPole-v1", seed=1, stochastic=True).returns
     assert sampled != evaluate(policy, "CartPole-v1", seed=1).returns
-    assert sampled != evaluate(policy, "CartPole-v1", seed=1, stochastic=True).returns
+    assert sampled != evaluate(policy, "CartPole-v1", seed=2, stochastic=True).returns
+    policy.act(policy.obs_space.sample(), deterministic=False)
+    assert sampled == evaluate(policy, "CartPole-v1", seed=1, stochastic=True).returns
 
 
 @pytest.mark.parametrize(

@@ -164,15 +164,15 @@ class WorkerEnvs(InProcessVectorEnv):
 
     def _step_shared(self, payload: bytes) -> bytes:
         """Steps a group, writes the results into the shared arrays, and returns a StepReply or b""."""
-        group, action = pickle.loads(payload) if payload else (ALL, None)
+        rows, action = pickle.loads(payload) if payload else (ALL, None)
         if action is None:
-            action = map_tree(lambda leaf: leaf[group], self._shared_action)
-        transition = self.step(action, group)
-        self.stepped = group
-        self._reward[group] = transition.reward
-        self._terminated[group] = transition.terminated
-        self._truncated[group] = transition.truncated
-        self._valid[group] = transition.valid
+            action = map_tree(lambda leaf: leaf[rows], self._shared_action)
+        transition = self.step(action, rows)
+        self.stepped = rows
+        self._reward[rows] = transition.reward
+        self._terminated[rows] = transition.terminated
+        self._truncated[rows] = transition.truncated
+        self._valid[rows] = transition.valid
         bad_values = self._take_bad_values()
         if transition.final_obs is None and not transition.episodes and not bad_values:
             return b""
