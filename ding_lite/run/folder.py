@@ -30,7 +30,7 @@ from typing import Any, TextIO
 
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.run.atomic_files import open_locked, replacing
+from ding_lite.run.atomic_files import is_locked, open_locked, replacing
 from ding_lite.run.misnamed import is_run
 
 ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
@@ -65,6 +65,8 @@ def new_run_folder(exp_name: str, exact: bool, base: Path = Path()) -> Iterator[
             if _never_trained(folder):
                 shutil.rmtree(folder)
                 continue
+            if exact and is_locked(folder / "log.txt"):
+                raise in_use(folder) from error
             if exact and not is_run(folder):
                 raise ConfigError(
                     f"{folder} exists and is not a run; choose another --exp-name, such as runs/my_run"
@@ -135,18 +137,7 @@ def claim(folder: Path) -> TextIO:
     try:
         log = open_locked(file)
     except BlockingIOError as error:
-        owners = re.findall(
-            rf"^[\d: -]{{19}}{OWNER_MARK}(\d+.*)$", file.read_text(errors="replace"), re.MULTILINE
-        )
-        owner = owners[-1] if owners else "(unknown)"
-        if owner.split()[0] == str(os.getpid()):
-            raise ConfigError(
-                f"run folder {folder} is in use by another pipeline of this program: close() that one first"
-            ) from error
-        raise ConfigError(
-            f"run folder {folder} is in use by process {owner}: two runs would mix their rows and "
-            "checkpoints. Wait for the process, stop it, or choose another --exp-name"
-        ) from error
+        raise in_use(folder) from error
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
     for leftover in (*folder.glob(".*.tmp"), *folder.glob("ckpt/.*.tmp")):
@@ -155,6 +146,21 @@ def claim(folder: Path) -> TextIO:
         else:
             shutil.rmtree(leftover, ignore_errors=True)
     return log
+
+
+def in_use(folder: Path) -> ConfigError:
+    """Returns the error for a folder whose lock is held; it names the process that its log names."""
+    text = (folder / "log.txt").read_text(errors="replace")
+    owners = re.findall(rf"^[\d: -]{{19}}{OWNER_MARK}(\d+.*)$", text, re.MULTILINE)
+    owner = owners[-1] if owners else "(unknown)"
+    if owner.split()[0] == str(os.getpid()):
+        return ConfigError(
+            f"run folder {folder} is in use by another pipeline of this program: close() that one first"
+        )
+    return ConfigError(
+        f"run folder {folder} is in use by process {owner}: two runs would mix their rows and checkpoints. "
+        "Wait for the process, stop it, or choose another --exp-name"
+    )
 
 
 ANY_BYTES = "surrogateescape"  # keeps bytes that are not UTF-8 as they are

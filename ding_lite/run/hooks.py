@@ -134,9 +134,10 @@ def _check_metrics(metrics: dict[str, Any], hook: str) -> None:
     Raises:
         HookError: if one is not a number.
     """
-    for name, value in metrics.items():
+    for name, value in list(metrics.items()):
         number = without_numpy(value)
         if not isinstance(number, (int, float)):
+            del metrics[name]  # the others are still written
             raise HookError(
                 f"hook {hook!r}: the metric {name!r} must be one number, got {value!r:.60} "
                 f"({type(value).__name__})"

@@ -451,6 +451,7 @@ class SerialPipeline:
         interrupt = HeldInterrupt(lambda: self.request_stop("SIGINT"))
         try:
             self.hooks.call("before_run", self)
+            self.hooks.state_dict()  # one that cannot be saved is told before the training
             if self.is_over() and self.progress.owes_evaluation:  # there is no next iteration
                 self._evaluate()
                 self.recorder.write_evaluation(self.progress, self.wall_time)
@@ -536,14 +537,14 @@ class SerialPipeline:
         for finding in self.health.check(progress.metrics, progress.env_step):
             self.say(f"health: {finding}")
         progress.evaluation = None
-        if self.is_over() or progress.owes_evaluation or progress.crossed(self.cfg.policy.eval.eval_freq):
-            try:
+        try:
+            if self.is_over() or progress.owes_evaluation or progress.crossed(self.cfg.policy.eval.eval_freq):
                 self._evaluate()
-            except EnvError:  # the iteration is whole without its evaluation
-                if self.ranks.size == 1:  # other ranks wait for the episodes of this one
-                    self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
-                raise
-        self.hooks.call("after_iter", self)
+            self.hooks.call("after_iter", self)
+        except Exception:  # the iteration is whole without its evaluation and its hooks
+            if self.ranks.size == 1:  # other ranks wait for this one
+                self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
+            raise
         # Before the save: every checkpoint has its row.
         self.recorder.write_iteration(progress, self.wall_time, report.episodes, rollout)
         self.recorder.film(progress)
@@ -610,8 +611,8 @@ class SerialPipeline:
     def _fail(self, error: BaseException) -> None:
         """Writes the result of a run that an error ended.
 
-        If it was an environment's, or the time after a signal was over, the state of the last whole iteration
-        is saved. Otherwise the checkpoints stay as they are.
+        The state of the last whole iteration is saved if it is known: not after an error of a gradient step. A
+        second Ctrl-C, or a save that failed, leaves the checkpoints as they are.
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with self.stopping.held():  # a further signal does not end the save
@@ -628,7 +629,7 @@ class SerialPipeline:
             with self._failures_shown("the last iteration could not be saved"):
                 self.saves.finish_after_error()
                 self.recorder.fail(error)
-                if timed_out or isinstance(error, EnvError):
+                if timed_out or (isinstance(error, Exception) and not isinstance(error, OSError)):
                     self._save_last_iteration()
                 if isinstance(error, KeyboardInterrupt):
                     saved = self.checkpoints.saved().values()
@@ -647,8 +648,7 @@ class SerialPipeline:
 
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
-        newest = max(self.checkpoints.saved().values(), default=0)
-        if self.ranks.size > 1 or newest >= self.progress.iteration or not self.stopping.is_between_steps:
+        if self.ranks.size > 1 or self._is_saved or not self.stopping.is_between_steps:
             return
         try:
             self.save("last")
@@ -659,6 +659,11 @@ class SerialPipeline:
             f"saved after {self.progress.env_step:,} env steps, at the last whole iteration; to continue: "
             f"{self._command(RESUME)}"
         )
+
+    @property
+    def _is_saved(self) -> bool:
+        """Whether a checkpoint has the last iteration."""
+        return max(self.checkpoints.saved().values(), default=0) >= self.progress.iteration
 
     def _write_result(self) -> None:
         result = {
@@ -692,7 +697,8 @@ class SerialPipeline:
     def close(self) -> None:
         """Closes environments and files, and restores torch's threads (``own_process``).
 
-        A loop over the pipeline that is still open ends first, as by ``break``. A second call has no effect.
+        A loop over the pipeline that is still open ends first, as by ``break``. Iterations of :meth:`step` alone
+        are not saved: `result.json` then says "interrupted". A second call has no effect.
 
         Raises:
             BaseException: the error by which the run could not be saved when a loop was left.
@@ -701,6 +707,9 @@ class SerialPipeline:
             _close_if_open(self._open_loop)
         self._is_closed = True
         self.clock.pause()
+        if self.status == "running" and not self._is_saved:  # only step() was called
+            self.status, self.error = "interrupted", "closed before its end, without a save"
+            self._write_result()
         try:
             with self.stopping.closing():
                 self._resources.close()

@@ -162,6 +162,43 @@ def test_error_in_a_hook_names_hook_and_method(method, error, tmp_path):
     assert result["error"].startswith("HookError: hook ")
 
 
+class BrokenOnce(Counter):
+    """Counts, and raises an error in one method of the third iteration."""
+
+    broken = True
+
+    def __init__(self, method):
+        super().__init__()
+        self.method = method
+
+    def before_iter(self, pipeline):
+        if self.broken and self.method == "before_iter" and self.count == 3:
+            raise ValueError("the disk")
+
+    def after_iter(self, pipeline):
+        super().after_iter(pipeline)
+        if self.broken and self.method == "after_iter" and self.count == 3:
+            raise ValueError("the disk")
+
+
+@pytest.mark.parametrize("method", ["before_iter", "after_iter"])
+def test_an_error_in_a_hook_loses_no_iteration(method, tmp_path, monkeypatch):
+    folder, hook = tmp_path / "run", {"type": BrokenOnce, "method": method}
+    straight = train(tmp_path / "straight", {**hook, "method": "none"})
+    with pytest.raises(HookError):
+        train(folder, hook)
+    monkeypatch.setattr(BrokenOnce, "broken", False)
+    with SerialPipeline.resume(folder, trust=HERE) as resumed:
+        assert resumed.progress.iteration == 3
+        for _ in resumed:
+            pass
+    assert digest(resumed.policy.state_dict()) == digest(straight.policy.state_dict())
+    rows = [(tmp_path / name / "episodes.csv").read_text() for name in ("straight", "run")]
+    assert rows[0] == rows[1]
+    with (folder / "metrics.csv").open(newline="") as stream:
+        assert [row["my/count"] for row in csv.DictReader(stream)] == [f"{n}.0" for n in range(1, 7)]
+
+
 class Adds(Hook):
     def __init__(self, value):
         self.value = value
@@ -200,7 +237,8 @@ class Unsaveable(Hook):
 
 def test_state_of_a_hook_that_cannot_be_saved_is_the_hooks_fault(tmp_path):
     with pytest.raises(HookError, match=r"'test_hooks:Unsaveable' failed in state_dict: .*'seen.0' is a set"):
-        train(tmp_path / "run", Unsaveable, max_env_step=256)
+        train(tmp_path / "run", Unsaveable)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["iterations"] == 0
 
 
 def test_keyboard_interrupt_in_a_hook_is_no_error_of_the_hook(tmp_path):

@@ -421,6 +421,15 @@ def test_request_to_stop_ends_the_run_at_the_next_boundary(make):
     assert pipeline.summary().startswith("interrupted after 512 env steps")
 
 
+def test_a_pipeline_that_was_only_stepped_is_interrupted_when_it_is_closed(make):
+    pipeline = make()
+    pipeline.step()
+    pipeline.close()
+    result = result_of(pipeline)
+    assert (result["status"], result["iterations"], result["checkpoint"]) == ("interrupted", 1, None)
+    assert "without a save" in result["error"]
+
+
 def test_a_second_loop_ends_the_first_as_a_break_does(make):
     pipeline = make()
     first, second = iter(pipeline), None
@@ -965,6 +974,9 @@ def test_run_that_cannot_start_leaves_no_folder(config, error, tmp_path):
 
 def test_existing_folder_that_was_named_is_refused(make):
     pipeline = make(counted(max_env_step=256))
+    with pytest.raises(ConfigError, match="in use by another pipeline of this program"):
+        SerialPipeline(counted(), folder=pipeline.folder)
+    pipeline.close()
     with pytest.raises(ConfigError, match="exists"):
         SerialPipeline(counted(), folder=pipeline.folder)
 
