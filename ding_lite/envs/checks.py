@@ -31,7 +31,7 @@ class Watch:
     def __init__(self, envs: VectorEnv, suffix: str) -> None:
         self.envs = envs
         self._suffix = suffix
-        self._indices = _index_leaves(envs.obs_space)
+        self._indices = IndexRanges(envs.obs_space)
         self._boxes = _bounded_boxes(envs.obs_space)
         mask = (children(envs.obs_space) or {}).get(MASK_KEY)
         self._masked = mask is not None
@@ -67,10 +67,9 @@ class Watch:
         """
         if bad := bad_step(transition):
             self._refuse(int(numbers[bad.env]), bad.message, NotFiniteError)
-        if self._indices:
-            self._check_indices(transition.obs, numbers)
-            if transition.final_obs is not None:
-                self._check_indices(transition.final_obs, numbers[transition.final_env], LAST_OBSERVATION)
+        self._check_indices(transition.obs, numbers)
+        if transition.final_obs is not None:
+            self._check_indices(transition.final_obs, numbers[transition.final_env], LAST_OBSERVATION)
         if self._masked:
             acts: np.ndarray | bool = True
             if self.envs.has_fillers:  # the policy's action on an episode's last observation is discarded
@@ -97,11 +96,9 @@ class Watch:
                 )
 
     def _check_indices(self, obs: Tree, numbers: np.ndarray, name: str = "observation") -> None:
-        for leaf in self._indices:
-            if found := leaf.first_outside(obs):
-                (row, *index), value = found
-                place = f"{name}{path_text(leaf.path)}{index or ''}"
-                self._refuse(int(numbers[row]), f"{place} = {value}, which is not in {leaf.space}")
+        if found := self._indices.first_outside(obs):
+            row, what = found
+            self._refuse(int(numbers[row]), f"{name}{what}")
 
     def _check_masks(self, obs: Tree, numbers: np.ndarray, acts: np.ndarray | bool = True) -> None:
         """Refuses masks without a legal action of environments that the policy acts in: ``acts`` (G,)."""
@@ -131,14 +128,27 @@ class _BoundedLeaf(NamedTuple):
         return index, array[tuple(index)]
 
 
-def _index_leaves(space: gym.Space) -> list[_BoundedLeaf]:
-    found = []
-    for path, leaf in space_leaves(space):
-        if isinstance(leaf, gym.spaces.Discrete):
-            found.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + leaf.n - 1))
-        elif isinstance(leaf, gym.spaces.MultiDiscrete):
-            found.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + leaf.nvec - 1))
-    return found
+class IndexRanges:
+    """The ranges of the indices in observations of ``space``: its leaves Discrete and MultiDiscrete."""
+
+    def __init__(self, space: gym.Space) -> None:
+        self._leaves: list[_BoundedLeaf] = []
+        for path, leaf in space_leaves(space):
+            if isinstance(leaf, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+                count = leaf.n if isinstance(leaf, gym.spaces.Discrete) else leaf.nvec
+                self._leaves.append(_BoundedLeaf(path, leaf, leaf.start, leaf.start + count - 1))
+
+    def first_outside(self, obs: Tree) -> tuple[int, str] | None:
+        """Returns the row of the first index outside its range, and what it is; None if there is none.
+
+        Args:
+            obs: (B, ...).
+        """
+        for leaf in self._leaves:
+            if found := leaf.first_outside(obs):
+                (row, *index), value = found
+                return row, f"{path_text(leaf.path)}{index or ''} = {value}, which is not in {leaf.space}"
+        return None
 
 
 def _bounded_boxes(space: gym.Space) -> list[_BoundedLeaf]:

@@ -28,6 +28,7 @@ from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.memories import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.rollout import Rollout, require_rollout, to_device
+from ding_lite.envs.checks import IndexRanges
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
 from ding_lite.errors import FOREIGN, CheckpointError, ContractError, error_text
@@ -151,6 +152,7 @@ class Policy:
         self.memory: PolicyMemory | None = None
         self._state_of_act: Tree | None = None  # the memory after the last act()
         self._leaf_shapes = tree_leaves(map_space(lambda leaf: tuple(leaf.shape or ()), obs_space))
+        self._index_ranges = IndexRanges(obs_space)
         self._init_shared()
         if "learn" in self.fields:
             self._check_model()
@@ -347,8 +349,8 @@ class Policy:
                 that it also collects with.
 
         Raises:
-            ContractError: for other shapes, numbers that are not finite, or a mask that leaves no legal
-                action.
+            ContractError: for other shapes, numbers that are not finite, an index outside its range, or a
+                mask that leaves no legal action.
         """
         try:
             obs = observation_to_tree(obs, self.obs_space)
@@ -365,6 +367,8 @@ class Policy:
         numbers = [leaf for leaf in map(np.asarray, tree_leaves(obs)) if leaf.dtype.kind == "f"]
         if not all(np.isfinite(leaf).all() for leaf in numbers):
             raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
+        if found := self._index_ranges.first_outside(obs):
+            raise ContractError(f"act: observation{found[1]}")
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
         if mask is not None and without_legal_action(mask, self.action_space).any():
             raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")

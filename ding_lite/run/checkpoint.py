@@ -338,9 +338,9 @@ class CheckpointKeeper:
             self._failures += 1
             earlier = "earlier checkpoints are complete" if self.saved() else "there is no earlier checkpoint"
             if self._failures == MAX_FAILURES:
+                advice = "continue with --resume" if self.saved() else "begin the run anew"
                 raise CheckpointError(
-                    f"{error}; {MAX_FAILURES} saves in a row have failed; {earlier}. Make room, then "
-                    "continue with --resume"
+                    f"{error}; {MAX_FAILURES} saves in a row have failed; {earlier}. Make room, then {advice}"
                 ) from error
             return (
                 f"WARNING: {error}; {earlier}. Training goes on, until {MAX_FAILURES} saves in a row have "

@@ -611,8 +611,8 @@ class SerialPipeline:
     def _fail(self, error: BaseException) -> None:
         """Writes the result of a run that an error ended.
 
-        The state of the last whole iteration is saved if it is known: not after an error of a gradient step. A
-        second Ctrl-C, or a save that failed, leaves the checkpoints as they are.
+        The state of the last whole iteration is saved if it is known: not after an error of a gradient step.
+        A second Ctrl-C, or a save that failed, leaves the checkpoints as they are.
         """
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with self.stopping.held():  # a further signal does not end the save
@@ -697,8 +697,8 @@ class SerialPipeline:
     def close(self) -> None:
         """Closes environments and files, and restores torch's threads (``own_process``).
 
-        A loop over the pipeline that is still open ends first, as by ``break``. Iterations of :meth:`step` alone
-        are not saved: `result.json` then says "interrupted". A second call has no effect.
+        A loop over the pipeline that is still open ends first, as by ``break``. Iterations of :meth:`step`
+        alone are not saved: `result.json` then says "interrupted". A second call has no effect.
 
         Raises:
             BaseException: the error by which the run could not be saved when a loop was left.

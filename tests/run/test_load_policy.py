@@ -4,6 +4,7 @@ import importlib
 import json
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -11,7 +12,7 @@ from broken_worlds import Masked
 from small_worlds import SPACES, CountingEnv, SeededEnv
 from worlds import MatchBox, MatchTree, MatchUnsorted, ShownTwice, merged, same_tree, small_config, trainee
 
-from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, load_policy
+from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, compile_config, load_policy
 from ding_lite.config.registry import MODEL_REGISTRY, POLICY_REGISTRY
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, DingLiteError
 from ding_lite.models import PPG
@@ -133,6 +134,24 @@ def test_a_mask_that_leaves_no_action_is_refused(deterministic):
     del one["action_mask"]
     with pytest.raises(ContractError, match="act: .*action_mask"):
         policy.act(one, deterministic=deterministic)
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "told"),
+    [
+        (gym.spaces.Discrete(4), 4, r"observation = 4, which is not in Discrete\(4\)"),
+        (gym.spaces.Discrete(4), -1, "observation = -1"),
+        (gym.spaces.MultiDiscrete([3, 2]), [3, 0], r"observation\[0\] = 3"),
+        (gym.spaces.MultiDiscrete([3, 2]), [[2, 0], [2, -1]], r"observation\[1\] = -1"),
+        (gym.spaces.Dict(x=gym.spaces.Discrete(3, start=1)), {"x": 0}, "observation.*x.* = 0"),
+    ],
+)
+def test_an_index_outside_its_range_is_refused(space, obs, told):
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
+    policy = PPOPolicy(cfg, space, gym.spaces.Discrete(2))
+    assert policy.act(space.sample()) in (0, 1)
+    with pytest.raises(ContractError, match=told):
+        policy.act(obs)
 
 
 def test_acting_changes_nothing(runs):
