@@ -26,12 +26,15 @@ ACTING_VALUE = "acting_value"  # values that a shared network, or one with a mem
 
 
 class ActorCriticLike(Protocol):
-    """What the switch uses of a policy; ``policies.actor_critic`` documents it."""
+    """What ``fast`` uses of every policy; ``policies.actor_critic`` documents it.
+
+    Not listed are the methods that ``switch`` names in its tables and looks up by these names, since not
+    every policy has all of them: PPG alone has an auxiliary loss.
+    """
 
     model: ActorCritic
     obs_norm: Any
     generator: torch.Generator
-    cfg: Any
     device: torch.device
 
     @property

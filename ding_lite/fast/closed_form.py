@@ -9,7 +9,8 @@ arithmetic. In closed form, with N samples of weight w and r = pi / pi_old,
 
 and the rest is the chain rule of the distribution and of its KL (``numpy_distributions``) and of the networks
 (``numpy_mlp``). The losses and their sources are in ``rl.losses``, ``policies.ppo`` and ``policies.ppg``;
-tests compare both implementations. ``switch`` decides when this one is used.
+tests compare both implementations. ``switch`` decides when this one is used; a method of the policy beside
+each loss gives the coefficients, or says that the loss has a term that is not written here.
 
 Shapes: N samples of a minibatch.
 """
@@ -52,6 +53,11 @@ class AuxiliaryOptions(NamedTuple):
 
     bc_weight: float
     value_weight: float
+
+
+def are_numbers(coefficients: Sequence[Any]) -> bool:
+    """Returns whether no coefficient is learned, or has a number for each sample; None counts as one."""
+    return not any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in coefficients)
 
 
 class _GradientMemory(NamedTuple):

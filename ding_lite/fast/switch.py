@@ -27,7 +27,7 @@ from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
 from ding_lite.data.rollout import Rollout
 from ding_lite.fast.acting import ActorCriticLike, GraphActing, NumpyActing, TorchActing
-from ding_lite.fast.closed_form import AuxiliaryOptions, ClosedForm, Options
+from ding_lite.fast.closed_form import ClosedForm
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
 from ding_lite.fast.numpy_mlp import hooks_of
@@ -243,20 +243,24 @@ class PolicyGradients(TorchGradients):
         return super().name_of(loss) if self._closed(loss) is None else "closed form"
 
     def _closed(self, loss: Loss) -> GradientFunction | None:
-        policy: Any = self.switch.policy
+        policy = self.switch.policy
         name = getattr(loss, "__name__", "")
         if not (self.closed_form and self.switch.use_numpy and name in CLOSED_FORMS):
             return None
         known = CLOSED_FORMS[name]
-        if loss != getattr(policy, name) or not are_library_methods(policy, (*known.methods, name)):
+        if loss != getattr(policy, name):
+            return None
+        if not are_library_methods(policy, (*known.methods, known.options, name)):
             return None
         if not all(_model_is_ours(policy.model, network) for network in known.networks):
             return None
         if torch.is_autocast_enabled("cpu"):
             return None
         form = self._current_form()
-        # The gradient last, since it waits for a device.
-        return known.gradient(form, known.networks, policy) if form.covers(known.networks) else None
+        if not form.covers(known.networks):
+            return None
+        options = getattr(policy, known.options)()  # last, since it waits for a device
+        return None if options is None else known.gradient(form, known.networks, options)
 
     def _current_form(self) -> ClosedForm:
         """Returns the closed form for the model as it is now."""
@@ -266,62 +270,32 @@ class PolicyGradients(TorchGradients):
         return self._form
 
 
-def _ppo_gradient(form: ClosedForm, networks: tuple[str, ...], policy: Any) -> GradientFunction | None:
-    """Returns the gradient of PPO's losses.
-
-    None if a coefficient is not a plain number, or if the loss has a further term.
-    """
-    learn = policy.cfg.learn
-    coefficients = (policy.clip_ratio, policy.entropy_weight, policy.value_clip)
-    if learn.kl_penalty is not None or learn.kl_beta or not _are_numbers(coefficients):
-        return None
-    options = Options(
-        clip_ratio=float(policy.clip_ratio),
-        entropy_weight=float(policy.entropy_weight),
-        value_clip=None if policy.value_clip is None else float(policy.value_clip),
-        dual_clip=learn.dual_clip,
-        value_weight=learn.value_weight,
-        value_loss=learn.value_loss,
-    )
-    return form.ppo(networks, options)
-
-
-def _auxiliary_gradient(form: ClosedForm, networks: tuple[str, ...], policy: Any) -> GradientFunction | None:
-    """Returns the gradient of PPG's auxiliary loss.
-
-    None if a coefficient is not a plain number, or if minibatches come in parts.
-    """
-    learn = policy.cfg.learn
-    weights = (learn.aux_bc_weight, learn.aux_value_weight)
-    if learn.aux_grad_accum > 1 or not _are_numbers(weights):
-        return None
-    return form.auxiliary(networks, AuxiliaryOptions(*map(float, weights)))
-
-
-def _are_numbers(coefficients: Sequence[Any]) -> bool:
-    return not any(isinstance(x, Tensor) and (x.requires_grad or x.dim()) for x in coefficients)
-
-
 class _Known(NamedTuple):
     """A loss whose gradient has a closed form.
 
     Attributes:
         networks: that compute it.
         methods: of the policy that the closed form stands for, beside the loss itself.
-        gradient: makes the gradient of a closed form, these networks and a policy; None if the policy's
-            config asks for more than it knows.
+        options: the policy's method that returns the coefficients of the loss, or None if the closed form
+            lacks one of its terms. One that is overridden speaks of another loss, as one of ``methods`` does.
+        gradient: makes the gradient of a closed form, these networks and these coefficients.
     """
 
     networks: tuple[str, ...]
     methods: tuple[str, ...]
-    gradient: Callable[[ClosedForm, tuple[str, ...], Any], GradientFunction | None]
+    options: str
+    gradient: Callable[[ClosedForm, tuple[str, ...], Any], GradientFunction]
 
 
+_OF_PPO = (PPO_GRADIENTS, "closed_form_options", ClosedForm.ppo)
 CLOSED_FORMS = {  # by the name of the policy's method
-    "loss": _Known(("actor", "critic"), PPO_GRADIENTS, _ppo_gradient),
-    "actor_loss": _Known(("actor",), PPO_GRADIENTS, _ppo_gradient),
-    "critic_loss": _Known(("critic",), PPO_GRADIENTS, _ppo_gradient),
+    "loss": _Known(("actor", "critic"), *_OF_PPO),
+    "actor_loss": _Known(("actor",), *_OF_PPO),
+    "critic_loss": _Known(("critic",), *_OF_PPO),
     "checked_auxiliary_loss": _Known(
-        ("actor", "critic", "auxiliary"), AUXILIARY_GRADIENTS, _auxiliary_gradient
+        ("actor", "critic", "auxiliary"),
+        AUXILIARY_GRADIENTS,
+        "auxiliary_closed_form_options",
+        ClosedForm.auxiliary,
     ),
 }

@@ -28,6 +28,7 @@ from ding_lite.data.buffer import MOST_USES
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import Rollout, bytes_of
 from ding_lite.errors import ContractError
+from ding_lite.fast.closed_form import AuxiliaryOptions, are_numbers
 from ding_lite.fast.gradients import Loss
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.phasic import PhasicActorCritic
@@ -338,6 +339,17 @@ class PPGPolicy(PPOPolicy):
         """Returns the policy loss, on the model's fresh distribution."""
         logit = self.model.compute_actor(batch.obs)
         return self._policy_term(batch.with_outputs(dist=self.distribution(batch.obs, logit)), logit)
+
+    def auxiliary_closed_form_options(self) -> AuxiliaryOptions | None:
+        """Returns those of :meth:`auxiliary_loss`; see ``PPOPolicy.closed_form_options``.
+
+        None also if minibatches come in parts, which the closed form does not add up.
+        """
+        learn = self.cfg.learn
+        weights = (learn.aux_bc_weight, learn.aux_value_weight)
+        if learn.aux_grad_accum > 1 or not are_numbers(weights):
+            return None
+        return AuxiliaryOptions(*map(float, weights))
 
     def auxiliary_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss of the auxiliary phase and its terms (eqs. 3 and 4 of the paper).

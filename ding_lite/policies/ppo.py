@@ -25,6 +25,7 @@ from ding_lite.data.buffer import MOST_USES, Limits, ReplayBuffer
 from ding_lite.data.minibatches import TAKEN_NAMES, Batch
 from ding_lite.data.rollout import Rollout, require_rollout
 from ding_lite.errors import ContractError, NumericsError
+from ding_lite.fast.closed_form import Options, are_numbers
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
 from ding_lite.fast.gradients import Loss, Metrics, name_of_loss
 from ding_lite.fast.switch import PolicyGradients, are_library_methods
@@ -437,6 +438,28 @@ class PPOPolicy(ActorCriticPolicy):
         """The weight () of the entropy bonus, by its schedule."""
         weight = self.cfg.learn.entropy_weight
         return (self._default_entropy_weight if weight is None else weight) * self._factors["entropy"]
+
+    def closed_form_options(self) -> Options | None:
+        """Returns the coefficients of the losses below, for their gradient in ``fast.closed_form``.
+
+        None if a loss has a term that is not written there, or a coefficient that is not a plain number;
+        torch then computes the gradient. Whoever adds a term to one of these losses returns None for it here.
+        Else small networks train without that term.
+        """
+        learn = self.cfg.learn
+        clip_ratio, entropy_weight, value_clip = self.clip_ratio, self.entropy_weight, self.value_clip
+        if learn.kl_penalty is not None or learn.kl_beta:
+            return None
+        if not are_numbers((clip_ratio, entropy_weight, value_clip)):
+            return None
+        return Options(
+            clip_ratio=float(clip_ratio),
+            entropy_weight=float(entropy_weight),
+            value_clip=None if value_clip is None else float(value_clip),
+            dual_clip=learn.dual_clip,
+            value_weight=learn.value_weight,
+            value_loss=learn.value_loss,
+        )
 
     def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the clipped surrogate, or the penalised one, less the entropy bonus.

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from easydict import EasyDict
 from small_worlds import SeededBox
 from torch import nn
 from worlds import gradient_of, take_step, trainee
@@ -515,6 +516,80 @@ def test_a_loss_of_ones_own_is_left_to_torch(kind):
     mine = gradient_of(policy.optimizer, policy.loss, batch)
     assert policy.optimizer.gradients.name_of(policy.loss) != "closed form"
     assert all(map(torch.equal, mine.values, by_torch(policy.optimizer, policy.loss, batch).values))
+
+
+class OtherOptions(PPOPolicy):
+    def closed_form_options(self):
+        return super().closed_form_options()._replace(clip_ratio=0.5)
+
+
+class OtherAuxiliaryOptions(PPGPolicy):
+    def auxiliary_closed_form_options(self):
+        return super().auxiliary_closed_form_options()._replace(bc_weight=9.0)
+
+
+def other_options_laid_over():
+    policy = policy_for()
+    policy.closed_form_options = lambda: PPOPolicy.closed_form_options(policy)._replace(clip_ratio=0.5)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("make", "changed"),
+    [
+        (lambda: policy_for(kind=OtherOptions), "policy"),
+        (other_options_laid_over, "policy"),
+        (lambda: policy_for(kind=OtherAuxiliaryOptions), "auxiliary"),
+    ],
+)
+def test_options_of_ones_own_leave_their_loss_to_torch_and_no_other(make, changed):
+    policy = make()
+    phases = {"policy": (policy.optimizer, policy.loss, batch_for(policy))}
+    if isinstance(policy, PPGPolicy):
+        loss = policy.checked_auxiliary_loss
+        phases["auxiliary"] = (policy.auxiliary.optimizer, loss, auxiliary_batch(policy))
+    for phase, (optimizer, loss, batch) in phases.items():
+        assert (optimizer.gradients.name_of(loss) == "closed form") is (phase != changed)
+        mine, its = gradient_of(optimizer, loss, batch), by_torch(optimizer, loss, batch)
+        assert mine.norm == pytest.approx(float(its.norm), rel=1e-4)
+
+
+class Heard(EasyDict):
+    """A section of a config that notes the keys that are read."""
+
+    def __getattribute__(self, name):
+        if name in dict.keys(self):
+            HEARD.add(name)
+        return super().__getattribute__(name)
+
+
+HEARD = set()
+
+
+def keys_read(policy, function, *args):
+    HEARD.clear()
+    policy.cfg.learn = Heard(policy.cfg.learn)
+    function(*args)
+    return set(HEARD)
+
+
+@pytest.mark.parametrize("kind", [PPOPolicy, PPGPolicy])
+def test_the_options_look_at_every_key_that_their_loss_reads(kind):
+    """So that a new term of a loss, which a key turns on, is not forgotten there."""
+    policy = policy_for(kind=kind)
+    losses = [(policy.loss, policy.closed_form_options, batch_for(policy))]
+    if kind is PPGPolicy:
+        losses.append(
+            (
+                policy.checked_auxiliary_loss,
+                policy.auxiliary_closed_form_options,
+                auxiliary_batch(policy),
+            )
+        )
+    for loss, options, batch in losses:
+        of_loss = keys_read(policy, loss, batch)
+        assert of_loss
+        assert of_loss <= keys_read(policy, options)
 
 
 @pytest.mark.parametrize(
