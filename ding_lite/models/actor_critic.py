@@ -24,7 +24,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -104,6 +104,27 @@ class ActorCritic(nn.Module):
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; ``mask`` is True where legal."""
         return self.actor_head.distribution(logit, mask)
+
+
+def computes_jointly(model: ActorCritic, method: str) -> bool:
+    """Returns whether a method of several outputs was written for the model's own single ones.
+
+    It was written for ``compute_actor`` and ``compute_critic`` of the class that defines it. If the model has
+    others, of another class or assigned to it, the method bypasses them, or asks for both one by one, as that
+    of :class:`ActorCritic` does. False also if the method itself is assigned, since nothing has compared it.
+    """
+    kind = next(kind for kind in type(model).__mro__ if method in vars(kind))
+    names = (method, "compute_actor", "compute_critic")
+    return all(_function(model, name) is getattr(kind, name, None) for name in names)
+
+
+def _function(model: ActorCritic, name: str) -> Any:
+    """Returns the function of a method, which is that of a class if nothing is assigned to the model.
+
+    To look into ``vars(model)`` would not do: torch.compile takes what it finds there for a constant.
+    """
+    method = getattr(model, name)
+    return getattr(method, "__func__", method)
 
 
 @MODEL_REGISTRY.register("vac")
@@ -223,8 +244,14 @@ class VAC(ActorCritic):
         initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layer=last)
         if init != "torch":
             chrono(self, rnn_timescale)
-        # Joint methods that bypass an overridden compute_actor or compute_critic.
-        self._bypassing = _bypassing_methods(type(self))
+
+    def _bypasses(self, method: Callable[..., Any]) -> bool:
+        """Returns whether a method of the library gives an output of this model that was replaced.
+
+        A method of a subclass answers for itself, and expects the outputs of the library's layers of it.
+        """
+        name = method.__name__
+        return _function(self, name) is method and not computes_jointly(self, name)
 
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))
@@ -233,7 +260,7 @@ class VAC(ActorCritic):
         return self._value(obs, self.actor_encoder(obs) if self.critic_encoder is None else None)
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
-        if "compute_actor_critic" in self._bypassing:
+        if self._bypasses(VAC.compute_actor_critic):
             return super().compute_actor_critic(obs)
         features = self.actor_encoder(obs)
         return self.actor_head(features), self._value(obs, features)
@@ -260,7 +287,7 @@ class VAC(ActorCritic):
         return {encoder.name: encoder.memory.initial_state(n) for encoder in encoders} or None
 
     def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
-        if "step" in self._bypassing:
+        if self._bypasses(VAC.step):
             raise ContractError(
                 f"policy.model: {type(self).__name__} replaces compute_actor or compute_critic, and has a "
                 "memory; it must define step(inputs), too, which acts"
@@ -273,21 +300,6 @@ class VAC(ActorCritic):
         if isinstance(critic, MemoryEncoder):
             critic_features, after[critic.name] = critic.step(inputs)
         return self.actor_head(features), self.critic_head(critic_features).squeeze(-1), after
-
-
-JOINT = ("compute_actor_critic", "compute_auxiliary", "step")  # methods of several outputs
-
-
-def _bypassing_methods(kind: type[VAC]) -> frozenset[str]:
-    """Returns the library's joint methods that bypass an output which ``kind`` overrides."""
-    own = kind.compute_actor is not VAC.compute_actor or kind.compute_critic is not VAC.compute_critic
-    module = __name__.rpartition(".")[0]
-    ours = (
-        name
-        for name in JOINT
-        if getattr(kind, name, None) and getattr(kind, name).__module__.startswith(module)
-    )
-    return frozenset(ours) if own else frozenset()
 
 
 def default_activation(obs_space: gym.Space) -> str:

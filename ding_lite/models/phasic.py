@@ -90,7 +90,7 @@ class PPG(VAC, PhasicActorCritic):
 
     def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
         features = self.actor_encoder(obs)
-        if "compute_auxiliary" in self._bypassing:
+        if self._bypasses(PPG.compute_auxiliary):
             logit, value = self.compute_actor(obs), self.compute_critic(obs)
         else:
             value = self._value(obs, features)

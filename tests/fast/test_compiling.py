@@ -95,6 +95,16 @@ def test_every_loss_on_every_space_is_one_graph_with_the_same_gradient(
     assert max(differences) == 0
 
 
+def test_an_output_that_is_assigned_to_a_model_is_in_the_steps_that_follow(traced, differences, compilations):
+    policy, collector = trainee("ppo", SeededEnv, learn={"compile": True})
+    policy.learn_mode.forward(collector.collect())
+    layers, before = policy.model.compute_actor, len(differences)
+    policy.model.compute_actor = lambda obs: 5.0 * layers(obs)
+    policy.learn_mode.forward(collector.collect())
+    assert len(compilations) == len(differences) > before
+    assert max(differences) == 0
+
+
 class Frames(gym.Env):
     """Random pictures, large enough for a Nature CNN."""
 

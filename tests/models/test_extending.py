@@ -284,8 +284,12 @@ class Higher(PPG):
         return super().compute_critic(obs) + 3.0
 
 
+class SteeperPPG(PPG, Steeper):
+    """Has a joint method from a class before the one that it has ``compute_actor`` from."""
+
+
 @pytest.mark.parametrize("share", [False, True])
-@pytest.mark.parametrize("kind", [Steeper, Higher])
+@pytest.mark.parametrize("kind", [Steeper, Higher, SteeperPPG])
 def test_a_model_that_replaces_one_output_is_trained_on_what_it_acts_with(kind, share):
     is_ppg = issubclass(kind, PPG)
     layout = {"arch": "shared" if share else "dual"} if is_ppg else {"share_encoder": share}
@@ -299,12 +303,81 @@ def test_a_model_that_replaces_one_output_is_trained_on_what_it_acts_with(kind, 
     assert torch.equal(value, model.compute_critic(obs))
     assert float(policy.loss(batch)[1]["approx_kl"].detach()) < 1e-12
     if is_ppg:
-        assert torch.equal(model.compute_auxiliary(obs)[2], value)
+        of_phase, _, value_of_phase = model.compute_auxiliary(obs)
+        assert torch.equal(of_phase, logit)
+        assert torch.equal(value_of_phase, value)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("method", ["compute_actor", "compute_critic"])
+@pytest.mark.parametrize("kind", ["ppo", "ppg"])
+def test_an_output_that_is_assigned_to_a_model_is_what_it_acts_with_and_is_trained_on(kind, method, share):
+    layout = {"arch": "shared" if share else "dual"} if kind == "ppg" else {"share_encoder": share}
+    policy, collector = trainee(kind, model=layout)
+    policy.learn_mode.forward(collector.collect())
+    model = policy.model
+    layers = getattr(model, method)
+    setattr(model, method, lambda obs: 5.0 * layers(obs) + torch.ones(3 if method == "compute_actor" else 1))
+    batch, *_ = policy.minibatches(collector.collect())
+    logit, value = model.compute_actor_critic(batch.obs)
+    assert torch.equal(logit, model.compute_actor(batch.obs))
+    assert torch.equal(value, model.compute_critic(batch.obs))
+    assert float(policy.loss(batch)[1]["approx_kl"].detach()) < 1e-12
+    if kind == "ppg":
+        logit, _, value = model.compute_auxiliary(batch.obs)
+        assert torch.equal(logit, model.compute_actor(batch.obs))
+        assert torch.equal(value, model.compute_critic(batch.obs))
+    delattr(model, method)
+    logit, value = model.compute_actor_critic(batch.obs)
+    assert torch.equal(logit if method == "compute_actor" else value, layers(batch.obs))
+
+
+def test_a_joint_method_that_is_assigned_too_is_taken_at_its_word():
+    model = trainee("ppo")[0].model
+    obs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    layers, joint = model.compute_actor, model.compute_actor_critic
+    expected = 1.0 + layers(obs)
+    model.compute_actor = lambda obs: 1.0 + layers(obs)
+    model.compute_actor_critic = lambda obs: (1.0 + joint(obs)[0], joint(obs)[1])
+    assert torch.equal(model.compute_actor_critic(obs)[0], expected)
 
 
 def test_a_model_with_a_memory_that_replaces_one_output_is_told_to_define_step():
     with pytest.raises(ContractError, match="it must define step"):
         trainee("ppo", model={"type": Steeper, "rnn": "gru"})[1].collect()
+    policy, collector = trainee("ppo", model={"rnn": "gru"})
+    collector.collect()
+    layers = policy.model.compute_actor
+    policy.model.compute_actor = lambda inputs: 5.0 * layers(inputs)
+    with pytest.raises(ContractError, match="it must define step"):
+        collector.collect()
+
+
+class OwnJoint(VAC):
+    """Returns both outputs in its own words, which begin with those of the library."""
+
+    def compute_actor(self, obs):
+        return super().compute_actor(obs) + torch.arange(3.0)
+
+    def compute_actor_critic(self, obs):
+        logit, value = super().compute_actor_critic(obs)
+        return logit + torch.arange(3.0), value
+
+
+class Written(OwnJoint):
+    """Computes the same, and does more than that."""
+
+    def compute_actor(self, obs):
+        return super().compute_actor(obs).clone()
+
+
+@pytest.mark.parametrize("kind", [OwnJoint, Written])
+def test_a_joint_method_of_ones_own_gets_the_library_s_layers_from_the_library_s(kind):
+    model = trainee("ppo", model={"type": kind})[0].model
+    obs = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    logit, value = model.compute_actor_critic(obs)
+    assert torch.equal(logit, model.compute_actor(obs))
+    assert torch.equal(value, model.compute_critic(obs))
 
 
 class Dropping(torch.nn.Module):
