@@ -33,7 +33,7 @@ from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
 from ding_lite.fast.numpy_mlp import hooks_of
 from ding_lite.fast.numpy_model import NumpyModel, find_numpy_model
 from ding_lite.fast.numpy_network import NumpyNetwork
-from ding_lite.models.actor_critic import VAC, ActorCritic
+from ding_lite.models.actor_critic import VAC, ActorCritic, computes_jointly
 
 # NumPy replaces methods of these classes only.
 CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
@@ -52,7 +52,6 @@ MODEL = {
     "critic": ("compute_critic", "compute_actor_critic", "_value", "_shared_features"),
     "auxiliary": ("compute_auxiliary",),
 }
-COMPUTES = ("compute_actor", "compute_critic", "compute_actor_critic")
 
 
 def are_library_methods(thing: Any, names: Sequence[str]) -> bool:
@@ -173,20 +172,13 @@ class Switch:
         return are_library_methods(self.policy, VALUES_WHILE_ACTING)
 
     def _gives_values(self) -> bool:
-        """Returns whether the network computes values while it acts, at little cost.
-
-        False if a subclass overrides ``compute_actor`` or ``compute_critic`` without
-        ``compute_actor_critic``: the joint method would return the old output.
-        """
+        """Returns whether the network computes values while it acts, at little cost."""
         model = self.policy.model
         if not self.takes_acting_values():
             return False
         if isinstance(model, VAC) and model.critic_encoder is not None:
             return False
-        if not vars(model).keys().isdisjoint(COMPUTES):
-            return False
-        defined = next(kind for kind in type(model).__mro__ if not vars(kind).keys().isdisjoint(COMPUTES))
-        return defined is not ActorCritic and "compute_actor_critic" in vars(defined)
+        return computes_jointly(model, "compute_actor_critic")
 
     def critic(self) -> Callable[[Any], Tensor]:
         """Returns the function that computes values (N,) of inputs, without gradient."""

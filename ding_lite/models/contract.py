@@ -133,6 +133,9 @@ def check_outputs(
 def check_joint_methods(model: Any, inputs: Any) -> None:
     """Checks that methods of several outputs return those of ``compute_actor`` and ``compute_critic``.
 
+    Numbers are compared, since ``actor_critic.computes_jointly`` knows only which class wrote a method. One
+    that was written for other single methods may still compute the same as these.
+
     Raises:
         ContractError: naming the method whose output is another one.
     """

@@ -127,6 +127,19 @@ def test_a_model_that_says_anew_how_one_is_computed_is_asked_for_each(model, sha
     agrees_with_its_model(policy, collector, shares)
 
 
+class OddAll(OddBoth, OddCritic):
+    """Has a joint method that does not know its values, from a class before the one that they come from."""
+
+
+@pytest.mark.parametrize(("kind", "shares"), [(OddBoth, True), (OddAll, False)])
+def test_values_of_a_model_that_is_exchanged_are_its_own(kind, shares):
+    policy, collector = trainee("ppo", **SHARED)
+    wide = SHARED["model"]["encoder_hidden_size_list"]
+    spaces = policy.obs_space, policy.action_space
+    policy.model = kind(*spaces, share_encoder=True, encoder_hidden_size_list=wide)
+    agrees_with_its_model(policy, collector, shares)
+
+
 @pytest.mark.parametrize("name", ["compute_actor", "compute_critic"])
 def test_a_method_that_is_laid_over_a_model_is_asked(name):
     policy, collector = trainee("ppo", **SHARED)
