@@ -11,6 +11,7 @@ from small_worlds import SPACES, CountingEnv, SeededEnv
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
+from ding_lite.data.rollout import PREPARED_BY
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
@@ -96,7 +97,10 @@ def same_tree(a, b):
 
 
 def digest(tree):
-    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan equals itself."""
+    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan equals itself.
+
+    Of a rollout it leaves out the mark of the policy, which no seed gives.
+    """
     hasher = hashlib.sha256()
     _feed(hasher, tree)
     return hasher.hexdigest()
@@ -104,7 +108,7 @@ def digest(tree):
 
 def _feed(hasher, value):
     if isinstance(value, dict):
-        for key in sorted(value, key=lambda k: (type(k).__name__, k)):
+        for key in sorted(value.keys() - {PREPARED_BY}, key=lambda k: (type(k).__name__, k)):
             hasher.update(f"{{{key!r}:".encode())
             _feed(hasher, value[key])
         hasher.update(b"}")

@@ -8,6 +8,9 @@ last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
 A policy with memory adds (``data.memories``): ``memory`` (slots, B, ...), before the rows in which the
 rollout is cut into sequences; ``last_memory`` (B, ...), after the last row; ``final.memory`` (K, ...).
 
+``prepared_by`` (B,) is the mark of the policy whose statistics contain a column (``policies.actor_critic``).
+No stored rollout has it.
+
 This is the only module that imports treetensor: the warnings of that import are silenced here.
 """
 
@@ -32,7 +35,8 @@ with warnings.catch_warnings():
 
 # A treetensor whose leaves are the fields above. (The library ships no type hints.)
 Rollout = Any
-OF_COLUMNS = ("last_obs", "last_memory")  # fields that are (B, ...)
+PREPARED_BY = "prepared_by"
+OF_COLUMNS = ("last_obs", "last_memory", PREPARED_BY)  # fields that are (B, ...)
 UNLIKE_THE_REST = (*OF_COLUMNS, "final", "memory")  # fields that are not (T, B, ...)
 
 

@@ -10,7 +10,8 @@ Shapes: T steps, B envs, N samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from ding_lite.config.schema import Key
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
-from ding_lite.data.rollout import Rollout, flat, flat_at
+from ding_lite.data.rollout import PREPARED_BY, Rollout, flat, flat_at
 from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.acting import ACTING_VALUE
@@ -120,7 +121,7 @@ class ActorCriticPolicy(Policy):
         )
         discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
         self.reward_scale = RewardScale(discount, ranks=self.ranks) if norm.reward else None
-        self._prepared_rollouts = 0  # that were not learned from yet
+        self._mark = _new_mark()
         self.value_norm = ValueNorm(cfg.learn.value_norm_decay, self.ranks) if cfg.learn.value_norm else None
         heads = self.model.value_heads
         if self.value_norm is not None and (not heads or any(head.bias is None for head in heads)):
@@ -460,7 +461,6 @@ class ActorCriticPolicy(Policy):
 
         Called once for each rollout.
         """
-        self._prepared_rollouts += 1
         if self.reward_scale is not None:
             # Before a row that is not valid an episode may have been lost.
             ends = rollout.terminated | rollout.truncated | ~rollout.valid
@@ -469,6 +469,30 @@ class ActorCriticPolicy(Policy):
             self.intrinsic.add_reward(rollout)
         if self.reference is not None:
             self.reference.add_logits(rollout)
+
+    def _complete_rollout(self, rollout: Rollout) -> Rollout:
+        sample = super()._complete_rollout(rollout)
+        if hasattr(sample, "valid"):  # the collector refuses another result
+            self._leave_mark(sample)
+        return sample
+
+    def _prepare_once(self, rollout: Rollout) -> None:
+        """Prepares a rollout that another policy collected, unless this one has done so before."""
+        mark = rollout.get(PREPARED_BY, None)
+        if mark is None or not bool((mark == self._mark).all()):
+            self._prepare_rollout(rollout)
+            self._leave_mark(rollout)
+
+    def _leave_mark(self, rollout: Rollout) -> None:
+        valid = rollout.valid
+        setattr(rollout, PREPARED_BY, torch.full(valid.shape[1:], self._mark, device=valid.device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_mark": _new_mark()}  # a copy has statistics of its own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._mark = _new_mark()  # the loaded statistics need not contain earlier rollouts
 
     def forget_open_episodes(self) -> None:
         if self.reward_scale is not None:
@@ -505,3 +529,8 @@ class ActorCriticPolicy(Policy):
             "intrinsic": self.intrinsic,
             "reference": self.reference if self.reference and self.reference.policy.memory else None,
         }
+
+
+def _new_mark() -> int:
+    """Returns the mark of a policy, another one in every process; no seed may give it."""
+    return secrets.randbits(63)

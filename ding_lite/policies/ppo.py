@@ -23,7 +23,7 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key, default_values, leaves, merged_config
 from ding_lite.data.buffer import MOST_USES, Limits, ReplayBuffer
 from ding_lite.data.minibatches import TAKEN_NAMES, Batch
-from ding_lite.data.rollout import Rollout, require_rollout
+from ding_lite.data.rollout import PREPARED_BY, Rollout, require_rollout
 from ding_lite.errors import ContractError, NumericsError
 from ding_lite.fast.closed_form import Options, are_numbers
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
@@ -565,10 +565,9 @@ class PPOPolicy(ActorCriticPolicy):
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
         require_rollout(data, "learn_mode.forward")
+        self._prepare_once(data)
         data = data.to(self.device)
-        if not self._prepared_rollouts:  # another policy collected this rollout, and assigned its credit
-            self._prepare_rollout(data)
-        self._prepared_rollouts -= 1
+        data.pop(PREPARED_BY)
         self._check_fields(data)
         self._check_parameters()
         metrics = self._rollout_metrics(data)

@@ -55,6 +55,7 @@ def test_rollout_has_every_field_in_its_shape_and_dtype():
         "advantage": ((6, 2), "float32"),
         "value_target": ((6, 2), "float32"),
         "last_obs": ((2, 2), "float32"),
+        "prepared_by": ((2,), "int64"),
     }
     assert {name: tuple(x.shape) for name, x in final.items()} == {"obs": (2, 2), "t": (2,), "env": (2,)}
 

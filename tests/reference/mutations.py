@@ -115,7 +115,7 @@ FAULTS = (
     ),
     Fault(
         "a rollout is twice in the reward's scale",
-        "if not self._prepared_rollouts:",
+        "if mark is None or not bool((mark == self._mark).all()):",
         "if True:",
         seed=1,
     ),
