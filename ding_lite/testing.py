@@ -42,7 +42,7 @@ from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import check_constructor
 from ding_lite.policies.failed_step import bad_gradients, tensors_are_finite
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
-from ding_lite.policies.ppo import LOSSES
+from ding_lite.policies.ppo import LOSSES, PPOPolicy
 from ding_lite.rl.distributions import Distribution
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.load import as_tensors, policy_from_state
@@ -207,11 +207,11 @@ def replay_step(
         obs = {"kept" if name == "burnt_in" else name: x for name, x in fields["obs"].items()}  # older dumps
         batch = batch.with_outputs(obs=Sequences(**obs))
     module: torch.nn.Module = policy.model
-    if isinstance(policy, ActorCriticPolicy):
-        if "reference_logit" in fields:  # the penalty reads the outputs of the frozen policy from there
-            policy.use_reference(policy)
-        if policy.intrinsic is not None and state["loss"] == policy.intrinsic_loss.__name__:
-            module = policy.intrinsic.networks
+    if isinstance(policy, PPOPolicy) and "reference_logit" in fields:
+        policy.use_reference(policy)  # the penalty reads the outputs of the frozen policy from the batch
+    intrinsic = policy.intrinsic if isinstance(policy, ActorCriticPolicy) else None
+    if intrinsic is not None and state["loss"] == "intrinsic_loss":
+        module = intrinsic.networks
     if state["loss"] not in REPLAYED:
         known = ", ".join(REPLAYED)
         raise CheckpointError(f"{folder}: {state['loss']!r:.60} is not a loss; expected one of {known}")
@@ -527,6 +527,13 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     _expect("updates" in metrics, f"learn_mode.forward returns the metric 'updates', got {sorted(metrics)}")
     numbers = all(isinstance(value, float) for value in metrics.values())
     _expect(numbers, "learn_mode.forward returns a dict of floats")
+    if isinstance(policy, ActorCriticPolicy):
+        learned, valid = policy.progress.env_step, int(rollout.valid.sum())
+        _expect(
+            learned == valid and (policy.value_norm is None or policy.value_norm.count > 0),
+            f"_forward_learn calls begin_learning before its gradient steps and end_learning after them, got "
+            f"scales and schedules that know {learned} of {valid} steps",
+        )
 
 
 def _check_learns(name: str | type, config: dict[str, Any]) -> float:

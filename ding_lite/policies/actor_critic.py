@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from ding_lite.config.schema import Key
 from ding_lite.data.minibatches import Batch
 from ding_lite.data.modes import CollectMode, EvalMode
-from ding_lite.data.rollout import PREPARED_BY, Rollout, flat, flat_at
+from ding_lite.data.rollout import PREPARED_BY, Rollout, flat, flat_at, require_rollout
 from ding_lite.data.segments import in_segments, put_together
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.fast.acting import ACTING_VALUE
 from ding_lite.fast.switch import Switch
 from ding_lite.models.contract import (
@@ -36,11 +36,11 @@ from ding_lite.models.contract import (
 from ding_lite.models.memory import Sequences
 from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import check_declared
+from ding_lite.policies.diagnostics import ROLLOUT_METRICS, describe_rollout
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
 from ding_lite.policies.normalization import ObservationNorm
-from ding_lite.policies.optimizer import has_modes
-from ding_lite.policies.reference import Reference, check_fits
+from ding_lite.policies.optimizer import BadSteps, has_modes
 from ding_lite.policies.without_effect import HAS_MEMORY, SCALES_OBS, keys_without_effect
 from ding_lite.rl.returns import gae, nstep_return
 from ding_lite.rl.running_stats import RewardScale, ValueNorm
@@ -57,8 +57,10 @@ from ding_lite.trees import (
 class ActorCriticPolicy(Policy):
     """Acts by ``model.compute_actor``, and computes advantages from the values of ``model.compute_critic``.
 
-    A subclass may override :meth:`inputs` (what the model is given; with memory :meth:`scaled`) and
-    :meth:`distribution` (what its output means), besides the modes.
+    A subclass defines ``_forward_learn``, and calls :meth:`begin_learning` before its gradient steps and
+    :meth:`end_learning` after them: scales, schedules and the intrinsic reward learn there. It may override
+    :meth:`inputs` (what the model is given; with memory :meth:`scaled`) and :meth:`distribution` (what its
+    output means), besides the modes.
     """
 
     config: dict[str, Any] = dict(
@@ -78,6 +80,12 @@ class ActorCriticPolicy(Policy):
         nstep=Key(3, low=1),  # with nstep_return: rewards in a value target
         learn=dict(
             learning_rate=Key(3e-4, above=0),  # step size of Adam, before its schedule
+            batch_size=Key(64, low=1),  # samples in a minibatch
+            adam_eps=Key(1e-5, above=0),  # epsilon of Adam
+            # Gradients are scaled to a norm ("clip_norm") or clipped each ("clip_value"); None: no bound.
+            grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
+            grad_clip_value=Key(0.5, above=0),  # the largest norm, or the largest absolute value
+            skip_bad_steps=Key(0, low=0),  # steps that are not finite and skipped; one more ends the run
             value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
             # Factor on the weight of earlier targets in value_norm at each iteration; 1: all have equal
             # weight.
@@ -134,9 +142,11 @@ class ActorCriticPolicy(Policy):
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self.fast = Switch(self)
         self.has_modes = has_modes(self.model)
-        self.reference: Reference | None = None
         self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
+        self.bad_steps = BadSteps(cfg.learn.skip_bad_steps)
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
+        if self.intrinsic is not None and "learn" in self.fields:
+            self.intrinsic.prepare_learning(self.bad_steps)
 
     def _check_model(self) -> None:
         if self.device.type == "meta":  # a model without numbers
@@ -160,12 +170,6 @@ class ActorCriticPolicy(Policy):
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())
         notes = keys_without_effect(self.cfg, type(self), type(self.model), self._facts())
-        if self.credit_is_renewed and type(self)._get_train_sample is not ActorCriticPolicy._get_train_sample:
-            notes.append(
-                f"{type(self).__name__}._get_train_sample sets value, advantage and value_target for the "
-                "first pass over a rollout; credit() computes them again for the others "
-                "(policy.recompute_adv, policy.nstep_return). To change them in all passes, override credit()"
-            )
         notes += [
             f"policy.{name} is no part of policy.model: the optimiser does not train it, and only a policy's "
             "own _state saves it"
@@ -181,44 +185,16 @@ class ActorCriticPolicy(Policy):
             SCALES_OBS: self.obs_norm is not None and bool(self.obs_norm.stats),
         }
 
-    @property
-    def credit_is_renewed(self) -> bool:
-        """Whether later passes over a rollout have values and advantages of the newest network."""
-        return bool(self.cfg.get("recompute_adv") or self.cfg.nstep_return)
-
     def _parts(self) -> list[str]:
-        """Returns a line for each part that a policy may have: intrinsic reward, reference."""
-        learn, intrinsic = self.cfg.learn, self.cfg.intrinsic
-        lines = []
-        if self.intrinsic is not None:
-            name = type(self.intrinsic.reward).__name__
-            lines.append(f"intrinsic reward: {name}, weight {intrinsic.weight:g}")
-        if self.reference is not None:
-            lines.append(
-                f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
-            )
-        return lines
+        """Returns a line for each part that a policy may have."""
+        if self.intrinsic is None:
+            return []
+        name = type(self.intrinsic.reward).__name__
+        return [f"intrinsic reward: {name}, weight {self.cfg.intrinsic.weight:g}"]
 
     def _implementations(self) -> list[str]:
         """Returns which implementation does what, a phrase each."""
         return [f"acting: {self.fast.acting_many_times().name}"]
-
-    def use_reference(self, reference: Policy) -> None:
-        """Sets the frozen policy that the penalty ``learn.kl_beta`` refers to.
-
-        Args:
-            reference: such as :func:`~ding_lite.load_policy` returns it.
-
-        Raises:
-            ConfigError: if its observations have other shapes, or its actions another kind of distribution.
-        """
-        if not isinstance(reference, ActorCriticPolicy):
-            raise ConfigError(
-                f"policy.learn.pretrained_model_path: the reference is a {type(reference).__name__}; it must "
-                "be an ActorCriticPolicy"
-            )
-        check_fits(reference, self)
-        self.reference = Reference(reference)
 
     def sample_obs(self) -> Any:
         """Returns an observation that the space contains, as a batch (1, ...) of tensors."""
@@ -457,18 +433,86 @@ class ActorCriticPolicy(Policy):
         return [norm for norm in norms if norm is not None]
 
     def _prepare_rollout(self, rollout: Rollout) -> None:
-        """Updates the reward scale, and adds intrinsic rewards and what the reference would have done.
-
-        Called once for each rollout.
-        """
+        """Updates the reward scale, and adds intrinsic rewards. Called once for each rollout."""
         if self.reward_scale is not None:
             # Before a row that is not valid an episode may have been lost.
             ends = rollout.terminated | rollout.truncated | ~rollout.valid
             self.reward_scale.update_from(*(x.cpu().numpy() for x in (rollout.reward, ends, rollout.valid)))
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
-        if self.reference is not None:
-            self.reference.add_logits(rollout)
+
+    def begin_learning(self, rollout: Rollout) -> tuple[Rollout, dict[str, float]]:
+        """Does what comes before the gradient steps of an iteration.
+
+        A rollout that another policy collected is prepared, which includes it in the reward scale. Then the
+        scale of values is updated with the targets of the rollout, and the value heads with the scale.
+
+        Args:
+            rollout: (T, B), with credit.
+
+        Returns:
+            the rollout on the policy's device, and its metrics.
+
+        Raises:
+            NumericsError: if its values or advantages are not finite; the scale of values is then as before.
+        """
+        require_rollout(rollout, "learn_mode.forward")
+        self._prepare_once(rollout)
+        data = rollout.to(self.device)
+        data.pop(PREPARED_BY)
+        self._check_fields(data)
+        described = self._rollout_metrics(data)
+        # All at once, to wait for the device once.
+        metrics = dict(zip(described, torch.stack(list(described.values())).tolist(), strict=True))
+        is_finite = all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"])))
+        if self.ranks.any(not is_finite):
+            raise NumericsError(
+                f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
+                f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
+                "observations were checked when they were collected: look at the value network's output"
+            )
+        if self.value_norm is not None:
+            targets = data.value_target[data.valid].cpu().numpy()
+            self.value_norm.update_heads(targets, self.model.value_heads)
+        return data, metrics
+
+    def end_learning(self, rollout: Rollout) -> dict[str, float]:
+        """Does what comes after the gradient steps of an iteration, and returns its metrics.
+
+        The networks of the intrinsic reward learn, the scale of observations is updated, and schedules go on.
+
+        Args:
+            rollout: (T, B), from :meth:`begin_learning`.
+        """
+        metrics = {} if self.intrinsic is None else self.intrinsic.learn(rollout)
+        if self.obs_norm is not None and self.cfg.normalize.obs is True:
+            self.obs_norm.update(rollout.obs, rollout.valid)
+        self.progress.env_step += int(self.ranks.total(int(rollout.valid.sum())))
+        return {**metrics, "skipped_steps": float(self.bad_steps.count)}
+
+    def _check_fields(self, rollout: Rollout) -> None:
+        """Refuses a rollout that lacks a field which the losses need; a subclass knows them."""
+
+    def _rollout_metrics(self, data: Rollout) -> dict[str, Tensor]:
+        """Returns metrics () of a rollout, from before the gradient steps."""
+        metrics = describe_rollout(data)
+        if self.obs_norm is not None:
+            metrics["obs_clipped"] = self.obs_norm.clipped_share(data.obs, data.valid)
+        return metrics
+
+    def _monitor_vars_learn(self) -> list[str]:
+        """Returns the names of the metrics of :meth:`begin_learning` and :meth:`end_learning`."""
+        return [
+            *ROLLOUT_METRICS,
+            *(["obs_clipped"] if self.obs_norm is not None else []),
+            *([] if self.intrinsic is None else self.intrinsic.metric_names()),
+            "skipped_steps",
+        ]
+
+    def _get_batch_size(self) -> int | dict[str, int]:
+        """Returns the size of minibatches, of each buffer if there are two; DI-engine's method."""
+        size: int = self.cfg.learn.batch_size
+        return size
 
     def _complete_rollout(self, rollout: Rollout) -> Rollout:
         sample = super()._complete_rollout(rollout)
@@ -497,8 +541,6 @@ class ActorCriticPolicy(Policy):
     def forget_open_episodes(self) -> None:
         if self.reward_scale is not None:
             self.reward_scale.running_return = None
-        if self.reference is not None:
-            self.reference.state = None
 
     @property
     def learning_rate(self) -> float:
@@ -527,7 +569,7 @@ class ActorCriticPolicy(Policy):
             "value_norm": self.value_norm,
             "progress": self.progress,
             "intrinsic": self.intrinsic,
-            "reference": self.reference if self.reference and self.reference.policy.memory else None,
+            "bad_steps": self.bad_steps if "learn" in self.fields else None,
         }
 
 

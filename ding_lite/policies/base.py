@@ -298,11 +298,6 @@ class Policy:
         """Returns the names of the metrics that ``learn_mode.forward`` returns."""
         return []
 
-    def _get_batch_size(self) -> int | dict[str, int]:
-        """Returns the size of minibatches, of each buffer if there are two; DI-engine's method."""
-        size: int = self.cfg.learn.batch_size
-        return size
-
     @property
     def learn_mode(self) -> LearnMode:
         self._require("learn")

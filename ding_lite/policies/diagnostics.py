@@ -15,19 +15,16 @@ from ding_lite.rl.returns import explained_variance
 
 OLDEST_SHOWN = 8  # iterations; older samples are counted with it
 SATURATED = 0.99  # of tanh
+ROLLOUT_METRICS = ("explained_variance", "adv_max", "adv_mean", "value_max", "value_mean")
 
 
 def describe_rollout(data: Rollout) -> dict[str, Tensor]:
     """Returns metrics () of the values and advantages of a rollout (T, B) with credit."""
     valid = data.valid
     value, target, advantage = data.value[valid], data.value_target[valid], data.advantage[valid]
-    return {
-        "explained_variance": explained_variance(value, target),
-        "adv_max": advantage.max(),
-        "adv_mean": advantage.mean(),
-        "value_max": value.max(),
-        "value_mean": value.mean(),
-    }
+    explained = explained_variance(value, target)
+    found = (explained, advantage.max(), advantage.mean(), value.max(), value.mean())
+    return dict(zip(ROLLOUT_METRICS, found, strict=True))
 
 
 def describe_buffer(buffer: ReplayBuffer, ratio: Tensor | None, clip_ratio: Tensor) -> dict[str, float]:

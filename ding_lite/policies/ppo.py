@@ -23,19 +23,21 @@ from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key, default_values, leaves, merged_config
 from ding_lite.data.buffer import MOST_USES, Limits, ReplayBuffer
 from ding_lite.data.minibatches import TAKEN_NAMES, Batch
-from ding_lite.data.rollout import PREPARED_BY, Rollout, require_rollout
-from ding_lite.errors import ContractError, NumericsError
+from ding_lite.data.rollout import Rollout
+from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.fast.closed_form import Options, are_numbers
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, may_compile
 from ding_lite.fast.gradients import Loss, Metrics, name_of_loss
 from ding_lite.fast.switch import PolicyGradients, are_library_methods
 from ding_lite.models.heads import parameter_ranges
 from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import checked_loss
-from ding_lite.policies.diagnostics import dead_units, describe_rollout
+from ding_lite.policies.diagnostics import dead_units
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.memory import memory_faults
-from ding_lite.policies.optimizer import BadSteps, Optimizer, in_mode
+from ding_lite.policies.optimizer import Optimizer, in_mode
+from ding_lite.policies.reference import Reference, check_fits
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.policies.without_effect import ENTROPY_WEIGHT
 from ding_lite.rl import losses
@@ -94,7 +96,6 @@ class PPOPolicy(ActorCriticPolicy):
         transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
         learn=dict(
             epoch_per_collect=Key(10, low=1, high=MOST_USES),  # on-policy: passes over each rollout
-            batch_size=Key(64, low=1),  # samples in a minibatch
             # Off-policy: optimiser steps after each collect; None: as many as reuse (PPG: the epochs of each
             # network) asks for, ceil(reuse n_sample / batch_size).
             update_per_collect=Key(None, (int,), low=1, optional=True),
@@ -105,7 +106,6 @@ class PPOPolicy(ActorCriticPolicy):
             weight_decay=Key(0.0, fixed_because="Adam has none here"),
             # Normalise advantages: in each minibatch (True is the same), over the whole pass, or not.
             adv_norm=Key("minibatch", choices=("minibatch", "batch", True, False)),
-            adam_eps=Key(1e-5, above=0),  # epsilon of Adam
             value_weight=Key(0.5, low=0),  # weight of the value loss 0.5 (V - R)^2
             # Weight of the entropy bonus; None: 0.01 for discrete actions, 0 where a Box is among them.
             entropy_weight=Key(None, (float,), low=0, optional=True),
@@ -131,10 +131,6 @@ class PPOPolicy(ActorCriticPolicy):
             pretrained_model_path=Key(None, (str,), optional=True),
             # Epochs of the policy end when the KL of an epoch exceeds 1.5 times this; None: they do not.
             target_kl=Key(None, (float,), above=0, optional=True),
-            # Gradients are scaled to a norm ("clip_norm") or clipped each ("clip_value"); None: no bound.
-            grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
-            grad_clip_value=Key(0.5, above=0),  # the largest norm, or the largest absolute value
-            skip_bad_steps=Key(0, low=0),  # steps that are not finite and skipped; one more ends the run
             # torch.compile for gradient steps on the CPU: True for all; "no_closed_form" for steps without
             # a closed form; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
@@ -271,6 +267,7 @@ class PPOPolicy(ActorCriticPolicy):
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
 
+        self.reference: Reference | None = None
         # The coefficient of the KL penalty, where the config asks for one that adapts.
         self.kl_penalty: AdaptivePenalty | None = None
         if learn.kl_target is not None:
@@ -279,12 +276,9 @@ class PPOPolicy(ActorCriticPolicy):
     def _init_learn(self) -> None:
         self.minibatch_generator = self.own_generator("minibatch", device=self.device, saved_by_part=True)
         self.sources = self._make_sources()
-        self.bad_steps = BadSteps(self.cfg.learn.skip_bad_steps)
         self._init_optimizers()
         self._check_losses()
         self._trained = [p for p in self.model.parameters() if p.requires_grad]
-        if self.intrinsic is not None:
-            self.intrinsic.prepare_learning(self.bad_steps)
 
     def _make_sources(self) -> dict[str, ReplaySource]:
         """Returns the sources of minibatches by name; the policy's losses use "policy"."""
@@ -407,6 +401,41 @@ class PPOPolicy(ActorCriticPolicy):
             phrases.append(f"gradients: {', '.join(dict.fromkeys(names))}")
         return phrases
 
+    def _parts(self) -> list[str]:
+        lines, learn = super()._parts(), self.cfg.learn
+        if self.reference is not None:
+            lines.append(
+                f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
+            )
+        return lines
+
+    def use_reference(self, reference: Policy) -> None:
+        """Sets the frozen policy that the penalty ``learn.kl_beta`` refers to.
+
+        Args:
+            reference: such as :func:`~ding_lite.load_policy` returns it.
+
+        Raises:
+            ConfigError: if its observations have other shapes, or its actions another kind of distribution.
+        """
+        if not isinstance(reference, ActorCriticPolicy):
+            raise ConfigError(
+                f"policy.learn.pretrained_model_path: the reference is a {type(reference).__name__}; it must "
+                "be an ActorCriticPolicy"
+            )
+        check_fits(reference, self)
+        self.reference = Reference(reference)
+
+    def _prepare_rollout(self, rollout: Rollout) -> None:
+        super()._prepare_rollout(rollout)
+        if self.reference is not None:
+            self.reference.add_logits(rollout)
+
+    def forget_open_episodes(self) -> None:
+        super().forget_open_episodes()
+        if self.reference is not None:
+            self.reference.state = None
+
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), ENTROPY_WEIGHT: self._default_entropy_weight}
 
@@ -418,6 +447,14 @@ class PPOPolicy(ActorCriticPolicy):
             lines += source.describe()
         if self.cfg.learn.compile is True and self.device.type != "cpu":
             lines.append("policy.learn.compile=True: no effect, since steps are compiled on the CPU only")
+        if self.sources["policy"].renews_credit and (
+            type(self)._get_train_sample is not ActorCriticPolicy._get_train_sample
+        ):
+            lines.append(
+                f"{type(self).__name__}._get_train_sample sets value, advantage and value_target for the "
+                "first pass over a rollout; credit() computes them again for the others "
+                "(policy.recompute_adv, policy.nstep_return). To change them in all passes, override credit()"
+            )
         if self.compiles:
             lines.append("gradient steps are compiled: the first ones take some seconds, or tens of them")
         return lines
@@ -564,23 +601,8 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _forward_learn(self, data: Rollout) -> dict[str, float]:
         """Improves the model from one rollout with advantages, and returns the means of the metrics."""
-        require_rollout(data, "learn_mode.forward")
-        self._prepare_once(data)
-        data = data.to(self.device)
-        data.pop(PREPARED_BY)
-        self._check_fields(data)
         self._check_parameters()
-        metrics = self._rollout_metrics(data)
-        is_finite = all(map(math.isfinite, (metrics["adv_mean"], metrics["value_mean"])))
-        if self.ranks.any(not is_finite):
-            raise NumericsError(
-                f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
-                f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
-                "observations were checked when they were collected: look at the value network's output"
-            )
-        if self.value_norm is not None:
-            targets = data.value_target[data.valid].cpu().numpy()
-            self.value_norm.update_heads(targets, self.model.value_heads)
+        data, metrics = self.begin_learning(data)
         self._apply_learning_rate()
         self._apply_schedules()
         segments = self.segments(data)
@@ -596,29 +618,18 @@ class PPOPolicy(ActorCriticPolicy):
             metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
             self.kl_penalty.update(metrics["kl_of_iteration"])
         metrics |= self._auxiliary_phase(segments)
-        if self.intrinsic is not None:
-            metrics |= self.intrinsic.learn(data)
+        metrics |= self.end_learning(data)
         for buffer in self.buffers.values():
             buffer.end_iteration()
-        metrics["skipped_steps"] = float(self.bad_steps.count)
-        metrics |= {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
-        if self.obs_norm is not None and self.cfg.normalize.obs is True:
-            self.obs_norm.update(data.obs, data.valid)
-        self.progress.env_step += int(self.ranks.total(int(data.valid.sum())))
-        return metrics
+        return metrics | {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
 
-    def _rollout_metrics(self, data: Rollout) -> dict[str, float]:
-        """Returns the metrics of a rollout, waiting for the device once.
-
-        Every ``DEAD_UNITS_EVERY`` iterations ``dead_units`` is among them.
-        """
-        metrics = describe_rollout(data)
-        if self.obs_norm is not None:
-            metrics["obs_clipped"] = self.obs_norm.clipped_share(data.obs, data.valid)
+    def _rollout_metrics(self, data: Rollout) -> dict[str, Tensor]:
+        """Returns metrics () of a rollout; every ``DEAD_UNITS_EVERY`` iterations with ``dead_units``."""
+        metrics = super()._rollout_metrics(data)
         if self.iteration % DEAD_UNITS_EVERY == 0:
             some = map_tree(lambda leaf: leaf.flatten(0, 1)[:DEAD_UNITS_OF], data.obs)
             metrics["dead_units"] = dead_units(self.model, self.inputs(some))
-        return dict(zip(metrics, torch.stack(list(metrics.values())).tolist(), strict=True))
+        return metrics
 
     @property
     def iteration(self) -> int:
@@ -694,10 +705,9 @@ class PPOPolicy(ActorCriticPolicy):
     def _monitor_vars_learn(self) -> list[str]:
         return [
             *("cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac"),
-            *("explained_variance", "grad_norm", "adv_max", "adv_mean", "value_max", "value_mean"),
-            *("clip_ratio", "epochs", "updates", "skipped_steps", "dead_units"),
-            *(["obs_clipped"] if self.obs_norm is not None else []),
-            *([] if self.intrinsic is None else self.intrinsic.metric_names()),
+            "grad_norm",
+            *super()._monitor_vars_learn(),
+            *("clip_ratio", "epochs", "updates", "dead_units"),
             *(["reference_kl"] if self.cfg.learn.kl_beta else []),
             *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
             *([] if self.kl_penalty is None else ["kl_coefficient", "kl_of_iteration"]),
@@ -735,10 +745,12 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _state(self) -> dict[str, Any]:
         parts = super()._state()
+        has_memory = self.reference is not None and self.reference.policy.memory is not None
+        parts["reference"] = self.reference if has_memory else None
         if "learn" in self.fields:
             parts["permutation"] = GeneratorState(self.minibatch_generator)
             parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
-            parts |= {"optimizer": self.optimizer, "bad_steps": self.bad_steps}
+            parts["optimizer"] = self.optimizer
         parts["kl_penalty"] = self.kl_penalty  # a loss reads it, and a loss may be computed without learning
         return parts
 

@@ -123,7 +123,7 @@ class ReplaySource:
             is_first = training_set is None
             # In the first pass over fresh rollouts, credit is by the newest network already.
             is_newest = is_first and ratio is None and not values_moved
-            renews = self.policy.credit_is_renewed and not is_newest
+            renews = self.renews_credit and not is_newest
             credit = self.renew_credit(data, weight) if renews else data
             moved = place is None or not (live is place or torch.equal(live, place))
             if moved:
@@ -171,6 +171,11 @@ class ReplaySource:
         valid = flat_at(fields, place)
         old, new = (policy.distribution(valid["obs"], valid[name]) for name in ("old", "new"))
         return policy.ranks.mean(float(old.kl(new).mean()), len(place))
+
+    @property
+    def renews_credit(self) -> bool:
+        """Whether later passes over a rollout have values or targets of the newest network."""
+        return bool(self.cfg.recompute_adv or self.cfg.nstep_return)
 
     def renew_credit(self, data: Rollout, weight: Tensor | None) -> Any:
         """Returns value, advantage and target; with ``weight`` they also replace those in ``data``.

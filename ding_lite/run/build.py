@@ -13,9 +13,9 @@ from ding_lite.data.collector import Collector
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError
-from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import check_constructor
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.ranks import Ranks
 from ding_lite.run.load import load_policy
 
@@ -98,7 +98,7 @@ def build_policy(cfg: Any, envs: VectorEnv, model: torch.nn.Module | None, trust
     check_constructor(factory)
     policy: Policy = factory(cfg.policy, envs.obs_space, envs.action_space, model=model, seed=cfg.seed)
     reference = cfg.policy.learn.get("pretrained_model_path")
-    if reference is not None and isinstance(policy, ActorCriticPolicy):
+    if reference is not None and isinstance(policy, PPOPolicy):
         try:
             frozen = load_policy(reference, device=str(policy.device), trust=trust)
         except CheckpointError as error:

@@ -5,8 +5,10 @@ import pytest
 import torch
 from worlds import digest, small_config, trainee
 
-from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, load_policy
-from ding_lite.errors import CheckpointError, ConfigError, ContractError
+from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, load_policy
+from ding_lite.data.rollout import flat
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
+from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import TAKEN_METRICS, TAKEN_PREFIXES
 
@@ -151,6 +153,85 @@ def test_a_policy_on_the_base_class_is_trained_resumed_and_loaded(tmp_path):
     assert all(torch.equal(weights[name], others[name]) for name in weights)
     loaded = load_policy(tmp_path / "run", checkpoint="last", trust=[__name__])
     assert loaded.act(loaded.obs_space.sample()) in (0, 1)
+
+
+class A2C(ActorCriticPolicy):
+    """One step down the loss of the whole rollout."""
+
+    def _init_learn(self):
+        super()._init_learn()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+
+    def _forward_learn(self, rollout):
+        rollout, metrics = self.begin_learning(rollout)
+        obs, valid = self.inputs(flat(rollout.obs)), rollout.valid.flatten()
+        logit, value = self.model.compute_actor_critic(obs)
+        log_prob = self.distribution(obs, logit).log_prob(flat(rollout.action))
+        gain = rollout.advantage.flatten()
+        error = value - self.normalized_values(rollout.value_target.flatten())
+        loss = (error.square() - gain / gain.std() * log_prob)[valid].mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return {**metrics, "loss": loss.item(), "updates": 1.0, **self.end_learning(rollout)}
+
+    def _monitor_vars_learn(self):
+        return [*super()._monitor_vars_learn(), "loss", "updates"]
+
+    def _state(self):
+        parts = super()._state()
+        return {**parts, "optimizer": self.optimizer} if "learn" in self.fields else parts
+
+
+SCALES = {"normalize": {"obs": True, "reward": True}, "intrinsic": {"type": "rnd"}}
+
+
+def test_the_parts_of_a_policy_on_the_actor_critic_alone_learn():
+    policy, collector = trainee("ppo", cls=A2C, **SCALES)
+    (stats,) = policy.obs_norm.stats.values()
+    networks = digest(policy.intrinsic.networks.state_dict())
+    rollout = collector.collect()
+    metrics = policy.learn_mode.forward(rollout)
+    assert (
+        policy.value_norm.count == policy.reward_scale.count == policy.progress.env_step == stats.count == 64
+    )
+    assert float(policy.value_norm.mean) == pytest.approx(float(rollout.value_target.mean()), rel=1e-5)
+    assert digest(policy.intrinsic.networks.state_dict()) != networks
+    assert set(metrics) == set(policy.learn_mode.monitor_vars())
+    assert policy._get_batch_size() == 16
+    rollout.advantage[0, 0] = np.nan
+    before = digest(policy.state_dict())
+    with pytest.raises(NumericsError, match="nothing was learned from it"):
+        policy.learn_mode.forward(rollout)
+    assert digest(policy.state_dict()) == before
+
+
+def test_a_policy_on_the_actor_critic_alone_is_trained_and_resumed(tmp_path):
+    config = small_config(policy={"type": A2C, **SCALES}, max_env_step=2_000)
+    config["policy"]["learn"] = {}
+    config["policy"].pop("model", None)
+    straight = SerialPipeline(config, folder=tmp_path / "straight")
+    list(straight)
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        next(iter(pipeline))
+    again = SerialPipeline.resume(tmp_path / "run", trust=[__name__])
+    list(again)
+    assert straight.policy.progress.env_step >= 2_000
+    assert digest(again.policy.state_dict()) == digest(straight.policy.state_dict())
+
+
+class Forgetful(A2C):
+    def begin_learning(self, rollout):
+        return rollout, {}
+
+    def end_learning(self, rollout):
+        return {}
+
+
+def test_check_policy_finds_parts_that_do_not_learn():
+    check_policy(A2C, {"learn": {"batch_size": 8}}, learns=False)
+    with pytest.raises(ContractError, match="begin_learning"):
+        check_policy(Forgetful, learns=False)
 
 
 OBS = np.zeros(3, np.float32)
