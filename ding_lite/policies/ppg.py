@@ -325,7 +325,7 @@ class PPGPolicy(PPOPolicy):
             return super().training_loops()
         value, policy = self.sources["value"], self.sources["policy"]
         return [
-            Loop(value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm"),
+            Loop(value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm", epochs=None),
             Loop(policy, self.optimizer, self.actor_loss),
         ]
 

@@ -67,7 +67,8 @@ class Loop(NamedTuple):
         optimizer: takes the steps.
         loss: of a minibatch.
         after_target_kl: replaces ``loss`` once target_kl has stopped the policy; None ends the passes.
-        grad_norm: the name of that metric.
+        grad_norm, epochs: the names of these metrics; ``epochs`` counts the passes before target_kl, and None
+            leaves it out. Two loops have no name in common.
     """
 
     source: ReplaySource
@@ -75,6 +76,7 @@ class Loop(NamedTuple):
     loss: Loss
     after_target_kl: Loss | None = None
     grad_norm: str = "grad_norm"
+    epochs: str | None = "epochs"
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -608,11 +610,12 @@ class PPOPolicy(ActorCriticPolicy):
         segments = self.segments(data)
         for source in self.sources.values():  # all before the first step, which changes pi_prox
             source.push(segments)
-        updates = 0.0
+        updates = 0
         for number, loop in enumerate(self.training_loops()):
-            metrics |= self._train(loop, values_moved=number > 0)
-            updates += metrics["updates"]
-        metrics["updates"] = updates
+            of_loop, steps = self._train(loop, values_moved=number > 0)
+            metrics |= of_loop
+            updates += steps
+        metrics["updates"] = float(updates)
         if self.kl_penalty is not None:
             metrics["kl_coefficient"] = float(self.kl_penalty.value)
             metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
@@ -645,12 +648,15 @@ class PPOPolicy(ActorCriticPolicy):
         """Does what follows the policy phase, and returns its metrics; PPO does nothing."""
         return {}
 
-    def _train(self, loop: Loop, *, values_moved: bool = False) -> dict[str, float]:
-        """Takes the steps of a loop in one iteration, and returns the means of their metrics.
+    def _train(self, loop: Loop, *, values_moved: bool = False) -> tuple[dict[str, float], int]:
+        """Takes the steps of a loop in one iteration.
 
         Args:
             loop: one of :meth:`training_loops`.
             values_moved: whether an earlier loop of the iteration may have trained the value network.
+
+        Returns:
+            the metrics of the loop, of its steps the means; and the number of its steps.
         """
         loss = loop.loss
         target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
@@ -677,7 +683,9 @@ class PPOPolicy(ActorCriticPolicy):
         means = steps.mean_metrics()
         if "grad_norm" in means:
             means[loop.grad_norm] = means.pop("grad_norm")
-        return loop.source.metrics | means | {"epochs": float(epochs), "updates": float(len(steps.history))}
+        if loop.epochs is not None:
+            means[loop.epochs] = float(epochs)
+        return loop.source.metrics | means, len(steps.history)
 
     def _no_approx_kl(self) -> ContractError:
         return ContractError(

@@ -534,6 +534,16 @@ def test_every_declared_metric_is_given_and_every_given_one_declared(kind, criti
     assert given >= DI_ENGINE
 
 
+def test_a_metric_is_of_one_loop_and_updates_are_those_of_both():
+    policy, collector = trainee("ppg", **epochs_of(2, 3))
+    found, train = [], policy._train
+    policy._train = lambda *args, **kwargs: found.append(train(*args, **kwargs)) or found[-1]
+    metrics = policy.learn_mode.forward(collector.collect())
+    (of_value, value_steps), (of_policy, policy_steps) = found
+    assert not of_value.keys() & of_policy.keys()
+    assert (metrics["epochs"], metrics["updates"]) == (2, value_steps + policy_steps)
+
+
 def test_the_metrics_say_what_they_are():
     policy, collector = trainee("ppg", **epochs_of(1, 2, aux_batch_size=32))
     norms = {"policy": [], "value": []}
