@@ -325,8 +325,15 @@ class PPGPolicy(PPOPolicy):
             return super().training_loops()
         value, policy = self.sources["value"], self.sources["policy"]
         return [
-            Loop(value, self.value_optimizer, self.critic_loss, grad_norm="value_grad_norm", epochs=None),
-            Loop(policy, self.optimizer, self.actor_loss),
+            Loop(
+                value,
+                self.value_optimizer,
+                self.critic_loss,
+                metrics=("value_loss",),
+                grad_norm="value_grad_norm",
+                epochs=None,
+            ),
+            Loop(policy, self.optimizer, self.actor_loss, metrics=tuple(self._policy_metric_names())),
         ]
 
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
@@ -408,11 +415,8 @@ class PPGPolicy(PPOPolicy):
             self.auxiliary.optimizer.learning_rate = base * self._schedule("lr")
 
     def _monitor_vars_learn(self) -> list[str]:
-        names = super()._monitor_vars_learn()
-        if self.value_optimizer is not None:  # no step minimises the sum of both losses
-            names[names.index("total_loss")] = "value_grad_norm"
         return [
-            *names,
+            *super()._monitor_vars_learn(),
             *("policy_cur_lr", "value_cur_lr", "policy_adv_abs_max"),
             *([] if self.auxiliary is None else ["aux_memory", *self.auxiliary.metric_names()]),
         ]

@@ -67,6 +67,7 @@ class Loop(NamedTuple):
         optimizer: takes the steps.
         loss: of a minibatch.
         after_target_kl: replaces ``loss`` once target_kl has stopped the policy; None ends the passes.
+        metrics: names of the metrics of ``loss`` and ``after_target_kl``.
         grad_norm, epochs: the names of these metrics; ``epochs`` counts the passes before target_kl, and None
             leaves it out. Two loops have no name in common.
     """
@@ -75,8 +76,14 @@ class Loop(NamedTuple):
     optimizer: Optimizer
     loss: Loss
     after_target_kl: Loss | None = None
+    metrics: tuple[str, ...] = ()
     grad_norm: str = "grad_norm"
     epochs: str | None = "epochs"
+
+    def metric_names(self) -> list[str]:
+        """Returns the names of all metrics of the loop."""
+        passes = [] if self.epochs is None else [self.epochs]
+        return [*self.metrics, self.grad_norm, *passes, *self.source.metric_names()]
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -376,7 +383,17 @@ class PPOPolicy(ActorCriticPolicy):
 
     def training_loops(self) -> list[Loop]:
         """Returns the loops of the policy phase, in their order."""
-        return [Loop(self.sources["policy"], self.optimizer, self.loss, self.critic_loss)]
+        metrics = ("total_loss", *self._policy_metric_names(), "value_loss")
+        return [Loop(self.sources["policy"], self.optimizer, self.loss, self.critic_loss, metrics)]
+
+    def _policy_metric_names(self) -> list[str]:
+        """Returns the names of the metrics of the policy loss, and of its penalty for leaving a reference."""
+        learn = self.cfg.learn
+        return [
+            *("policy_loss", "entropy_loss", "approx_kl", "clipfrac"),
+            *(["reference_kl"] if learn.kl_beta else []),
+            *(["kl"] if learn.kl_penalty is not None else []),
+        ]
 
     def optimized_losses(self) -> list[tuple[Optimizer, Loss]]:
         """Returns the optimisers, each with a loss that it minimises.
@@ -712,14 +729,11 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _monitor_vars_learn(self) -> list[str]:
         return [
-            *("cur_lr", "total_loss", "policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac"),
-            "grad_norm",
+            "cur_lr",
+            *(name for loop in self.training_loops() for name in loop.metric_names()),
             *super()._monitor_vars_learn(),
-            *("clip_ratio", "epochs", "updates", "dead_units"),
-            *(["reference_kl"] if self.cfg.learn.kl_beta else []),
-            *(["kl"] if self.cfg.learn.kl_penalty is not None else []),
+            *("clip_ratio", "updates", "dead_units"),
             *([] if self.kl_penalty is None else ["kl_coefficient", "kl_of_iteration"]),
-            *(name for source in self.sources.values() for name in source.metric_names()),
         ]
 
     def _schedule(self, name: str) -> float:

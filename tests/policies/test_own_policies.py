@@ -303,6 +303,8 @@ def test_a_field_with_a_name_that_a_minibatch_has_itself_is_refused(name):
         policy.learn_mode.forward(collector.collect())
 
 
+NEAR_ANOTHER = {"kl_beta": 0.5, "pretrained_model_path": "a run"}
+PPGS = ("ppg", "ppg_offpolicy")
 OF_LOSSES = {  # metrics that the library's own losses return
     *("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac", "kl"),
     *("auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "total_loss"),
@@ -317,6 +319,29 @@ def test_every_metric_of_the_library_is_kept_from_losses_of_ones_own(kind):
     names = set(policy.learn_mode.monitor_vars()) - OF_LOSSES
     free = {name for name in names if name not in TAKEN_METRICS and not name.startswith(TAKEN_PREFIXES)}
     assert not free
+
+
+KL_LOSSES = [{}, {"kl_penalty": 1.0}, {"kl_penalty": 1.0, "kl_target": 0.01}, NEAR_ANOTHER]
+KINDS = [
+    *(("ppo", {}), ("ppo_offpolicy", {})),
+    *((kind, {"aux_freq": 2, "critic_epoch_per_collect": n}) for n in (1, 2) for kind in PPGS),
+]
+
+
+@pytest.mark.parametrize("penalty", KL_LOSSES)
+@pytest.mark.parametrize(("kind", "learn"), KINDS)
+def test_the_metrics_of_a_training_are_those_that_are_declared(kind, learn, penalty):
+    options = dict(intrinsic={"type": "rnd"}, normalize={"obs": True})
+    policy, collector = trainee(kind, learn={**learn, **penalty}, **options)
+    if penalty is NEAR_ANOTHER:
+        policy.use_reference(trainee(kind)[0])
+    declared, given = policy.learn_mode.monitor_vars(), set()
+    for _ in range(2):
+        given |= policy.learn_mode.forward(collector.collect()).keys()
+    assert len(set(declared)) == len(declared)
+    assert given <= set(declared)
+    # No sample of these buffers is so old.
+    assert all("outside_clip_age" in name for name in set(declared) - given)
 
 
 @pytest.mark.parametrize(("recompute", "is_told"), [(True, True), (False, False)])
