@@ -134,7 +134,7 @@ class PPOPolicy(ActorCriticPolicy):
             # Weight of KL(pi || pi_ref) to the frozen policy of pretrained_model_path, added to the loss.
             kl_beta=Key(0.0, low=0),
             # That KL: "exact" is over the whole distribution; k1, k2, k3 are estimates by the actions taken
-            # (rl.losses.kl_penalty).
+            # (rl.losses.reference_kl).
             kl_type=Key("exact", choices=("exact", "k1", "k2", "k3")),
             # The run or checkpoint of the frozen policy that kl_beta refers to.
             pretrained_model_path=Key(None, (str,), optional=True),
@@ -278,9 +278,9 @@ class PPOPolicy(ActorCriticPolicy):
 
         self.reference: Reference | None = None
         # The coefficient of the KL penalty, where the config asks for one that adapts.
-        self.kl_penalty: AdaptivePenalty | None = None
+        self.adaptive_penalty: AdaptivePenalty | None = None
         if learn.kl_target is not None:
-            self.kl_penalty = AdaptivePenalty(learn.kl_penalty, learn.kl_target, self.device)
+            self.adaptive_penalty = AdaptivePenalty(learn.kl_penalty, learn.kl_target, self.device)
 
     def _init_learn(self) -> None:
         self.minibatch_generator = self.own_generator("minibatch", device=self.device, saved_by_part=True)
@@ -535,7 +535,8 @@ class PPOPolicy(ActorCriticPolicy):
             # batch.value_weight, the importance weight of its draw.
             kl = self.distribution(batch.obs, batch.old_logit).kl(batch.dist)
             gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
-            beta = self.cfg.learn.kl_penalty if self.kl_penalty is None else self.kl_penalty.value
+            adaptive = self.adaptive_penalty
+            beta = self.cfg.learn.kl_penalty if adaptive is None else adaptive.value
             policy_loss = beta * losses.weighted_mean(kl, batch.value_weight) - gain
             metrics["kl"] = kl.mean()
         entropy = batch.dist.entropy().mean()
@@ -584,7 +585,7 @@ class PPOPolicy(ActorCriticPolicy):
             kl, weight = batch.dist.kl(reference), batch.value_weight  # the importance weight of the draw
         else:
             log_prob, of_reference = (dist.log_prob(batch.action) for dist in (batch.dist, reference))
-            kl = losses.kl_penalty(log_prob, of_reference, batch.log_prob, learn.kl_type)
+            kl = losses.reference_kl(log_prob, of_reference, batch.log_prob, learn.kl_type)
             weight = batch.policy_weight
         mean_kl = losses.weighted_mean(kl, weight)
         return loss + learn.kl_beta * mean_kl, {**metrics, "reference_kl": mean_kl}
@@ -633,10 +634,10 @@ class PPOPolicy(ActorCriticPolicy):
             metrics |= of_loop
             updates += steps
         metrics["updates"] = float(updates)
-        if self.kl_penalty is not None:
-            metrics["kl_coefficient"] = float(self.kl_penalty.value)
+        if self.adaptive_penalty is not None:
+            metrics["kl_coefficient"] = float(self.adaptive_penalty.value)
             metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
-            self.kl_penalty.update(metrics["kl_of_iteration"])
+            self.adaptive_penalty.update(metrics["kl_of_iteration"])
         metrics |= self._auxiliary_phase(segments)
         metrics |= self.end_learning(data)
         for buffer in self.buffers.values():
@@ -733,7 +734,7 @@ class PPOPolicy(ActorCriticPolicy):
             *(name for loop in self.training_loops() for name in loop.metric_names()),
             *super()._monitor_vars_learn(),
             *("clip_ratio", "updates", "dead_units"),
-            *([] if self.kl_penalty is None else ["kl_coefficient", "kl_of_iteration"]),
+            *([] if self.adaptive_penalty is None else ["kl_coefficient", "kl_of_iteration"]),
         ]
 
     def _schedule(self, name: str) -> float:
@@ -773,7 +774,8 @@ class PPOPolicy(ActorCriticPolicy):
             parts["permutation"] = GeneratorState(self.minibatch_generator)
             parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
             parts["optimizer"] = self.optimizer
-        parts["kl_penalty"] = self.kl_penalty  # a loss reads it, and a loss may be computed without learning
+        # A loss reads it, and a loss may be computed without learning.
+        parts["kl_penalty"] = self.adaptive_penalty
         return parts
 
 

@@ -52,7 +52,7 @@ def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
     """Returns an estimate of KL(pi || pi_ref) by each sample (joschu.net/blog/kl-approx.html).
 
     With x = log pi(a|s) - log pi_ref(a|s): k1 = x, k2 = x^2 / 2, k3 = exp(-x) - 1 + x. Over actions of pi the
-    means of k1 and k3 are the KL; that of k2 has a small bias. For a loss see :func:`kl_penalty`.
+    means of k1 and k3 are the KL; that of k2 has a small bias. For a loss see :func:`reference_kl`.
 
     Args:
         log_ratio: x.
@@ -68,7 +68,7 @@ def kl_estimate(log_ratio: Tensor, kind: str) -> Tensor:
     return torch.expm1(-log_ratio) + log_ratio
 
 
-def kl_penalty(log_prob: Tensor, reference: Tensor, collected: Tensor, kind: str) -> Tensor:
+def reference_kl(log_prob: Tensor, reference: Tensor, collected: Tensor, kind: str) -> Tensor:
     """Returns the terms of an estimate of KL(pi || pi_ref) that is minimised, r k with r = pi / mu.
 
     The actions are of mu, and pi moves away from it with each step. The ratio r makes the mean of k one over

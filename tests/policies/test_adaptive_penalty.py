@@ -56,7 +56,7 @@ def test_the_kl_is_that_from_the_policy_before_the_iteration_to_the_one_after(ki
             assert kl > 1e-4
         kl = metrics["kl_of_iteration"]
         expected *= 0.5 if kl < 0.01 / 1.5 else 2.0 if kl > 0.015 else 1.0
-        assert float(policy.kl_penalty.value) == expected
+        assert float(policy.adaptive_penalty.value) == expected
     assert set(metrics) >= {"kl_coefficient", "kl_of_iteration"}
     assert {"kl_coefficient", "kl_of_iteration"} <= set(policy.learn_mode.monitor_vars())
 
@@ -70,18 +70,18 @@ def test_the_coefficient_is_in_the_loss():
         for parameter in policy.model.actor_head.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     loss, metrics = policy.loss(batch)
-    policy.kl_penalty.update(1.0)
+    policy.adaptive_penalty.update(1.0)
     more, _ = policy.loss(batch)
     assert float((more - loss).detach()) == pytest.approx(float(metrics["kl"].detach()), rel=1e-3)
 
 
 def test_a_policy_that_does_not_learn_has_the_coefficient_of_its_losses():
     policy, _ = trainee("ppo", learn={"kl_penalty": 1.0, "kl_target": 0.01})
-    policy.kl_penalty.update(1.0)
+    policy.adaptive_penalty.update(1.0)
     spaces = policy.obs_space, policy.action_space
     other = type(policy)(policy.cfg, *spaces, enable_field=["collect", "eval"])  # as replay_step makes it
     other.load_state_dict(policy.state_dict())
-    assert float(other.kl_penalty.value) == 2.0
+    assert float(other.adaptive_penalty.value) == 2.0
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_run_keeps_the_kl_near_its_target_and_resumes_bit_equal(tmp_path):
     for _ in resumed:
         pass
     assert digest(straight.state_dict()["policy"]) == digest(resumed.state_dict()["policy"])
-    assert float(straight.policy.kl_penalty.value) < 100.0
+    assert float(straight.policy.adaptive_penalty.value) < 100.0
 
 
 def test_a_resumed_run_begins_the_coefficient_anew_if_its_start_changed_or_it_had_none(tmp_path):
@@ -118,12 +118,13 @@ def test_a_resumed_run_begins_the_coefficient_anew_if_its_start_changed_or_it_ha
             if progress.iteration == 3:
                 break
         pipeline.close()
-        return None if pipeline.policy.kl_penalty is None else float(pipeline.policy.kl_penalty.value)
+        penalty = pipeline.policy.adaptive_penalty
+        return None if penalty is None else float(penalty.value)
 
     def resumed(name, **changes):
         changes = {f"policy.learn.{key}": value for key, value in changes.items()}
         with SerialPipeline.resume(tmp_path / name, changes=changes) as pipeline:
-            found = float(pipeline.policy.kl_penalty.value)
+            found = float(pipeline.policy.adaptive_penalty.value)
             next(iter(pipeline))
             return found
 

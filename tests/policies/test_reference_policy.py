@@ -9,7 +9,7 @@ from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
 from ding_lite.data.memories import begin_episodes
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
-from ding_lite.rl.losses import kl_penalty
+from ding_lite.rl.losses import reference_kl
 
 PENALTY = dict(kl_beta=0.5, pretrained_model_path="a run")
 
@@ -84,7 +84,7 @@ def test_estimates_have_the_mean_and_the_gradient_of_the_kl(kind, bias):
     log_mu = torch.tensor([0.1, 0.4, 0.2], dtype=torch.float64).log_softmax(-1)
     log_pi = logit.log_softmax(-1)
     kl = (log_pi.exp() * (log_pi - reference)).sum()
-    mean = (log_mu.exp() * kl_penalty(log_pi, reference, log_mu, kind)).sum()
+    mean = (log_mu.exp() * reference_kl(log_pi, reference, log_mu, kind)).sum()
     torch.testing.assert_close(mean, kl, atol=0, rtol=max(bias, 1e-9))
     expected, found = (torch.autograd.grad(x, logit, retain_graph=True)[0] for x in (kl, mean))
     assert float((found - expected).norm()) <= max(bias, 1e-9) * float(expected.norm())
