@@ -225,8 +225,7 @@ class ActorCriticPolicy(Policy):
     @property
     def uses_cuda_graphs(self) -> bool:
         """Whether kernels are captured as CUDA graphs; those of a model with memory are not."""
-        wanted = self.cfg.get("cuda_graph", True)  # saved configs of earlier versions do not have it
-        return self.device.type == "cuda" and bool(wanted) and self.memory is None
+        return self.device.type == "cuda" and bool(self.cfg.cuda_graph) and self.memory is None
 
     @property
     def collect_mode(self) -> CollectMode:
