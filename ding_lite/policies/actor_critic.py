@@ -130,6 +130,7 @@ class ActorCriticPolicy(Policy):
         discount = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
         self.reward_scale = RewardScale(discount, ranks=self.ranks) if norm.reward else None
         self._mark = _new_mark()
+        self._is_unchecked = False  # whether the model is still to be checked
         self.value_norm = ValueNorm(cfg.learn.value_norm_decay, self.ranks) if cfg.learn.value_norm else None
         heads = self.model.value_heads
         if self.value_norm is not None and (not heads or any(head.bias is None for head in heads)):
@@ -153,8 +154,12 @@ class ActorCriticPolicy(Policy):
             return
         try:
             inputs = self.inputs(example_observations(self.obs_space, SAMPLES))
-        except AttributeError:  # of a subclass that sets what its ``inputs`` need after ``super().__init__``
-            return
+        except AttributeError:  # a subclass may set what its ``inputs`` need after ``super().__init__``
+            self._is_unchecked = True
+        else:
+            self._check_outputs(inputs)
+
+    def _check_outputs(self, inputs: Any) -> None:
         has_own = type(self).distribution is not Policy.distribution
         # Without masks, whose sizes are checked where they are received.
         distribution = None if has_own else lambda inputs, logit: self.model.distribution(logit)
@@ -171,8 +176,8 @@ class ActorCriticPolicy(Policy):
         implementations = "; ".join(self._implementations())
         notes = keys_without_effect(self.cfg, type(self), type(self.model), self._facts())
         notes += [
-            f"policy.{name} is no part of policy.model: the optimiser does not train it, and only a policy's "
-            "own _state saves it"
+            f"WARNING: policy.{name} is no part of policy.model: the optimiser does not train it, and only a "
+            "policy's own _state saves it"
             for name, value in vars(self).items()
             if isinstance(value, (nn.Module, nn.Parameter)) and value is not self.model
         ]
@@ -229,6 +234,9 @@ class ActorCriticPolicy(Policy):
 
     @property
     def collect_mode(self) -> CollectMode:
+        if self._is_unchecked:
+            self._is_unchecked = False
+            self._check_outputs(self.inputs(example_observations(self.obs_space, SAMPLES)))
         return super().collect_mode._replace(specialize=self._rollout_mode)
 
     @property
@@ -467,8 +475,9 @@ class ActorCriticPolicy(Policy):
         if self.ranks.any(not is_finite):
             raise NumericsError(
                 f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean "
-                f"{metrics['value_mean']}) are not finite; nothing was learned from it. Rewards and "
-                "observations were checked when they were collected: look at the value network's output"
+                f"{metrics['value_mean']}) are not finite; nothing was learned from it. Observations and "
+                f"rewards are finite, the largest reward is {float(data.reward.abs().max()):g}: look at the "
+                "value network's output, and at rewards whose sum exceeds the range of float32"
             )
         if self.value_norm is not None:
             targets = data.value_target[data.valid].cpu().numpy()

@@ -216,6 +216,24 @@ def test_a_policy_may_say_itself_what_the_model_is_given_and_what_its_output_mea
     assert policy_with(model, Own).act(np.zeros((4, 3))).shape == (4,)
 
 
+def test_what_the_model_is_given_may_be_known_later_and_the_model_is_checked_then():
+    class Late(PPOPolicy):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.factor = 2.0
+
+        def inputs(self, obs):
+            return self.scaled(obs) * self.factor
+
+    right = VAC(SPACE, gym.spaces.Discrete(3))
+    assert policy_with(right, Late).collect_mode.forward(np.zeros((4, 3)))["action"].shape == (4,)
+    wrong = policy_with(
+        wrong_model("compute_critic", lambda x: x.unsqueeze(-1))(SPACE, right.action_space), Late
+    )
+    with pytest.raises(ContractError, match="compute_critic"):
+        _ = wrong.collect_mode
+
+
 @pytest.mark.parametrize("rnn", [None, "lstm", "gru"])
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox, Masked])
 def test_correct_models_pass(world, rnn):

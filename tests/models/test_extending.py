@@ -434,7 +434,9 @@ def test_a_module_that_a_policy_has_beside_its_model_is_said_not_to_be_trained()
             self.extra = torch.nn.Linear(4, 1)
 
     policy, _ = trainee("ppo", cls=Owner)
-    assert any(line.startswith("policy.extra is no part of policy.model") for line in policy.describe())
+    assert any(
+        line.startswith("WARNING: policy.extra is no part of policy.model") for line in policy.describe()
+    )
     assert not any("is no part of" in line for line in trainee("ppo")[0].describe())
 
 
