@@ -19,7 +19,7 @@ from typing import Any
 
 from easydict import EasyDict
 
-from ding_lite.config.di_engine import CREATE, MAIN, from_di_engine, is_pair
+from ding_lite.config.di_engine import CREATE, MAIN, from_di_engine, is_pair, overrides_of_pair
 from ding_lite.config.files import (
     file_name,
     find_config,
@@ -30,7 +30,14 @@ from ding_lite.config.files import (
 from ding_lite.config.named_classes import names_of
 from ding_lite.config.registry import POLICY_REGISTRY, env_name, library_name, modules_of, name_of
 from ding_lite.config.schema import as_schema, check, default_values, leaves, without_numpy
-from ding_lite.config.sections import RUN_CONFIG, below_runs, cross_checks, other_policies_with, schema_of
+from ding_lite.config.sections import (
+    RUN_CONFIG,
+    below_runs,
+    cross_checks,
+    device_contradicts,
+    other_policies_with,
+    schema_of,
+)
 from ding_lite.errors import ConfigError
 
 # Sources of values, besides "default" and the name of a config file.
@@ -143,12 +150,14 @@ def compile_config(
     faults_of_pair: list[str] = []
     if set(user) == {MAIN, CREATE}:
         user, notes, faults_of_pair = from_di_engine(user[MAIN], user[CREATE])
+        overrides = overrides_of_pair(overrides or {})
     user, source = _config_and_source(user, origin)
     _refuse(origin, list(_key_faults(user)))
     _expand_short_forms(user)
     user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
     before: list[str] = []
-    for path, value in _with_other_source(overrides or {}, user.get("env")).items():
+    complete = _with_other_device(_with_other_source(overrides or {}, user.get("env")), user.get("policy"))
+    for path, value in complete.items():
         lost = [earlier for earlier in before if earlier.startswith(f"{path}.")]
         if lost:
             raise ConfigError(f"{path}={value!r} replaces {lost[0]}, which is set before it: set it after")
@@ -208,6 +217,16 @@ def _with_other_source(overrides: Mapping[str, Any], env: Any) -> dict[str, Any]
     if is_new_type and overrides["env.type"] != "gymnasium" and given.get("env_id"):
         return {"env.env_id": "", **overrides}
     return dict(overrides)
+
+
+def _with_other_device(overrides: dict[str, Any], policy: Any) -> dict[str, Any]:
+    """Returns overrides in which a device replaces a contradicting ``cuda`` of the config, or ``cuda`` it."""
+    given = policy if isinstance(policy, Mapping) else {}
+    device, cuda = "policy.device", "policy.cuda"
+    values = (overrides.get(device, given.get("device", "auto")), overrides.get(cuda, given.get("cuda")))
+    if (device in overrides) == (cuda in overrides) or not device_contradicts(*values):
+        return overrides
+    return {**({cuda: None} if device in overrides else {device: "auto"}), **overrides}
 
 
 def _expand_short_forms(user: dict[str, Any]) -> None:

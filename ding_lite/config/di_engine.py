@@ -155,6 +155,18 @@ def is_pair(config: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
     )
 
 
+def overrides_of_pair(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns overrides of a pair in which ``policy.cuda`` means what it means in the pair: a device."""
+    given = dict(overrides)
+    if isinstance(given.get("policy.cuda"), bool) and "policy.device" not in given:
+        given["policy.device"] = _device_of(given.pop("policy.cuda"))
+    return given
+
+
+def _device_of(cuda: Any) -> str:
+    return "auto" if cuda else "cpu"  # DI-engine's True is "if there is a GPU"
+
+
 def from_di_engine(main: Mapping[str, Any], create: Mapping[str, Any]) -> Converted:
     """Converts a config of DI-engine; neither argument is changed."""
     return _Conversion(main, create).run()
@@ -258,8 +270,8 @@ class _Conversion:
 
     def _device(self) -> None:
         cuda = self.take("policy.cuda")
-        if cuda is not None:  # DI-engine's True is "if there is a GPU"
-            self.set("policy.device", "auto" if cuda else "cpu")
+        if cuda is not None:
+            self.set("policy.device", _device_of(cuda))
 
     def _model(self) -> None:
         for name in ("obs_shape", "action_shape"):  # read from the environment

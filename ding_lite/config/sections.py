@@ -259,6 +259,12 @@ def _with_advice(registry: Registry, kind: Any, folder: Path | None, message: st
     return message
 
 
+def device_contradicts(device: Any, cuda: Any) -> bool:
+    """Returns whether ``policy.device`` is another kind of device than ``policy.cuda`` asks for."""
+    kind = str(device).partition(":")[0]
+    return cuda is not None and kind not in ("auto", "cuda" if cuda else "cpu")
+
+
 def cross_checks(values: Mapping[str, Any]) -> list[str]:
     """Returns the faults between keys of a complete config, one message each."""
     env = values["env"]
@@ -287,6 +293,11 @@ def cross_checks(values: Mapping[str, Any]) -> list[str]:
                 f"policy.learn.batch_size: a minibatch of {batch_size} samples is larger than a rollout, "
                 f"which has {rows}; decrease it, or increase policy.collect.n_sample"
             )
+    device, cuda = policy.get("device", "auto"), policy.get("cuda")
+    if device_contradicts(device, cuda):
+        faults.append(
+            f"policy.cuda: {cuda} and policy.device={device!r} contradict each other: remove one of them"
+        )
     if batch_size == 1 and policy["learn"].get("adv_norm") in (True, "minibatch"):
         faults.append(
             "policy.learn.batch_size: the advantage of 1 sample is always 0 when normalised within its "

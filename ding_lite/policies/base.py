@@ -88,7 +88,7 @@ class Policy:
         # One of "auto", "cpu", "cuda", "cuda:N" and "mps". "auto" is a GPU, if there is one, for models with
         # convolutions or a layer of more than 256 x 256 weights; smaller ones are faster on the CPU.
         device="auto",
-        # DI-engine's. With device="auto", True is "cuda" and False "cpu".
+        # DI-engine's. With device="auto", True is "cuda" and False "cpu"; another device must agree.
         cuda=Key(None, (bool,), optional=True),
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,

@@ -26,6 +26,7 @@ from typing import Any
 from ding_lite.config.compile import Config, compile_config, differences
 from ding_lite.config.named_classes import names_of
 from ding_lite.config.schema import leaves
+from ding_lite.config.sections import device_contradicts
 from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
@@ -339,6 +340,11 @@ def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence
     config: Mapping[str, Any] = trusted_config(saved, names_of, trust)
     try:
         config = with_earlier_defaults(config, saved)
+        policy = config["policy"]
+        if device_contradicts(
+            policy.get("device", "auto"), policy.get("cuda")
+        ):  # of a version that ignored cuda then
+            config = {**config, "policy": {**policy, "cuda": None}}
         return compile_config({"config": config, "source": saved["source"]})
     except Exception as error:  # a forged config can fail in any way
         reason = str(error).rstrip(".")

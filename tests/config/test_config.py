@@ -592,6 +592,32 @@ def test_minibatch_as_large_as_the_rounded_rollout_is_taken():
     assert values_of(user(learn={"batch_size": 64}, collect={"n_sample": 60})).policy.learn.batch_size == 64
 
 
+@pytest.mark.parametrize(("device", "cuda"), [("cpu", True), ("mps", True), ("cuda:1", False)])
+def test_device_and_cuda_that_contradict_each_other_are_refused(device, cuda):
+    expected = f"policy.cuda: {cuda} and policy.device={device!r} contradict each other: remove one of them"
+    assert expected in message_of(user(device=device, cuda=cuda))
+    assert expected in message_of(CARTPOLE, {"policy.device": device, "policy.cuda": cuda})
+
+
+@pytest.mark.parametrize(
+    ("device", "cuda"), [("auto", True), ("cpu", False), ("cuda:1", True), ("mps", None)]
+)
+def test_device_and_cuda_that_agree_are_taken(device, cuda):
+    policy = values_of(user(device=device, cuda=cuda)).policy
+    assert (policy.device, policy.cuda) == (device, cuda)
+
+
+def test_override_of_device_or_cuda_replaces_what_the_file_says_by_the_other():
+    def both(policy, key, value):
+        made = values_of(user(**policy), overrides={f"policy.{key}": value}).policy
+        return made.device, made.cuda
+
+    assert both({"device": "cpu"}, "cuda", True) == ("auto", True)
+    assert both({"cuda": True}, "device", "cpu") == ("cpu", None)
+    assert both({"cuda": True}, "device", "cuda:1") == ("cuda:1", True)
+    assert both({"device": "mps"}, "cuda", None) == ("mps", None)
+
+
 @pytest.mark.parametrize("name", ["update", "items", "keys", "values", "get", "pop", "copy"])
 @pytest.mark.parametrize("section", ["learn", "model"])
 def test_key_named_like_a_method_of_dict_is_refused(section, name):

@@ -157,6 +157,19 @@ def test_cuda_is_a_gpu_where_there_is_one():
     assert compiled(cuda=False).values.policy.device == "cpu"
 
 
+def test_cuda_on_the_command_line_wins_as_if_the_file_had_it(tmp_path):
+    file = theirs(tmp_path, tail="main_config.policy.cuda = False\n")
+    assert load_config(file).values.policy.device == "cpu"
+    config = load_config(file, ["policy.cuda=True"])
+    assert (config.values.policy.device, config.values.policy.cuda) == ("auto", None)
+    assert config.source["policy.device"] == "command line"
+    assert load_config(file, ["policy.cuda=none"]).values.policy.device == "cpu"
+    with pytest.raises(ConfigError, match="policy.cuda: expected a bool, got the string 'maybe'"):
+        load_config(file, ["policy.cuda=maybe"])
+    with pytest.raises(ConfigError, match="policy.cuda: False and policy.device='cuda' contradict"):
+        load_config(file, ["policy.cuda=False", "policy.device=cuda"])
+
+
 @pytest.mark.parametrize(
     ("kind", "model", "actor", "critic"),
     [

@@ -23,6 +23,7 @@ from ding_lite.run.resume import (
     REFUSED,
     WARNED,
     ResumeRequest,
+    config_of_checkpoint,
     effect_of,
     find_resume_point,
 )
@@ -287,6 +288,13 @@ def test_free_and_warned_changes_are_taken_over_and_saved_at_once(tmp_path):
     saved = json.loads((folder / "config.json").read_text())
     assert saved["config"]["checkpoint"]["keep_freq"] == 512
     assert saved["source"]["checkpoint.keep_freq"] == "command line"
+
+
+def test_run_of_an_earlier_version_that_ignored_cuda_keeps_its_device():
+    saved = compile_config(CONFIG, {"policy.device": "cpu"}).as_json()
+    saved["config"]["policy"]["cuda"] = True
+    config = config_of_checkpoint(Path("ckpt"), saved, ())
+    assert (config.values.policy.device, config.values.policy.cuda) == ("cpu", None)
 
 
 def test_free_changes_leave_the_training_as_it_was(tmp_path):
