@@ -73,7 +73,7 @@ SAME_BY_POLICY = {
     ),
     "ppg_offpolicy": (
         *AUXILIARY,
-        "policy.learn.update_per_collect",
+        *_paths("policy.learn", "value_norm update_per_collect"),  # DI-engine never normalises its values
         f"{BUFFER}.multi_buffer",
         *_paths(f"{BUFFER}.policy", "replay_buffer_size max_use"),
         *_paths(f"{BUFFER}.value", "replay_buffer_size max_use"),
@@ -130,6 +130,8 @@ VERSIONS = {
     "Swimmer": 5,
     "Walker2d": 5,
 }
+# Those of them whose observations are of another size in that version.
+OTHER_SIZE = ("Ant", "Humanoid", "HumanoidStandup", "InvertedDoublePendulum", "Reacher")
 
 
 class Converted(NamedTuple):
@@ -182,6 +184,7 @@ class _Conversion:
         self.config: dict[str, Any] = {}
         self.notes: list[str] = []
         self.faults: list[str] = []
+        self.of_old_version: set[str] = set()  # keys that an environment's newer version does not fit
         kind = self.take(f"{CREATE}.policy.type", "ppo")
         self.policy = str(self.left.get("policy.type", kind)).removesuffix("_command")
         self.env_type = self.take(f"{CREATE}.env.type")
@@ -274,9 +277,13 @@ class _Conversion:
             self.set("policy.device", _device_of(cuda))
 
     def _model(self) -> None:
-        for name in ("obs_shape", "action_shape"):  # read from the environment
-            self.take(f"policy.model.{name}")
-            self.section(f"policy.model.{name}")  # hybrid actions have a dict
+        for path in ("policy.model.obs_shape", "policy.model.action_shape"):
+            shape = self.take(path)
+            self.section(path)  # a dict of shapes, of hybrid actions: read from the environment
+            if path in self.of_old_version:
+                self.note(path, f"{shape} is of the earlier version of the environment; left out")
+            elif shape is not None:
+                self.set(path, shape)
         self._activation()
         self._encoder(actor_width=self._head("actor", 2 if self.policy.startswith("ppg") else 1))
         self._head("critic", 1)
@@ -357,7 +364,7 @@ class _Conversion:
                 iterations = max(1, round(steps / per_collect)) if per_collect else steps
                 self.set(freq, iterations)
                 self.note(freq, f"{steps} minibatches of DI-engine are about {iterations} iterations")
-        if self.policy == "ppg" and self.get("policy.learn.value_norm") is False:
+        if self.policy.startswith("ppg") and self.get("policy.learn.value_norm") is False:
             self.set("policy.learn.allow_raw_values", True)
             self.note(
                 "policy.learn.value_norm",
@@ -511,6 +518,8 @@ class _Conversion:
         if newest is not None and version.isdigit() and int(version) < newest:
             new = f"{name}-v{newest}"
             self.note("env.env_id", f"{old} -> {new}, the version that gymnasium has")
+            if name in OTHER_SIZE and "policy.model.obs_shape" in self.left:
+                self.of_old_version.add("policy.model.obs_shape")
         self.set("env.env_id", new)
         return new
 

@@ -132,17 +132,21 @@ def check_declared(
     Raises:
         ConfigError: if they differ.
     """
-    count = int(action_space.n) if isinstance(action_space, gym.spaces.Discrete) else None
-    actual = {
-        "obs_shape": list(obs_space.shape or ()),
-        "action_shape": list(action_space.shape or ()) if count is None else [count],
-        "action_space": action_kind(action_space),
+    accepted: dict[str, list[Any]] = {
+        "obs_shape": [list(obs_space.shape or ())],
+        "action_shape": [list(action_space.shape or ())],
+        "action_space": [action_kind(action_space)],
     }
+    if isinstance(action_space, gym.spaces.Discrete):
+        accepted["action_shape"] = [[int(action_space.n)]]
+    if isinstance(action_space, gym.spaces.MultiDiscrete):  # in DI-engine the choices of each action
+        accepted["action_shape"].append(action_space.nvec.tolist())
     for name, value in declared.items():
-        if value is not None and ([value] if isinstance(value, int) else value) != actual[name]:
+        if value is not None and ([value] if isinstance(value, int) else value) not in accepted[name]:
+            actual = " or ".join(map(repr, accepted[name]))
             raise ConfigError(
-                f"{section}.{name}: the config says {value!r}, the environment {actual[name]!r}; "
-                "leave the key out, spaces are read from the environment"
+                f"{section}.{name}: the config says {value!r}, the environment {actual}; leave the key "
+                f"out ({section}.{name}=None on the command line), spaces are read from the environment"
             )
 
 

@@ -21,6 +21,7 @@ from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError
+from ding_lite.policies.contract import check_declared
 
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
@@ -234,10 +235,51 @@ def test_residual_blocks_behind_convolutions_are_refused():
     assert "policy.model.encoder_hidden_size_list: [32, 64, 64, 64, 128] is for an image encoder" in message
 
 
-def test_spaces_of_the_pair_are_those_of_the_environment():
-    config = compiled(model=dict(obs_shape=111, action_shape=2))
-    assert config.values.policy.model.obs_shape is None
-    assert config.notes == ()
+@pytest.mark.parametrize(
+    ("env_type", "shapes", "fault"),
+    [
+        (
+            "cartpole",
+            dict(obs_shape=5, action_shape=2),
+            r"obs_shape: the config says 5, the environment \[4\]",
+        ),
+        ("cartpole", dict(obs_shape=[4], action_shape=3), r"action_shape: the config says 3, .* \[2\]"),
+        ("pendulum", dict(obs_shape=3, action_shape=(2,)), r"action_shape: the config says \[2\], .* \[1\]"),
+    ],
+)
+def test_spaces_of_the_pair_are_compared_with_those_of_the_environment(env_type, shapes, fault, tmp_path):
+    with pytest.raises(ConfigError, match=f"policy.model.{fault}; leave the key out"):
+        SerialPipeline(pair(env_type=env_type, model=shapes), folder=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("env_type", "env", "shapes"),
+    [
+        ("cartpole", {}, dict(obs_shape=[4], action_shape=2)),
+        ("pendulum", dict(continuous=False), dict(obs_shape=3, action_shape=11)),
+        ("pendulum", {}, dict(obs_shape=3, action_shape=dict(action_type_shape=3, action_args_shape=2))),
+    ],
+)
+def test_spaces_of_the_pair_that_agree_are_taken(env_type, env, shapes, tmp_path):
+    SerialPipeline(pair(env_type=env_type, env=env, model=shapes), folder=tmp_path / "run").close()
+
+
+@pytest.mark.parametrize("shape", [2, [2], [3, 4]])
+def test_shape_of_several_actions_is_their_number_or_the_choices_of_each(shape):
+    spaces = (gym.spaces.Box(-1, 1, (5,)), gym.spaces.MultiDiscrete([3, 4]))
+    check_declared(*spaces, {"action_shape": shape}, "policy.model")
+    with pytest.raises(ConfigError, match=r"says \[4, 3\], the environment \[2\] or \[3, 4\]"):
+        check_declared(*spaces, {"action_shape": [4, 3]}, "policy.model")
+
+
+def test_size_of_observations_of_an_environment_that_has_changed_is_left_out():
+    shapes = dict(obs_shape=111, action_shape=8)
+    config = compiled(env_type="mujoco", env=dict(env_id="Ant-v3"), model=shapes)
+    assert (config.values.policy.model.obs_shape, config.values.policy.model.action_shape) == (None, 8)
+    note = "policy.model.obs_shape: 111 is of the earlier version of the environment; left out"
+    assert note in config.notes
+    now = compiled(env_type="mujoco", env=dict(env_id="Ant-v5"), model=shapes)
+    assert now.values.policy.model.obs_shape == 111
 
 
 def test_buffer_holds_at_least_a_rollout_and_uses_follow_from_the_updates():
@@ -268,10 +310,13 @@ def test_whether_ppg_shares_its_encoder_is_its_arch(shares, arch):
     assert compiled("ppg", model=model).values.policy.model.arch == arch
 
 
-def test_raw_values_of_ppg_are_kept_if_they_are_asked_for():
-    learn = compiled("ppg", learn=dict(value_norm=False)).values.policy.learn
+@pytest.mark.parametrize("kind", ["ppg", "ppg_offpolicy"])
+def test_raw_values_of_ppg_are_kept_if_they_are_asked_for(kind):
+    config = compiled(kind, learn=dict(value_norm=False))
+    learn = config.values.policy.learn
     assert (learn.value_norm, learn.allow_raw_values) == (False, True)
-    assert compiled("ppg").values.policy.learn.value_norm is True
+    assert [note.split(":")[0] for note in config.notes] == ["policy.learn.value_norm"]
+    assert compiled(kind).values.policy.learn.value_norm is True
 
 
 # ------------------------------------------------------------------ keys that are left out or refused
@@ -359,7 +404,7 @@ def test_key_that_no_model_has_is_a_fault_as_in_di_engine():
         ("ppo", "update_per_collect"),
         ("ppo_offpolicy", "epoch_per_collect"),
         ("ppg", "grad_clip_value"),
-        ("ppg_offpolicy", "value_norm"),
+        ("ppg_offpolicy", "grad_clip_value"),
         ("ppg_offpolicy", "beta_weight"),
     ],
 )
