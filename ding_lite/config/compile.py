@@ -19,7 +19,14 @@ from typing import Any
 
 from easydict import EasyDict
 
-from ding_lite.config.di_engine import CREATE, MAIN, from_di_engine, is_pair, overrides_of_pair
+from ding_lite.config.di_engine import (
+    CREATE,
+    MAIN,
+    from_di_engine,
+    is_main_alone,
+    is_pair,
+    overrides_of_pair,
+)
 from ding_lite.config.files import (
     file_name,
     find_config,
@@ -43,6 +50,7 @@ from ding_lite.errors import ConfigError
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
 PLANNED_STEPS = "planned gradient steps"  # derived from the number of gradient steps of the run
+PAIR = f"({MAIN}, {CREATE})"
 DERIVED = ("default", PLANNED_STEPS, "max_env_step", "env and policy")  # sources of values that no user wrote
 
 
@@ -128,26 +136,30 @@ AnyConfig = Mapping[str, Any] | str | Path | Config | Sequence[Mapping[str, Any]
 
 
 def compile_config(
-    user: Mapping[str, Any],
+    user: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     overrides: Mapping[str, Any] | None = None,
     *,
     origin: str = "config",
     folder: Path | None = None,
+    **others: Any,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
     Args:
         user: a config as the user wrote it, the content of a run's ``config.json``, or a config of DI-engine
-            as ``{"main_config": ..., "create_config": ...}``.
+            as ``(main_config, create_config)`` or ``{"main_config": ..., "create_config": ...}``.
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
         folder: of the config file, for messages about modules beside it.
+        others: none; DI-engine's function of this name has more arguments.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
     """
     notes: tuple[str, ...] = ()
     faults_of_pair: list[str] = []
+    origin = PAIR if is_pair(user) and origin == "config" else origin
+    user = _argument(user, others)
     if set(user) == {MAIN, CREATE}:
         user, notes, faults_of_pair = from_di_engine(user[MAIN], user[CREATE])
         overrides = overrides_of_pair(overrides or {})
@@ -155,18 +167,7 @@ def compile_config(
     _refuse(origin, list(_key_faults(user)))
     _expand_short_forms(user)
     user_sources = {path: source.get(path, origin) for path, _ in leaves(user)}
-    before: list[str] = []
-    complete = _with_other_device(_with_other_source(overrides or {}, user.get("env")), user.get("policy"))
-    for path, value in complete.items():
-        lost = [earlier for earlier in before if earlier.startswith(f"{path}.")]
-        if lost:
-            raise ConfigError(f"{path}={value!r} replaces {lost[0]}, which is set before it: set it after")
-        before.append(path)
-        _set(user, path, copy.deepcopy(value))
-        _expand_short_forms(user)  # an override env.manager.autoreset=... can follow env.manager=base
-        user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
-        given = (p for p, _ in leaves(user) if f"{p}.".startswith(f"{path}."))
-        user_sources |= dict.fromkeys(given, COMMAND_LINE)
+    user_sources = _override(user, overrides or {}, user_sources)
     origins = f"{origin} with the command line" if overrides and origin != COMMAND_LINE else origin
     _refuse(origins, list(_key_faults(user)))
     schema, faults = schema_of(user, folder)
@@ -178,7 +179,10 @@ def compile_config(
         faults = [f"{fault}; it is the default in the `config` of a class" for fault in by_default]
     if not faults:
         faults = cross_checks(values) + POLICY_REGISTRY.get(values["policy"]["type"]).config_faults(values)
-    _refuse(origins, faults, [note for note in notes if note.startswith("warning: ")])
+    beside = [note for note in notes if note.startswith("warning: ")]
+    if is_main_alone(user):
+        beside.append(f"it looks like DI-engine's {MAIN} without its {CREATE}: pass both, {PAIR}")
+    _refuse(origins, faults, beside)
     defaults = dict(leaves(default_values(schema)))
     for path, value in leaves(values):
         # The longest one: a value that was {} or None in the user's config may have been given keys since.
@@ -188,6 +192,42 @@ def compile_config(
             source[path] = origin  # a config.json that was edited, or is of other defaults
     _fill_derived(values, source)
     return Config(EasyDict(values), source, notes=notes)
+
+
+def _argument(user: Any, others: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the first argument of :func:`compile_config` as a dict, and refuses further ones."""
+    if others:
+        raise ConfigError(
+            f"compile_config has no argument {', '.join(sorted(others))}. A config of DI-engine is compiled "
+            f'by compile_config({PAIR}, {{"seed": 0}})'
+        )
+    if is_pair(user):
+        return dict(zip((MAIN, CREATE), user, strict=True))
+    if not isinstance(user, Mapping):
+        raise ConfigError(
+            f"compile_config: expected a dict, or DI-engine's {PAIR}, got {user!r:.60}; "
+            "load_config reads a file"
+        )
+    return user
+
+
+def _override(
+    user: dict[str, Any], overrides: Mapping[str, Any], user_sources: dict[str, str]
+) -> dict[str, str]:
+    """Writes overrides into a config, in place, and returns the sources of its values."""
+    before: list[str] = []
+    complete = _with_other_device(_with_other_source(overrides, user.get("env")), user.get("policy"))
+    for path, value in complete.items():
+        lost = [earlier for earlier in before if earlier.startswith(f"{path}.")]
+        if lost:
+            raise ConfigError(f"{path}={value!r} replaces {lost[0]}, which is set before it: set it after")
+        before.append(path)
+        _set(user, path, copy.deepcopy(value))
+        _expand_short_forms(user)  # an override env.manager.autoreset=... can follow env.manager=base
+        user_sources = {p: s for p, s in user_sources.items() if not p.startswith(f"{path}.")}
+        given = (p for p, _ in leaves(user) if f"{p}.".startswith(f"{path}."))
+        user_sources |= dict.fromkeys(given, COMMAND_LINE)
+    return user_sources
 
 
 def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -434,12 +474,9 @@ def as_config(config: AnyConfig) -> Config:
         return config
     if isinstance(config, (str, Path)):
         return load_config(config)
-    if is_pair(config):
-        both = dict(zip((MAIN, CREATE), config, strict=True))
-        return compile_config(both, origin="(main_config, create_config)")
-    if not isinstance(config, Mapping):
+    if not (is_pair(config) or isinstance(config, Mapping)):
         raise ConfigError(
             "expected a config: a dict, a file, the name of a shipped config, a compiled one, or DI-engine's "
-            f"(main_config, create_config); got {config!r:.60}"
+            f"{PAIR}; got {config!r:.60}"
         )
     return compile_config(config)

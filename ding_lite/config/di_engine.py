@@ -94,6 +94,7 @@ MACHINERY = (
     "policy.other.commander",
     CREATE,
 )
+OF_MAIN = ("policy.learn.learner.", "policy.collect.collector.", "policy.eval.evaluator.")
 IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
 BUFFER_MACHINERY = (
@@ -155,6 +156,11 @@ def is_pair(config: Any) -> TypeGuard[Sequence[Mapping[str, Any]]]:
         and len(config) == 2
         and all(isinstance(part, Mapping) for part in config)
     )
+
+
+def is_main_alone(config: Mapping[str, Any]) -> bool:
+    """Returns whether a config has sections that only DI-engine's ``main_config`` has."""
+    return any(f"{path}.".startswith(OF_MAIN) for path, _ in leaves(config))
 
 
 def overrides_of_pair(overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.di_engine import CREATE, MAIN, stand_ins
+from ding_lite.config.di_engine import CREATE, MAIN, SLIP, stand_ins
 from ding_lite.config.user_modules import OF_CONFIG_FILE, keep_executed, no_training
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text
 
@@ -177,7 +177,7 @@ def read_config(file: Path) -> dict[str, Any]:
         else:
             with stand_ins(file), no_training(file.name):
                 names = runpy.run_path(str(file), run_name=OF_CONFIG_FILE)
-            config = _config_of(names)
+            config = _config_of(names, file)
             keep_executed(file, names)
     except SyntaxError as error:
         imported = "" if error.filename in (None, str(file)) else f": {error.filename}"
@@ -190,10 +190,11 @@ def read_config(file: Path) -> dict[str, Any]:
     if not isinstance(config, dict) and file.suffix == ".json":
         raise ConfigError(f"config file {file}: expected a JSON object, got a {type(config).__name__}")
     if not isinstance(config, dict):
+        near = _near_pair(names)
         other_type = "" if config is None else f"; its `config` is a {type(config).__name__}"
         raise ConfigError(
             f"config file {file} has no dict named `config`{other_type}, nor DI-engine's two dicts "
-            f"`{MAIN}` and `{CREATE}`"
+            f"`{MAIN}` and `{CREATE}`{near}"
         )
     return _with_neighbours(config, file.absolute().parent)
 
@@ -213,10 +214,28 @@ def _with_neighbours(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**config, "policy": {**config["policy"], "learn": learn}}
 
 
-def _config_of(names: Mapping[str, Any]) -> Any:
+def _config_of(names: Mapping[str, Any], file: Path) -> Any:
     """Returns ``config`` among the names of a file, or DI-engine's two dicts, or None if it has neither."""
     pair = {name: names[name] for name in (MAIN, CREATE) if isinstance(names.get(name), Mapping)}
-    return pair if "config" not in names and len(pair) == 2 else names.get("config")
+    if len(pair) < 2:
+        return names.get("config")
+    if isinstance(names.get("config"), Mapping):
+        raise ConfigError(
+            f"config file {file} has `config`, and DI-engine's `{MAIN}` and `{CREATE}` beside it: remove "
+            "`config`, or the two"
+        )
+    return pair
+
+
+def _near_pair(names: Mapping[str, Any]) -> str:
+    """Returns which of DI-engine's two dicts a file has, and names that are nearly theirs, or ""."""
+    dicts = [name for name, value in names.items() if isinstance(value, Mapping)]
+    said = [f"it has `{name}`" for name in (MAIN, CREATE) if name in dicts]
+    others = [name for name in dicts if name not in (MAIN, CREATE)]
+    for name in (MAIN, CREATE):
+        if close := difflib.get_close_matches(name, others, n=1, cutoff=SLIP):
+            said.append(f"rename `{close[0]}`, if it is meant to be `{name}`")
+    return "".join(f"; {part}" for part in said)
 
 
 def file_that_registers(name: str, folder: Path) -> Path | None:

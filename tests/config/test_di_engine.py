@@ -627,6 +627,38 @@ def test_pair_is_accepted_wherever_a_config_is(as_list, tmp_path):
     assert load_config(tmp_path / "run" / "config.json").values == pipeline.config.values
 
 
+def test_pair_is_compiled_as_the_dict_of_both():
+    both = pair(learn=dict(batch_size=32))
+    for config in (both, list(both)):
+        compiled_pair = compile_config(config, {"seed": 3})
+        assert compiled_pair.values == as_config(both).replaced(seed=3).values
+        assert compiled_pair.source["policy.learn.batch_size"] == "(main_config, create_config)"
+    with pytest.raises(
+        ConfigError, match="expected a dict, or DI-engine's .*, got 'x.py'; load_config reads"
+    ):
+        compile_config("x.py")
+
+
+def test_arguments_of_compile_config_of_di_engine_are_answered_with_the_call_of_ding_lite():
+    main, create = pair()
+    expected = r"no argument auto, create_cfg, seed\..* compile_config\(\(main_config, create_config\), {"
+    with pytest.raises(ConfigError, match=expected):
+        compile_config(main, seed=0, auto=True, create_cfg=create)
+
+
+def test_main_config_alone_is_answered_with_the_pair():
+    main, _ = pair(learn=dict(learner=dict(hook=dict(save_ckpt_after_iter=100))))
+    line = (
+        "it looks like DI-engine's main_config without its create_config: pass both, (main_config, create_c"
+    )
+    with pytest.raises(ConfigError) as caught:
+        as_config(main)
+    assert line in str(caught.value).splitlines()[-1]
+    with pytest.raises(ConfigError) as caught:
+        compile_config({"env": {"env_id": "CartPole-v1"}, "sede": 1})
+    assert "DI-engine" not in str(caught.value)
+
+
 @pytest.mark.parametrize("entry", [serial_pipeline, serial_pipeline_onpolicy])
 def test_entries_of_di_engine_take_the_pair_and_tell_what_was_converted(entry, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -754,14 +786,32 @@ def test_no_other_package_gets_a_stand_in(tmp_path):
         load_config(theirs(tmp_path, "import dingdong\n"))
 
 
-def test_file_with_config_is_one_of_ding_lite(tmp_path):
+def test_file_with_a_config_beside_the_pair_is_refused(tmp_path):
     tail = "config = dict(env=dict(env_id='Acrobot-v1'))\n"
-    assert load_config(theirs(tmp_path, tail=tail)).values.env.env_id == "Acrobot-v1"
+    expected = r"their_config\.py has `config`, and DI-engine's `main_config` and `create_config` beside it"
+    with pytest.raises(ConfigError, match=expected):
+        load_config(theirs(tmp_path, tail=tail))
+    half = theirs(tmp_path, tail=f"{tail}del create_config\n")
+    assert load_config(half).values.env.env_id == "Acrobot-v1"
+    module = theirs(tmp_path, tail="import json as config\n")
+    assert load_config(module).values.env.env_id == "CartPole-v0"
 
 
-def test_file_with_half_of_the_pair_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="nor DI-engine's two dicts `main_config` and `create_config`"):
-        load_config(theirs(tmp_path, tail="del create_config\n"))
+@pytest.mark.parametrize(
+    ("tail", "said"),
+    [
+        ("del create_config", "; it has `main_config`"),
+        (
+            "main_confg = main_config\ndel main_config",
+            "; it has `create_config`; rename `main_confg`, if it is meant to be `main_config`",
+        ),
+        ("del main_config, create_config\ncartpole_config = {}", ""),
+    ],
+)
+def test_file_with_half_of_the_pair_is_refused(tmp_path, tail, said):
+    with pytest.raises(ConfigError) as caught:
+        load_config(theirs(tmp_path, tail=f"{tail}\n"))
+    assert str(caught.value).endswith(f"nor DI-engine's two dicts `main_config` and `create_config`{said}")
 
 
 def test_overrides_name_keys_of_ding_lite(tmp_path):
