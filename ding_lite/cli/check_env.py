@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ding_lite.cli.common import (
     add_import,
     add_json,
-    env_section,
     overrides_of,
     positive_number,
     seed_number,
@@ -109,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
 def _config(args: argparse.Namespace) -> Config:
     """Returns the config of -c or of the named environment, with the overrides applied."""
     from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
+    from ding_lite.config.registry import env_section
 
     names = [token for token in args.overrides if "=" not in token]
     overrides = overrides_of(args, [token for token in args.overrides if "=" in token])

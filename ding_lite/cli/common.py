@@ -355,6 +355,7 @@ def config_of(args: argparse.Namespace, more: Sequence[str] = ()) -> Config:
         ConfigError: if there is no config, or it has a fault.
     """
     from ding_lite.config.compile import COMMAND_LINE, compile_config, load_config
+    from ding_lite.config.registry import env_section
 
     overrides = overrides_of(args, [*args.overrides, *more])
     if args.config:
@@ -391,14 +392,3 @@ def overrides_of(args: argparse.Namespace, tokens: Sequence[str]) -> dict[str, A
                 f"{option} {value} and {key}={overrides[key]} contradict each other: remove one of them"
             )
     return overrides
-
-
-def env_section(name: str) -> dict[str, Any]:
-    """Returns the section ``env`` for a registered name, "package.module:Class", or a gymnasium id.
-
-    The id of gymnasium may have the form "module:Name-v0".
-    """
-    from ding_lite.config.registry import ENV_REGISTRY
-
-    is_type = name in ENV_REGISTRY or (":" in name and not re.search(r"-v\d+$", name))
-    return {"type": name} if is_type else {"env_id": name}

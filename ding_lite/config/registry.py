@@ -284,6 +284,15 @@ def env_name(env: Mapping[str, Any]) -> str:
     return str(getattr(env_id, "id", env_id) or name_of(kind))
 
 
+def env_section(name: str) -> dict[str, Any]:
+    """Returns the section ``env`` for a registered name, "package.module:Class", or a gymnasium id.
+
+    The id of gymnasium may have the form "module:Name-v0".
+    """
+    is_type = name in ENV_REGISTRY or (":" in name and not re.search(r"-v\d+$", name))
+    return {"type": name} if is_type else {"env_id": name}
+
+
 def modules_of(names: Sequence[Any]) -> list[str]:
     """Returns the modules of those ``names`` that are import paths ("package.module:Name"), sorted."""
     paths = [name for name in names if isinstance(name, str) and ":" in name]

@@ -336,6 +336,8 @@ def _resolved(env_cfg: Mapping[str, Any]) -> dict[str, Any]:
             register_ids(plain["env_id"])
         except ImportError as error:
             raise EnvError(f"env {plain['env_id']!r}: {error}.{missing_extra(error)}") from error
+        if plain["env_id"] in ENV_REGISTRY and plain["env_id"] not in gym.registry:
+            raise EnvError(f"env {plain['env_id']!r} cannot be made:{meant_id(plain['env_id'])}")
         # A worker does not know an id that the user's code registered; it can make the env from the spec.
         plain["env_id"] = gym.registry.get(plain["env_id"], plain["env_id"])
     found = [find_wrapper(wrapper) for wrapper in plain["wrappers"]]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import gymnasium as gym
 
+from ding_lite.config.registry import ENV_REGISTRY
 from ding_lite.envs.packages import NAMESPACES, register_ids
 
 
@@ -42,6 +43,8 @@ def meant_class(path: str) -> str:
 
 def meant_id(env_id: str) -> str:
     """Returns the environments that an id, which gymnasium does not know, may mean, as a sentence; or ""."""
+    if env_id in ENV_REGISTRY:
+        return f" {env_id!r} is registered in ENV_REGISTRY: write env.type={env_id!r}."
     module, _, name = env_id.partition(":")
     if isinstance(kind := getattr(sys.modules.get(module), name, None), type) and issubclass(kind, gym.Env):
         return f" {name} is a class there and no id: write env.type={env_id}."

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from ding_lite.config.compile import Config, compile_config
+from ding_lite.config.registry import env_section
 from ding_lite.data.evaluation import SUCCESS, Evaluation
 from ding_lite.data.evaluator import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
@@ -110,7 +111,8 @@ def evaluate(
 
     Args:
         policy: such as :func:`~ding_lite.serial_pipeline` and :func:`~ding_lite.load_policy` return it.
-        env: id of a gymnasium environment, or a function that makes one.
+        env: id of a gymnasium environment, a registered name, "package.module:Class", or a function that
+            makes one.
         episodes: to play.
         num_envs: environments to play them in, at most one for each episode.
         seed: of the start states, and of sampled actions. The start states are those of no training and of no
@@ -136,7 +138,8 @@ def evaluate(
         make = env
         envs = vector_env_of(lambda _: make(), [None] * count, seed, max_steps, info_keys=(SUCCESS,))
     else:
-        section = compile_config({"env": {"env_id": env, "max_eval_steps": max_steps}}).values["env"]
+        user = {"env": {**env_section(env), "max_eval_steps": max_steps}}
+        section = compile_config(user, origin="evaluate").values["env"]
         envs = make_vector_env(section, count, seed, evaluate=True)
     return _play(policy, envs, episodes, max_steps, seed if stochastic else None, "script")
 

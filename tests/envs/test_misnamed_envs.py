@@ -1,8 +1,10 @@
 """An environment that is not found under its name is answered with the name that is probably meant."""
 
 import pytest
+from small_worlds import LengthEnv
 
 from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import ENV_REGISTRY
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.misnamed import env_classes
 from ding_lite.errors import EnvError, RegistryError
@@ -58,6 +60,14 @@ def test_file_elsewhere_is_answered_with_the_option_that_imports_it(home):
 def test_class_in_the_place_of_an_id_is_answered_with_the_key_for_classes(home):
     (home / "id_point_mass.py").write_text(POINT_MASS.format(name="PointMass"))
     assert answer(env_id="id_point_mass:PointMass").endswith("write env.type=id_point_mass:PointMass.")
+
+
+@pytest.mark.parametrize("manager", ["auto", "base", "subprocess"])
+def test_registered_name_in_the_place_of_an_id_is_answered_with_the_key_for_types(manager):
+    ENV_REGISTRY.register("id_grid", force=True)(LengthEnv)
+    made = answer(lambda cfg: make_vector_env(cfg, 2, 0), env_id="id_grid", manager=manager)
+    assert made.endswith("'id_grid' is registered in ENV_REGISTRY: write env.type='id_grid'.")
+    assert "--import" not in made
 
 
 def test_misspelt_class_is_answered_with_the_one_of_the_module(home):

@@ -11,9 +11,10 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from worlds import digest, small_config
 
-from ding_lite import SerialPipeline, evaluate, load_policy
+from ding_lite import ENV_REGISTRY, SerialPipeline, evaluate, load_policy
 from ding_lite.cli import main
 from ding_lite.errors import ConfigError, ContractError, EnvError
 from ding_lite.tools.evaluate import evaluate_checkpoint, play_checkpoint
@@ -198,6 +199,13 @@ def test_evaluate_leaves_a_training_as_it_is(stochastic, tmp_path):
                     evaluate(pipeline.policy, "CartPole-v1", episodes=2, stochastic=stochastic)
         states.append(digest(pipeline.policy.state_dict()))
     assert states[0] == states[1]
+
+
+def test_evaluate_takes_a_registered_name_and_the_path_of_a_class(run):
+    ENV_REGISTRY.register("evaluated_cartpole", force=True)(CartPoleEnv)
+    policy = load_policy(run)
+    for env in ("evaluated_cartpole", "gymnasium.envs.classic_control.cartpole:CartPoleEnv"):
+        assert evaluate(policy, env, episodes=3, max_steps=4).lengths == (4, 4, 4)
 
 
 def test_evaluate_samples_actions_by_the_seed_if_asked(run):

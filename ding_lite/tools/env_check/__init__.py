@@ -20,6 +20,7 @@ import gymnasium as gym
 import numpy as np
 
 from ding_lite.config.compile import compile_config
+from ding_lite.config.registry import env_section
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.errors import FOREIGN, DingLiteError, EnvContractError, error_text
 from ding_lite.models.encoders import default_encoder
@@ -86,7 +87,8 @@ def check_env(
     """Returns the findings of all checks. The environment works if no verdict is "FAIL".
 
     Args:
-        env: a gymnasium id, a class or another callable that makes the environment, or a section ``env``.
+        env: a gymnasium id, a registered name, "package.module:Class", a class or another callable that makes
+            the environment, or a section ``env``.
         steps: number of steps to play. The ends of longer episodes are not checked.
         seed: of start states and actions.
         backends: to compare: "base", "subprocess", "ray".
@@ -102,7 +104,7 @@ def check_env(
 def section_of(env: Mapping[str, Any] | Callable[..., gym.Env] | str) -> Mapping[str, Any]:
     """Returns the complete section ``env`` for the argument ``env`` of :func:`check_env`."""
     if isinstance(env, str):
-        env = {"env_id": env}
+        env = env_section(env)
     elif not isinstance(env, Mapping):
         env = {"type": env}
     kind = env.get("type")
