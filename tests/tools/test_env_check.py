@@ -304,6 +304,20 @@ def test_a_close_that_raises_is_a_finding_and_no_error():
     assert troubles(found) == [("close", FAIL), ("seeds, backends", WARN)]
 
 
+def test_reward_flags_and_info_of_one_step_are_reported_together():
+    class NoneOfThem(broken.Sound):
+        def step(self, action):
+            obs, _, _, truncated, _ = super().step(action)
+            return obs, None, 0, truncated, None
+
+    found = check_env(NoneOfThem, steps=50)
+    assert [(f.check, f.verdict, f.seen) for f in found if f.verdict != OK] == [
+        ("step", FAIL, "step's info is a NoneType"),
+        ("reward", FAIL, "the same step: reward = None (NoneType)"),
+        ("flags", WARN, "the same step: terminated = 0 (int), taken as False"),
+    ]
+
+
 def test_a_check_that_nothing_can_follow_is_the_last():
     assert [f.check for f in check_env(broken.OldStep, steps=50)] == ["make", "spaces", "step"]
     assert [f.check for f in check_env(broken.TextLeaf, steps=50)] == ["make", "spaces"]

@@ -27,7 +27,7 @@ from ding_lite.models.encoders import default_encoder
 from ding_lite.models.heads import ActionHead
 from ding_lite.rl.seeding import numpy_generator
 from ding_lite.tools.env_check.backends import BACKENDS, backend_findings
-from ding_lite.tools.env_check.contract import contract_findings
+from ding_lite.tools.env_check.contract import contract_findings, findings_beside
 from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Fault, Finding
 from ding_lite.tools.env_check.native import native_findings, only_native
 from ding_lite.tools.env_check.playing import (
@@ -146,6 +146,7 @@ def findings(
             yield from _single(env, env_cfg, steps, seed, backends, budget)
         except Fault as fault:
             yield fault.finding
+            yield from findings_beside(fault)
         except HangingCall as error:
             hangs = True
             yield Finding("time", FAIL, f"a check {error}", f"{MORE_TIME}.")

@@ -14,7 +14,7 @@ from ding_lite.envs.masks import as_mask, mask_fault, without_legal_action
 from ding_lite.envs.spaces import ObservationBuffer
 from ding_lite.envs.workers.cores import default_workers
 from ding_lite.errors import EnvContractError
-from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Finding
+from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Fault, Finding
 from ding_lite.tools.env_check.playing import Call, Player, declared_limit, is_set, lengths_and_ends
 from ding_lite.tools.env_check.trees import first_difference, stored, value_leaves
 from ding_lite.trees import MASK_KEY, map_tree, without_numbers
@@ -47,6 +47,14 @@ def contract_findings(env: gym.Env, player: Player, env_cfg: Mapping[str, Any]) 
             "Set env.action_mask=info, or put the mask into the observation.",
         )
     yield speed(calls, env_cfg)
+
+
+def findings_beside(fault: Fault) -> Iterator[Finding]:
+    """Yields what else is wrong with a step whose info is no dict, which ends the checks."""
+    if fault.result:
+        obs, reward_, terminated, truncated, _ = fault.result
+        call = Call("the same step", 0, 1, obs, reward_, terminated, truncated)
+        yield from (found for found in (reward([call]), flags([call])) if found.verdict != OK)
 
 
 def observation(env: gym.Env, calls: Sequence[Call]) -> Finding:

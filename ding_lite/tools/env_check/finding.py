@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from ding_lite.errors import EnvError
 
@@ -26,8 +27,14 @@ class Finding(NamedTuple):
 
 
 class Fault(EnvError):
-    """Raised when ``reset`` or ``step`` fails, so that later checks are impossible."""
+    """Raised when ``reset`` or ``step`` fails, so that later checks are impossible.
 
-    def __init__(self, finding: Finding) -> None:
+    Attributes:
+        finding: what failed.
+        result: the five values of a step whose info is no dict; () otherwise.
+    """
+
+    def __init__(self, finding: Finding, result: Sequence[Any] = ()) -> None:
         super().__init__(finding.seen)
         self.finding = finding
+        self.result = result

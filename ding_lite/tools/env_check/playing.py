@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -102,14 +102,15 @@ def step_env(env: gym.Env, action: Any, where: str = "") -> tuple[Any, Any, Any,
         raise _fault("step", (text, _correct(env)), where) from error
     fault = step_fault(result)
     if fault:
-        raise _fault("step", fault, where)
+        is_info = isinstance(result, (tuple, list)) and len(result) == 5
+        raise _fault("step", fault, where, result if is_info else ())
     return result
 
 
-def _fault(check: str, fault: tuple[str, str], where: str) -> Fault:
+def _fault(check: str, fault: tuple[str, str], where: str, result: Sequence[Any] = ()) -> Fault:
     """Returns the error for a fault ``(seen, advice)``."""
     seen, advice = fault
-    return Fault(Finding(check, FAIL, f"{seen}{where}", f"{advice}."))
+    return Fault(Finding(check, FAIL, f"{seen}{where}", f"{advice}."), result)
 
 
 def _correct(env: gym.Env) -> str:
