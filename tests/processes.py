@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 
 
@@ -24,6 +26,16 @@ TESTS = Path(__file__).parent
 def warm():
     """Returns the process that all commands of this session are forked from."""
     return Warm()
+
+
+def without_privileges(command):
+    """Returns a command that reads no file without permission, also if the tests run as root."""
+    if os.geteuid():
+        return command
+    if not shutil.which("setpriv"):
+        pytest.skip("the tests run as root, and setpriv is missing")
+    rights = "-dac_override,-dac_read_search"
+    return ["setpriv", f"--inh-caps={rights}", f"--bounding-set={rights}", *command]
 
 
 def python():

@@ -301,6 +301,11 @@ def _verdict(
         lines += [f"{100 * (tuner.gain - 1):+.0f} % env steps/s with", f"  {command}"]
     elif "not clear" in verdicts:
         lines.append("The speed of the machine varies too much for a verdict: increase --minutes.")
+    elif not trials:
+        lines.append("There is no other setting to try: keep the config as it is.")
+    elif all(trial.gain is None for trial in trials):
+        why = "increase --minutes" if "not tried" in verdicts else "no setting could train, as said above"
+        lines.append(f"Nothing was measured: {why}.")
     else:
         lines.append("No setting that was tried is faster: keep the config as it is.")
     return lines

@@ -307,6 +307,11 @@ def _import(name: str) -> str:
                 "named by its path: --import FOLDER/FILE.py"
             ) from error
         raise
+    except OSError as error:
+        if is_of_user(error):
+            raise
+        where = "" if error.filename in (None, os.path.abspath(name)) else f" ({error.filename})"
+        raise ConfigError(f"--import {name} cannot be read: {error.strerror}{where}") from error
     except SyntaxError as error:  # its traceback has no line of the file
         raise ConfigError(f"--import {name}: {error_text(error)}") from error
     if folder and not _lies_in(folder, loaded):

@@ -242,6 +242,11 @@ def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
 
     if number_of_processes() > 1:
         raise ConfigError("torchrun trains one run with several processes: give it one seed")
+    if args.resume is not None and not (args.config or args.env):
+        raise ConfigError(
+            "--resume with several seeds needs the config that they were started with: give -c (or --env) "
+            "again"
+        )
     config = config_of(args).replaced(max_env_step=args.max_env_step, max_train_iter=args.max_train_iter)
     arguments = ["train", "--quiet", *run_options(args)]
     if args.resume is not None:

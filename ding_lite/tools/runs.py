@@ -151,10 +151,18 @@ def runs_of(argument: str | Path, hint: str = "") -> list[Path]:
         raise ConfigError(f"{problem} {path}{hint}")
     found = [folder for place in places for folder in find_runs(place)]
     if not found:
+        for place in places:
+            _refuse_unreadable(place)
         raise ConfigError(
             f"{path} is not a run folder and has none in it: none of {', '.join(RUN_FILES)} is there"
         )
     return found
+
+
+def _refuse_unreadable(folder: Path) -> None:
+    """Refuses a folder whose files may not be looked at, which would seem to be empty."""
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"the folder {folder} cannot be read: permission denied")
 
 
 # ------------------------------------------------------------------ reading
@@ -333,8 +341,9 @@ def list_runs(folder: Path, order: str = "started") -> list[ListedRun]:
     Raises:
         ConfigError: if the folder does not exist.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise ConfigError(f"there is no folder {folder}")
+    _refuse_unreadable(folder)
     lines = [_listed(path) for path in find_runs(folder)]
     by_task: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}
     for run, settings in lines:

@@ -48,6 +48,13 @@ class Values:
         inside = () if self.kind == "int" else (math.nextafter(self.low, self.high),)  # not a whole number
         return (self.low, *inside, self.high)
 
+    def advice(self) -> str:
+        """Returns what to write instead of a range of numbers with a fraction, for a whole number."""
+        low, high = math.ceil(self.low), math.floor(self.high)
+        doubled = [low << power for power in range(64) if 0 < low << power <= high]
+        choices = f" or {Values('choice', choices=tuple(doubled))}" if len(doubled) > 1 else ""
+        return f"{self.kind} gives numbers with a fraction; use {Values('int', low, high)}{choices}"
+
     def labels(self) -> dict[Any, Any]:
         """Returns the choices by their names in the storage, which takes neither lists nor dicts."""
         return {
@@ -181,7 +188,13 @@ def check_space(space: SearchSpace, compiled: Callable[[Mapping[str, Any]], Conf
     last = {key: values.probes()[-1] for key, values in space.items()}
     for key, values in space.items():
         for value in values.probes():
-            _check_value({key: value}, (first, last), compiled)
+            try:
+                _check_value({key: value}, (first, last), compiled)
+            except ConfigError as error:
+                whole = f"{key}: expected a whole number"
+                if values.kind in ("log", "uniform") and whole in str(error):
+                    raise ConfigError(f"the search space: {whole}, and {values.advice()}") from error
+                raise
 
 
 def _check_value(

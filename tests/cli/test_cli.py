@@ -607,6 +607,21 @@ def test_second_imported_file_of_one_name_is_refused(tmp_path):
     assert f"--import {files[2]}: {loaded}: rename the file" in done.stderr
 
 
+def test_what_may_not_be_read_is_named(tmp_path):
+    (tmp_path / "mine.py").touch(mode=0o000)
+    (tmp_path / "closed").mkdir(mode=0o000)
+    program = processes.without_privileges([sys.executable, "-m", "ding_lite"])
+    faults = {
+        ("list", "policies", "--import", "mine.py"): "--import mine.py cannot be read: Permission denied",
+        ("runs", "closed"): "the folder closed cannot be read: permission denied",
+        ("plot", "closed"): "the folder closed cannot be read: permission denied",
+    }
+    for command, fault in faults.items():
+        done = run(*command, cwd=tmp_path, program=program)
+        assert done.returncode == 2
+        assert done.stderr == f"ding-lite {command[0]}: error: {fault}\n"
+
+
 def test_list_of_one_kind_names_only_that_and_says_what_each_is(home, everything):
     lines = done_well("list", "configs", cwd=home).stdout.splitlines()
     assert [line.split()[0] for line in lines] == everything["configs"]

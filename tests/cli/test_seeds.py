@@ -133,6 +133,15 @@ def test_misuse_is_refused_before_a_run_starts(words, fault, tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
 
+def test_resume_of_several_seeds_asks_for_the_config_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", "c", "-s", "0", "1"]) == 2
+    assert (
+        "--resume with several seeds needs the config that they were started with: give -c (or --env) again"
+        in (capsys.readouterr().err)
+    )
+
+
 def test_missing_ray_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path)

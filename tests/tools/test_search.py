@@ -88,8 +88,17 @@ def test_lists_have_names_in_the_storage():
         ("policy.collect.gae_lambda", "uniform(0.5, 1.5)", "policy.collect.gae_lambda: expected a number"),
         ("policy.model.activation", "choice(tanh, tahn)", "did you mean 'tanh'?"),
         ("policy.learn.batch_size", "choice(64, 1000000)", "larger than a rollout"),
-        ("policy.learn.batch_size", "log(64, 1024)", "policy.learn.batch_size: expected a whole number"),
-        ("policy.learn.epoch_per_collect", "uniform(2, 10)", "expected a whole number"),
+        (
+            "policy.learn.batch_size",
+            "log(64, 1024)",
+            "policy.learn.batch_size: expected a whole number, and log gives numbers with a fraction; "
+            "use int(64, 1024) or choice(64, 128, 256, 512, 1024)",
+        ),
+        (
+            "policy.learn.epoch_per_collect",
+            "uniform(1.5, 3)",
+            "uniform gives numbers with a fraction; use int(2, 3)",
+        ),
     ],
 )
 def test_config_refuses_a_key_or_value_before_a_trial(key, spec, fault):

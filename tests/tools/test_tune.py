@@ -14,10 +14,11 @@ import pytest
 
 from ding_lite import compile_config
 from ding_lite.cli import build_parser, main
+from ding_lite.cli.profile import _verdict
 from ding_lite.config.files import parse_overrides
 from ding_lite.envs.workers.cores import default_workers
 from ding_lite.tools.profile import PHASES, Phase, Profile
-from ding_lite.tools.tune import OutOfTimeError, TrainingProcess, TrialError, Tuner, settings
+from ding_lite.tools.tune import OutOfTimeError, SettingTrial, TrainingProcess, TrialError, Tuner, settings
 
 STEPS, UPDATES = 1000, 10  # an iteration's
 BASE = {"env.manager.type": "base"}
@@ -460,6 +461,21 @@ def test_command_repeats_what_was_typed_with_the_fastest_in_its_place(tmp_path, 
     assert sorted(rest[8:]) == sorted(found)
     assert all(command[:8] == ["profile", "--contestant", *named] for command in commands)
     assert all("policy.eval.eval_freq=0" in command for command in commands)
+
+
+@pytest.mark.parametrize(
+    ("trials", "said"),
+    [
+        ([], "There is no other setting to try: keep the config as it is."),
+        (["failed"], "Nothing was measured: no setting could train, as said above."),
+        (["failed", "not tried"], "Nothing was measured: increase --minutes."),
+        (["slower", "failed"], "No setting that was tried is faster: keep the config as it is."),
+    ],
+)
+def test_verdict_without_a_faster_setting_says_what_was_measured(trials, said):
+    gains = {"slower": -0.5}
+    made = [SettingTrial(BASE, verdict, gain=gains.get(verdict)) for verdict in trials]
+    assert _verdict(World({}).tuner(), made, "ding-lite train", None)[-1] == said
 
 
 def test_json_has_each_trial_and_no_infinity(monkeypatch, capfd):
