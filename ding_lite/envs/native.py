@@ -126,7 +126,11 @@ class NativeVectorEnv(VectorEnv):
         self._any_pending = False  # whether any reset is pending
         self._all_valid = np.ones(self.num_envs, bool)
         self._final = ObservationBuffer(self._obs_space_without_mask, self.num_envs)
-        self._is_checked = False  # whether the kinds and shapes of a step's results have been checked
+        self._obs_leaves = [
+            (path, (self.num_envs, *(leaf.shape or ())))
+            for path, leaf in space_leaves(self._obs_space_without_mask)
+        ]
+        self._checked_kinds: tuple[Any, ...] | None = None  # of the last step that was checked in full
         self._last_info: Mapping[str, Any] = {}
 
     def reset(self, *stream: str | int) -> Tree:
@@ -177,14 +181,19 @@ class NativeVectorEnv(VectorEnv):
         self._status = Status.INTERRUPTED
         try:
             result = self.env.step(action)
-            if not self._is_checked:
+            kinds = self._kinds(result)
+            if kinds is None or kinds != self._checked_kinds:
                 self._check_step(result)
+                self._checked_kinds = kinds
             obs, reward, terminated, truncated, info = result
             self._last_info = info
+            if self._has_obs_branches:
+                obs = self._to_tree(obs)
+                self._check_shapes("observation", obs)
+            elif obs.dtype == np.float64:
+                obs = self._to_tree(obs)
         except FOREIGN as error:
             raise self._located("step", error) from error
-        if self._has_obs_branches or obs.dtype == np.float64:
-            obs = self._to_tree(obs)
         reward = np.asarray(reward, np.float32)
         raw_reward = self._raw_reward(reward, info)
         valid = self._all_valid
@@ -219,13 +228,26 @@ class NativeVectorEnv(VectorEnv):
             masks = map_tree(partial(_replaced_rows, done), masks, self._masks_of(info))
         return obs, masks
 
+    def _kinds(self, result: Any) -> tuple[Any, ...] | None:
+        """Returns the shapes and dtypes that :meth:`_check_step` checks; None if some have none."""
+        try:
+            obs, reward, terminated, truncated, info = result
+            kinds = (
+                *(reward.shape, reward.dtype, terminated.shape, terminated.dtype),
+                *(truncated.shape, truncated.dtype, type(info)),
+            )
+            return kinds if self._has_obs_branches else (obs.shape, obs.dtype, *kinds)
+        except (TypeError, ValueError, AttributeError):
+            return None
+
     def _check_step(self, result: Any) -> None:
-        """Checks the kinds and shapes of what ``step`` returns; done once, since each step has the same."""
+        """Checks the kinds and shapes of what ``step`` returns, but those of a tree of observations."""
         refuse(step_fault(result))
         obs, reward, terminated, truncated, _ = result
-        if not (self._has_obs_branches or isinstance(obs, np.ndarray)):
-            raise EnvContractError(f"observations must be an array, got a {type(obs).__name__}")
-        self._check_shapes("observation", self._to_tree(obs))
+        if not self._has_obs_branches:
+            if not isinstance(obs, np.ndarray):
+                raise EnvContractError(f"observations must be an array, got a {type(obs).__name__}")
+            self._check_shapes("observation", obs)
         for name, flags in {"terminated": terminated, "truncated": truncated}.items():
             if not isinstance(flags, np.ndarray) or flags.dtype != bool:
                 kind = getattr(flags, "dtype", type(flags).__name__)
@@ -237,17 +259,20 @@ class NativeVectorEnv(VectorEnv):
                 raise EnvContractError(
                     f"{name} must have the shape (num_envs,) = ({self.num_envs},), got {np.shape(values)}"
                 )
-        self._is_checked = True
 
     def _check_shapes(self, name: str, obs: Tree) -> None:
-        """Refuses observations that are not one of the space for each environment."""
-        for path, leaf in space_leaves(self._obs_space_without_mask):
-            array, expected = value_at(obs, path), (self.num_envs, *(leaf.shape or ()))
+        """Refuses observations that are not numbers, or not one of the space for each environment."""
+        for path, expected in self._obs_leaves:
+            array = value_at(obs, path)
             found = array.shape if isinstance(array, np.ndarray) else f"a {type(array).__name__}"
             if found != expected:
                 raise EnvContractError(
                     f"{name}{path_text(path)} must have the shape (num_envs, *shape) = {expected}, got "
                     f"{found}"
+                )
+            if array.dtype.kind not in "biuf":
+                raise EnvContractError(
+                    f"{name}{path_text(path)} must be an array of numbers, got {array.dtype}"
                 )
 
     def _located(self, call: str, error: BaseException) -> EnvError:
@@ -280,24 +305,58 @@ class NativeVectorEnv(VectorEnv):
 
     def _finish(self, done: np.ndarray, info: Mapping[str, Any]) -> list[Episode]:
         """Returns the episodes that ended, ``done`` (B,), and clears their returns and lengths."""
-        info = info.get("final_info", info)
+        final_info = info.get("final_info", info)
         envs = np.flatnonzero(done)
         returns = self.episode_returns[envs].tolist()
         lengths = self.episode_lengths[envs].tolist()
         self.episode_returns[envs] = 0
         self.episode_lengths[envs] = 0
         return [
-            Episode(env, total, length, self._chosen_info(info, env))
+            Episode(env, total, length, self._chosen_info(final_info, env))
             for env, total, length in zip(envs.tolist(), returns, lengths, strict=True)
         ]
 
-    def _chosen_info(self, info: Mapping[str, Any], env: int) -> dict[str, float]:
-        """Returns the numbers of ``info_keys``; gymnasium writes 0 for the environments that lack a key."""
+    def _chosen_info(self, info: Any, env: int) -> dict[str, float]:
+        """Returns the numbers of ``info_keys`` that an environment has.
+
+        Args:
+            info: a dict of arrays (B,), where gymnasium writes 0 for the environments that lack a key; or a
+                sequence of B dicts or None, as ``final_info`` was before gymnasium 1.0.
+            env: number of the environment.
+        """
+        if not self.info_keys:
+            return {}
+        if not isinstance(info, Mapping):
+            own = self._of_env("final_info", info, env)
+            if own is None:
+                return {}
+            if not isinstance(own, Mapping):
+                raise EnvContractError(
+                    f"{self.backend}: step: info['final_info'][{env}] must be a dict or None, got {own!r:.60}"
+                )
+            return {key: info_number(key, own[key]) for key in self.info_keys if key in own}
         return {
-            key: info_number(key, info[key][env])
+            key: info_number(key, self._of_env(key, info[key], env))
             for key in self.info_keys
-            if key in info and (f"_{key}" not in info or info[f"_{key}"][env])
+            if key in info and (f"_{key}" not in info or self._of_env(f"_{key}", info[f"_{key}"], env))
         }
+
+    def _of_env(self, key: str, values: Any, env: int) -> Any:
+        """Returns the value that an info has for an environment.
+
+        Raises:
+            EnvContractError: if it has not one for each.
+        """
+        try:
+            if len(values) == self.num_envs:
+                return values[env]
+        except (TypeError, KeyError):  # one number, or a dict
+            pass
+        raise EnvContractError(
+            f"{self.backend}: step: info[{key!r}] must have a value for each of the {self.num_envs} "
+            f"environments, got {values!r:.60}: return an array (num_envs,), or leave the key out of "
+            "env.info_keys"
+        )
 
     def open_info(self, env: int) -> dict[str, float]:
         return self._chosen_info(self._last_info, env)

@@ -400,7 +400,7 @@ class OwnVector(gym.vector.VectorEnv):
     def step(self, action):
         never = np.zeros(2, bool)
         usual = dict(obs=np.zeros((2, 3), np.float32), reward=np.ones(2), terminated=never, truncated=never)
-        return *(usual | self.parts).values(), {}
+        return tuple((usual | {"info": {}} | self.parts).values())
 
     def close_extras(self, **kwargs):
         if self.closing is not None:
@@ -411,32 +411,102 @@ class OwnVector(gym.vector.VectorEnv):
     ("parts", "told"),
     [
         (dict(obs=np.zeros((2, 4), np.float32)), r"observation must have .* \(2, 3\), got \(2, 4\)"),
+        (dict(obs=np.zeros((1, 3), np.float32)), r"observation must have .* \(2, 3\), got \(1, 3\)"),
+        (dict(obs=np.full((2, 3), None)), "observation must be an array of numbers, got object"),
+        (dict(reward=np.ones(1)), r"reward must have .* \(2,\), got \(1,\)"),
         (dict(reward=np.ones((2, 1))), r"reward must have .* \(2,\), got \(2, 1\)"),
         (dict(reward=1.0), r"reward must have .* \(2,\), got \(\)"),
         (dict(reward=np.array(["a", "b"])), "reward must be an array of numbers"),
         (dict(obs=[[0.0] * 3] * 2), "observations must be an array, got a list"),
         (dict(terminated=[False, False]), "terminated must be an array of bool, got list"),
         (dict(truncated=np.zeros(2)), "truncated must be an array of bool, got float64"),
+        (dict(terminated=np.zeros(2, int)), "terminated must be an array of bool, got int64"),
+        (dict(info=None), "step's info is a NoneType"),
         (dict(terminated=np.zeros((1, 2), bool)), r"terminated must have .* got \(1, 2\)"),
         (dict(more=0), "6 values, not 5|returned 6 values"),
     ],
     ids=[
         "observation",
+        "an observation less",
+        "objects",
+        "a reward less",
         "column of rewards",
         "one reward",
         "words",
         "list of observations",
         "list",
         "float flags",
+        "integer flags",
+        "no info",
         "row of flags",
         "six values",
     ],
 )
-def test_step_of_another_kind_or_shape_is_refused(parts, told):
-    envs = NativeVectorEnv(OwnVector(**parts))
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_step_of_another_kind_or_shape_is_refused(steps_before, parts, told):
+    inner = OwnVector()
+    envs = NativeVectorEnv(inner)
+    envs.reset("collect")
+    for _ in range(steps_before):
+        envs.step(np.zeros(2, int))
+    inner.parts = parts
+    with pytest.raises(EnvContractError, match=f"OwnVector, .*: step: {told}"):
+        envs.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [(None, "step returned one NoneType"), ((np.zeros((2, 3)), 1.0, False, {}), "returned 4 .* old gym API")],
+    ids=["nothing", "old API"],
+)
+def test_later_step_that_does_not_return_five_values_is_refused(result, told):
+    inner = OwnVector()
+    envs = NativeVectorEnv(inner)
+    envs.reset("collect")
+    envs.step(np.zeros(2, int))
+    inner.step = lambda action: result
+    with pytest.raises(EnvContractError, match=f"OwnVector, .*: step: .*{told}"):
+        envs.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize("parts", [{"a": np.zeros((2, 4))}, {"b": np.zeros((2, 3))}], ids=["shape", "key"])
+def test_later_dict_of_observations_of_another_layout_is_refused(parts):
+    inner = OwnVector(first=({"a": np.zeros((2, 3))}, {}), obs={"a": np.zeros((2, 3))})
+    inner.single_observation_space = gym.spaces.Dict(a=inner.single_observation_space)
+    envs = NativeVectorEnv(inner)
+    envs.reset("collect")
+    envs.step(np.zeros(2, int))
+    inner.parts = dict(obs=parts)
+    with pytest.raises(EnvError, match="OwnVector, .*: step.*a"):
+        envs.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize(
+    ("info", "told"),
+    [
+        (dict(is_success=True), r"info\['is_success'\] must have a value for each of the 2 .* got True"),
+        (dict(is_success=np.ones(1)), r"info\['is_success'\] must have a value .* got array\(\[1.\]\)"),
+        (dict(is_success=np.ones(2), _is_success=True), r"info\['_is_success'\] must have a value"),
+        (dict(is_success={"0": 1, "1": 1}), r"info\['is_success'\] must have a value"),
+        (dict(final_info=None), r"info\['final_info'\] must have a value for each .* got None"),
+        (dict(final_info=[1, 2]), r"info\['final_info'\]\[0\] must be a dict or None, got 1"),
+    ],
+    ids=["one", "fewer", "one flag", "dict", "no final info", "numbers"],
+)
+def test_info_without_a_value_for_each_environment_is_refused(info, told):
+    envs = NativeVectorEnv(OwnVector(terminated=np.ones(2, bool), info=info), info_keys=("is_success",))
     envs.reset("collect")
     with pytest.raises(EnvContractError, match=f"OwnVector, .*: step: {told}"):
         envs.step(np.zeros(2, int))
+
+
+def test_final_info_may_be_a_dict_or_none_for_each_environment():
+    """As in gymnasium before 1.0."""
+    final_info = np.array([{"is_success": 1.0, "other": 3}, None])
+    inner = OwnVector(terminated=np.ones(2, bool), info={"final_info": final_info})
+    envs = NativeVectorEnv(inner, info_keys=("is_success",))
+    envs.reset("collect")
+    assert [episode.info for episode in envs.step(np.zeros(2, int)).episodes] == [{"is_success": 1.0}, {}]
 
 
 @pytest.mark.parametrize(
