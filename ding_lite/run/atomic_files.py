@@ -63,26 +63,40 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_folder(new: Path, old: Path) -> None:
-    """Renames ``new`` to ``old``, and removes the folder that was there, if any."""
-    if not old.exists():
+    """Renames ``new`` to ``old``, and removes what was there, if anything: of a link only the link itself."""
+    if not os.path.lexists(old):
         new.rename(old)
     elif _exchange(new, old):
-        shutil.rmtree(new)
+        remove(new)
     else:
         # Without an atomic exchange the old folder keeps another name until the new one is in place.
         aside = old.with_name(f".{old.name}.old")
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside, ignore_errors=True)
         old.rename(aside)
         try:
             new.rename(old)
         except BaseException:
             aside.rename(old)
             raise
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside, ignore_errors=True)
+
+
+def remove(path: Path, ignore_errors: bool = False) -> None:
+    """Removes a folder, or a link and not the folder that it names.
+
+    Args:
+        path: of the folder.
+        ignore_errors: leave what cannot be removed, or is not there.
+    """
+    if not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=ignore_errors)
+        return
+    with contextlib.suppress(*([OSError] if ignore_errors else [])):
+        path.unlink()
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Swaps two folders atomically (Linux: renameat2, RENAME_EXCHANGE); returns whether that succeeded."""
+    """Swaps two folders or links atomically, and returns whether that succeeded (Linux: renameat2)."""
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -17,7 +17,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from ding_lite.errors import CheckpointError
-from ding_lite.run.atomic_files import read_bounded, replace_folder, sync_folder, write_synced
+from ding_lite.run.atomic_files import read_bounded, remove, replace_folder, sync_folder, write_synced
 from ding_lite.run.folder import ENDED, read_result
 from ding_lite.run.misnamed import what_is_there
 from ding_lite.run.progress import Progress
@@ -81,7 +80,7 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     manifest = json.dumps({**body, "sha256": _sha256(_canonical(body))}, indent=1).encode()
     try:
         for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # from a process that was killed
-            shutil.rmtree(leftover, ignore_errors=True)
+            remove(leftover, ignore_errors=True)
         is_first = not folder.parent.exists()
         temporary.mkdir(parents=True)
         has_large = any(len(data) >= LINKED_FROM for data in contents.values())
@@ -94,7 +93,7 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     except OSError as error:
         raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary, ignore_errors=True)
 
 
 @functools.cache
@@ -313,7 +312,7 @@ class CheckpointKeeper:
             write_checkpoint(self.folder / name, contents)
             self.best_is_saved |= name == "best"
         for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove(old, ignore_errors=True)
 
     def outcome(self, finish: bool) -> str | None:
         """Reports how the save ended that :meth:`begin_save` began.

@@ -20,7 +20,7 @@ import torch
 from worlds import digest, same_tree
 
 from ding_lite.errors import CheckpointError
-from ding_lite.run import checkpoint
+from ding_lite.run import atomic_files, checkpoint
 from ding_lite.run.atomic_files import open_locked, replacing
 from ding_lite.run.checkpoint import (
     CONFIG,
@@ -527,6 +527,25 @@ def test_a_save_has_the_state_from_its_beginning(tmp_path, monkeypatch):
         state = load_checkpoint(tmp_path / "ckpt" / name)[0]
         assert not state["weights"].any()
         assert not state["tensor"].any()
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("target", ["iteration_00000001", "gone"])
+def test_a_link_in_place_of_a_checkpoint_is_replaced_and_its_target_stays(
+    target, exchanges, tmp_path, monkeypatch
+):
+    if not exchanges:
+        monkeypatch.setattr(atomic_files, "_exchange", lambda a, b: False)
+    save_checkpoint(tmp_path / "iteration_00000001", {"a": 1}, {})
+    last = tmp_path / "last"
+    last.symlink_to(target)
+    (tmp_path / f".last.{os.getpid()}.tmp").symlink_to(target)  # left by a save that failed
+    for number in (2, 3):
+        save_checkpoint(last, {"a": number}, {})
+        assert load_checkpoint(last)[0] == {"a": number}
+    assert load_checkpoint(tmp_path / "iteration_00000001")[0] == {"a": 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration_00000001", "last"]
+    assert not last.is_symlink()
 
 
 def test_folder_that_cannot_be_written_to_is_a_checkpoint_error(tmp_path):
