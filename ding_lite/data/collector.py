@@ -351,12 +351,15 @@ class Collector:
             state["infos"] = [dict(info) for info in self.infos]
         return state if self.memories is None else {**state, "memories": self.memories.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any], *, new_episodes: bool = False) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], *, new_episodes: bool = False, stream: tuple[str | int, ...] = ()
+    ) -> None:
         """Restores the state.
 
         Args:
             state: as :meth:`state_dict` returns it.
             new_episodes: whether to reset the environments and not to continue the open episodes.
+            stream: end of the name of the stream that seeds the new episodes; if empty, their number.
         """
         self.finished = deque(((float(r), int(n)) for r, n in state["finished"]), maxlen=RECENT_EPISODES)
         infos = state.get("infos", [{}] * len(self.finished))  # not saved while all are empty
@@ -375,7 +378,7 @@ class Collector:
         else:
             # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
             self.envs.repeat_calls(calls)
-            self._start_from(self._watch.reset("collect", "resumed", self.episode_count))
+            self._start_from(self._watch.reset("collect", "resumed", *(stream or (self.episode_count,))))
         self.is_incomplete = False
 
 

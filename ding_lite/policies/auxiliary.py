@@ -82,6 +82,10 @@ class AuxiliaryPhase:
         self.stored.reserve(capacity)
         self.stored.append(iteration, map_tree(Tensor.cpu, samples))
 
+    def forget(self) -> None:
+        """Drops the stored samples; later ones may have other fields."""
+        self.stored = self._new_store()
+
     def check_fits(self, needed: int) -> None:
         """Raises ConfigError if a full memory of ``needed`` bytes exceeds the free memory of the host."""
         free = host_memory()

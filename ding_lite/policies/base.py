@@ -184,10 +184,12 @@ class Policy:
     def forget_open_episodes(self) -> None:
         """Drops the state of the episodes that were open at a checkpoint; the resumed run begins new ones."""
 
+    def forget_stored(self) -> list[str]:
+        """Drops the rollouts and samples of earlier iterations, and returns the names of what it dropped."""
+        return []
+
     def change_ranks(self, step: int) -> None:
         """Begins new random streams, since the saved ones are those of another number of ranks.
-
-        A subclass also drops what each rank has for itself, such as stored rollouts.
 
         Args:
             step: of the environments, which names the streams.

@@ -401,10 +401,12 @@ class PPGPolicy(PPOPolicy):
         metrics["aux_memory"] = float(self.auxiliary.stored.size)
         return metrics | (self.auxiliary.run() if self.auxiliary.is_due else {})
 
-    def change_ranks(self, step: int) -> None:
-        super().change_ranks(step)
-        if self.auxiliary is not None:
-            self.auxiliary.stored.clear()
+    def forget_stored(self) -> list[str]:
+        names = super().forget_stored()
+        if self.auxiliary is None or not self.auxiliary.stored.starts:
+            return names
+        self.auxiliary.forget()
+        return [*names, "auxiliary memory"]
 
     def _apply_learning_rate(self) -> None:
         super()._apply_learning_rate()

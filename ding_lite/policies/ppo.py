@@ -743,10 +743,11 @@ class PPOPolicy(ActorCriticPolicy):
         share = self.progress.env_step / total if total else 0.0
         return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
 
-    def change_ranks(self, step: int) -> None:
-        super().change_ranks(step)
-        for buffer in self.buffers.values():
+    def forget_stored(self) -> list[str]:
+        filled = [buffer for buffer in self.buffers.values() if buffer.data is not None]
+        for buffer in filled:
             buffer.clear()
+        return [*super().forget_stored(), *(["replay buffers"] if filled else [])]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # A run that is resumed with kl_target or kl_beta begins the coefficient or the memory anew.

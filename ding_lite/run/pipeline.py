@@ -264,9 +264,11 @@ class SerialPipeline:
         if isinstance(weights, Mapping):
             refuse_misfit(point.checkpoint, self.policy.model.state_dict(), weights)
         has_episodes = self._restore(point)
+        if point.observations_differ(self.policy.obs_space):
+            self._dropped += self.policy.forget_stored()
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
-        lost = point.lost(has_episodes, self._saved_by, self.policy)
+        lost = point.lost(has_episodes, self._saved_by, self.policy, self._dropped)
         reached = self.progress.iteration
         is_newest = max(checkpoints_of(self.folder).values()) == reached
         beginning = f"resumed at {self.progress.env_step:,} env steps"
@@ -322,6 +324,7 @@ class SerialPipeline:
         self._open_loop: weakref.ref[Generator[Progress, None, None]] | None = None
         self._error_of_break: BaseException | None = None  # which close() raises
         self._saved_by = self.ranks.size  # number of ranks that saved the state
+        self._dropped: list[str] = []  # what the policy has forgotten of that state
         self.clock = Clock()
         memory_advice = (
             f"Lower the sizes under policy.model, policy.collect.n_sample ({cfg.policy.collect.n_sample:,}) "
@@ -777,11 +780,16 @@ class SerialPipeline:
             CheckpointError: if a part is missing or does not fit.
         """
         state, saved_by = of_rank(state, self.ranks)
-        new_episodes = new_episodes or saved_by != self.ranks.size
+        has_other_ranks = saved_by != self.ranks.size
+        new_episodes = new_episodes or has_other_ranks
         for name, part in self._stateful_parts().items():
             if name not in state:
                 raise CheckpointError(f"the checkpoint has no {name!r}, so no run can be resumed from it")
-            options = {"new_episodes": True} if new_episodes and name == "collector" else {}
+            options: dict[str, Any] = {}
+            if new_episodes and name == "collector":
+                options["new_episodes"] = True
+                if has_other_ranks:  # all but rank 0 count episodes from 0, whichever resume this is
+                    options["stream"] = "step", self.progress.env_step
             try:
                 part_state = as_tensors(state[name]) if name == "policy" else state[name]
                 part.load_state_dict(part_state, **options)
@@ -797,7 +805,8 @@ class SerialPipeline:
         self.hooks.load_state_dict(state.get("hooks", {}))
         self.evaluator.load_state_dict(state.get("evaluator", {}))
         self._saved_by = saved_by
-        if saved_by != self.ranks.size:
+        self._dropped = self.policy.forget_stored() if has_other_ranks else []
+        if has_other_ranks:
             self.policy.change_ranks(self.progress.env_step)
 
 

@@ -23,11 +23,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+
 from ding_lite.config.compile import Config, compile_config, differences
 from ding_lite.config.named_classes import names_of
 from ding_lite.config.schema import leaves
 from ding_lite.config.sections import device_contradicts
 from ding_lite.config.trust import advised_imports, trusted_config
+from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import GeneratorState
@@ -35,6 +38,7 @@ from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, damage_of, find_c
 from ding_lite.run.folder import claim
 from ding_lite.run.load import with_earlier_defaults
 from ding_lite.run.progress import Progress
+from ding_lite.trees import space_leaves, stored_dtype
 
 FREE, WARNED, REFUSED = "free", "warned", "refused"
 NOT_BIT_EQUAL = "from here on the numbers differ from those of an uninterrupted run"
@@ -174,13 +178,22 @@ class ResumePoint:
         """Whether returns from here on are not comparable with those before."""
         return any(key.startswith("env.") and not key.startswith(SAME_TASK) for key in self.changed)
 
-    def lost(self, has_episodes: bool, saved_by: int, policy: Policy) -> list[str]:
+    def observations_differ(self, space: gym.Space) -> bool:
+        """Returns whether observations of ``space`` are other arrays than those of the checkpoint."""
+        try:
+            saved = space_from_json(self.saved["spaces"]["obs"])
+        except (KeyError, TypeError):  # a checkpoint of an earlier version
+            return False
+        return _arrays_of(saved) != _arrays_of(space)
+
+    def lost(self, has_episodes: bool, saved_by: int, policy: Policy, dropped: Sequence[str]) -> list[str]:
         """Returns a line for each part of the checkpoint's state that the run goes on without.
 
         Args:
             has_episodes: whether its open episodes could be restored.
             saved_by: number of ranks that saved it.
             policy: of the run, with the state of the checkpoint.
+            dropped: names of what it has forgotten of that state.
         """
         reasons, ranks = [], policy.ranks.size
         if not GeneratorState(policy.generator).is_of_its_kind(self.state["policy"]["generator"]):
@@ -188,14 +201,20 @@ class ResumePoint:
         if not has_episodes:
             reasons.append("the open episodes could not be restored: new episodes")
         if saved_by != ranks:
-            reasons.append(
-                f"number of ranks {saved_by} -> {ranks}: new episodes, random streams and replay buffers"
-            )
+            *others, last = ["new episodes", "random streams", *dropped]
+            reasons.append(f"number of ranks {saved_by} -> {ranks}: {', '.join(others)} and {last}")
+        if dropped and self.observations_differ(policy.obs_space):
+            reasons.append(f"the observations have other shapes or dtypes: new {' and '.join(dropped)}")
         collector = self.state["collector"]
         # With n_episode there are no open episodes: every rollout begins new ones, which a number seeds.
         if collector.get("envs", True) is None and "rollouts" not in collector:
             reasons.append("the rollout after this checkpoint did not end: new episodes")
         return [f"{reason}; {NOT_BIT_EQUAL}" for reason in reasons]
+
+
+def _arrays_of(space: gym.Space) -> dict[tuple[str, ...], Any]:
+    """Returns the shapes and dtypes of the arrays of observations, by their paths."""
+    return {path: (leaf.shape, stored_dtype(leaf.dtype)) for path, leaf in space_leaves(space)}
 
 
 def run_of(path: Path) -> Path:

@@ -346,11 +346,12 @@ def test_the_phase_draws_from_a_generator_of_its_own():
 # ------------------------------------------------------------------ the memory
 
 
-def test_another_number_of_ranks_begins_with_an_empty_memory():
+def test_a_policy_that_forgets_what_it_stored_names_it():
     policy, collector = trainee("ppg", learn=dict(aux_freq=2))
+    assert policy.forget_stored() == []
     policy.learn_mode.forward(collector.collect())
     assert policy.auxiliary.stored.size
-    policy.change_ranks(0)
+    assert policy.forget_stored() == ["auxiliary memory"]
     assert not policy.auxiliary.stored.size
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from small_worlds import LengthEnv, UnseededEnv
@@ -332,6 +333,82 @@ def test_refused_change_is_taken_over_by_override_with_new_episodes(tmp_path):
     assert "refused: applied: env.collector_env_num: 4 -> 8" in log(folder)
     assert (pipeline.progress.iteration, pipeline.collector.envs.num_envs) == (2, 8)
     assert [progress.env_step for progress in pipeline] == [768, 1024, 1280, 1536]
+
+
+def saved_by_two(folder, episodes):
+    """Makes the last checkpoint one of two ranks, after so many episodes of each."""
+    state, saved = load_checkpoint(folder / "ckpt" / "last")
+    state["collector"]["episode_count"] = episodes
+    save_checkpoint(folder / "ckpt" / "last", {**state, "ranks": {"size": 2, "rank 1": {}}}, saved)
+    return folder
+
+
+def test_what_another_number_of_ranks_drops_is_named(tmp_path):
+    learn = {"aux_freq": 3, "epoch_per_collect": 10}
+    config = small_config(LengthEnv, policy={"type": "ppg", "learn": learn})
+    for iterations, dropped in ((2, "new episodes, random streams and auxiliary memory"), (3, "streams")):
+        folder = saved_by_two(train(tmp_path / f"run{iterations}", config, iterations), 8)
+        SerialPipeline.resume(folder, trust=TRUST).close()
+        (line,) = (line for line in log(folder).splitlines() if "number of ranks 2 -> 1: " in line)
+        assert f"{dropped}; {NOT_BIT_EQUAL}" in line
+
+
+def test_each_resume_with_another_number_of_ranks_has_start_states_of_its_own(tmp_path):
+    """Also on ranks that count their episodes from 0 each time."""
+    starts = []
+    for iterations in (1, 1, 2):
+        folder = train(tmp_path / f"run{len(starts)}", small_config(LengthEnv), iterations)
+        with SerialPipeline.resume(saved_by_two(folder, 0), trust=TRUST) as pipeline:
+            starts.append(pipeline.collector.obs[0].ravel().tolist())
+    assert starts[0] == starts[1]
+    assert not set(starts[0]) & set(starts[2])
+
+
+class MaybeMasked(LengthEnv):
+    """Has a mask of its two actions if ``mask``."""
+
+    def __init__(self, mask=True):
+        super().__init__()
+        self.mask = mask
+        if mask:
+            mask_space = gym.spaces.MultiBinary(2)
+            self.observation_space = gym.spaces.Dict(at=self.observation_space, action_mask=mask_space)
+        else:
+            self.observation_space = gym.spaces.Dict(at=self.observation_space)
+
+    def _seen(self, obs):
+        return {"at": obs, **({"action_mask": np.ones(2, np.int8)} if self.mask else {})}
+
+    def reset(self, **kwargs):
+        obs, info = super().reset(**kwargs)
+        return self._seen(obs), info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return (self._seen(obs), *rest)
+
+
+@pytest.mark.parametrize("has_mask", [True, False])
+@pytest.mark.parametrize(
+    ("policy", "dropped"),
+    [
+        (dict(type="ppg"), "auxiliary memory"),
+        (dict(type="ppg", model=dict(rnn="gru")), "auxiliary memory"),
+        (dict(type="ppo_offpolicy", other=dict(replay_buffer=dict(max_use=20))), "replay buffers"),
+        (dict(type="ppg_offpolicy"), "replay buffers and auxiliary memory"),
+    ],
+    ids=["ppg", "ppg with a memory", "ppo_offpolicy", "ppg_offpolicy"],
+)
+def test_what_is_stored_of_observations_is_forgotten_where_these_have_another_layout(
+    policy, dropped, has_mask, tmp_path
+):
+    learn = dict(aux_freq=3) if "ppg" in policy["type"] else {}
+    config = small_config(MaybeMasked, env={"kwargs": {"mask": has_mask}}, policy=policy | {"learn": learn})
+    config["policy"]["learn"].pop("epoch_per_collect")
+    folder = train(tmp_path / "run", config, 2)
+    pipeline = go_on(folder, changes={"env.kwargs.mask": not has_mask}, override=True, trust=[__name__])
+    assert (pipeline.status, pipeline.progress.iteration) == ("finished", 6)
+    assert f"the observations have other shapes or dtypes: new {dropped}; {NOT_BIT_EQUAL}" in log(folder)
 
 
 def test_environments_that_are_not_deterministic_go_on_with_new_episodes_by_override(tmp_path):
