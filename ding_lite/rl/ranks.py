@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ding_lite.errors import DingLiteError, RankError
+from ding_lite.errors import DingLiteError, RankError, StopTimedOut
 
 Result = TypeVar("Result")
 Number = TypeVar("Number", int, float)
@@ -41,12 +41,14 @@ class Ranks:
 
     Attributes:
         is_first: whether this is rank 0, which writes the run's folder and shows the progress.
+        has_checkpoint: whether the run can be resumed; told when a rank has ended.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
         self.is_first = rank == 0
+        self.has_checkpoint = False
         # Numbers on the host need gloo, also beside NCCL.
         self._host_group: Any = None
         if size > 1 and "gloo" not in dist.get_backend_config(None):
@@ -178,13 +180,17 @@ class Ranks:
         except (RuntimeError, pickle.UnpicklingError) as error:
             if isinstance(error, DingLiteError):
                 raise
-            raise RankError(self._explanation(error)) from error
+            raise self._reason(error) from error
 
-    def _explanation(self, error: Exception) -> str:
-        """Returns which rank ended, and why, as far as the others know."""
-        advice = (
-            "The checkpoints are unchanged: start again with --resume, or let torchrun do it (--max-restarts)"
-        )
+    def _reason(self, error: Exception) -> BaseException:
+        """Returns the error that says which rank ended, and why, as far as the others know.
+
+        One that gave up after a signal ends the others as it ends itself: the signal is theirs, too.
+        """
+        advice = "There is no checkpoint yet: begin the run anew"
+        if self.has_checkpoint:
+            advice = "The checkpoints are unchanged: start again with --resume"
+        advice += ", or let torchrun do it (--max-restarts)"
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
             store = _store()
@@ -194,7 +200,10 @@ class Ranks:
             while time.monotonic() < deadline:
                 for rank in others:
                     if store.check([key := f"{PREFIX}/failed/{restarts()}/{rank}"]):
-                        return f"rank {rank} of {self.size} ended: {store.get(key).decode()}. {advice}"
+                        kind, _, reason = (text := store.get(key).decode()).partition(": ")
+                        if kind == StopTimedOut.__name__:
+                            return StopTimedOut(reason)
+                        return RankError(f"rank {rank} of {self.size} ended: {text}. {advice}")
                 silent = [r for r in others if not store.check([f"{PREFIX}/alive/{restarts()}/{r}"])]
                 if not silent:
                     break
@@ -203,9 +212,11 @@ class Ranks:
             silent = [0]
         if not silent:
             first_line = str(error).splitlines()[0]
-            return f"the ranks could not exchange data, and all of them run: {first_line}. {advice}"
+            return RankError(
+                f"the ranks could not exchange data, and all of them run: {first_line}. {advice}"
+            )
         names = " and ".join(map(str, silent))
-        return (
+        return RankError(
             f"rank {names} of {self.size} is gone: it was killed, or its machine failed. Its own output "
             f"may say more. {advice}"
         )

@@ -243,6 +243,7 @@ class SerialPipeline:
         """Returns the point to continue from; all ranks read the checkpoint that rank 0 finds."""
         point = self.ranks.on_first(lambda: find_resume_point(run, checkpoint, request))
         place = self.ranks.from_all(point and point.checkpoint)[0]
+        self.ranks.has_checkpoint = True
         return point or find_resume_point(place, None, request)
 
     def _join(self) -> None:
@@ -254,6 +255,7 @@ class SerialPipeline:
         refuse_training()
         self._resources = ExitStack()
         self.ranks = self._resources.enter_context(joined())
+        self.ranks.has_checkpoint = False
 
     def _continue_from(self, point: ResumePoint, log: TextIO | None) -> None:
         """Restores the state of a checkpoint and opens the run's folder.
@@ -631,7 +633,8 @@ class SerialPipeline:
                 self.say(self.error)
             with self._failures_shown("the last iteration could not be saved"):
                 self.saves.finish_after_error()
-                self.recorder.fail(error)
+                if not (timed_out and error.__cause__):  # else its traceback is that of an exchange of ranks
+                    self.recorder.fail(error)
                 if timed_out or (isinstance(error, Exception) and not isinstance(error, OSError)):
                     self._save_last_iteration()
                 if isinstance(error, KeyboardInterrupt):
@@ -738,7 +741,9 @@ class SerialPipeline:
             CheckpointError: if it cannot be written, or an iteration was cut before its end.
         """
         state = self.state_dict()  # of all ranks
-        return self.ranks.from_first(lambda: self.checkpoints.save(name, state))
+        folder = self.ranks.from_first(lambda: self.checkpoints.save(name, state))
+        self.ranks.has_checkpoint = True
+        return folder
 
     def _stateful_parts(self) -> dict[str, Any]:
         return {

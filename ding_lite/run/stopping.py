@@ -101,4 +101,5 @@ class Stopping:
         waits = self._is_closing or self.phase == "evaluating" or self._is_in_rollout
         if waits and self._may_give_up:
             phase = "closing" if self._is_closing else self.phase
-            raise StopTimedOut(f"{self.reason}; {phase} did not end within {self.timeout:g} s")
+            place = f" on rank {self._ranks.rank}" if self._ranks.size > 1 else ""
+            raise StopTimedOut(f"{self.reason}; {phase} did not end within {self.timeout:g} s{place}")
