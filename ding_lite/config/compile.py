@@ -141,7 +141,6 @@ def compile_config(
     *,
     origin: str = "config",
     folder: Path | None = None,
-    **others: Any,
 ) -> Config:
     """Checks a config and fills in its defaults. Compiling the result again changes nothing.
 
@@ -151,7 +150,6 @@ def compile_config(
         overrides: values that replace those of ``user``, such as ``{"policy.learn.batch_size": 128}``.
         origin: the name of ``user`` in error messages and in ``source``, such as a file name.
         folder: of the config file, for messages about modules beside it.
-        others: none; DI-engine's function of this name has more arguments.
 
     Raises:
         ConfigError: listing every fault, each with the whole path of its key and the remedy.
@@ -159,7 +157,7 @@ def compile_config(
     notes: tuple[str, ...] = ()
     faults_of_pair: list[str] = []
     origin = PAIR if is_pair(user) and origin == "config" else origin
-    user = _argument(user, others)
+    user = _as_dict(user)
     if set(user) == {MAIN, CREATE}:
         user, notes, faults_of_pair = from_di_engine(user[MAIN], user[CREATE])
         overrides = overrides_of_pair(overrides or {})
@@ -194,13 +192,8 @@ def compile_config(
     return Config(EasyDict(values), source, notes=notes)
 
 
-def _argument(user: Any, others: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the first argument of :func:`compile_config` as a dict, and refuses further ones."""
-    if others:
-        raise ConfigError(
-            f"compile_config has no argument {', '.join(sorted(others))}. A config of DI-engine is compiled "
-            f'by compile_config({PAIR}, {{"seed": 0}})'
-        )
+def _as_dict(user: Any) -> Mapping[str, Any]:
+    """Returns the first argument of :func:`compile_config` as a dict."""
     if is_pair(user):
         return dict(zip((MAIN, CREATE), user, strict=True))
     if not isinstance(user, Mapping):

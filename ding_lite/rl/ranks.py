@@ -41,14 +41,12 @@ class Ranks:
 
     Attributes:
         is_first: whether this is rank 0, which writes the run's folder and shows the progress.
-        has_checkpoint: whether the run can be resumed; told when a rank has ended.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank = rank
         self.size = size
         self.is_first = rank == 0
-        self.has_checkpoint = False
         # Numbers on the host need gloo, also beside NCCL.
         self._host_group: Any = None
         if size > 1 and "gloo" not in dist.get_backend_config(None):
@@ -187,10 +185,10 @@ class Ranks:
 
         One that gave up after a signal ends the others as it ends itself: the signal is theirs, too.
         """
-        advice = "There is no checkpoint yet: begin the run anew"
-        if self.has_checkpoint:
-            advice = "The checkpoints are unchanged: start again with --resume"
-        advice += ", or let torchrun do it (--max-restarts)"
+        advice = (
+            "Checkpoints are unchanged: start again, with --resume if the run has one, or let torchrun do it "
+            "(--max-restarts)"
+        )
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
             store = _store()

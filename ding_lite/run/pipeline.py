@@ -243,7 +243,6 @@ class SerialPipeline:
         """Returns the point to continue from; all ranks read the checkpoint that rank 0 finds."""
         point = self.ranks.on_first(lambda: find_resume_point(run, checkpoint, request))
         place = self.ranks.from_all(point and point.checkpoint)[0]
-        self.ranks.has_checkpoint = True
         return point or find_resume_point(place, None, request)
 
     def _join(self) -> None:
@@ -255,7 +254,6 @@ class SerialPipeline:
         refuse_training()
         self._resources = ExitStack()
         self.ranks = self._resources.enter_context(joined())
-        self.ranks.has_checkpoint = False
 
     def _continue_from(self, point: ResumePoint, log: TextIO | None) -> None:
         """Restores the state of a checkpoint and opens the run's folder.
@@ -741,9 +739,7 @@ class SerialPipeline:
             CheckpointError: if it cannot be written, or an iteration was cut before its end.
         """
         state = self.state_dict()  # of all ranks
-        folder = self.ranks.from_first(lambda: self.checkpoints.save(name, state))
-        self.ranks.has_checkpoint = True
-        return folder
+        return self.ranks.from_first(lambda: self.checkpoints.save(name, state))
 
     def _stateful_parts(self) -> dict[str, Any]:
         return {

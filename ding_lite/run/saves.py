@@ -46,7 +46,6 @@ class Saves:
             try:
                 of_all = state()  # with the new best score
                 self._ranks.from_first(lambda: self._keeper.begin_save(names, of_all))
-                self._ranks.has_checkpoint = True
             except BaseException:
                 self._scores.restore_best()
                 raise

@@ -639,13 +639,6 @@ def test_pair_is_compiled_as_the_dict_of_both():
         compile_config("x.py")
 
 
-def test_arguments_of_compile_config_of_di_engine_are_answered_with_the_call_of_ding_lite():
-    main, create = pair()
-    expected = r"no argument auto, create_cfg, seed\..* compile_config\(\(main_config, create_config\), {"
-    with pytest.raises(ConfigError, match=expected):
-        compile_config(main, seed=0, auto=True, create_cfg=create)
-
-
 def test_main_config_alone_is_answered_with_the_pair():
     main, _ = pair(learn=dict(learner=dict(hook=dict(save_ckpt_after_iter=100))))
     line = (

@@ -386,7 +386,8 @@ class SubprocessVectorEnv(VectorEnv):
                 f"{failure}. {worker.name} is replaced, and its open episodes are cut ({cut} steps). "
                 f"{budget.left} of {budget.max_restarts} restarts left"
             )
-            self.explain(failure.remote_traceback)
+            if failure.remote_traceback:
+                self.explain(failure.remote_traceback)
         jobs = {number: self._jobs[number] for number in failed}
         replies = self._pool.request(messages.START, jobs, self.start_timeout, "start_timeout")
         self._check_spaces(replies)

@@ -43,6 +43,8 @@ def pool(make, num_envs=4, num_workers=2, max_restarts=3, **kwargs):
     envs = SubprocessVectorEnv(make, num_envs, num_workers=num_workers, max_restarts=max_restarts, **kwargs)
     envs.lines = []
     envs.say = envs.lines.append
+    envs.tracebacks = []
+    envs.explain = envs.tracebacks.append
     with contextlib.closing(envs):
         yield envs
 
@@ -106,6 +108,7 @@ def test_a_worker_is_replaced_and_its_step_left_out(tmp_path, fault, cause, auto
         assert cause in envs.lines[0]
         assert envs.lines[0].startswith(("worker 0 (envs 0-1) ", "env 1 "))
         assert "2 of 3 restarts" in envs.lines[0]
+        assert len(envs.tracebacks) == (fault == "crash")  # the others leave none
         assert not alive(old)
         del transition
 
