@@ -12,7 +12,7 @@ help:           ## list the targets
 
 # Built again when the requirements have changed.
 $(VENV)/ready: setup.py constraints.txt
-	rm -rf $(VENV)
+	[ ! -e $@ ] || rm -rf $(VENV)  # one that a user has made stays
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade -c constraints.txt pip setuptools
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"

@@ -278,5 +278,5 @@ def _finished_message(pipeline: SerialPipeline) -> str:
     solved = ", solved" if progress.solved else ""
     return (
         f"{pipeline.folder} is finished: {progress.env_step:,} of {pipeline.cfg.max_env_step:,} env steps"
-        f"{solved}. To continue it, give a higher --max-env-step or --max-train-iter"
+        f"{solved}. To continue it, give a --max-env-step or --max-train-iter above what it has done"
     )

@@ -121,11 +121,19 @@ class _BoundedLeaf(NamedTuple):
     def first_outside(self, obs: Tree) -> tuple[list[int], Any] | None:
         """Returns index and value of the first number outside of the bounds; None if all are within."""
         array = value_at(obs, self.path)
-        outside = (array < self.low) | (array > self.high)
-        if not outside.any():
-            return None
-        index = np.argwhere(outside)[0].tolist()
-        return index, array[tuple(index)]
+        return _first(array, (array < self.low) | (array > self.high))
+
+    def first_fraction(self, obs: Tree) -> tuple[list[int], Any] | None:
+        """Returns index and value of the first number that is not whole; None if all are whole."""
+        array = value_at(obs, self.path)
+        return None if array.dtype.kind != "f" else _first(array, array != np.floor(array))
+
+
+def _first(array: np.ndarray, chosen: np.ndarray) -> tuple[list[int], Any] | None:
+    if not chosen.any():
+        return None
+    index = np.argwhere(chosen)[0].tolist()
+    return index, array[tuple(index)]
 
 
 class IndexRanges:
@@ -145,7 +153,7 @@ class IndexRanges:
             obs: (B, ...).
         """
         for leaf in self._leaves:
-            if found := leaf.first_outside(obs):
+            if found := leaf.first_outside(obs) or leaf.first_fraction(obs):
                 (row, *index), value = found
                 return row, f"{path_text(leaf.path)}{index or ''} = {value}, which is not in {leaf.space}"
         return None

@@ -59,6 +59,8 @@ def meant_id(env_id: str) -> str:
         *(known for known in gym.registry if known.endswith(f"/{env_id}")),
         *(_written(file, name) for name in classes),
     ]
+    if close := difflib.get_close_matches(env_id, [n for n in ENV_REGISTRY.names() if n != "gymnasium"], n=1):
+        meant.append(f"{close[0]}, which is registered in ENV_REGISTRY")
     return f" Did you mean {' or '.join(meant)}?" if meant else ""
 
 

@@ -423,9 +423,9 @@ class ActorCriticPolicy(Policy):
 
     @property
     def warm_up_steps(self) -> int:
-        """Number of random steps that :meth:`warm_up` needs before training; 0 if statistics exist."""
+        """Number of random steps of this rank that :meth:`warm_up` needs; 0 if statistics exist."""
         begins = any(norm.is_empty for norm in self._obs_norms())
-        return int(self.cfg.normalize.obs_samples) if begins else 0
+        return math.ceil(self.cfg.normalize.obs_samples / self.ranks.size) if begins else 0
 
     def warm_up(self, obs: Tree) -> None:
         """Takes the scales of observations (N, ...) from random steps; those that exist stay."""

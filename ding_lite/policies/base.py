@@ -53,7 +53,6 @@ from ding_lite.trees import (
     Tree,
     from_tree,
     leading_size,
-    map_space,
     map_tree,
     named_leaves,
     observation_to_tree,
@@ -151,7 +150,7 @@ class Policy:
         lay_out(self.model)
         self.memory: PolicyMemory | None = None
         self._state_of_act: Tree | None = None  # the memory after the last act()
-        self._leaf_shapes = tree_leaves(map_space(lambda leaf: tuple(leaf.shape or ()), obs_space))
+        self._leaf_shapes = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(obs_space)}
         self._index_ranges = IndexRanges(obs_space)
         self._init_shared()
         if "learn" in self.fields:
@@ -357,13 +356,16 @@ class Policy:
             raise ContractError(
                 f"act: expected an observation of {self.obs_space}: {error_text(error)}{hint}"
             ) from error
+        obs = map_tree(np.asarray, obs)
         single = self._is_single(obs)
         if single:
             obs = map_tree(lambda x: x[None], obs)
-        # A memory would keep such a number, and spoil every later action.
-        numbers = [leaf for leaf in map(np.asarray, tree_leaves(obs)) if leaf.dtype.kind == "f"]
-        if not all(np.isfinite(leaf).all() for leaf in numbers):
-            raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
+        for leaf in tree_leaves(obs):
+            if leaf.dtype.kind not in "biuf":
+                raise ContractError(f"act: expected numbers, got an array of {leaf.dtype}")
+            # A memory would keep such a number, and spoil every later action.
+            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+                raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
         if found := self._index_ranges.first_outside(obs):
             raise ContractError(f"act: observation{found[1]}")
         mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
@@ -441,13 +443,15 @@ class Policy:
             ) from error
 
     def _is_single(self, obs: Tree) -> bool:
-        shapes = [np.shape(leaf) for leaf in tree_leaves(obs)]
+        shapes = {tuple(map(str, path)): np.shape(leaf) for path, leaf in named_leaves(obs)}
         if shapes == self._leaf_shapes:
             return True
-        if [shape[1:] for shape in shapes] == self._leaf_shapes:
+        sizes = {shape[:1] for shape in shapes.values()}
+        if {path: shape[1:] for path, shape in shapes.items()} == self._leaf_shapes and len(sizes) == 1:
             return False
         raise ContractError(
-            f"act: expected an observation of the shape {self._leaf_shapes} or a batch of such, got {shapes}"
+            f"act: expected an observation of the shape {_shapes_text(self._leaf_shapes)} or a batch of "
+            f"such, got {_shapes_text(shapes)}"
         )
 
     def _to_env(self, action: Any) -> Tree:

@@ -11,13 +11,12 @@ from typing import Any
 
 from ding_lite.config.compile import Config
 from ding_lite.config.named_classes import classes_of, registered_classes
-from ding_lite.config.registry import name_of
+from ding_lite.config.registry import module_to_import, name_of
 from ding_lite.config.user_modules import (
     OF_CONFIG_FILE,
     SCRIPT,
     executed_name,
     is_importable,
-    module_of,
     script_name,
 )
 from ding_lite.envs.packages import registering_module
@@ -28,7 +27,7 @@ from ding_lite.rl.distributions import BOX_DISTRIBUTIONS
 
 def import_options(policy: Policy, config: Config) -> list[str]:
     """Returns ``-c FILE`` and ``--import MODULE``, as far as a run needs them to find its classes."""
-    modules = {module_of(cls) for cls in _classes_of(policy, config)}
+    modules = {module_to_import(cls) for cls in _classes_of(policy, config)}
     modules = {name for name in modules if not name.startswith("ding_lite.")} | {*config.trusted}
     modules.discard("functools")  # of a partial, see not_importable
     registering = registering_module(config.values.env.env_id)

@@ -323,6 +323,7 @@ class SerialPipeline:
         self._is_closed = False
         self._open_loop: weakref.ref[Generator[Progress, None, None]] | None = None
         self._error_of_break: BaseException | None = None  # which close() raises
+        self._is_concluded = False
         self._saved_by = self.ranks.size  # number of ranks that saved the state
         self._dropped: list[str] = []  # what the policy has forgotten of that state
         self.clock = Clock()
@@ -450,7 +451,7 @@ class SerialPipeline:
 
     def _turns(self) -> Generator[Progress, None, None]:
         self.clock.start()
-        self.status = "running"
+        self.status, self._is_concluded = "running", False
         interrupt = HeldInterrupt(lambda: self.request_stop("SIGINT"))
         try:
             self.hooks.call("before_run", self)
@@ -609,6 +610,7 @@ class SerialPipeline:
         for finding in self.health.findings.values():
             self.say(f"health, in this run: {finding}")
         self.recorder.log(self.summary())
+        self._is_concluded = True
         self.hooks.call("after_run", self)
 
     def _fail(self, error: BaseException) -> None:
@@ -617,6 +619,10 @@ class SerialPipeline:
         The state of the last whole iteration is saved if it is known: not after an error of a gradient step.
         A second Ctrl-C, or a save that failed, leaves the checkpoints as they are.
         """
+        if self._is_concluded:  # an error of ``after_run``: the run has its result and its last checkpoint
+            self.recorder.fail(error)
+            self.close()
+            return
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with self.stopping.held():  # a further signal does not end the save
             self._save_after(error)

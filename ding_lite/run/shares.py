@@ -19,7 +19,6 @@ EXACT = (
     "policy.collect.n_episode",
 )
 ROUNDED = (
-    "policy.normalize.obs_samples",
     "policy.other.replay_buffer.replay_buffer_size",
     "policy.other.replay_buffer.policy.replay_buffer_size",
     "policy.other.replay_buffer.value.replay_buffer_size",

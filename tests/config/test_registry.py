@@ -1,5 +1,6 @@
 """The registry: names, import paths, and messages that help."""
 
+import importlib
 import math
 import re
 import sys
@@ -7,7 +8,7 @@ import types
 
 import pytest
 
-from ding_lite.config.registry import ENCODER_REGISTRY, Registry
+from ding_lite.config.registry import ENCODER_REGISTRY, ENV_REGISTRY, Registry, module_to_import
 from ding_lite.errors import DingLiteError, RegistryError
 
 
@@ -234,3 +235,20 @@ def test_registry_error_is_of_the_common_tree_and_exits_2(registry):
 
 def test_shipped_encoders_are_found_without_importing_them():
     assert {"mlp", "embedding", "nature_cnn", "minatar_cnn", "impala_cnn"} <= set(ENCODER_REGISTRY.names())
+
+
+def test_another_process_imports_the_module_that_registers_a_class_and_not_only_the_one_that_defines_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "defines_it.py").write_text("class One: ...\nclass Two: ...\n")
+    (tmp_path / "registers_it.py").write_text(
+        "from ding_lite import ENV_REGISTRY\n"
+        "from defines_it import One\n"
+        "ENV_REGISTRY.register('of_another_module')(One)\n"
+    )
+    importlib.import_module("registers_it")
+    defines_it = importlib.import_module("defines_it")
+    assert module_to_import(defines_it.One) == "registers_it"
+    assert module_to_import(defines_it.Two) == "defines_it"

@@ -158,8 +158,12 @@ def test_error_in_a_hook_names_hook_and_method(method, error, tmp_path):
         train(tmp_path / "run", {"type": Broken, "method": method, "error": error}, max_env_step=256)
     assert caught.value.exit_code == 2
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result["status"] == "failed"
-    assert result["error"].startswith("HookError: hook ")
+    if method == "after_run":  # everything is saved by then
+        assert (result["status"], result["error"]) == ("finished", None)
+        assert "Traceback" in (tmp_path / "run" / "log.txt").read_text()
+    else:
+        assert result["status"] == "failed"
+        assert result["error"].startswith("HookError: hook ")
 
 
 class BrokenOnce(Counter):

@@ -91,7 +91,7 @@ def test_plain_lists_are_observations_too(runs):
 
 def test_observation_of_another_shape_is_refused_with_both_shapes(runs):
     policy = load_policy(runs["discrete"].folder)
-    with pytest.raises(ContractError, match=r"\(3,\).*\(4,\)"):
+    with pytest.raises(ContractError, match=r"shape \(3\) .*got \(4\)"):
         policy.act(np.zeros(4, np.float32))
 
 
@@ -141,6 +141,8 @@ def test_a_mask_that_leaves_no_action_is_refused(deterministic):
     [
         (gym.spaces.Discrete(4), 4, r"observation = 4, which is not in Discrete\(4\)"),
         (gym.spaces.Discrete(4), -1, "observation = -1"),
+        (gym.spaces.Discrete(4), 2.5, "observation = 2.5"),
+        (gym.spaces.MultiDiscrete([3, 2]), [0.5, 1.0], r"observation\[0\] = 0.5"),
         (gym.spaces.MultiDiscrete([3, 2]), [3, 0], r"observation\[0\] = 3"),
         (gym.spaces.MultiDiscrete([3, 2]), [[2, 0], [2, -1]], r"observation\[1\] = -1"),
         (gym.spaces.Dict(x=gym.spaces.Discrete(3, start=1)), {"x": 0}, "observation.*x.* = 0"),
@@ -152,6 +154,25 @@ def test_an_index_outside_its_range_is_refused(space, obs, told):
     assert policy.act(space.sample()) in (0, 1)
     with pytest.raises(ContractError, match=told):
         policy.act(obs)
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Discrete(4), gym.spaces.Box(-1, 1, (2,))])
+@pytest.mark.parametrize("obs", [None, "3", {"a": 1}, [[0, 1], [2]], object()])
+def test_what_is_no_observation_is_refused(space, obs):
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
+    with pytest.raises(ContractError, match="act: expected"):
+        PPOPolicy(cfg, space, gym.spaces.Discrete(2)).act(obs)
+
+
+def test_leaves_of_a_batch_of_other_lengths_are_refused():
+    space = gym.spaces.Dict(x=gym.spaces.Discrete(3), y=gym.spaces.Box(-1, 1, (2,)))
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
+    policy = PPOPolicy(cfg, space, gym.spaces.Discrete(2))
+    assert policy.act({"x": [0, 1, 2], "y": np.zeros((3, 2))}).shape == (3,)
+    with pytest.raises(
+        ContractError, match=r"act: expected an observation of the shape .*got x \(3\), y \(2, 2\)"
+    ):
+        policy.act({"x": [0, 1, 2], "y": np.zeros((2, 2))})
 
 
 def test_acting_changes_nothing(runs):
