@@ -25,7 +25,7 @@ from ding_lite.config.user_modules import import_user_module, module_of
 from ding_lite.errors import FOREIGN, RegistryError, error_text
 
 T = TypeVar("T", bound=Callable[..., Any])
-_registered_in: dict[int, str] = {}  # the module that has registered an entry, by the entry's id
+_registered_in: dict[int, tuple[Any, str]] = {}  # entries and the modules that have registered them, by id
 CLOSE = 0.65  # ratio of difflib: that of "pgp" and "ppg" is 0.67, that of "ppo_spo" and "ppo" 0.6
 
 
@@ -77,7 +77,7 @@ class Registry:
                     f"{_place(entry)}. Choose another name, or pass force=True to replace it."
                 )
             self._entries[name] = entry
-            _registered_in[id(entry)] = sys._getframe(1).f_globals["__name__"]
+            _registered_in[id(entry)] = entry, sys._getframe(1).f_globals["__name__"]
             return entry
 
         return decorate
@@ -286,10 +286,14 @@ def env_name(env: Mapping[str, Any]) -> str:
     return str(getattr(env_id, "id", env_id) or name_of(kind))
 
 
-def module_to_import(entry: Any) -> str:
-    """Returns the module that another process imports to find an entry: the one that registers it, if any."""
-    registering = _registered_in.get(id(entry), entry.__module__)
-    return module_of(entry) if registering == entry.__module__ else registering
+def modules_to_import(entry: Any) -> set[str]:
+    """Returns the modules that another process imports to find an entry.
+
+    They are the one that defines it, which may register it by a function of another module, and the one that
+    calls ``register``.
+    """
+    _, registering = _registered_in.get(id(entry), (entry, entry.__module__))
+    return {module_of(entry), *([registering] if registering != entry.__module__ else [])}
 
 
 def env_section(name: str) -> dict[str, Any]:

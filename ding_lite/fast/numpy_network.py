@@ -19,6 +19,7 @@ from ding_lite.models.encoders import Encoder, IndexEncoder, VectorEncoder
 from ding_lite.trees import leaf_at
 
 BLOCK = 2**10  # rows in one pass, so that activations stay in the processor's cache
+MAX_INDICES = 8  # in an observation; above it torch looks them up as fast
 
 
 class NumpyTable(NamedTuple):
@@ -49,12 +50,14 @@ class NumpyTable(NamedTuple):
         Shapes:
             (N,) or (N, ...) -> (N, K F)
         """
-        return self.vectors[self.rows(leaf)].reshape(len(leaf), -1)
+        return self.vectors.take(self.rows(leaf), 0).reshape(len(leaf), -1)
 
     def backward(self, leaf: np.ndarray, slope: np.ndarray, into: np.ndarray) -> None:
         """Writes the gradient of ``vectors``, given that (N, K F) of the output."""
         into.fill(0)
-        np.add.at(into, self.rows(leaf).ravel(), slope.reshape(-1, into.shape[1]))
+        slopes = torch.from_numpy(slope.reshape(-1, into.shape[1]))
+        # A tenth of the time of np.add.at for 30 indices.
+        torch.from_numpy(into).index_add_(0, torch.from_numpy(self.rows(leaf).ravel()), slopes)
 
 
 class Leaf(NamedTuple):
@@ -106,15 +109,18 @@ class NumpyEncoder:
 
     def leaves_of(self, obs: Any) -> list[np.ndarray] | None:
         """Returns the input of an observation, or None if a leaf is no array of its shape and range."""
-        found = []
-        for leaf in self.leaves:
-            x = leaf_at(obs, leaf.path)
-            if not isinstance(x, np.ndarray) or not x.size or x.size != len(x) * leaf.in_features:
-                return None
-            if leaf.table is not None and not leaf.table.has(x):
-                return None
-            found.append(x)
-        return found
+        found = [leaf_at(obs, leaf.path) for leaf in self.leaves]
+        return found if self.can_read(found) else None
+
+    def can_read(self, leaves: Sequence[Any]) -> bool:
+        """Returns whether leaves are arrays of the shapes and ranges of an input, with a row at least."""
+        return all(
+            isinstance(x, np.ndarray)
+            and bool(x.size)
+            and x.size == len(x) * leaf.in_features
+            and (leaf.table is None or leaf.table.has(x))
+            for leaf, x in zip(self.leaves, leaves, strict=True)
+        )
 
     def rows(self, batch: Batch) -> list[np.ndarray]:
         """Returns the input from the observations of a minibatch."""
@@ -202,7 +208,8 @@ def find_encoder(model: nn.Module, encoder: Any) -> NumpyEncoder | None:
     """Returns the NumPy form of an encoder of ``model``, or None if it has none.
 
     It has one if the observation consists of vectors and indices (and perhaps a mask), and ``find_layers``
-    knows the layers after them. One of several vectors may have no layers of its own.
+    knows the layers after them. There may be ``MAX_INDICES`` indices at most, and one of several vectors may
+    have no layers of its own.
     """
     if type(encoder) is not Encoder or encoder.dtype != torch.float32:
         return None
@@ -216,6 +223,8 @@ def find_encoder(model: nn.Module, encoder: Any) -> NumpyEncoder | None:
         leaves.append(found)
         layers += [leaf.layers] if isinstance(leaf, VectorEncoder) and len(leaf.layers) else []
     if layers and len(leaves) > 1:
+        return None
+    if sum(leaf.in_features for leaf in leaves if leaf.table is not None) > MAX_INDICES:
         return None
     mlp = find_layers(model, encoder, [*layers, encoder.trunk])
     return None if mlp is None else NumpyEncoder(leaves, mlp)

@@ -182,13 +182,16 @@ class Switch:
 
     def critic(self) -> Callable[[Any], Tensor]:
         """Returns the function that computes values (N,) of inputs, without gradient."""
-        network = self._numpy_critic()
+        network, compute_critic = self._numpy_critic(), self.policy.model.compute_critic
         if network is None:
-            return self.policy.model.compute_critic
+            return compute_critic
 
         def values(inputs: Any) -> Tensor:
+            leaves = network.encoder.rows(Batch(obs=inputs))
+            if not network.encoder.can_read(leaves):
+                return compute_critic(inputs)
             with np.errstate(all="ignore"):  # the learner checks for non-finite numbers
-                return torch.from_numpy(network.forward(network.encoder.rows(Batch(obs=inputs)))[:, 0])
+                return torch.from_numpy(network.forward(leaves)[:, 0])
 
         return values
 

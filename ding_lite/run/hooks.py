@@ -134,15 +134,16 @@ def _check_metrics(metrics: dict[str, Any], hook: str) -> None:
     Raises:
         HookError: if one is not a number.
     """
+    faults = []
     for name, value in list(metrics.items()):
         number = without_numpy(value)
-        if not isinstance(number, (int, float)):
+        if isinstance(number, (int, float)):
+            metrics[name] = number
+        else:
             del metrics[name]  # the others are still written
-            raise HookError(
-                f"hook {hook!r}: the metric {name!r} must be one number, got {value!r:.60} "
-                f"({type(value).__name__})"
-            )
-        metrics[name] = number
+            faults.append(f"{name!r} must be one number, got {value!r:.60} ({type(value).__name__})")
+    if faults:
+        raise HookError(f"hook {hook!r}: the metric {'; '.join(faults)}")
 
 
 @HOOK_REGISTRY.register("stop_file")

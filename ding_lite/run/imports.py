@@ -11,7 +11,7 @@ from typing import Any
 
 from ding_lite.config.compile import Config
 from ding_lite.config.named_classes import classes_of, registered_classes
-from ding_lite.config.registry import module_to_import, name_of
+from ding_lite.config.registry import modules_to_import, name_of
 from ding_lite.config.user_modules import (
     OF_CONFIG_FILE,
     SCRIPT,
@@ -27,7 +27,7 @@ from ding_lite.rl.distributions import BOX_DISTRIBUTIONS
 
 def import_options(policy: Policy, config: Config) -> list[str]:
     """Returns ``-c FILE`` and ``--import MODULE``, as far as a run needs them to find its classes."""
-    modules = {module_to_import(cls) for cls in _classes_of(policy, config)}
+    modules = {name for cls in _classes_of(policy, config) for name in modules_to_import(cls)}
     modules = {name for name in modules if not name.startswith("ding_lite.")} | {*config.trusted}
     modules.discard("functools")  # of a partial, see not_importable
     registering = registering_module(config.values.env.env_id)

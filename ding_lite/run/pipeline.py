@@ -37,7 +37,6 @@ from ding_lite.envs.make import EnvSetting, check_env_setting
 from ding_lite.errors import (
     CheckpointError,
     ContractError,
-    DingLiteError,
     EnvError,
     StopTimedOut,
     error_text,
@@ -436,13 +435,15 @@ class SerialPipeline:
         Raises:
             ContractError: if the pipeline is closed and the run is not over.
         """
+        if self._open_loop is not None:
+            _close_if_open(self._open_loop)
+        if self._error_of_break is not None:
+            self.close()
         if self._is_closed and not self.is_over():
             raise ContractError(
                 f"this pipeline is closed: its run ended ({self.status}) or it was closed. "
                 f"SerialPipeline.resume({str(self.folder)!r}) continues the run"
             )
-        if self._open_loop is not None:
-            _close_if_open(self._open_loop)
         turns = self._turns()
         self._open_loop = weakref.ref(turns)
         at_exit = atexit.register(partial(_close_if_open, self._open_loop))
@@ -451,6 +452,7 @@ class SerialPipeline:
 
     def _turns(self) -> Generator[Progress, None, None]:
         self.clock.start()
+        self.stopping.begin_loop()
         self.status, self._is_concluded = "running", False
         interrupt = HeldInterrupt(lambda: self.request_stop("SIGINT"))
         try:
@@ -468,8 +470,7 @@ class SerialPipeline:
             self._conclude()
         except GeneratorExit:
             if self.ranks.size > 1 and not self.is_over():  # the other ranks leave their loops, too
-                self.stopping.reason = self.stopping.reason or f"rank {self.ranks.rank} left the loop"
-                self.stopping.agree()
+                self.stopping.leave_loop()
             try:
                 self._conclude()
             except BaseException as error:  # close() raises it: Python ignores errors of a loop that is left
@@ -624,9 +625,11 @@ class SerialPipeline:
             self.close()
             return
         self.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        with self.stopping.held():  # a further signal does not end the save
-            self._save_after(error)
-        self.close()
+        try:
+            with self.stopping.held():  # a further signal does not end the save
+                self._save_after(error)
+        finally:
+            self.close()
 
     def _save_after(self, error: BaseException) -> None:
         self.ranks.report_failure(error)
@@ -653,8 +656,8 @@ class SerialPipeline:
         """Shows an error of the block, which follows another one that ends the run."""
         try:
             yield
-        except (DingLiteError, OSError) as error:
-            self.display.say(f"{what}: {error}")
+        except Exception as error:  # the state may be that of a user's class
+            self.display.say(f"{what}: {error_text(error)}")
 
     def _save_last_iteration(self) -> None:
         """Saves the state after the last whole iteration, if no checkpoint has it; with one rank only."""
@@ -717,17 +720,25 @@ class SerialPipeline:
             _close_if_open(self._open_loop)
         self._is_closed = True
         self.clock.pause()
-        if self.status == "running" and not self._is_saved:  # only step() was called
-            self.status, self.error = "interrupted", "closed before its end, without a save"
-            self._write_result()
         try:
-            with self.stopping.closing():
-                self._resources.close()
+            if self.status == "running":  # no loop has ended
+                self._conclude_steps()
         finally:
-            self.recorder.close()
+            try:
+                with self.stopping.closing():
+                    self._resources.close()
+            finally:
+                self.recorder.close()
         error, self._error_of_break = self._error_of_break, None
         if error is not None:
             raise error
+
+    def _conclude_steps(self) -> None:
+        """Writes the result of a run of which only :meth:`step` was called, if it is not saved."""
+        self.saves.finish_after_error()
+        if not self._is_saved:
+            self.status, self.error = "interrupted", "closed before its end, without a save"
+            self._write_result()
 
     def __enter__(self) -> SerialPipeline:
         """Returns the pipeline, which the end of the ``with`` block closes."""

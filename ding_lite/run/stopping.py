@@ -31,6 +31,7 @@ class Stopping:
         self.phase = ""
         self._may_give_up = True
         self._is_closing = False
+        self._has_left = False
         self._collector = collector
         self._evaluator = evaluator
         self._ranks = ranks
@@ -91,6 +92,17 @@ class Stopping:
         if agreed:  # else a signal may have set it by now; the next iteration is the last
             self.reason = agreed
         return bool(agreed)
+
+    def leave_loop(self) -> None:
+        """Requests the loops of all ranks to end, since this rank has left its own."""
+        self._has_left = not self.reason
+        self.reason = self.reason or f"rank {self._ranks.rank} left the loop"
+        self.agree()
+
+    def begin_loop(self) -> None:
+        """Takes back the request of :meth:`leave_loop`: another loop goes on."""
+        if self._has_left:
+            self.reason, self._has_left = "", False
 
     def give_up(self) -> None:
         """Ends what waits for environments; called from a signal handler when the time is over.

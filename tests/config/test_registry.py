@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from ding_lite.config.registry import ENCODER_REGISTRY, ENV_REGISTRY, Registry, module_to_import
+from ding_lite.config.registry import ENCODER_REGISTRY, ENV_REGISTRY, Registry, modules_to_import
 from ding_lite.errors import DingLiteError, RegistryError
 
 
@@ -237,7 +237,7 @@ def test_shipped_encoders_are_found_without_importing_them():
     assert {"mlp", "embedding", "nature_cnn", "minatar_cnn", "impala_cnn"} <= set(ENCODER_REGISTRY.names())
 
 
-def test_another_process_imports_the_module_that_registers_a_class_and_not_only_the_one_that_defines_it(
+def test_another_process_imports_the_module_that_defines_a_class_and_the_one_that_registers_it(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
@@ -250,5 +250,5 @@ def test_another_process_imports_the_module_that_registers_a_class_and_not_only_
     )
     importlib.import_module("registers_it")
     defines_it = importlib.import_module("defines_it")
-    assert module_to_import(defines_it.One) == "registers_it"
-    assert module_to_import(defines_it.Two) == "defines_it"
+    assert modules_to_import(defines_it.One) == {"defines_it", "registers_it"}
+    assert modules_to_import(defines_it.Two) == {"defines_it"}

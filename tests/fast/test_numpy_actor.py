@@ -367,6 +367,7 @@ def test_models_of_ones_own_are_not_taken_over(kind):
         (VECTOR, BOX, dict(sigma_type="conditioned")),
         (spaces.Dict(a=VECTOR, b=VECTOR), DISCRETE, dict(encoder=dict(type="mlp", hidden_size_list=[8]))),
         (spaces.Dict(a=INDEX, b=IMAGE), DISCRETE, {}),
+        (spaces.MultiDiscrete([3] * 9), DISCRETE, {}),  # more indices than are looked up faster
         (IMAGE, DISCRETE, {}),
         (VECTOR, DISCRETE, dict(activation="gelu")),
     ],

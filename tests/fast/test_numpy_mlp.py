@@ -49,6 +49,15 @@ def test_values_are_the_models(options, n):
     assert n == 1 or mine.std() > 0.1, "it looks at nothing"
 
 
+def test_values_of_an_index_outside_its_space_are_an_error_as_the_models():
+    cfg = compile_config({"env": {"env_id": "CartPole-v1"}}).values.policy
+    policy = PPOPolicy(cfg, spaces.Discrete(5), DISCRETE)
+    assert policy.fast.critic() != policy.model.compute_critic
+    assert policy.values(torch.tensor([0, 4])).shape == (2,)
+    with pytest.raises(IndexError):
+        policy.values(torch.tensor([0, -1]))
+
+
 def test_a_network_that_is_changed_is_read_anew_and_one_that_is_listened_to_is_asked_itself():
     policy = policy_for()
     obs = torch.randn(5, 4)

@@ -227,6 +227,20 @@ def test_metric_that_is_no_number_names_hook_metric_and_value(value, got, tmp_pa
         train(tmp_path / "run", Stateless, {"type": Adds, "value": value}, max_env_step=256)
 
 
+class AddsTwo(Hook):
+    def after_iter(self, pipeline):
+        pipeline.progress.metrics |= {"my/x": "text", "my/y": [1], "my/z": np.float32(0.5)}
+
+
+def test_every_metric_that_is_no_number_is_named_and_left_out(tmp_path):
+    with pytest.raises(HookError, match="'my/x' must be one number.*; 'my/y' must be"):
+        train(tmp_path / "run", AddsTwo, max_env_step=256)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as stream:
+        (row,) = csv.DictReader(stream)
+    assert row["my/z"] == "0.5"
+    assert row.keys().isdisjoint({"my/x", "my/y"})
+
+
 @pytest.mark.parametrize("value", [0.5, np.float64(0.5), np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
 def test_metric_of_any_scalar_type_is_written_as_a_number(value, tmp_path):
     train(tmp_path / "run", {"type": Adds, "value": value}, max_env_step=256)

@@ -430,6 +430,34 @@ def test_a_pipeline_that_was_only_stepped_is_interrupted_when_it_is_closed(make)
     assert "without a save" in result["error"]
 
 
+class Unsaveable(PPOPolicy):
+    """Raises an error when its state is taken, from the third iteration on."""
+
+    def state_dict(self):
+        if self.iteration > 2:
+            raise KeyError("own")
+        return super().state_dict()
+
+
+def test_a_state_that_cannot_be_taken_leaves_a_result_and_nothing_open(make):
+    pipeline = make(counted(checkpoint=dict(freq=64)))
+    pipeline.policy.__class__ = Unsaveable
+    with pytest.raises(KeyError, match="own"):
+        finished(pipeline)
+    result = result_of(pipeline)
+    assert (result["status"], result["error"]) == ("failed", "KeyError: 'own'")
+    with pytest.raises(ContractError, match="closed"):
+        iter(pipeline)
+
+
+def test_a_stepped_run_whose_checkpoint_is_still_written_is_saved(make):
+    pipeline = make(counted(checkpoint=dict(freq=64)))
+    pipeline.step()
+    pipeline.close()
+    assert (pipeline.folder / "ckpt" / "last").exists()
+    assert not (pipeline.folder / "result.json").exists()
+
+
 def test_a_second_loop_ends_the_first_as_a_break_does(make):
     pipeline = make()
     first, second = iter(pipeline), None
