@@ -499,8 +499,8 @@ class PPOPolicy(ActorCriticPolicy):
         """Returns the coefficients of the losses below, for their gradient in ``fast.closed_form``.
 
         None if a loss has a term that is not written there, or a coefficient that is not a plain number;
-        torch then computes the gradient. Whoever adds a term to one of these losses returns None for it here.
-        Else small networks train without that term.
+        torch then computes the gradient. A new term of one of these losses must return None here; otherwise
+        small networks train without it.
         """
         learn = self.cfg.learn
         clip_ratio, entropy_weight, value_clip = self.clip_ratio, self.entropy_weight, self.value_clip
