@@ -35,7 +35,7 @@ from ding_lite.models.encoders import Encoder
 from ding_lite.models.memory import chosen_memories
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.base import Policy
-from ding_lite.run.atomic_files import replacing
+from ding_lite.run.atomic_files import write_output
 from ding_lite.run.given import refuse_other_envs
 from ding_lite.run.resume import versions
 from ding_lite.tools.evaluate import Opened, open_checkpoint
@@ -263,8 +263,7 @@ def _write(output: Path, data: bytes, manifest: Mapping[str, Any]) -> None:
     contents = {output: data, Path(f"{output}.json"): (json.dumps(manifest, indent=1) + "\n").encode()}
     try:
         for file, content in contents.items():
-            with replacing(file) as temporary:
-                temporary.write_bytes(content)
+            write_output(file, content)
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
 

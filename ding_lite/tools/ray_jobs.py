@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.envs.workers.ray_actors import knock, signals_kept
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import replace_folder, replacing
+from ding_lite.run.atomic_files import replace_folder, write_whole
 from ding_lite.tools.jobs import LocalTraining, Needs, Running
 
 try:
@@ -132,8 +132,7 @@ class RayTraining:
         """Writes what has come from another node."""
         if state.metrics is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self._folder / "metrics.csv") as temporary:
-                temporary.write_bytes(state.metrics)
+            write_whole(self._folder / "metrics.csv", state.metrics)
         if state.folder is not None:
             unpack(state.folder, self._folder)
 

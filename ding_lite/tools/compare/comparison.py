@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError
+from ding_lite.run.atomic_files import regular
 from ding_lite.run.folder import ENDED
 from ding_lite.tools import statistics
 from ding_lite.tools.runs import (
     HEADLINE_KEYS,
+    MAX_LINE,
     SCORE,
     Run,
     describe,
@@ -526,8 +528,8 @@ def _differences(
 def _commit(run: Run) -> str:
     """Returns the commit that git.txt names, in short; "" without one."""
     try:
-        with (run.folder / "git.txt").open(encoding="utf-8", errors="replace") as file:
-            first = file.readline()
+        with open(run.folder / "git.txt", encoding="utf-8", errors="replace", opener=regular) as file:
+            first = file.readline(MAX_LINE)
     except OSError:
         return ""
     return first[:9] if COMMIT.fullmatch(first) else ""
