@@ -102,26 +102,21 @@ def replace_folder(new: Path, old: Path) -> None:
     else:
         # Without an atomic exchange the old folder keeps another name until the new one is in place.
         aside = old.with_name(f".{old.name}.old")
-        remove(aside, ignore_errors=True)
+        remove(aside)
         old.rename(aside)
         try:
             new.rename(old)
         except BaseException:
             aside.rename(old)
             raise
-        remove(aside, ignore_errors=True)
+        remove(aside)
 
 
-def remove(path: Path, ignore_errors: bool = False) -> None:
-    """Removes a folder or a file; of a link only the link itself.
-
-    Args:
-        path: of the folder or file.
-        ignore_errors: leave what cannot be removed, or is not there.
-    """
-    with contextlib.suppress(*([OSError] if ignore_errors else [])):
+def remove(path: Path) -> None:
+    """Removes a folder or a file, of a link only the link itself; what cannot be removed stays."""
+    with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=ignore_errors)
+            shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
 

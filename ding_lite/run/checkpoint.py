@@ -87,7 +87,7 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     manifest = json.dumps({**body, "sha256": _sha256(_canonical(body))}, indent=1).encode()
     try:
         for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # from a process that was killed
-            remove(leftover, ignore_errors=True)
+            remove(leftover)
         is_first = not folder.parent.exists()
         temporary.mkdir(parents=True)
         has_large = any(len(data) >= LINKED_FROM for data in contents.values())
@@ -100,7 +100,7 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     except OSError as error:
         raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
     finally:
-        remove(temporary, ignore_errors=True)
+        remove(temporary)
 
 
 @functools.cache
@@ -319,7 +319,7 @@ class CheckpointKeeper:
             write_checkpoint(self.folder / name, contents)
             self.best_is_saved |= name == "best"
         for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
-            remove(old, ignore_errors=True)
+            remove(old)
 
     def outcome(self, finish: bool) -> str | None:
         """Reports how the save ended that :meth:`begin_save` began.

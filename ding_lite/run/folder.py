@@ -153,7 +153,7 @@ def claim(folder: Path) -> TextIO:
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
     for leftover in (*folder.glob(".*.tmp"), *folder.glob("ckpt/.*.tmp")):
-        remove(leftover, ignore_errors=True)
+        remove(leftover)
     return log
 
 

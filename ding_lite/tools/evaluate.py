@@ -35,12 +35,6 @@ from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env
 from ding_lite.trees import space_leaves
 
-DISPLAYS = (
-    "DISPLAY",
-    "WAYLAND_DISPLAY",
-    "SDL_VIDEODRIVER",
-)  # variables, one of which a window on Linux needs
-
 
 class Opened(NamedTuple):
     """The parts of a checkpoint that playing needs.
@@ -365,7 +359,8 @@ def play_checkpoint(
     """
     player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
     advice = f"For a video instead: {video_command}"
-    if sys.platform.startswith("linux") and not any(map(os.environ.get, DISPLAYS)):
+    displays = {"DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"}
+    if sys.platform.startswith("linux") and displays.isdisjoint(os.environ):
         raise ConfigError(f"there is no display to open a window on (DISPLAY is not set). {advice}")
 
     def make(index: int) -> gym.Env:

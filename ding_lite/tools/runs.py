@@ -319,12 +319,17 @@ def _best_score(run: Run, status: str, scores: np.ndarray) -> float | None:
 
 def _started(folder: Path) -> str | None:
     """Returns the time of the first line of a run's log, or None."""
-    try:
-        with open(folder / "log.txt", encoding="utf-8", errors="replace", opener=regular) as file:
-            match = LOG_TIME.match(file.readline(MAX_LINE))
-    except OSError:
-        return None
+    match = LOG_TIME.match(first_line(folder / "log.txt"))
     return match[1] if match else None
+
+
+def first_line(file: Path) -> str:
+    """Returns the first line of a file in a run's folder; "" if there is none."""
+    try:
+        with open(file, encoding="utf-8", errors="replace", opener=regular) as stream:
+            return stream.readline(MAX_LINE)
+    except OSError:
+        return ""
 
 
 ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # from the largest down, but names

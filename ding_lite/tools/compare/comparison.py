@@ -17,17 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import regular
 from ding_lite.run.folder import ENDED
 from ding_lite.tools import statistics
 from ding_lite.tools.runs import (
     HEADLINE_KEYS,
-    MAX_LINE,
     SCORE,
     Run,
     describe,
     distinguishing_keys,
     env_of,
+    first_line,
     independent,
     last_step,
     names_of_groups,
@@ -527,9 +526,5 @@ def _differences(
 
 def _commit(run: Run) -> str:
     """Returns the commit that git.txt names, in short; "" without one."""
-    try:
-        with open(run.folder / "git.txt", encoding="utf-8", errors="replace", opener=regular) as file:
-            first = file.readline(MAX_LINE)
-    except OSError:
-        return ""
+    first = first_line(run.folder / "git.txt")
     return first[:9] if COMMIT.fullmatch(first) else ""
