@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 
 import pytest
 from worlds import small_config
@@ -100,7 +101,7 @@ def contents(folder):
 
 
 def put(kind, place, outside):
-    """Puts a link to the same contents, a link to an endless device, or a pipe in a place."""
+    """Puts a link to the same contents, an endless device, or a pipe in a place."""
     if place.exists():
         place.rename(outside / "thing")
     elif not place.suffix:
@@ -109,8 +110,13 @@ def put(kind, place, outside):
         (outside / "thing").write_text("{}")
     if kind == "pipe":
         os.mkfifo(place)
+    elif kind == "device":
+        try:
+            os.mknod(place, stat.S_IFCHR | 0o666, os.stat("/dev/zero").st_rdev)
+        except PermissionError:  # only root may
+            place.symlink_to("/dev/zero")
     else:
-        place.symlink_to(outside / "thing" if kind == "link" else "/dev/zero")
+        place.symlink_to(outside / "thing")
 
 
 @pytest.mark.parametrize(
