@@ -309,8 +309,8 @@ def _source(value: Any, indent: str) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, (list, tuple)):
-        items = ", ".join(_source(item, indent) for item in value)
-        return f"[{items}]" if isinstance(value, list) else f"({items}{',' * (len(value) == 1)})"
+        inside = ", ".join(_source(item, indent) for item in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     if not isinstance(value, Mapping):

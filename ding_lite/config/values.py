@@ -54,8 +54,8 @@ def encode(value: Any, path: str = "") -> Any:
         return library_name(value) or name_of(value)
     what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
     raise ConfigError(
-        f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, and "
-        "convert it in the environment or in the class that takes it"
+        f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
+        "and convert it in the environment or in the class that takes it"
     )
 
 
@@ -78,8 +78,8 @@ def decode(data: Any, path: str = "") -> Any:
     items = {name: decode(item, f"{path}.{name}".removeprefix(".")) for name, item in data.items()}
     if KIND not in data:
         return items
-    kind, value = items[KIND], items.get("value")
     try:
+        kind, value = items[KIND], items["value"]
         if kind == "path":
             return Path(value)
         if kind in ("array", "scalar") and NUMBERS.fullmatch(items["dtype"]):
