@@ -40,7 +40,7 @@ def train(pipeline):
         pass
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_environments_have_the_same_arguments_wherever_they_are_made(value, tmp_path):
     record, run, trust = tmp_path / "record", tmp_path / "run", ["small_worlds"]
     kwargs = {"file": str(record), "value": value}
@@ -111,7 +111,6 @@ class Table:
         (np.array(["text"]), "a ndarray"),
         (np.ma.masked_array([1], [True]), "a MaskedArray"),
     ],
-    ids=repr,
 )
 @pytest.mark.parametrize("within", [False, True])
 def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what, within, tmp_path):
