@@ -296,7 +296,9 @@ def _edits(run: Path, saved: Mapping[str, Any], request: ResumeRequest) -> list[
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
     edited = [
-        path for path in own if path in file and file[path] != own[path] and path not in request.changes
+        path
+        for path in own
+        if path in file and repr(file[path]) != repr(own[path]) and path not in request.changes
     ]
     if not edited:
         return []

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ding_lite.config.compile import plain
 from ding_lite.config.registry import env_name
+from ding_lite.config.values import encode
 from ding_lite.data.memories import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
@@ -234,7 +234,7 @@ def _description(run: str | Path, opened: Opened, module: ExportedPolicy, suffix
             "run": str(run),
             "checkpoint": opened.folder.name,
             "env_id": env_name(config.env),
-            "policy": plain(config.policy.type),
+            "policy": encode(config.policy.type, "policy.type"),
             "env_step": opened.env_step,
             "seed": config.seed,
         },

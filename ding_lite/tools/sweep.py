@@ -23,6 +23,7 @@ from typing import Any, TextIO
 
 from ding_lite.config.compile import DERIVED, Config, differences
 from ding_lite.config.schema import leaves
+from ding_lite.config.values import decode
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.atomic_files import (
@@ -177,7 +178,7 @@ class Sweep:
             raise ConfigError(f"sweep folder {self.folder} cannot be written to: {error}") from error
 
     def _refuse_changes(self, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-        asked = json.loads(json.dumps(asked))
+        saved, asked = decode(saved), decode(asked)
         changes = [
             f"{path.removeprefix('config.')}: {old!r} -> {new!r}"
             for path, old, new in differences(_compared(saved, asked), _compared(asked, saved))

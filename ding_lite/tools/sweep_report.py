@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ding_lite.config.compile import without_sources
 from ding_lite.config.files import python_source
+from ding_lite.config.values import decode
 from ding_lite.errors import ConfigError
 from ding_lite.run.atomic_files import read_bounded, write_whole
 from ding_lite.run.score_text import score_text
@@ -117,7 +118,7 @@ def write_best(sweep: Sweep) -> Path | None:
     if not origin.is_file():
         file.unlink(missing_ok=True)  # of a trial that was the best before
         return None
-    saved = json.loads(read_bounded(origin))
+    saved = decode(json.loads(read_bounded(origin)))
     config = without_sources(saved["config"], saved["source"], ("default",))
     config["exp_name"] = f"{sweep.config.values.exp_name}_best"
     comments = [
