@@ -19,6 +19,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.01,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),

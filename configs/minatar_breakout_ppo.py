@@ -24,6 +24,7 @@ config = dict(
             batch_size=128,
             learning_rate=1e-3,
             entropy_weight=0.01,
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.999, gae_lambda=0.95),
         eval=dict(eval_freq=250_000),

@@ -33,6 +33,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.01,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=4096, discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=100_000),

@@ -27,6 +27,7 @@ config = dict(
             entropy_weight=0.01,
             clip_ratio=0.2,
             grad_clip_value=0.5,
+            value_norm=True,
         ),
         collect=dict(n_sample=64 * 256, discount_factor=0.999, gae_lambda=0.95),
         normalize=dict(reward=True, reward_clip=10.0),

@@ -25,6 +25,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.05,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         # A wrong pickup costs 10 and teaches some seeds never to pick up anyone.
