@@ -1,4 +1,4 @@
-"""PPO with rl-zoo's hyperparameters, typed as keys, beside Stable-Baselines3 with the same: writes RESULTS.md.
+"""PPO with rl-zoo's hyperparameters as keys, beside Stable-Baselines3 with the same; writes RESULTS.md.
 
     python benchmarks/zoo.py              every row; a stopped measurement continues
     python benchmarks/zoo.py CartPole-v1  one row
@@ -187,6 +187,7 @@ def table(stored: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
+    """Measures what is missing, and writes the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
