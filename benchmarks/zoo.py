@@ -69,7 +69,7 @@ ROWS = {
     "Pendulum-v1": Row(100_000, 4, _settings(1024, 0.9, 0.95, 10, learning_rate=1e-3)),
     "LunarLander-v3": Row(300_000, 16, _settings(1024, 0.999, 0.98, 4, ent_coef=0.01)),
     "Hopper-v5": Row(
-        200_000,
+        100_000,
         1,
         _settings(
             512,
