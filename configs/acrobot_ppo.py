@@ -10,7 +10,6 @@ config = dict(
     env=dict(env_id="Acrobot-v1", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=4, batch_size=256, learning_rate=1e-3, lr_schedule="linear", value_norm=True
         ),

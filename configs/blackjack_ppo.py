@@ -16,7 +16,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=4,
             batch_size=512,

@@ -16,7 +16,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,  # in four epochs the values change little
         model=dict(encoder_hidden_size_list=[64, 64], activation="tanh"),
         learn=dict(
             epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.01, value_norm=True

@@ -10,7 +10,6 @@ config = dict(
     env=dict(env_id="FrozenLake8x8-v1", collector_env_num=64, evaluator_env_num=32, n_evaluator_episode=64),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
         model=dict(encoder=dict(type="embedding", embedding_size=128), encoder_hidden_size_list=[]),
         learn=dict(

@@ -17,7 +17,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.05, value_norm=True
         ),

@@ -13,7 +13,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=10, batch_size=256, learning_rate=1e-3, lr_schedule="linear", value_norm=True
         ),

@@ -11,7 +11,6 @@ config = dict(
     env=dict(env_id="LunarLander-v3", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=4,
             batch_size=256,

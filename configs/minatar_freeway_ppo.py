@@ -14,7 +14,6 @@ config = dict(
     env=dict(env_id="MinAtar/Freeway-v1", collector_env_num=16, evaluator_env_num=16, n_evaluator_episode=32),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(encoder=dict(type="minatar_cnn")),
         learn=dict(
             epoch_per_collect=3,

@@ -16,7 +16,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(encoder=dict(type="minatar_cnn")),
         learn=dict(
             epoch_per_collect=3,

@@ -18,7 +18,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         # The grid has codes of objects, not brightness, so it is neither scaled nor convolved.
         model=dict(
             share_encoder=False,

@@ -18,7 +18,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(encoder={"type": "impala_cnn"}, share_encoder=True),
         learn=dict(
             epoch_per_collect=3,

@@ -15,7 +15,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
         model=dict(encoder=dict(type="embedding", embedding_size=256), encoder_hidden_size_list=[]),
         learn=dict(
