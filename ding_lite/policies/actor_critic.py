@@ -86,7 +86,7 @@ class ActorCriticPolicy(Policy):
             grad_clip_type=Key("clip_norm", choices=("clip_norm", "clip_value"), optional=True),
             grad_clip_value=Key(0.5, above=0),  # the largest norm, or the largest absolute value
             skip_bad_steps=Key(0, low=0),  # steps that are not finite and skipped; one more ends the run
-            value_norm=True,  # the value network predicts in units of the targets' std (PopArt)
+            value_norm=False,  # the value network predicts in units of the targets' std (PopArt)
             # Factor on the weight of earlier targets in value_norm at each iteration; 1: all have equal
             # weight.
             value_norm_decay=Key(0.95, low=0, high=1),

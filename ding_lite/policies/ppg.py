@@ -71,8 +71,10 @@ class PPGPolicy(PPOPolicy):
     config: dict[str, Any] = dict(
         priority=Key(False, fixed_because="PPG draws all samples with equal probability"),
         priority_IS_weight=Key(False, fixed_because="PPG draws without priorities"),
+        recompute_adv=True,
         model=dict(type="ppg"),
         learn=dict(
+            value_norm=True,  # in the auxiliary phase a value error is added to a KL, which has no unit
             learning_rate=5e-4,
             adv_norm="batch",
             epoch_per_collect=Key(10, fixed_because=TWO_EPOCHS),

@@ -101,7 +101,7 @@ class PPOPolicy(ActorCriticPolicy):
         on_policy=True,  # learn from each rollout once it is collected, or draw from a replay buffer
         priority=False,  # off-policy: draw in proportion to |advantage|^alpha
         priority_IS_weight=False,  # weigh prioritised samples by (N P)^-beta
-        recompute_adv=True,  # compute values and advantages again at each pass, by the newest network
+        recompute_adv=False,  # compute values and advantages again at each pass, by the newest network
         transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
         learn=dict(
             epoch_per_collect=Key(10, low=1, high=MOST_USES),  # on-policy: passes over each rollout

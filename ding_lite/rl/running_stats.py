@@ -116,6 +116,11 @@ class ValueNorm(RunningMeanStd):
             self.count *= self.decay
         super().merge(n, mean, var)
 
+    @property
+    def std(self) -> np.ndarray:
+        """The standard deviation; 1 where all targets are equal, so that heads are not multiplied by 1e4."""
+        return np.sqrt(self.var) if self.var > 1e-8 else np.ones(())
+
     def update_heads(self, targets: np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
         """Adds raw targets, and rescales the last linear layer of each value head in place.
 

@@ -506,12 +506,13 @@ class SmallerOfTwo(VAC):
 def test_a_value_that_popart_would_not_rescale_is_refused(kind):
     message = rf"the values of {kind.__name__}\.compute_critic do not come from its value_heads"
     with pytest.raises(ContractError, match=message):
-        trainee("ppo", model={"type": kind})
-    policy, _ = trainee("ppo", model={"type": kind}, learn={"value_norm": False})
+        trainee("ppo", model={"type": kind}, learn={"value_norm": True})
+    policy, _ = trainee("ppo", model={"type": kind})
     named = kind(policy.obs_space, policy.action_space)
     named.value_heads = (named.critic_head[-1], *([named.second] if kind is SmallerOfTwo else []))
     weights = [head.weight.clone() for head in named.value_heads]
-    PPOPolicy(trainee("ppo")[0].cfg, policy.obs_space, policy.action_space, model=named)
+    cfg = trainee("ppo", learn={"value_norm": True})[0].cfg
+    PPOPolicy(cfg, policy.obs_space, policy.action_space, model=named)
     assert all(torch.equal(head.weight, w) for head, w in zip(named.value_heads, weights, strict=True))
 
 

@@ -734,7 +734,7 @@ def test_the_first_auxiliary_minibatch_of_sequences_is_of_the_old_policy():
 
 def test_values_and_logits_are_those_of_a_step_by_step_network_in_the_scales_of_the_policy():
 
-    policy, collector = with_memory(normalize=dict(obs=True), learn=dict(learning_rate=1e-4))
+    policy, collector = with_memory(normalize=dict(obs=True), learn=dict(learning_rate=1e-4, value_norm=True))
     policy.warm_up(3 + 5 * torch.randn(256, 3, generator=torch.Generator().manual_seed(0)))
     for _ in range(2):
         policy.learn_mode.forward(collector.collect())

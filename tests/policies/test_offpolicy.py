@@ -333,7 +333,7 @@ def test_share_outside_the_clip_by_age_is_that_counted_by_hand():
 
 
 def test_weights_of_vtrace_are_the_bounded_ratios_of_the_iterations_start(monkeypatch):
-    policy, buffer = aged()
+    policy, buffer = aged(recompute_adv=True)
     start, weights, plain = copy.deepcopy(policy), [], policy.credit
     monkeypatch.setattr(policy, "credit", lambda data, w=None: (weights.append(w), plain(data, w))[1])
     data = buffer.data
@@ -351,7 +351,7 @@ def test_weights_of_vtrace_are_the_bounded_ratios_of_the_iterations_start(monkey
 
 
 def test_credit_of_each_pass_is_that_of_vtrace_with_the_newest_values():
-    policy, buffer = aged(learn={"value_norm": False})
+    policy, buffer = aged(recompute_adv=True)
     data, mu = buffer.data, buffer.data.log_prob.clone()
     weight = (policy.sources["policy"]._proximal["log_prob"] - mu).exp().clamp(max=1.0)
     weight = weight.masked_fill(~data.valid, 1.0)
@@ -659,7 +659,8 @@ def test_max_use_holds_under_priority_and_no_sample_is_left_alone():
     kept = {"max_use": 2, "max_staleness": 3, "alpha": 1.0}
     policy, collect = make(
         priority=True,
-        learn={"update_per_collect": 50},
+        recompute_adv=True,
+        learn={"update_per_collect": 50, "value_norm": True},
         collect={"n_sample": 4 * BATCH + 1},
         other={"replay_buffer": kept},
         env=SeededEnv,

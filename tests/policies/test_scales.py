@@ -267,7 +267,7 @@ def test_a_first_reward_after_a_rollout_without_any_is_of_unit_scale():
 @pytest.mark.parametrize("decay", [0.0, 0.6, 1.0])
 def test_values_forget_as_the_config_says(decay):
     """A debiased exponential mean of R and R^2 over the rollouts (SeededEnv's have no filler rows)."""
-    policy, collector = trainee("ppo", SeededEnv, learn=dict(value_norm_decay=decay))
+    policy, collector = trainee("ppo", SeededEnv, learn=dict(value_norm=True, value_norm_decay=decay))
     first = second = weight = 0.0
     for _ in range(4):
         rollout = collector.collect()

@@ -166,6 +166,18 @@ def test_statistics_after_update_heads_are_those_of_the_targets():
     assert norm.std == pytest.approx(together.std())
 
 
+def test_equal_targets_leave_the_weights_and_have_a_scale_of_1():
+    norm, (head,) = ValueNorm(), value_heads(count=1)
+    weight, bias = head.weight.clone(), head.bias.clone()
+    norm.update_heads(np.full(50, 7.0) + 1e-7 * np.arange(50), (head,))  # rounding errors of float32
+    assert torch.equal(head.weight, weight)
+    torch.testing.assert_close(head.bias, bias - 7, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(norm.normalize(torch.tensor([7.0, 9.0])), torch.tensor([0.0, 2.0]))
+    norm.update_heads(np.random.default_rng(6).normal(7, 3, 5000), (head,))  # a scale again
+    assert norm.std == pytest.approx(3, rel=0.05)
+    torch.testing.assert_close(head.weight, weight / float(norm.std))
+
+
 def test_empty_targets_leave_heads_bit_equal():
     norm, (head,) = ValueNorm(), value_heads(count=1)
     norm.update(np.array([1.0, 5.0]))
