@@ -26,7 +26,8 @@ import report
 STORE = report.HERE / "zoo.json"
 RUNS = Path("runs") / "zoo"
 EPISODES = 20
-QUANTILE = {5: 2.776, 10: 2.262}  # of Student's t: 95 % of a mean of so many seeds
+# Of Student's t, for the 95 % interval of a mean of so many seeds.
+QUANTILE = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 FAR_APART = (0, 1_000, 20_000, 300_000, 4_000_000)
 
 
@@ -174,7 +175,7 @@ def table(stored: dict[str, Any]) -> list[str]:
         for library in LIBRARIES:
             seeds = stored.get(env_id, {}).get(library, {})
             values = [seed["mean"] for seed in seeds.values()]
-            if len(values) == len(row.seeds):
+            if len(values) in QUANTILE:
                 middle = fmean(values)
                 half = QUANTILE[len(values)] * stdev(values) / math.sqrt(len(values))
                 each = ", ".join(f"{value:,.1f}" for value in values)
