@@ -24,22 +24,22 @@ from gymnasium import spaces
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
-from ding_lite.data.memories import begin_episodes
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.hidden import begin_episodes
+from ding_lite.data.samples import Batch
 from ding_lite.data.rollout import Rollout, as_field
 from ding_lite.data.sequences import Grid, SequenceTable
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
-from ding_lite.models.contract import check_distribution
+from ding_lite.models.checks import check_distribution
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
-from ding_lite.models.memory import Sequences, single_steps
-from ding_lite.models.phasic import PhasicActorCritic
-from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.models.recurrent import Sequences, single_steps
+from ding_lite.models.actor_critic import PhasicActorCritic
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.base import Policy
-from ding_lite.policies.contract import check_constructor
+from ding_lite.policies.base import check_constructor
 from ding_lite.policies.failed_step import bad_gradients, tensors_are_finite
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
 from ding_lite.policies.ppo import LOSSES, PPOPolicy
@@ -203,13 +203,13 @@ def replay_step(
     fields = as_tensors(state["batch"])
     inputs = {name: as_field(tree) for name, tree in fields.items()}
     batch = Batch(**inputs)
-    if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
+    if isinstance(policy, PPOPolicy) and policy.memory is not None:
         obs = {"kept" if name == "burnt_in" else name: x for name, x in fields["obs"].items()}  # older dumps
         batch = batch.with_outputs(obs=Sequences(**obs))
     module: torch.nn.Module = policy.model
     if isinstance(policy, PPOPolicy) and "reference_logit" in fields:
         policy.use_reference(policy)  # the penalty reads the outputs of the frozen policy from the batch
-    intrinsic = policy.intrinsic if isinstance(policy, ActorCriticPolicy) else None
+    intrinsic = policy.intrinsic if isinstance(policy, PPOPolicy) else None
     if intrinsic is not None and state["loss"] == "intrinsic_loss":
         module = intrinsic.networks
     if state["loss"] not in REPLAYED:
@@ -240,10 +240,10 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
         rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_shapes(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])
-        if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
+        if isinstance(policy, PPOPolicy) and policy.memory is not None:
             _check_memory(policy, rollout)
         _check_gradients(policy, rollout)
-        if isinstance(policy, ActorCriticPolicy) and policy.intrinsic is not None:
+        if isinstance(policy, PPOPolicy) and policy.intrinsic is not None:
             _check_intrinsic(policy.intrinsic, rollout)
         _check_learning_step(policy, rollout)
         _check_state(cls, policy, envs, rollout)
@@ -271,7 +271,7 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
             f"act returns an action in {policy.action_space}, got {single!r}",
         )
     policy.reset()
-    if isinstance(policy, ActorCriticPolicy):
+    if isinstance(policy, PPOPolicy):
         recomputed = policy.rollout_log_probs(rollout, torch.arange(rollout.valid.numel()))
     else:
         with torch.no_grad():
@@ -289,7 +289,7 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
     )
 
 
-def _check_memory(policy: ActorCriticPolicy, rollout: Rollout) -> None:
+def _check_memory(policy: PPOPolicy, rollout: Rollout) -> None:
     """Compares values along the sequences of a rollout, and their gradient, with those of single steps."""
     memory, model = policy.memory, policy.model
     assert memory is not None
@@ -360,7 +360,7 @@ def _dist_of_samples(policy: Policy, obs: Any) -> Distribution:
         return map_tree(lambda leaf: leaf.expand(SAMPLES, *leaf.shape[1:]), tree)
 
     inputs, of_samples = (
-        policy.inputs(each) if isinstance(policy, ActorCriticPolicy) else each
+        policy.inputs(each) if isinstance(policy, PPOPolicy) else each
         for each in (obs, repeated(obs))
     )
     return policy.distribution(of_samples, repeated(policy.model.compute_actor(inputs)))
@@ -502,7 +502,7 @@ def _check_state(cls: type, policy: Policy, envs: InProcessVectorEnv, rollout: R
     _expect(
         same, "a policy loaded from state_dict() acts the same, got other actions: the state is incomplete"
     )
-    if isinstance(policy, ActorCriticPolicy) and policy.intrinsic is not None:
+    if isinstance(policy, PPOPolicy) and policy.intrinsic is not None:
         rewards = []
         for intrinsic in (policy.intrinsic, other.intrinsic):  # type: ignore[attr-defined]
             table = StepTable(intrinsic, rollout)
@@ -527,7 +527,7 @@ def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     _expect("updates" in metrics, f"learn_mode.forward returns the metric 'updates', got {sorted(metrics)}")
     numbers = all(isinstance(value, float) for value in metrics.values())
     _expect(numbers, "learn_mode.forward returns a dict of floats")
-    if isinstance(policy, ActorCriticPolicy):
+    if isinstance(policy, PPOPolicy):
         learned, valid = policy.progress.env_step, int(rollout.valid.sum())
         _expect(
             learned == valid and (policy.value_norm is None or policy.value_norm.count > 0),

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from ding_lite.data.minibatches import Batch, TrainingSet
+from ding_lite.data.samples import Batch, TrainingSet
 from ding_lite.data.rollout import flat_at
 from ding_lite.errors import error_text, is_of_user
 from ding_lite.rl.losses import weighted_mean

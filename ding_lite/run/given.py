@@ -16,7 +16,7 @@ from ding_lite.config.compile import DERIVED, Config
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.policies.contract import DECLARED
+from ding_lite.policies.base import DECLARED
 
 GIVEN = "given"  # the key of a checkpoint's config.json
 # Keys of the section env that have an effect beside ``env_setting``.

@@ -19,7 +19,7 @@ from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.models.encoders import is_small_image
 from ding_lite.policies.base import Policy
-from ding_lite.policies.contract import DECLARED
+from ding_lite.policies.base import DECLARED
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.given import refuse_other_model
 from ding_lite.trees import space_leaves

@@ -11,7 +11,7 @@ import torch
 from ding_lite.config.compile import Config, plain
 from ding_lite.config.registry import env_name
 from ding_lite.data.collector import Collector
-from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.episodes import Evaluation
 from ding_lite.policies.base import Policy
 from ding_lite.rl.schedules import schedule
 from ding_lite.run.resources import thread_count
@@ -43,11 +43,9 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     elif cfg.policy.multi_gpu:
         lines.append("policy.multi_gpu=True: one process; torchrun --nproc-per-node=N starts more")
     lines += policy.describe()
-    if policy.memory is not None:
-        # Whole episodes may have any length; other rollouts are cut at their end, too.
-        longest = policy.memory.grid.length
-        length = longest if collector.quota is not None else min(longest, collector.steps)
-        lines.append(f"memory: learned from in sequences of {length} {'step' if length == 1 else 'steps'}")
+    if policy.recurrence is not None:
+        length = min(policy.recurrence.length, collector.steps)
+        lines.append(f"recurrent: learned from in runs of {length} steps")
     threads = thread_count(cfg.num_threads, policy.obs_space)
     if threads != torch.get_num_threads():
         slower = ". Small networks train several times faster on one thread" if threads == 1 else ""
@@ -55,12 +53,10 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
             f"num_threads={cfg.num_threads} (torch threads: {threads}) is not applied, since this process "
             f"belongs to a script; own_process=True applies it{slower}"
         )
-    if not envs.restorable and collector.quota is None:
+    if not envs.restorable:
         lines.append("this backend cannot save open episodes: a resumed run begins new ones")
     n_sample = cfg.policy.collect.n_sample
-    if collector.quota is not None:
-        lines.append(f"rollouts of {collector.quota.n_episode} whole episodes")
-    elif collector.n_sample != n_sample:
+    if collector.n_sample != n_sample:
         lines.append(
             f"n_sample={n_sample} is rounded up to {collector.n_sample}: {collector.steps} steps of "
             f"{envs.num_envs} environments"

@@ -69,13 +69,10 @@ EFFECTS = {
     "policy.cuda": WARNED,
     "policy.cuda_graph": WARNED,  # other rounding
     "policy.multi_gpu": FREE,
-    "policy.check_ranks": FREE,
     "policy.model.encoder_dtype": WARNED,  # the saved weights are float32
     "policy.recompute_adv": WARNED,
     "policy.nstep_return": WARNED,
     "policy.nstep": WARNED,
-    "policy.priority": WARNED,
-    "policy.priority_IS_weight": WARNED,
     "policy.other": WARNED,
     "policy.other.replay_buffer.policy": REFUSED,  # equal to value's: one buffer; otherwise two
     "policy.other.replay_buffer.value": REFUSED,
@@ -89,13 +86,10 @@ EFFECTS = {
     "policy.intrinsic.obs_clip": WARNED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
-    "policy.collect.n_episode": REFUSED,  # the kind of rollouts in a buffer
     "policy.collect.unroll_len": REFUSED,
     "policy.learn": WARNED,
     "policy.learn.value_norm": REFUSED,
-    "policy.learn.ignore_done": REFUSED,  # which last observations a buffer has
     "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores memories
-    "policy.learn.burn_in": REFUSED,
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two
     "policy.learn.critic_epoch_per_collect": REFUSED,
     "policy.learn.aux_freq": REFUSED,  # the size of the auxiliary memory
@@ -196,7 +190,7 @@ class ResumePoint:
             dropped: names of what it has forgotten of that state.
         """
         reasons, ranks = [], policy.ranks.size
-        if not GeneratorState(policy.generator).is_of_its_kind(self.state["policy"]["generator"]):
+        if not GeneratorState(policy.generator).is_of_its_kind(self.state["policy"]["generator of action"]):
             reasons.append(f"saved on another kind of device than {policy.device}: other random numbers")
         if not has_episodes:
             reasons.append("the open episodes could not be restored: new episodes")
@@ -206,8 +200,7 @@ class ResumePoint:
         if dropped and self.observations_differ(policy.obs_space):
             reasons.append(f"the observations have other shapes or dtypes: new {' and '.join(dropped)}")
         collector = self.state["collector"]
-        # With n_episode there are no open episodes: every rollout begins new ones, which a number seeds.
-        if collector.get("envs", True) is None and "rollouts" not in collector:
+        if collector.get("envs", True) is None:
             reasons.append("the rollout after this checkpoint did not end: new episodes")
         return [f"{reason}; {NOT_BIT_EQUAL}" for reason in reasons]
 

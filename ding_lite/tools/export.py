@@ -27,13 +27,13 @@ from torch.export import Dim, ExportedProgram
 
 from ding_lite.config.compile import plain
 from ding_lite.config.registry import env_name
-from ding_lite.data.memories import ends_of
+from ding_lite.data.hidden import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import ConfigError, ContractError, DingLiteError
 from ding_lite.models.encoders import Encoder
-from ding_lite.models.memory import chosen_memories
-from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.models.recurrent import chosen_memories
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
 from ding_lite.run.given import refuse_other_envs
@@ -101,7 +101,7 @@ class ExportedPolicy(nn.Module):
         "next_state.<branch>" (N, ...)
     """
 
-    def __init__(self, policy: ActorCriticPolicy) -> None:
+    def __init__(self, policy: PPOPolicy) -> None:
         super().__init__()
         self.model = policy.model
         self.policy = policy
@@ -150,7 +150,7 @@ def _named(kind: str, tree: Tree) -> dict[str, Any]:
     return {_name(kind, path): leaf for path, leaf in named_leaves(tree)}
 
 
-def _memory_of_actions(policy: ActorCriticPolicy) -> list[tuple[str, ...]]:
+def _memory_of_actions(policy: PPOPolicy) -> list[tuple[str, ...]]:
     """Returns the paths of the memories that actions depend on; a value network may have others.
 
     They are found by a gradient: first those that reach this step's actions, then those that reach the
@@ -269,19 +269,19 @@ def _write(output: Path, data: bytes, manifest: Mapping[str, Any]) -> None:
         raise ConfigError(f"cannot write {output}: {error}") from error
 
 
-def _exportable(policy: Policy) -> ActorCriticPolicy:
+def _exportable(policy: Policy) -> PPOPolicy:
     """Returns the policy if it acts as :class:`ExportedPolicy` does.
 
     Raises:
         ContractError: if it does not.
     """
     kind = type(policy)
-    if not isinstance(policy, ActorCriticPolicy):
+    if not isinstance(policy, PPOPolicy):
         raise ContractError(
-            f"{kind.__name__} cannot be exported: it must subclass ActorCriticPolicy, which acts by a model "
+            f"{kind.__name__} cannot be exported: it must subclass PPOPolicy, which acts by a model "
             "and a distribution"
         )
-    replaced = [name for name in ACTS if getattr(kind, name) is not getattr(ActorCriticPolicy, name)]
+    replaced = [name for name in ACTS if getattr(kind, name) is not getattr(PPOPolicy, name)]
     if replaced:
         raise ContractError(
             f"{kind.__name__} cannot be exported: it has a {replaced[0]} of its own, which may do anything. "
@@ -427,7 +427,7 @@ class Recorded(NamedTuple):
 
 
 def record(
-    env_cfg: Mapping[str, Any], policy: ActorCriticPolicy, observations: int, seed: int
+    env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, seed: int
 ) -> Iterator[Recorded]:
     """Yields the steps of some episodes that ``policy.act`` plays, until they have enough observations."""
     envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"]), seed, evaluate=True)

@@ -21,7 +21,7 @@ from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError
-from ding_lite.policies.contract import check_declared
+from ding_lite.policies.base import check_declared
 
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 

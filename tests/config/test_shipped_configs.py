@@ -18,7 +18,7 @@ import torch
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config, load_config
 from ding_lite.config.files import shipped_configs
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.samples import Batch
 from ding_lite.data.rollout import as_rollout
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.errors import EnvError

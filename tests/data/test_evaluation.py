@@ -2,7 +2,7 @@
 
 import pytest
 
-from ding_lite.data.evaluation import means_of
+from ding_lite.data.episodes import means_of
 from ding_lite.run.rank_reports import merged_metrics
 from ding_lite.run.score_text import score_text
 

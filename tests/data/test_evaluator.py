@@ -8,7 +8,7 @@ from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv
 from worlds import digest, policy_for, vector_of
 
 from ding_lite.config.compile import compile_config
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from ding_lite.data.memories import Memories
+from ding_lite.data.hidden import Memories
 from ding_lite.data.sequences import Grid
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data.minibatches import (
+from ding_lite.data.samples import (
     TrainingSet,
     agreed_sizes,
     even_sizes,
@@ -87,7 +87,7 @@ def split(fields, sizes):
     training_set = TrainingSet(fields, sizes[0], normalizes=False)
     assert training_set.sizes == sizes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ding_lite.data.minibatches.permutation", lambda n, generator: torch.arange(n))
+        patch.setattr("ding_lite.data.samples.permutation", lambda n, generator: torch.arange(n))
         return list(training_set.draw(len(sizes), torch.Generator())[1])
 
 

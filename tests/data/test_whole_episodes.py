@@ -13,7 +13,7 @@ from worlds import digest, policy_for, same_tree, trainee, vector_of
 
 from ding_lite import ConfigError, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
-from ding_lite.data.episode_quota import shares
+from ding_lite.data.episodes import shares
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
@@ -289,7 +289,7 @@ def test_values_that_are_not_finite_after_a_share_is_played_are_no_matter():
 
 
 def test_an_episode_without_end_is_given_up(monkeypatch):
-    monkeypatch.setattr("ding_lite.data.episode_quota.MAX_EPISODE_STEPS", 50)
+    monkeypatch.setattr("ding_lite.data.episodes.MAX_EPISODE_STEPS", 50)
     envs = vector_of(lambda index: LengthEnv(49 if index == 0 else 51), 2)
     with pytest.raises(EnvError, match=r"policy\.collect\.n_episode: .*environment 1 .*50 steps"):
         collector_of(envs, 2).collect()

@@ -19,7 +19,7 @@ from worlds import digest, policy_for, small_config, trainee, vector_of
 from ding_lite.cli import main
 from ding_lite.config.compile import compile_config
 from ding_lite.data.collector import Collector
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.bad_values import bad_observation
 from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv

@@ -16,7 +16,7 @@ from worlds import gradient_of, take_step, trainee
 
 from ding_lite import PPOPolicy, compile_config
 from ding_lite.data.buffer import Limits
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.samples import Batch
 from ding_lite.fast.gradients import autograd_gradient
 from ding_lite.models import PPG, VAC
 from ding_lite.models.encoders import Encoder

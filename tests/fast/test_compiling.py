@@ -20,7 +20,7 @@ from small_worlds import LengthEnv, SeededEnv
 from worlds import gradient_of, merged, take_step, trainee
 
 from ding_lite import PPOPolicy, compile_config
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.samples import Batch
 from ding_lite.fast.compiling import COMPILE_FROM, WITHOUT_CLOSED_FORM, CompiledFunction, may_compile
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.fast.gradients import autograd_gradient

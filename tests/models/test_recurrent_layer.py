@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ding_lite.models import init
-from ding_lite.models.memory import Memory
+from ding_lite.models.recurrent import Memory
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -41,7 +41,7 @@ def test_padded_sequences_have_the_outputs_and_gradients_of_packed_ones(monkeypa
     weight = torch.randn(int(sizes.sum()), 5)
     found = []
     for most_padded in (5, 0):
-        monkeypatch.setattr("ding_lite.models.memory.MOST_PADDED", most_padded)
+        monkeypatch.setattr("ding_lite.models.recurrent.MOST_PADDED", most_padded)
         output = memory.outputs(features, state, sizes)
         found.append((output, torch.autograd.grad((weight * output).sum(), leaves)))
     assert padded == [True, False]

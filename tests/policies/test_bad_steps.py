@@ -12,7 +12,7 @@ import torch
 from worlds import trainee
 
 from ding_lite import POLICY_REGISTRY, NumericsError, PPOPolicy, SerialPipeline, load_policy
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.samples import Batch
 from ding_lite.errors import CheckpointError
 from ding_lite.policies.optimizer import GradientSteps
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint

@@ -19,7 +19,7 @@ from worlds import merged, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline, load_policy
 from ding_lite.errors import ConfigError
-from ding_lite.policies.device import chosen_device
+from ding_lite.policies.base import chosen_device
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.run.rank_states import digest
 
@@ -87,7 +87,7 @@ def use_meta(monkeypatch):
         generator = lambda *stream, device=None: torch.Generator().manual_seed(0)  # noqa: E731
         monkeypatch.setattr(f"ding_lite.policies.{module}.torch_generator", generator, raising=False)
     order = lambda n, generator: torch.randperm(n, device=META)  # noqa: E731
-    monkeypatch.setattr("ding_lite.data.minibatches.permutation", order)
+    monkeypatch.setattr("ding_lite.data.samples.permutation", order)
     monkeypatch.setattr("ding_lite.policies.base.chosen_device", lambda *said: META)
 
 

@@ -17,7 +17,7 @@ from worlds import digest, log_probs, merged, policy_for, small_config, take_ste
 
 from ding_lite import POLICY_REGISTRY, ConfigError, PPOPolicy, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
-from ding_lite.data.minibatches import minibatch_sizes
+from ding_lite.data.samples import minibatch_sizes
 from ding_lite.models import VAC
 from ding_lite.rl.losses import weighted_mean
 from ding_lite.rl.returns import nstep_return

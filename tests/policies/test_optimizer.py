@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from worlds import take_step
 
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.samples import Batch
 from ding_lite.errors import NumericsError
 from ding_lite.policies.optimizer import BadSteps, GradientSteps, Optimizer
 

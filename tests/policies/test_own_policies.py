@@ -8,9 +8,9 @@ from worlds import digest, small_config, trainee
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, load_policy
 from ding_lite.data.rollout import flat
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
-from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.base import Policy
-from ding_lite.policies.contract import TAKEN_METRICS, TAKEN_PREFIXES
+from ding_lite.policies.base import TAKEN_METRICS, TAKEN_PREFIXES
 
 
 class NoLogProb(PPOPolicy):
@@ -155,7 +155,7 @@ def test_a_policy_on_the_base_class_is_trained_resumed_and_loaded(tmp_path):
     assert loaded.act(loaded.obs_space.sample()) in (0, 1)
 
 
-class A2C(ActorCriticPolicy):
+class A2C(PPOPolicy):
     """One step down the loss of the whole rollout."""
 
     def _init_learn(self):

@@ -7,7 +7,7 @@ from worlds import digest, trainee
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
-from ding_lite.data.memories import begin_episodes
+from ding_lite.data.hidden import begin_episodes
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
 from ding_lite.rl.losses import reference_kl
 

@@ -25,7 +25,7 @@ from ding_lite.data.rollout import OF_COLUMNS, as_rollout
 from ding_lite.envs.make import make_vector_env
 from ding_lite.fast.gradients import clipped
 from ding_lite.policies import optimizer, replay
-from ding_lite.rl.ranks import ALONE, joined
+from ding_lite.ranks import ALONE, joined
 from ding_lite.run.shares import share_of
 from ding_lite.trees import map_tree, to_dict
 

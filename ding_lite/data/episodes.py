@@ -1,22 +1,82 @@
-"""Evaluation: plays whole episodes with the policy's eval mode. Training is not affected."""
+"""Episodes: the result of an evaluation, and what plays it with a policy's eval mode.
+
+Each environment plays a share of the episodes that is fixed in advance. Counting the episodes that end first
+would favour short ones and bias the mean return. An evaluation changes nothing in training.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ding_lite.data.episode_quota import SPOILED_PER_EPISODE, shares
-from ding_lite.data.evaluation import Evaluation
-from ding_lite.data.memories import begin_episodes, ends_of
+from ding_lite.data.hidden import begin_episodes, ends_of
 from ding_lite.data.modes import EvalMode, check_output
+from ding_lite.data.samples import even_sizes
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import NotFiniteError
-from ding_lite.rl.ranks import ALONE, Ranks
+from ding_lite.ranks import ALONE, Ranks
+
+BAD_PER_EPISODE = 10  # episodes that may be lost to values that are not finite for each episode to play
+SUCCESS = "is_success"  # the key of info that says whether an episode reached its goal
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The episodes of one evaluation, in the order of their environments.
+
+    Attributes:
+        returns: undiscounted sum of the raw rewards of each episode.
+        lengths: steps of each episode.
+        cut_short: number of episodes that were cut at ``max_eval_steps``, or by a wrapper.
+        infos: the numbers that ``env.info_keys`` takes from the last info of each episode.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    cut_short: int = 0
+    infos: tuple[Mapping[str, float], ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """The mean of the returns."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """The population standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+    def __add__(self, other: Evaluation) -> Evaluation:
+        """Returns one evaluation with the episodes of both."""
+        return Evaluation(
+            self.returns + other.returns,
+            self.lengths + other.lengths,
+            self.cut_short + other.cut_short,
+            self.infos + other.infos,
+        )
+
+
+def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean of each key over the infos that have it; an episode without ``SUCCESS`` failed."""
+    infos = list(infos)
+    values: dict[str, list[float]] = {}
+    for info in infos:
+        for name, value in info.items():
+            values.setdefault(name, []).append(value)
+    if SUCCESS in values:
+        values[SUCCESS] += [0.0] * (len(infos) - len(values[SUCCESS]))
+    return {name: float(np.mean(of_name)) for name, of_name in values.items()}
+
+
+def shares(n_episode: int, num_envs: int) -> np.ndarray:
+    """Returns the number of episodes (B,) that each environment plays; they differ by at most one."""
+    return np.array(even_sizes(n_episode, num_envs))
 
 
 class EvaluationStopped(Exception):
@@ -66,7 +126,7 @@ class Evaluator:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
                 or a mask leaves no legal action.
             NotFiniteError: if env.on_bad_value allows values that are not finite, and they occur more than
-                ``SPOILED_PER_EPISODE * n_episode`` times.
+                ``BAD_PER_EPISODE * n_episode`` times.
             EvaluationStopped: if ``stop_at`` passes before the last episode has ended.
         """
         left = shares(self.n_episode, self.envs.num_envs)
@@ -102,20 +162,20 @@ class Evaluator:
         left: list[int] = share.tolist()
         steps = 0
         mode.reset()
-        initial = None if mode.initial_state is None else mode.initial_state(envs.num_envs)
-        state = initial
+        initial = None if mode.recurrence is None else mode.recurrence.initial_hidden(envs.num_envs)
+        hidden = initial
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
-        self._check_spoiled()
+        self._check_bad_values()
         while any(left):
             if self.stop_at is not None and self.ranks.size == 1 and time.monotonic() >= self.stop_at:
                 raise EvaluationStopped
-            output = mode.forward(obs) if state is None else mode.forward(obs, state)
+            output = mode.forward(obs) if hidden is None else mode.forward(obs, hidden)
             check_output(output, "_forward_eval")
             transition = envs.step(mode.to_env(output["action"]))
-            if state is not None:
-                state = begin_episodes(output["state"], ends_of(transition), initial)
+            if hidden is not None:
+                hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
             self._watch.look(transition, self._env_indices)
-            self._check_spoiled()
+            self._check_bad_values()
             obs = transition.obs
             steps += 1
             for episode in transition.episodes:
@@ -143,12 +203,12 @@ class Evaluator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.envs.repeat_calls(state.get("calls", {}))
 
-    def _check_spoiled(self) -> None:
+    def _check_bad_values(self) -> None:
         """Raises NotFiniteError if too many episodes of this evaluation were lost."""
         spoiled = self.envs.bad_values - self._bad_values_before
-        if spoiled > SPOILED_PER_EPISODE * self.n_episode:
+        if spoiled > BAD_PER_EPISODE * self.n_episode:
             raise NotFiniteError(
                 f"an evaluation of {self.n_episode} episodes lost {spoiled} episodes to values that are not "
-                f"finite, more than {SPOILED_PER_EPISODE} per episode; env.on_bad_value="
+                f"finite, more than {BAD_PER_EPISODE} per episode; env.on_bad_value="
                 f"{self.envs.on_bad_value!r} is meant for rare values, so correct the environment"
             )
