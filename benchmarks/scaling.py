@@ -102,7 +102,7 @@ def torchrun(ranks: int, *arguments: str) -> list[str]:
 
 def exchange() -> None:
     """Prints the seconds of an all-reduce by its number of floats; runs under torchrun."""
-    from ding_lite.rl.ranks import joined
+    from ding_lite.ranks import joined
 
     torch.set_num_threads(1)
     with joined() as ranks:

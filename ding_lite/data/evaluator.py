@@ -16,7 +16,7 @@ from ding_lite.envs.checks import Watch
 from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import NotFiniteError
-from ding_lite.rl.ranks import ALONE, Ranks
+from ding_lite.ranks import ALONE, Ranks
 
 
 class EvaluationStopped(Exception):

@@ -138,7 +138,7 @@ class NumpyActing:
         leaves = encoder.leaves_of(obs)
         if leaves is None or norm is None:
             return leaves
-        return [norm.of_array(x, leaf.path) for leaf, x in zip(encoder.leaves, leaves, strict=True)]
+        return [norm(x, leaf.path) for leaf, x in zip(encoder.leaves, leaves, strict=True)]
 
     def sample(self, obs: Tree) -> dict[str, Any]:
         """Returns actions and their log-probs."""

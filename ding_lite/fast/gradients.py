@@ -15,7 +15,7 @@ from ding_lite.errors import ContractError
 from ding_lite.fast.compiling import CompiledFunction
 from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.memory_layout import laid_out_as
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
 Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]

@@ -1,7 +1,7 @@
 """The part that all actor-critic policies share: acting, credit assignment, and scales.
 
 Rewards are stored raw. Values, advantages and targets are in units of the training reward: scaled and
-clipped if the config asks for it, and before value_norm ("training units" below). ``rl.running_stats``
+clipped if the config asks for it, and before value_norm ("training units" below). ``rl.scales``
 says when each scale is updated.
 
 Shapes: T steps, B envs, N samples.
@@ -39,11 +39,10 @@ from ding_lite.policies.contract import check_declared
 from ding_lite.policies.diagnostics import ROLLOUT_METRICS, describe_rollout
 from ding_lite.policies.intrinsic import Intrinsic
 from ding_lite.policies.memory import CHUNK_BYTES, PolicyMemory
-from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.policies.optimizer import BadSteps, has_modes
 from ding_lite.policies.without_effect import HAS_MEMORY, SCALES_OBS, keys_without_effect
 from ding_lite.rl.returns import gae, nstep_return
-from ding_lite.rl.running_stats import RewardScale, ValueNorm
+from ding_lite.rl.scales import ObservationNorm, RewardScale, ValueNorm
 from ding_lite.rl.schedules import TrainingProgress
 from ding_lite.trees import (
     Tree,
@@ -305,6 +304,7 @@ class ActorCriticPolicy(Policy):
             next_value,
             terminated,
             truncated,
+            valid,
             gamma=gamma,
             gae_lambda=self.cfg.collect.gae_lambda,
             weight=weight,
@@ -417,7 +417,7 @@ class ActorCriticPolicy(Policy):
 
     def _training_reward(self, reward: Tensor) -> Tensor:
         if self.reward_scale is not None:
-            reward = reward / float(self.reward_scale.std)
+            reward = self.reward_scale(reward)
         clip = self.cfg.normalize.reward_clip
         return reward if clip is None else reward.clamp(-clip, clip)
 
@@ -444,7 +444,7 @@ class ActorCriticPolicy(Policy):
         if self.reward_scale is not None:
             # Before a row that is not valid an episode may have been lost.
             ends = rollout.terminated | rollout.truncated | ~rollout.valid
-            self.reward_scale.update_from(*(x.cpu().numpy() for x in (rollout.reward, ends, rollout.valid)))
+            self.reward_scale.update_from(rollout.reward, ends, rollout.valid)
         if self.intrinsic is not None:
             self.intrinsic.add_reward(rollout)
 
@@ -480,8 +480,7 @@ class ActorCriticPolicy(Policy):
                 "value network's output, and at rewards whose sum exceeds the range of float32"
             )
         if self.value_norm is not None:
-            targets = data.value_target[data.valid].cpu().numpy()
-            self.value_norm.update_heads(targets, self.model.value_heads)
+            self.value_norm.update_heads(data.value_target[data.valid], self.model.value_heads)
         return data, metrics
 
     def end_learning(self, rollout: Rollout) -> dict[str, float]:

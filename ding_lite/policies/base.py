@@ -39,7 +39,7 @@ from ding_lite.models.memory_layout import lay_out
 from ding_lite.policies.contract import DECLARED, FIELDS, check_arguments, check_declared
 from ding_lite.policies.device import chosen_device
 from ding_lite.policies.memory import PolicyMemory
-from ding_lite.rl import ranks
+from ding_lite import ranks
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.seeding import (
     GeneratorState,
@@ -77,7 +77,7 @@ class Policy:
         seed: of the run.
 
     Attributes:
-        ranks: the processes that train this policy together (:mod:`ding_lite.rl.ranks`).
+        ranks: the processes that train this policy together (:mod:`ding_lite.ranks`).
     """
 
     config: dict[str, Any] = dict(

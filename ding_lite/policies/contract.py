@@ -23,7 +23,7 @@ DECLARED = ("obs_shape", "action_shape", "action_space")  # keys of policy.model
 TAKEN_METRICS = (
     *("total_loss", "grad_norm", "updates", "epochs", "skipped_steps", "cur_lr", "clip_ratio"),
     *("adv_mean", "adv_max", "value_mean", "value_max", "explained_variance", "obs_clipped", "dead_units"),
-    *("kl_coefficient", "kl_of_iteration", "policy_cur_lr", "value_cur_lr", "policy_adv_abs_max"),
+    *("policy_cur_lr", "value_cur_lr", "policy_adv_abs_max"),
     *("reference_kl", "value_grad_norm", "value_explained_variance"),
     *("aux_memory", "aux_grad_norm", "aux_updates", "aux_cur_lr"),
 )

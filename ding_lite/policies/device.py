@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ding_lite.errors import ConfigError
-from ding_lite.rl.ranks import current
+from ding_lite.ranks import current
 
 GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,12 +33,11 @@ from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.init import initialize
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies.failed_step import non_finite_step
-from ding_lite.policies.normalization import ObservationNorm
 from ding_lite.policies.optimizer import BadSteps, Optimizer, has_modes, in_mode
 from ding_lite.rl import losses
-from ding_lite.rl.ranks import Ranks
-from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
-from ding_lite.rl.running_stats import RewardScale
+from ding_lite.ranks import Ranks
+from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
+from ding_lite.rl.scales import ObservationNorm, RewardScale
 from ding_lite.rl.seeding import GeneratorState, seeded_layers
 from ding_lite.trees import Tree, map_tree
 
@@ -154,9 +152,9 @@ class Intrinsic:
                 "policy.intrinsic.learning_rate"
             )
         rollout.intrinsic_reward = reward.view(steps.valid.shape).to(steps.valid.device)
-        found, valid = (x.cpu().numpy() for x in (rollout.intrinsic_reward, rollout.valid))
         # Intrinsic returns continue over the ends of episodes.
-        self.scale.update_from(found, np.zeros_like(valid), valid)
+        never = torch.zeros_like(rollout.valid)
+        self.scale.update_from(rollout.intrinsic_reward, never, rollout.valid)
 
     def reward_of_steps(self, steps: Steps) -> Tensor:
         """Returns the rewards (N,), not scaled, in float32. Raises ContractError if they are not (N,)."""
@@ -199,11 +197,15 @@ class Intrinsic:
         steps = StepTable(self, rollout) if table is None else table
         value = torch.cat([self.critic(steps.obs_at(rows)) for rows in steps.all_rows().split(CHUNK)])
         value = value.view(-1, steps.columns)
-        result = continuing_gae(
-            rollout.intrinsic_reward / float(self.scale.std),
+        valid = rollout.valid
+        never = torch.zeros_like(valid)
+        result = gae(
+            self.scale(rollout.intrinsic_reward),
             value[:-1],
-            value[-1],
-            rollout.valid,
+            values_after(value[:-1], value[-1], valid),
+            never,
+            never,
+            valid,
             gamma=self.cfg.discount_factor,
             gae_lambda=self.policy.cfg.collect.gae_lambda,
             weight=weight,

@@ -31,7 +31,7 @@ from ding_lite.fast.gradients import (
 )
 from ding_lite.models.heads import clamp_to_ranges
 from ding_lite.models.memory_layout import laid_out_as
-from ding_lite.rl.ranks import ALONE, Ranks
+from ding_lite.ranks import ALONE, Ranks
 
 NO_CLIP = Clip(None, 0.0)
 BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980

@@ -41,7 +41,7 @@ from ding_lite.policies.reference import Reference, check_fits
 from ding_lite.policies.replay import ReplaySource
 from ding_lite.policies.without_effect import ENTROPY_WEIGHT
 from ding_lite.rl import losses
-from ding_lite.rl.schedules import SCHEDULES, AdaptivePenalty, schedule
+from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, adapted_rate, schedule
 from ding_lite.rl.seeding import GeneratorState
 from ding_lite.trees import box_size, map_tree
 
@@ -128,9 +128,6 @@ class PPOPolicy(ActorCriticPolicy):
             # In place of the clip: this times KL(pi_old || pi) over the whole distribution; pi_old is the
             # policy at the start of the iteration.
             kl_penalty=Key(None, (float,), above=0, optional=True),
-            # kl_penalty is then the first value of a coefficient that is halved where KL(pi_old || pi) of an
-            # iteration is below kl_target / 1.5, and doubled where it is above 1.5 kl_target.
-            kl_target=Key(None, (float,), above=0, optional=True),
             # Weight of KL(pi || pi_ref) to the frozen policy of pretrained_model_path, added to the loss.
             kl_beta=Key(0.0, low=0),
             # That KL: "exact" is over the whole distribution; k1, k2, k3 are estimates by the actions taken
@@ -143,8 +140,10 @@ class PPOPolicy(ActorCriticPolicy):
             # torch.compile for gradient steps on the CPU: True for all; "no_closed_form" for steps without
             # a closed form; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
             compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
-            # How the learning rate changes over schedule_env_step.
-            lr_schedule=Key("constant", choices=SCHEDULES),
+            # How the learning rate changes over schedule_env_step; "adaptive": after each pass of the policy,
+            # lr / 1.5 where its KL exceeds 2 desired_kl, 1.5 lr where it is below desired_kl / 2.
+            lr_schedule=Key("constant", choices=(*SCHEDULES, ADAPTIVE)),
+            desired_kl=Key(0.01, above=0),  # KL(pi_old || pi) of a pass that lr_schedule="adaptive" aims at
             lr_final=Key(0.0, low=0),  # share of the learning rate at the end of its schedule
             clip_schedule=Key("constant", choices=SCHEDULES),  # how clip_ratio and value_clip change
             clip_final=Key(0.0, low=0),  # share of the clip range at the end of its schedule
@@ -178,12 +177,6 @@ class PPOPolicy(ActorCriticPolicy):
                 f"policy.learn.kl_beta: {learn['kl_beta']:g} and policy.learn.pretrained_model_path="
                 f"{learn['pretrained_model_path']!r}; the penalty needs both. To begin with weights "
                 "of another run: --init-from"
-            )
-        if learn["kl_target"] is not None and learn["kl_penalty"] is None:
-            faults.append(
-                f"policy.learn.kl_target: {learn['kl_target']:g} would change nothing without "
-                "policy.learn.kl_penalty, the coefficient that it adapts; set that too, such as to 1.0. To "
-                "stop an iteration's passes at a KL: policy.learn.target_kl"
             )
         if learn["dual_clip"] is not None and learn["kl_penalty"] is not None:
             faults.append(
@@ -277,10 +270,6 @@ class PPOPolicy(ActorCriticPolicy):
         self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
 
         self.reference: Reference | None = None
-        # The coefficient of the KL penalty, where the config asks for one that adapts.
-        self.adaptive_penalty: AdaptivePenalty | None = None
-        if learn.kl_target is not None:
-            self.adaptive_penalty = AdaptivePenalty(learn.kl_penalty, learn.kl_target, self.device)
 
     def _init_learn(self) -> None:
         self.minibatch_generator = self.own_generator("minibatch", device=self.device, saved_by_part=True)
@@ -535,9 +524,7 @@ class PPOPolicy(ActorCriticPolicy):
             # batch.value_weight, the importance weight of its draw.
             kl = self.distribution(batch.obs, batch.old_logit).kl(batch.dist)
             gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
-            adaptive = self.adaptive_penalty
-            beta = self.cfg.learn.kl_penalty if adaptive is None else adaptive.value
-            policy_loss = beta * losses.weighted_mean(kl, batch.value_weight) - gain
+            policy_loss = self.cfg.learn.kl_penalty * losses.weighted_mean(kl, batch.value_weight) - gain
             metrics["kl"] = kl.mean()
         entropy = batch.dist.entropy().mean()
         return policy_loss - self.entropy_weight * entropy, metrics | {
@@ -634,10 +621,6 @@ class PPOPolicy(ActorCriticPolicy):
             metrics |= of_loop
             updates += steps
         metrics["updates"] = float(updates)
-        if self.adaptive_penalty is not None:
-            metrics["kl_coefficient"] = float(self.adaptive_penalty.value)
-            metrics["kl_of_iteration"] = self.sources["policy"].kl_to_proximal()
-            self.adaptive_penalty.update(metrics["kl_of_iteration"])
         metrics |= self._auxiliary_phase(segments)
         metrics |= self.end_learning(data)
         for buffer in self.buffers.values():
@@ -678,7 +661,8 @@ class PPOPolicy(ActorCriticPolicy):
         """
         loss = loop.loss
         target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
-        needs_kl = target_kl is not None and loop.optimizer is self.optimizer
+        adapts = self.cfg.learn.lr_schedule == ADAPTIVE and loop.optimizer is self.optimizer
+        needs_kl = adapts or (target_kl is not None and loop.optimizer is self.optimizer)
         # A check of a device waits for it; a replay buffer waits for it anyway.
         checks_each_pass = loop.optimizer.on_host or not self.cfg.on_policy
         with loop.optimizer.phase(self.failure_of) as steps:
@@ -690,6 +674,10 @@ class PPOPolicy(ActorCriticPolicy):
                         if needs_kl and not stopped and "approx_kl" not in metrics:
                             raise self._no_approx_kl()
                 epochs += not stopped
+                if adapts and not stopped:
+                    kl = steps.mean_since(first, "approx_kl")
+                    self.learning_rate = adapted_rate(self.learning_rate, kl, self.cfg.learn.desired_kl)
+                    self._apply_learning_rate()
                 if target_kl is not None and not stopped:
                     stopped = steps.mean_since(first, "approx_kl") > 1.5 * target_kl
                 if stopped:
@@ -707,9 +695,9 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _no_approx_kl(self) -> ContractError:
         return ContractError(
-            f"policy.learn.target_kl: {type(self).__name__}.policy_loss returns no metric 'approx_kl' to "
-            "compare with it; return an estimate of KL(pi_old || pi), such as rl.losses.approx_kl"
-            "(log_ratio), or set target_kl=None"
+            f"policy.learn.target_kl and lr_schedule='adaptive' need the metric 'approx_kl' of "
+            f"{type(self).__name__}.policy_loss: an estimate of KL(pi_old || pi), such as "
+            "rl.losses.approx_kl(log_ratio)"
         )
 
     def failure_of(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
@@ -734,7 +722,6 @@ class PPOPolicy(ActorCriticPolicy):
             *(name for loop in self.training_loops() for name in loop.metric_names()),
             *super()._monitor_vars_learn(),
             *("clip_ratio", "updates", "dead_units"),
-            *([] if self.adaptive_penalty is None else ["kl_coefficient", "kl_of_iteration"]),
         ]
 
     def _schedule(self, name: str) -> float:
@@ -750,8 +737,8 @@ class PPOPolicy(ActorCriticPolicy):
         return [*super().forget_stored(), *(["replay buffers"] if filled else [])]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # A run that is resumed with kl_target or kl_beta begins the coefficient or the memory anew.
-        super().load_state_dict({"kl_penalty": {}, "reference": {"memory": None}, **state})
+        # A run that is resumed with kl_beta begins the memory anew.
+        super().load_state_dict({"reference": {"memory": None}, **state})
         self._apply_schedules()
         if "learn" in self.fields:
             has_reference = bool(self.cfg.learn.kl_beta)
@@ -775,8 +762,6 @@ class PPOPolicy(ActorCriticPolicy):
             parts["permutation"] = GeneratorState(self.minibatch_generator)
             parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
             parts["optimizer"] = self.optimizer
-        # A loss reads it, and a loss may be computed without learning.
-        parts["kl_penalty"] = self.adaptive_penalty
         return parts
 
 

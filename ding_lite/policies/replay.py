@@ -158,20 +158,6 @@ class ReplaySource:
         share = learn.batch_size * count / samples
         return self.policy.ranks.smallest(float(steps if share > 2 / 3 else math.ceil(steps * share)))
 
-    @torch.no_grad()
-    def kl_to_proximal(self) -> float:
-        """Returns the mean of KL(pi_prox || pi) over the valid rows, by the newest policy."""
-        policy, data = self.policy, self.buffer.data
-        place = places(data.valid)
-        fields = {
-            "obs": data.obs,
-            "old": self._proximal["old_logit"],
-            "new": policy.rollout_logits(data),
-        }
-        valid = flat_at(fields, place)
-        old, new = (policy.distribution(valid["obs"], valid[name]) for name in ("old", "new"))
-        return policy.ranks.mean(float(old.kl(new).mean()), len(place))
-
     @property
     def renews_credit(self) -> bool:
         """Whether later passes over a rollout have values or targets of the newest network."""

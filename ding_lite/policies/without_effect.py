@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ding_lite.config.schema import default_values, leaves, merged_config
+from ding_lite.rl.schedules import ADAPTIVE
 
 # What else the needs read, beside the keys:
 HAS_MEMORY = "has memory"
@@ -33,7 +34,7 @@ class Need(NamedTuple):
 
 
 def _is_scheduled(name: str) -> Callable[[Mapping[str, Any]], bool]:
-    return lambda values: values.get(f"learn.{name}_schedule", "constant") != "constant"
+    return lambda values: values.get(f"learn.{name}_schedule", "constant") not in ("constant", ADAPTIVE)
 
 
 def _has_several_passes(values: Mapping[str, Any]) -> bool:
@@ -65,6 +66,11 @@ NEEDS = (
     ),
     Need(("learn.kl_type",), "policy.learn.kl_beta", lambda v: v["learn.kl_beta"]),
     Need(("learn.lr_final",), "policy.learn.lr_schedule", _is_scheduled("lr")),
+    Need(
+        ("learn.desired_kl",),
+        "policy.learn.lr_schedule='adaptive'",
+        lambda v: v["learn.lr_schedule"] == ADAPTIVE,
+    ),
     Need(("learn.clip_final",), "policy.learn.clip_schedule", _is_scheduled("clip")),
     Need(
         ("learn.entropy_schedule",),

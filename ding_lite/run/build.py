@@ -16,7 +16,7 @@ from ding_lite.errors import CheckpointError
 from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import check_constructor
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
 
 

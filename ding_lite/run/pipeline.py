@@ -6,7 +6,7 @@
 A loop over the pipeline trains, so that a script that embeds it owns the loop.
 
 Under ``torchrun``, every rank runs this loop with its share of environments and samples. They take each
-gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's folder and shows the progress.
+gradient step together (:mod:`ding_lite.ranks`); rank 0 writes the run's folder and shows the progress.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ding_lite.errors import (
     error_text,
 )
 from ding_lite.policies.base import Policy
-from ding_lite.rl.ranks import joined, keep_for_restart
+from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build_collector, build_envs, build_policy
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, display_for, evaluation_line

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ding_lite.errors import CheckpointError, RankError
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 
 KEY = "ranks"  # of the state tree, beside the parts of rank 0
 MISSING = "missing"  # names the entries that rank 0 has and another rank has not

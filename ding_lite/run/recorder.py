@@ -12,7 +12,7 @@ from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.policies.base import Policy
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 from ding_lite.run.checkpoint import CheckpointKeeper
 from ding_lite.run.display import Display
 from ding_lite.run.folder import RunLogger

@@ -9,7 +9,7 @@ from typing import Any
 from ding_lite.data.episode_quota import shares
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import ConfigError
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 
 # Numbers of the config that are divided by the number of ranks: equally, or rounded up.
 EXACT = (

@@ -8,7 +8,7 @@ import torch
 from ding_lite import ConfigError, compile_config
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.models import PPG, VAC, PhasicActorCritic
-from ding_lite.rl.running_stats import ValueNorm
+from ding_lite.rl.scales import ValueNorm
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,))

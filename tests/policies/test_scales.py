@@ -16,9 +16,9 @@ from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
 from ding_lite.data.rollout import PREPARED_BY, as_rollout
 from ding_lite.errors import NumericsError
-from ding_lite.policies.normalization import ObservationNorm
+from ding_lite.rl.scales import ObservationNorm
 from ding_lite.policies.replay import CREDIT
-from ding_lite.rl.running_stats import RewardScale
+from ding_lite.rl.scales import RewardScale
 
 GAMMA = 0.9
 SCALED = dict(normalize=dict(reward=True), collect=dict(discount_factor=GAMMA))

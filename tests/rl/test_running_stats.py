@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.rl.running_stats import RewardScale, RunningMeanStd, ValueNorm
+from ding_lite.rl.scales import RewardScale, RunningMeanStd, ValueNorm
 
 # ------------------------------------------------------------------ mean and variance
 

@@ -36,11 +36,8 @@ class Ranks:
     """A group of processes that train one policy.
 
     Args:
-        rank: number of this process, from 0.
+        rank: number of this process, from 0; rank 0 writes the run's folder and shows the progress.
         size: number of processes.
-
-    Attributes:
-        is_first: whether this is rank 0, which writes the run's folder and shows the progress.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
@@ -66,22 +63,14 @@ class Ranks:
 
     @torch.no_grad()
     def sum(self, tensor: Tensor) -> Tensor:
-        """Returns the sum of the ranks' tensors, with the same bits on every rank; may overwrite ``tensor``.
-
-        Shapes:
-            any shape, the same on all ranks
-        """
+        """Returns the sum of the ranks' tensors, the same bits on every rank; may overwrite ``tensor``."""
         if self.size > 1:
             with self._failures_named():
                 dist.all_reduce(tensor, group=self._host_group if tensor.device.type == "cpu" else None)
         return tensor
 
     def gather(self, *numbers: float) -> np.ndarray:
-        """Returns the numbers of all ranks, in float64.
-
-        Shapes:
-            -> (size, len(numbers))
-        """
+        """Returns the numbers of all ranks, (size, len(numbers)) in float64."""
         own = torch.tensor(numbers, dtype=torch.float64)
         if self.size == 1:
             return own[None].numpy()
@@ -102,13 +91,6 @@ class Ranks:
         """Returns whether the flag of some rank is set."""
         return flag if self.size == 1 else bool(self.gather(flag).any())
 
-    def mean(self, number: float, weight: float) -> float:
-        """Returns the mean of the ranks' numbers by their weights."""
-        if self.size == 1:
-            return number
-        numbers, weights = self.gather(number, weight).T
-        return float((numbers * weights).sum() / weights.sum())
-
     def from_all(self, value: Any) -> list[Any]:
         """Returns the values of all ranks on every rank; they are pickled, so this is for small ones."""
         if self.size == 1:
@@ -128,11 +110,7 @@ class Ranks:
         return found or []
 
     def from_first(self, function: Callable[[], Result]) -> Result:
-        """Calls a function on rank 0 only and returns its result on every rank.
-
-        Raises:
-            DingLiteError: the error of the function, on every rank.
-        """
+        """Calls a function on rank 0 only; returns its result, or raises its DingLiteError, on every rank."""
         if self.size == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -168,8 +146,7 @@ class Ranks:
         """Tells the other ranks why this one ends; they raise it when they next exchange something."""
         if self.size > 1 and not isinstance(error, RankError):
             with contextlib.suppress(Exception):  # the store may be gone
-                text = f"{type(error).__name__}: {error}".splitlines()[0]
-                _store().set(f"{PREFIX}/failed/{restarts()}/{self.rank}", text)
+                _store().set(_end_of(self.rank), f"{type(error).__name__}: {error}".splitlines()[0])
 
     @contextlib.contextmanager
     def _failures_named(self) -> Iterator[None]:
@@ -181,42 +158,34 @@ class Ranks:
             raise self._reason(error) from error
 
     def _reason(self, error: Exception) -> BaseException:
-        """Returns the error that says which rank ended, and why, as far as the others know.
-
-        One that gave up after a signal ends the others as it ends itself: the signal is theirs, too.
-        """
-        advice = (
-            "Checkpoints are unchanged: start again, with --resume if the run has one, or let torchrun do it "
-            "(--max-restarts)"
-        )
+        """Returns the error that names the rank that ended: it wrote why, or writes nothing for 3 seconds."""
         others = [rank for rank in range(self.size) if rank != self.rank]
+        silent, reason = others, f"the ranks could not exchange data: {str(error).splitlines()[0]}"
         try:
             store = _store()
-            store.set(f"{PREFIX}/alive/{restarts()}/{self.rank}", "")
+            if not store.check([_end_of(self.rank)]):
+                store.set(_end_of(self.rank), "")  # this rank runs
             deadline = time.monotonic() + SECONDS_TO_REPORT
-            silent = others
-            while time.monotonic() < deadline:
-                for rank in others:
-                    if store.check([key := f"{PREFIX}/failed/{restarts()}/{rank}"]):
-                        kind, _, reason = (text := store.get(key).decode()).partition(": ")
-                        if kind == StopTimedOut.__name__:
-                            return StopTimedOut(reason)
-                        return RankError(f"rank {rank} of {self.size} ended: {text}. {advice}")
-                silent = [r for r in others if not store.check([f"{PREFIX}/alive/{restarts()}/{r}"])]
-                if not silent:
-                    break
+            while silent and time.monotonic() < deadline:
+                written = {r: store.get(_end_of(r)).decode() for r in others if store.check([_end_of(r)])}
+                for rank, text in written.items():
+                    if text.startswith(StopTimedOut.__name__):  # after a signal, which is that of all ranks
+                        return StopTimedOut(text.partition(": ")[2])
+                    if text:
+                        silent, reason = [], f"rank {rank} of {self.size} ended: {text}"
+                silent = [rank for rank in silent if rank not in written]
                 time.sleep(0.05)
         except Exception:  # noqa: BLE001 - the store ended with the process that held it
             silent = [0]
-        if not silent:
-            first_line = str(error).splitlines()[0]
-            return RankError(
-                f"the ranks could not exchange data, and all of them run: {first_line}. {advice}"
+        if silent:
+            names = " and ".join(map(str, silent))
+            reason = (
+                f"rank {names} of {self.size} is gone: it was killed, or its machine failed. Its own output "
+                "may say more"
             )
-        names = " and ".join(map(str, silent))
         return RankError(
-            f"rank {names} of {self.size} is gone: it was killed, or its machine failed. Its own output "
-            f"may say more. {advice}"
+            f"{reason}. Checkpoints are unchanged: start again, with --resume if the run has one, or let "
+            "torchrun do it (--max-restarts)"
         )
 
 
@@ -300,3 +269,8 @@ def _leave() -> None:
 
 def _store() -> Any:
     return dist.distributed_c10d._get_default_store()
+
+
+def _end_of(rank: int) -> str:
+    """Returns the key of the reason why a rank ended; empty if it runs and saw another one end."""
+    return f"{PREFIX}/end/{restarts()}/{rank}"
