@@ -267,7 +267,7 @@ def test_every_metric_has_its_meaning(kind):
     page = (ROOT / "docs" / "metrics.md").read_text()
     options = [
         {"normalize": {"obs": True, "reward": True}, "intrinsic": {"type": "rnd"}},
-        {"learn": {"kl_penalty": 1.0, "kl_target": 0.1}},
+        {"learn": {"kl_penalty": 1.0}},
     ]
     for each in options:
         config = compile_config({"env": {"env_id": "CartPole-v1"}, "policy": {"type": kind, **each}}).values

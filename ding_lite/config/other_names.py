@@ -58,7 +58,7 @@ SYNONYMS = {
     "vf_clip_param": "value_clip",
     "loss_critic_type": "value_loss",
     "kl_coeff": "kl_penalty",
-    "dtarg": "kl_target",
+    "dtarg": "desired_kl",
     "max_grad_norm": "grad_clip_value",
     "clip_grad_norm": "grad_clip_value",
     "clip_norm": "grad_clip_value",

@@ -22,9 +22,14 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError, ContractError, error_text
 from ding_lite.fast.cuda_graphs import GraphPool
+<<<<<<< HEAD
 from ding_lite.fast.stacks import NumpyStack, numpy_stacks
 from ding_lite.models.recurrent import Sequences
 from ding_lite.trees import map_tree, to_dict
+=======
+from ding_lite.models.memory_layout import laid_out_as
+from ding_lite.ranks import Ranks
+>>>>>>> rl
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]

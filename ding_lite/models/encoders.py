@@ -48,9 +48,15 @@ from torch import Tensor, nn
 from ding_lite.config.registry import ENCODER_REGISTRY, name_of
 from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
+<<<<<<< HEAD
 from ding_lite.models.checks import check_encoder
 from ding_lite.models.layout import to_channels_last
 from ding_lite.trees import MASK_KEY, space_leaves, value_at, without_numbers
+=======
+from ding_lite.models.contract import check_encoder
+from ding_lite.models.memory_layout import to_channels_last
+from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at, without_numbers
+>>>>>>> rl
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -69,13 +75,6 @@ def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
     for before, after in zip(sizes, sizes[1:], strict=False):
         layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
-
-
-def is_image(space: gym.Space) -> bool:
-    """Returns whether a space is a Box with three dimensions, or a uint8 Box with two."""
-    return isinstance(space, gym.spaces.Box) and (
-        len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
-    )
 
 
 def has_image(space: gym.Space) -> bool:

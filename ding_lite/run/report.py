@@ -13,7 +13,7 @@ from ding_lite.config.registry import env_name
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluation
 from ding_lite.policies.base import Policy
-from ding_lite.rl.schedules import schedule
+from ding_lite.rl.schedules import ADAPTIVE, schedule
 from ding_lite.run.resources import thread_count
 from ding_lite.run.scores import evaluation_metrics
 from ding_lite.trees import MASK_KEY, children
@@ -103,7 +103,7 @@ def schedule_notes(config: Config) -> list[str]:
     reached = []
     for name, what in SCHEDULED.items():
         kind = learn.get(f"{name}_schedule", "constant")
-        if kind != "constant":
+        if kind not in ("constant", ADAPTIVE):
             share = f"{schedule(kind, min(1.0, end / total), learn[f'{name}_final']):.3g} of its start"
             reached.append(f"{what} is then at {share}" if end < total else f"{what} stays at {share}")
     if not reached:

@@ -27,7 +27,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import RND, Steps
-from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows, gae
+from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
 from ding_lite.rl.scales import RewardScale
 from ding_lite.trees import map_tree, to_dict
 
@@ -58,6 +58,12 @@ def continuing_by_hand(reward, value, last_value, gamma, lam, weight):
     return advantage, [value[t] + weight[t] * advantage[t] for t in range(len(reward))]
 
 
+def continuing(reward, value, last_value, valid, **options):
+    """Returns advantage and target of returns that continue over the ends of episodes."""
+    never = torch.zeros_like(valid)
+    return gae(reward, value, values_after(value, last_value, valid), never, never, valid, **options)
+
+
 @pytest.mark.parametrize("stale", [False, True])
 def test_returns_that_continue_are_those_of_the_columns_without_the_rows_that_are_not_valid(stale):
     rng = np.random.default_rng(0)
@@ -66,9 +72,7 @@ def test_returns_that_continue_are_those_of_the_columns_without_the_rows_that_ar
     last, valid = rng.normal(size=5), rng.random((40, 5)) < 0.7
     tensors = [torch.from_numpy(x) for x in (reward, value, last, valid)]
     tensors[1][~tensors[3]] = torch.nan
-    found = continuing_gae(
-        *tensors, gamma=0.9, gae_lambda=0.8, weight=torch.from_numpy(weight) if stale else None
-    )
+    found = continuing(*tensors, gamma=0.9, gae_lambda=0.8, weight=torch.from_numpy(weight) if stale else None)
     for column in range(5):
         rows = valid[:, column]
         expected = continuing_by_hand(
@@ -85,7 +89,7 @@ def test_returns_that_end_with_episodes_are_others():
     following = torch.cat([value[1:], torch.ones(1, 1)])
     ends = gae(reward, value, following, done, torch.zeros_like(done), gamma=0.9, gae_lambda=0.8)[0]
     all_valid = torch.ones_like(done)
-    continues = continuing_gae(reward, value, torch.ones(1), all_valid, gamma=0.9, gae_lambda=0.8)[0]
+    continues = continuing(reward, value, torch.ones(1), all_valid, gamma=0.9, gae_lambda=0.8)[0]
     assert torch.allclose(ends[3:], continues[3:])
     assert not torch.isclose(ends[:3], continues[:3]).any()
 

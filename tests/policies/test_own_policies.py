@@ -313,7 +313,7 @@ OF_LOSSES = {  # metrics that the library's own losses return
 
 @pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
 def test_every_metric_of_the_library_is_kept_from_losses_of_ones_own(kind):
-    learn = {"kl_penalty": 1.0, "kl_target": 0.01}
+    learn = {"kl_penalty": 1.0}
     learn |= {} if kind.startswith("ppo") else {"critic_epoch_per_collect": 2}
     policy, _ = trainee(kind, learn=learn, intrinsic={"type": "rnd"}, normalize={"obs": True})
     names = set(policy.learn_mode.monitor_vars()) - OF_LOSSES
@@ -321,7 +321,7 @@ def test_every_metric_of_the_library_is_kept_from_losses_of_ones_own(kind):
     assert not free
 
 
-KL_LOSSES = [{}, {"kl_penalty": 1.0}, {"kl_penalty": 1.0, "kl_target": 0.01}, NEAR_ANOTHER]
+KL_LOSSES = [{}, {"kl_penalty": 1.0}, NEAR_ANOTHER]
 KINDS = [
     *(("ppo", {}), ("ppo_offpolicy", {})),
     *((kind, {"aux_freq": 2, "critic_epoch_per_collect": n}) for n in (1, 2) for kind in PPGS),

@@ -46,7 +46,7 @@ CASES = {
 }
 CASES |= {
     "lstm": ("ppo", "CartPole-v1", {"model.rnn": "lstm", "learn.sequence_length": 8}),
-    "autograd": ("ppo", "Pendulum-v1", {"learn.kl_penalty": 1.0, "learn.kl_target": 0.01}),
+    "autograd": ("ppo", "Pendulum-v1", {"learn.kl_penalty": 1.0, "learn.lr_schedule": "adaptive"}),
     "autograd-auxiliary": ("ppg", "CartPole-v1", {**EXTRA["ppg"], "learn.aux_grad_accum": 2}),
     "minibatch": ("ppo", "CartPole-v1", {"learn.adv_norm": "minibatch", "learn.target_kl": 0.01}),
 }

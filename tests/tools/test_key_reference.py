@@ -88,7 +88,6 @@ def test_keys_of_an_intrinsic_reward_are_listed_where_a_config_names_none(policy
 
 def test_names_keep_their_spelling_at_the_start_of_a_sentence():
     sentences = {entry.path: entry.sentences for entry in documented_keys({"policy": {"type": "ppo"}})}
-    assert sentences["policy.learn.kl_target"].startswith("kl_penalty is then")
     assert sentences["policy.learn.value_loss"].startswith("smooth_l1 is linear")
     assert sentences["policy.learn.batch_size"].startswith("Samples in a minibatch")
 
