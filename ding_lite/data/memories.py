@@ -14,13 +14,13 @@ import torch
 from ding_lite.data.rollout import RolloutStorage, to_device
 from ding_lite.data.sequences import Grid
 from ding_lite.envs.transition import Transition
-from ding_lite.models.memory import chosen_memories
+from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.trees import Tree, map_tree
 
 
 def begin_episodes(state: Tree, first: np.ndarray, initial: Tree) -> Tree:
     """Returns memories (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
-    return chosen_memories(torch.from_numpy(first), initial, state) if first.any() else state
+    return chosen_hidden(torch.from_numpy(first), initial, state) if first.any() else state
 
 
 def ends_of(transition: Transition) -> np.ndarray:

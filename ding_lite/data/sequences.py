@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ding_lite.data.minibatches import Batch, Scale, permutation, scales_over_ranks
 from ding_lite.data.rollout import Rollout, as_field
-from ding_lite.models.memory import Sequences, chosen_memories
+from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.rl.losses import normalize_advantage
 from ding_lite.rl.ranks import ALONE, Ranks
 from ding_lite.trees import Tree, map_tree
@@ -114,7 +114,7 @@ class SequenceTable:
 
 
 class Packed(NamedTuple):
-    """Some sequences in packed order (``models.memory``).
+    """Some sequences in packed order (``models.recurrent``).
 
     Attributes:
         all_rows: (M,), places of the samples in the flattened (T, C).
@@ -152,7 +152,7 @@ class Packed(NamedTuple):
         initial = initial_state(len(self.place))
         place = self.place.clamp(min=0)
         memories = map_tree(lambda leaf, like: leaf[place].to(like.device), stored, initial)
-        state = chosen_memories(self.place < 0, initial, memories)
+        state = chosen_hidden(self.place < 0, initial, memories)
         return Sequences(map_tree(lambda leaf: leaf[self.all_rows], obs), state, self.sizes, self.kept)
 
 

@@ -14,7 +14,6 @@ from ding_lite.data.rollout import as_field
 from ding_lite.errors import ContractError
 from ding_lite.fast.compiling import CompiledFunction
 from ding_lite.fast.cuda_graphs import GraphPool
-from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.rl.ranks import Ranks
 
 # A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
@@ -91,6 +90,11 @@ def gradient_of_fields(
     This is the function that is compiled. It is pure, so that it can be called again if that fails.
     """
     return autograd_gradient(loss, parameters, [Batch(**fields) for fields in parts], clip)
+
+
+def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
+    """Returns ``x`` in the memory order of ``like``; ``x`` itself if it has that order already."""
+    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
 
 
 def clipped(values: Sequence[Tensor | None], clip: Clip) -> tuple[list[Tensor | None], Tensor]:

@@ -53,7 +53,7 @@ def find_actor(model: VAC, encoder: NumpyEncoder | None) -> NumpyActor | None:
     make_distribution = _distribution_of(head.out)
     if make_distribution is None:
         return None
-    network = find_network(model, encoder, head, [head.hidden, head.out.layer])
+    network = find_network(model, encoder, head, [head.layers])
     return None if network is None else NumpyActor(network, make_distribution())
 
 

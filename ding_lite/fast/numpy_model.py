@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
 from ding_lite.fast.numpy_network import NumpyNetwork, NumpyPart, find_encoder, find_network
-from ding_lite.models.actor_critic import VAC, ActorCritic
-from ding_lite.models.phasic import PPG
+from ding_lite.models.actor_critic import PPG, VAC, ActorCritic
 
 
 class NumpyModel(NamedTuple):

@@ -33,7 +33,7 @@ from ding_lite.fast.gradients import GradientFunction, Loss, TorchGradients
 from ding_lite.fast.numpy_mlp import hooks_of
 from ding_lite.fast.numpy_model import NumpyModel, find_numpy_model
 from ding_lite.fast.numpy_network import NumpyNetwork
-from ding_lite.models.actor_critic import VAC, ActorCritic, computes_jointly
+from ding_lite.models.actor_critic import VAC, ActorCritic
 
 # NumPy replaces methods of these classes only.
 CLASSES = {"Policy", "ActorCriticPolicy", "PPOPolicy", "PPGPolicy", "ActorCritic", "VAC", "PPG"}
@@ -49,7 +49,7 @@ AUXILIARY_GRADIENTS = (*INPUTS, "auxiliary_loss")
 # The model's methods that each network stands for.
 MODEL = {
     "actor": ("compute_actor", "distribution"),
-    "critic": ("compute_critic", "compute_actor_critic", "_value", "_shared_features"),
+    "critic": ("compute_critic", "compute_actor_critic", "_value"),
     "auxiliary": ("compute_auxiliary",),
 }
 
@@ -178,7 +178,7 @@ class Switch:
             return False
         if isinstance(model, VAC) and model.critic_encoder is not None:
             return False
-        return computes_jointly(model, "compute_actor_critic")
+        return type(model).compute_actor_critic is not ActorCritic.compute_actor_critic
 
     def critic(self) -> Callable[[Any], Tensor]:
         """Returns the function that computes values (N,) of inputs, without gradient."""

@@ -25,15 +25,10 @@ from ding_lite.data.segments import in_segments, put_together
 from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.fast.acting import ACTING_VALUE
 from ding_lite.fast.switch import Switch
-from ding_lite.models.contract import (
+from ding_lite.models.checks import (
     SAMPLES,
-    check_actions,
-    check_joint_methods,
     check_outputs,
-    check_step,
-    check_value_heads,
 )
-from ding_lite.models.memory import Sequences
 from ding_lite.policies.base import Policy
 from ding_lite.policies.contract import check_declared
 from ding_lite.policies.diagnostics import ROLLOUT_METRICS, describe_rollout
@@ -143,7 +138,7 @@ class ActorCriticPolicy(Policy):
         self.progress = TrainingProgress(cfg.learn.learning_rate)
         self.fast = Switch(self)
         self.has_modes = has_modes(self.model)
-        self.memory = None if self.model.initial_state(1) is None else PolicyMemory(self)
+        self.memory = None if self.model.initial_hidden(1) is None else PolicyMemory(self)
         self.bad_steps = BadSteps(cfg.learn.skip_bad_steps)
         self.intrinsic = None if cfg.intrinsic.type is None else Intrinsic(self)
         if self.intrinsic is not None and "learn" in self.fields:
@@ -160,17 +155,8 @@ class ActorCriticPolicy(Policy):
             self._check_outputs(inputs)
 
     def _check_outputs(self, inputs: Any) -> None:
-        has_own = type(self).distribution is not Policy.distribution
-        # Without masks, whose sizes are checked where they are received.
-        distribution = None if has_own else lambda inputs, logit: self.model.distribution(logit)
-        dist = check_outputs(self.model, inputs, self.action_space, distribution)
-        if dist is not None:
-            check_actions(self._to_env(dist.mode()), self.action_space, self.model)
-        check_joint_methods(self.model, inputs)
-        if isinstance(inputs, Sequences):
-            check_step(self.model, inputs)
-        if self.value_norm is not None:
-            check_value_heads(self.model, inputs)
+        with_actions = type(self).distribution is Policy.distribution
+        check_outputs(self.model, inputs, self.action_space, with_actions=with_actions)
 
     def describe(self) -> list[str]:
         implementations = "; ".join(self._implementations())

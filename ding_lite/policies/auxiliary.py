@@ -22,7 +22,7 @@ from ding_lite.data.sample_memory import AuxiliaryRollouts, AuxiliarySamples, ho
 from ding_lite.data.sequences import SequenceTable, part_count, split_evenly
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.fast.gradients import Loss
-from ding_lite.models.phasic import PhasicActorCritic
+from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.actor_critic import ActorCriticPolicy
 from ding_lite.policies.optimizer import Failure, Optimizer, in_mode
 from ding_lite.rl.returns import explained_variance

@@ -34,8 +34,8 @@ from ding_lite.envs.transition import Transition
 from ding_lite.errors import FOREIGN, CheckpointError, ContractError, error_text
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
-from ding_lite.models.memory import Sequences
-from ding_lite.models.memory_layout import lay_out
+from ding_lite.models.layout import lay_out
+from ding_lite.models.recurrent import Sequences
 from ding_lite.policies.contract import DECLARED, FIELDS, check_arguments, check_declared
 from ding_lite.policies.device import chosen_device
 from ding_lite.policies.memory import PolicyMemory

@@ -1,6 +1,6 @@
 """What a policy's arguments, its losses and the spaces that a config declares must be.
 
-The contract of models is in ``models.contract``.
+The contract of models is in ``models.checks``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ding_lite.errors import ConfigError, ContractError
-from ding_lite.models.contract import kind_of
+from ding_lite.models.checks import kind_of
 from ding_lite.trees import tree_leaves
 
 FIELDS = ("learn", "collect", "eval")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ding_lite.data.minibatches import Batch
 from ding_lite.errors import NumericsError
 from ding_lite.fast.gradients import Loss, Metrics
-from ding_lite.models.memory import Sequences
+from ding_lite.models.recurrent import Sequences
 from ding_lite.trees import to_dict, tree_leaves
 
 SHOWN = 4  # names of parameters in a message

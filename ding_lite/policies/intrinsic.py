@@ -74,7 +74,7 @@ class ValueNetwork(nn.Module):
 
     def __init__(self, obs_space: gym.Space) -> None:
         super().__init__()
-        self.encoder = Encoder(obs_space, None, None, "relu", small_image="minatar_cnn")
+        self.encoder = Encoder(obs_space, None, None, "relu")
         self.head, last = value_head(self.encoder.out_features, (), "relu")
         initialize(self, "orthogonal", {}, value_layer=last)
 

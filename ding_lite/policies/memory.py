@@ -19,7 +19,7 @@ from ding_lite.data.sequences import Grid, Packed, SequenceSet, SequenceTable, s
 from ding_lite.errors import ConfigError
 from ding_lite.fast.acting import ACTING_VALUE
 from ding_lite.models.actor_critic import ActorCritic
-from ding_lite.models.memory import Sequences, single_steps
+from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.ranks import Ranks
 from ding_lite.trees import Tree, leading_size, map_tree, tree_leaves
@@ -87,7 +87,7 @@ class PolicyMemory:
 
     def initial_state(self, n: int) -> Tree:
         """Returns the memory (n, ...) before the first step of ``n`` episodes."""
-        return self.policy.model.initial_state(n)
+        return self.policy.model.initial_hidden(n)
 
     def sample(self, obs: Tree, state: Tree | None) -> dict[str, Any]:
         """Returns actions (B, ...), their log-probs, the values, and the memory after this step."""

@@ -27,10 +27,10 @@ from ding_lite.fast.gradients import (
     Number,
     TorchGradients,
     averaged,
+    laid_out_as,
     stacked,
 )
 from ding_lite.models.heads import clamp_to_ranges
-from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.rl.ranks import ALONE, Ranks
 
 NO_CLIP = Clip(None, 0.0)

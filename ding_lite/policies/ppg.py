@@ -30,8 +30,7 @@ from ding_lite.data.rollout import Rollout, bytes_of
 from ding_lite.errors import ContractError
 from ding_lite.fast.closed_form import AuxiliaryOptions, are_numbers
 from ding_lite.fast.gradients import Loss
-from ding_lite.models.actor_critic import ActorCritic
-from ding_lite.models.phasic import PhasicActorCritic
+from ding_lite.models.actor_critic import ActorCritic, PhasicActorCritic
 from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
 from ding_lite.policies.contract import checked_loss
 from ding_lite.policies.optimizer import Optimizer

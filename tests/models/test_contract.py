@@ -12,7 +12,7 @@ from worlds import digest, trainee
 from ding_lite import ActorCritic, PPOPolicy
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.models import VAC
-from ding_lite.models.contract import check_encoder, undisturbed
+from ding_lite.models.checks import check_encoder, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import ActionHead
 from ding_lite.trees import example_observations, map_tree, space_leaves

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from ding_lite.config.registry import ENCODER_REGISTRY
 from ding_lite.errors import ConfigError
-from ding_lite.models.contract import check_encoder
+from ding_lite.models.checks import check_encoder
 from ding_lite.models.encoders import (
     ACTIVATIONS,
     Encoder,

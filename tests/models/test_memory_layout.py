@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ding_lite import compile_config
-from ding_lite.models.memory_layout import BEYOND_CACHE, laid_out_as, lay_out, to_channels_last
+from ding_lite.models.layout import BEYOND_CACHE, laid_out_as, lay_out, to_channels_last
 from ding_lite.policies import PPOPolicy
 
 LAST = torch.channels_last

@@ -1,4 +1,4 @@
-"""Memory: a recurrent layer behind an encoder, and the sequences that it reads.
+"""A recurrent layer behind an encoder, and the sequences that it reads.
 
 The samples of several sequences are in packed order: the first samples of all sequences, longest sequence
 first, then their second samples, and so on. So there is no padding, and all layers but the recurrent one
@@ -23,18 +23,18 @@ RECURRENT_LAYERS = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class Sequences(NamedTuple):
-    """What a model with memory is given in place of observations.
+    """What a recurrent model is given in place of observations.
 
     Attributes:
         obs: (M, ...), observations in packed order.
-        state: (S, ...), the memory before the first sample of each sequence, longest sequence first.
+        hidden: (S, ...), the hidden state before the first sample of each sequence, longest sequence first.
         sizes: (L,), on the host: how many sequences have a first sample, a second one, and so on.
-        kept: (N,), the samples whose outputs are computed; the others only bring the memory up to date.
+        kept: (N,), the samples whose outputs are computed; the others only bring the hidden state up to date.
             None: all samples.
     """
 
     obs: Any
-    state: Tree
+    hidden: Tree
     sizes: Tensor
     kept: Tensor | None = None
 
@@ -43,21 +43,21 @@ class Sequences(NamedTuple):
         return {name: field for name, field in self._asdict().items() if field is not None}
 
 
-def chosen_memories(first: Tensor, initial: Tree, state: Tree) -> Tree:
-    """Returns the memories (S, ...) of ``initial`` where ``first`` (S,) is True, else of ``state``."""
+def chosen_hidden(first: Tensor, initial: Tree, hidden: Tree) -> Tree:
+    """Returns the hidden states (S, ...) of ``initial`` where ``first`` (S,) is True, else of ``hidden``."""
 
-    def chosen(initial: Tensor, memory: Tensor) -> Tensor:
-        return torch.where(first.to(memory.device).view(-1, *[1] * (memory.dim() - 1)), initial, memory)
+    def chosen(initial: Tensor, leaf: Tensor) -> Tensor:
+        return torch.where(first.to(leaf.device).view(-1, *[1] * (leaf.dim() - 1)), initial, leaf)
 
-    return map_tree(chosen, initial, state)
-
-
-def single_steps(obs: Any, state: Tree) -> Sequences:
-    """Returns observations (S, ...) as sequences of one step each, from the memory ``state`` (S, ...)."""
-    return Sequences(obs, state, torch.tensor([leading_size(obs)]))
+    return map_tree(chosen, initial, hidden)
 
 
-class Memory(nn.Module):
+def single_steps(obs: Any, hidden: Tree) -> Sequences:
+    """Returns observations (S, ...) as sequences of one step each, from ``hidden`` (S, ...)."""
+    return Sequences(obs, hidden, torch.tensor([leading_size(obs)]))
+
+
+class RecurrentLayer(nn.Module):
     """torch's LSTM or GRU over sequences.
 
     Args:
@@ -67,7 +67,7 @@ class Memory(nn.Module):
         layers: number of recurrent layers.
 
     Shapes:
-        features (M, F), state (S, layers, H) -> output (M, H), state (S, layers, H)
+        features (M, F), hidden {name: (S, layers, H)} -> output (M, H), hidden {name: (S, layers, H)}
     """
 
     def __init__(self, kind: str, features: int, hidden_size: int, layers: int) -> None:
@@ -75,42 +75,46 @@ class Memory(nn.Module):
         self.rnn = RECURRENT_LAYERS[kind](features, hidden_size, layers)
         self._names = ("h", "c") if kind == "lstm" else ("h",)  # in the order of torch
 
-    def initial_state(self, n: int) -> dict[str, Tensor]:
-        """Returns the memory before the first step of ``n`` episodes: zeros (n, layers, H)."""
+    def initial_hidden(self, n: int) -> dict[str, Tensor]:
+        """Returns the hidden state before the first step of ``n`` episodes: zeros (n, layers, H)."""
         weight = next(self.rnn.parameters())
         shape = (n, self.rnn.num_layers, self.rnn.hidden_size)
         return {name: weight.new_zeros(shape) for name in self._names}
 
     def forward(
-        self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor
+        self, features: Tensor, hidden: Mapping[str, Tensor], sizes: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         is_exporting, has_single_steps = torch.compiler.is_exporting(), len(sizes) == 1
         if has_single_steps and features.is_cpu and not is_exporting:
-            return self._step(features, state)
-        before = tuple(state[name].transpose(0, 1).contiguous() for name in self._names)
+            return self._step(features, hidden)
         # Graphs that torch.export makes have no packed sequences; those of a policy that acts need none.
         is_plain = is_exporting and has_single_steps
         samples = features.unsqueeze(0) if is_plain else PackedSequence(features, sizes)
-        output, hidden = self.rnn(samples, before if len(before) > 1 else before[0])
-        after = hidden if isinstance(hidden, tuple) else (hidden,)
-        state = {name: h.transpose(0, 1) for name, h in zip(self._names, after, strict=True)}
-        return output.squeeze(0) if is_plain else output.data, state
+        output, after = self.rnn(samples, self._of_torch(hidden))
+        after = after if isinstance(after, tuple) else (after,)
+        hidden = {name: h.transpose(0, 1) for name, h in zip(self._names, after, strict=True)}
+        return output.squeeze(0) if is_plain else output.data, hidden
 
-    def _step(self, features: Tensor, state: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _of_torch(self, hidden: Mapping[str, Tensor]) -> Tensor | tuple[Tensor, ...]:
+        """Returns a hidden state in the form of torch: (layers, S, H), of an LSTM two of them."""
+        of_torch = tuple(hidden[name].transpose(0, 1).contiguous() for name in self._names)
+        return of_torch if len(of_torch) > 1 else of_torch[0]
+
+    def _step(self, features: Tensor, hidden: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Does what :meth:`forward` does for one step of each sequence, on the CPU in a third of the time."""
         after: dict[str, list[Tensor]] = {name: [] for name in self._names}
         for layer, weights in enumerate(self.rnn.all_weights):
-            hidden = [state[name][:, layer] for name in self._names]
+            before = [hidden[name][:, layer] for name in self._names]
             if isinstance(self.rnn, nn.LSTM):
-                hidden = list(torch.lstm_cell(features, hidden, *weights))
+                new = torch.lstm_cell(features, before, *weights)
             else:
-                hidden = [torch.gru_cell(features, hidden[0], *weights)]
-            features = hidden[0]
-            for name, h in zip(self._names, hidden, strict=True):
+                new = (torch.gru_cell(features, before[0], *weights),)
+            features = new[0]
+            for name, h in zip(self._names, new, strict=True):
                 after[name].append(h)
         return features, {name: torch.stack(layers, 1) for name, layers in after.items()}
 
-    def outputs(self, features: Tensor, state: Mapping[str, Tensor], sizes: Tensor) -> Tensor:
+    def outputs(self, features: Tensor, hidden: Mapping[str, Tensor], sizes: Tensor) -> Tensor:
         """Returns the output (M, H) of :meth:`forward` alone.
 
         On the CPU torch's fast LSTM kernel (oneDNN) takes only sequences of one length, and is several times
@@ -125,38 +129,35 @@ class Memory(nn.Module):
             and longest * count <= MOST_PADDED * len(features)
         )
         if not pads:
-            return self(features, state, sizes)[0]
+            return self(features, hidden, sizes)[0]
         place = (torch.arange(count) < sizes.unsqueeze(-1)).flatten().nonzero().squeeze(-1)
         padded = features.new_zeros((longest * count, features.shape[1])).index_copy(0, place, features)
-        hidden = tuple(state[name].transpose(0, 1).contiguous() for name in self._names)
-        output, _ = self.rnn(padded.view(longest, count, -1), hidden)
+        output, _ = self.rnn(padded.view(longest, count, -1), self._of_torch(hidden))
         return output.flatten(0, 1).index_select(0, place)
 
 
-class MemoryEncoder(nn.Module):
-    """An encoder with a memory behind it.
+class RecurrentEncoder(nn.Module):
+    """An encoder with a recurrent layer behind it.
 
     Args:
-        name: of its memory in ``Sequences.state``.
+        name: of its part of ``Sequences.hidden``.
         encoder: of single observations, with ``out_features``.
-        memory: reads the features of the encoder.
+        layer: reads the features of the encoder.
 
     Shapes:
         Sequences -> (N, H)
     """
 
-    def __init__(self, name: str, encoder: nn.Module, memory: Memory) -> None:
+    def __init__(self, name: str, encoder: nn.Module, layer: RecurrentLayer) -> None:
         super().__init__()
-        self.name = name
-        self.encoder = encoder
-        self.memory = memory
-        self.out_features = int(memory.rnn.hidden_size)
+        self.name, self.encoder, self.layer = name, encoder, layer
+        self.out_features = int(layer.rnn.hidden_size)
 
     def forward(self, inputs: Sequences) -> Tensor:
-        output = self.memory.outputs(self.encoder(inputs.obs), inputs.state[self.name], inputs.sizes)
+        output = self.layer.outputs(self.encoder(inputs.obs), inputs.hidden[self.name], inputs.sizes)
         return output if inputs.kept is None else output[inputs.kept]
 
     def step(self, inputs: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the features (N, H), and the memory (S, ...) after the last sample of each sequence."""
-        output, state = self.memory(self.encoder(inputs.obs), inputs.state[self.name], inputs.sizes)
-        return output if inputs.kept is None else output[inputs.kept], state
+        """Returns the features (N, H), and the hidden state (S, ...) after each sequence."""
+        output, hidden = self.layer(self.encoder(inputs.obs), inputs.hidden[self.name], inputs.sizes)
+        return output if inputs.kept is None else output[inputs.kept], hidden

@@ -45,12 +45,3 @@ def to_channels_last(x: Tensor) -> Tensor:
     n, c, h, w = x.shape
     flat = x.contiguous().as_strided((n, c * h * w, 1, 1), (c * h * w, 1, c * h * w, c * h * w))
     return torch.channel_shuffle(flat, c).as_strided(x.shape, (c * h * w, 1, c * w, c))
-
-
-def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
-    """Returns ``x`` in the memory order of ``like``; ``x`` itself if it has that order already.
-
-    Shapes:
-        like, x: the same shape -> that shape
-    """
-    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
