@@ -32,11 +32,11 @@ from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there becaus
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import CheckpointError, ConfigError, ContractError
-from ding_lite.models.checks import check_distribution
+from ding_lite.models.actor_critic import PhasicActorCritic
+from ding_lite.models.checks import check_distribution, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.recurrent import Sequences, single_steps
-from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.policies.base import check_constructor
@@ -122,6 +122,8 @@ def check_policy(
     * the shapes of a rollout, and that actions are in the action space;
     * that the log-probabilities of a rollout can be recomputed, so that the first ratio is 1;
     * log-prob, entropy and KL divergence, by sampling from policies with other parameters;
+    * that ``compute_actor_critic`` and ``compute_auxiliary`` return what ``compute_actor`` and
+      ``compute_critic`` do, and that all values come from ``value_heads``;
     * that a loss changes nothing in its minibatch;
     * that the loss has a gradient for every parameter; in PPG's policy phase, that the value loss has none
       for the parameters of the policy;
@@ -240,8 +242,10 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
         rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_shapes(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])
-        if isinstance(policy, PPOPolicy) and policy.memory is not None:
-            _check_memory(policy, rollout)
+        if isinstance(policy, PPOPolicy):
+            _check_model(policy, rollout)
+            if policy.memory is not None:
+                _check_memory(policy, rollout)
         _check_gradients(policy, rollout)
         if isinstance(policy, PPOPolicy) and policy.intrinsic is not None:
             _check_intrinsic(policy.intrinsic, rollout)
@@ -317,6 +321,56 @@ def _check_memory(policy: PPOPolicy, rollout: Rollout) -> None:
             f"{what} along sequences are those of single steps, with a new memory in each episode, got a "
             f"relative difference of {difference:.2g}",
         )
+
+
+def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
+    """Compares methods of several outputs with single ones, and checks that PopArt can rescale the values."""
+    model, inputs = policy.model, policy.inputs(rollout.obs[0])
+    title = type(model).__name__
+
+    def expect_same(found: Any, expected: Any, message: str) -> None:
+        pairs = zip(tree_leaves(found), tree_leaves(expected), strict=True)
+        same = all(x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4) for x, y in pairs)
+        _expect(same, message)
+
+    methods = [name for name in ("compute_actor_critic", "compute_auxiliary") if hasattr(model, name)]
+    with undisturbed(model):
+        logit, value = model.compute_actor(inputs), model.compute_critic(inputs)
+        for method in methods:
+            first, *auxiliary, last = getattr(model, method)(inputs)
+            outputs = {"compute_actor": (first, logit), "compute_critic": (last, value)}
+            for single, (found, expected) in outputs.items():
+                message = (
+                    f"{title}.{method} returns the output of {single}, got another one: the first trains, "
+                )
+                expect_same(found, expected, message + "the second acts or values")
+        if policy.value_norm is None:
+            return
+        values = [value, *auxiliary]
+        with _other_heads(model.value_heads, scale=2.0, shift=1.0):
+            rescaled = [model.compute_critic(inputs)]
+            if auxiliary:
+                rescaled.append(model.compute_auxiliary(inputs)[1])  # type: ignore[operator]
+        expect_same(
+            rescaled,
+            [2.0 * value + 1.0 for value in values],
+            f"values come from {title}.value_heads, which PopArt rescales, got others: set self.value_heads "
+            "to the last linear layer of every value, after the layers are made, or value_norm=False",
+        )
+
+
+@contextlib.contextmanager
+def _other_heads(heads: Sequence[torch.nn.Linear], scale: float, shift: float) -> Iterator[None]:
+    """Lets value heads give ``scale * value + shift``."""
+    before = [(p, p.clone()) for head in heads for p in (head.weight, head.bias)]
+    try:
+        for head in heads:
+            head.weight.mul_(scale)
+            head.bias.mul_(scale).add_(shift)
+        yield
+    finally:
+        for parameter, numbers in before:
+            parameter.copy_(numbers)
 
 
 def _check_distribution(policy: Policy, obs: Any) -> None:

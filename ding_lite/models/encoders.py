@@ -48,15 +48,9 @@ from torch import Tensor, nn
 from ding_lite.config.registry import ENCODER_REGISTRY, name_of
 from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
-<<<<<<< HEAD
 from ding_lite.models.checks import check_encoder
 from ding_lite.models.layout import to_channels_last
-from ding_lite.trees import MASK_KEY, space_leaves, value_at, without_numbers
-=======
-from ding_lite.models.contract import check_encoder
-from ding_lite.models.memory_layout import to_channels_last
 from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at, without_numbers
->>>>>>> rl
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,

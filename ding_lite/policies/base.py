@@ -42,11 +42,16 @@ from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 <<<<<<< HEAD
+<<<<<<< HEAD
 from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.models.layout import lay_out
 =======
 from ding_lite.models.memory import Sequences
 from ding_lite.models.memory_layout import lay_out
+=======
+from ding_lite.models.layout import lay_out
+from ding_lite.models.recurrent import Sequences
+>>>>>>> models
 from ding_lite.policies.contract import DECLARED, FIELDS, check_arguments, check_declared
 from ding_lite.policies.device import chosen_device
 from ding_lite.policies.memory import PolicyMemory

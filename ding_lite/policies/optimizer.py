@@ -35,12 +35,17 @@ from ding_lite.fast.gradients import (
     Number,
     TorchGradients,
     averaged,
+    laid_out_as,
     stacked,
 )
 from ding_lite.models.heads import clamp_to_ranges
+<<<<<<< HEAD
 from ding_lite.models.memory_layout import laid_out_as
 from ding_lite.ranks import ALONE, Ranks
 >>>>>>> rl
+=======
+from ding_lite.rl.ranks import ALONE, Ranks
+>>>>>>> models
 
 BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 

@@ -29,10 +29,22 @@ from ding_lite.data.replay import MOST_USES
 from ding_lite.data.rollout import Rollout, time_major_fields
 from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
+<<<<<<< HEAD
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.optimizer import mean_metrics
 from ding_lite.policies.ppo import PPOPolicy, buffer_capacity, named
+=======
+from ding_lite.fast.closed_form import AuxiliaryOptions, are_numbers
+from ding_lite.fast.gradients import Loss
+from ding_lite.models.actor_critic import ActorCritic, PhasicActorCritic
+from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
+from ding_lite.policies.contract import checked_loss
+from ding_lite.policies.optimizer import Optimizer
+from ding_lite.policies.ppo import Loop, PPOPolicy, buffer_capacity
+from ding_lite.policies.replay import ReplaySource
+from ding_lite.policies.without_effect import ONE_LOOP
+>>>>>>> models
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree

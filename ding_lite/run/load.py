@@ -17,12 +17,10 @@ from ding_lite.config.schema import default_values, merged_config
 from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.models.encoders import is_small_image
 from ding_lite.policies.base import Policy
 from ding_lite.policies.base import DECLARED
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.given import refuse_other_model
-from ding_lite.trees import space_leaves
 
 MAX_NAMES = 6  # names of parameters in one line of a message
 
@@ -122,17 +120,7 @@ def with_earlier_defaults(config: Mapping[str, Any], saved: Mapping[str, Any]) -
         saved: config and spaces of the checkpoint.
     """
     declared = default_values(merged_config(POLICY_REGISTRY.get(config["policy"]["type"])))
-    config = {**config, "policy": _filled(config["policy"], declared)}
-    model = config["policy"]["model"]
-    if "small_image_encoder" in model or "spaces" not in saved:
-        return config
-    obs_space = space_from_json(saved["spaces"]["obs"])
-    if not any(is_small_image(leaf) for _, leaf in space_leaves(obs_space)):
-        return config
-    if "small_image_encoder" not in merged_config(MODEL_REGISTRY.get(model["type"])):
-        return config
-    policy = {**config["policy"], "model": {**model, "small_image_encoder": "minatar_cnn"}}
-    return {**config, "policy": policy}
+    return {**config, "policy": _filled(config["policy"], declared)}
 
 
 def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

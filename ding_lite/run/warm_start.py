@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.compile import plain
 from ding_lite.errors import CheckpointError
-from ding_lite.models.actor_critic import default_activation
-from ding_lite.models.actor_critic import PhasicActorCritic
+from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import load_of_run, save_checkpoint
 from ding_lite.run.given import GIVEN

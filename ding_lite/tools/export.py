@@ -32,7 +32,7 @@ from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import ConfigError, ContractError, DingLiteError
 from ding_lite.models.encoders import Encoder
-from ding_lite.models.recurrent import chosen_memories
+from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.policies.base import Policy
 from ding_lite.run.atomic_files import replacing
@@ -128,7 +128,7 @@ class ExportedPolicy(nn.Module):
         """Returns the memories (N, ...) before this step; those that no action depends on are initial."""
         given = {path: inputs[_name("state", path)] for path in self.memory_paths}
         state = from_named_leaves({path: given.get(path, leaf) for path, leaf in named_leaves(initial)})
-        return chosen_memories(inputs["first"], initial, state)
+        return chosen_hidden(inputs["first"], initial, state)
 
     def example(self) -> dict[str, Tensor]:
         """Returns inputs of two observations."""

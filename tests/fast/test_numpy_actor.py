@@ -226,7 +226,7 @@ def other_layer(policy):
 
 
 def other_parameter(policy):
-    policy.model.actor_head.out.layer.bias = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+    policy.model.actor_head.layers[0].bias = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
 
 
 def other_activation(policy):
@@ -302,7 +302,7 @@ def test_copy_of_a_policy_acts_with_its_own_parameters():
     policy._forward_eval(obs)
     model = copy.deepcopy(policy.model)
     with torch.no_grad():
-        policy.model.actor_head.out.layer.bias.copy_(torch.tensor([50.0, 0.0, 0.0]))
+        policy.model.actor_head.layers[0].bias.copy_(torch.tensor([50.0, 0.0, 0.0]))
     assert (policy._forward_eval(obs)["action"] == 0).all()
     policy.model = model
     assert (policy._forward_eval(obs)["action"] != 0).any()
@@ -475,14 +475,14 @@ def test_who_acts_is_looked_up_once_a_rollout(monkeypatch):
 def test_who_was_replaced_between_two_rollouts_acts_no_more():
     policy, collector = trainee("ppo", n_sample=64, envs=4)
     collector.collect()
-    layer = policy.model.actor_head.out.layer
-    policy.model.actor_head.out.layer = nn.Linear(layer.in_features, layer.out_features)
+    layer = policy.model.actor_head.layers[0]
+    policy.model.actor_head.layers[0] = nn.Linear(layer.in_features, layer.out_features)
     with torch.no_grad():
-        policy.model.actor_head.out.layer.weight.zero_()
-        policy.model.actor_head.out.layer.bias.copy_(torch.tensor([0.0, 99.0, 0.0]))
+        policy.model.actor_head.layers[0].weight.zero_()
+        policy.model.actor_head.layers[0].bias.copy_(torch.tensor([0.0, 99.0, 0.0]))
     assert collector.collect().action.unique().tolist() == [1]
     heard = []
-    policy.model.actor_head.out.layer.register_forward_hook(lambda *_: heard.append(1))
+    policy.model.actor_head.layers[0].register_forward_hook(lambda *_: heard.append(1))
     collector.collect()
     assert len(heard) >= 16
 

@@ -196,7 +196,7 @@ def assert_orthogonal(layer, gain):
 @every_shape
 def test_orthogonal_gains_are_root_two_a_hundredth_and_one(obs_space):
     model = model_for(obs_space, DISCRETE, critic_head_hidden_size_list=[8], actor_head_hidden_size_list=[8])
-    last = {model.actor_head.out.layer: 0.01, model.critic_head[-1]: 1.0}
+    last = {model.actor_head.layers[0]: 0.01, model.critic_head[-1]: 1.0}
     linear = [m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d))]
     for layer in linear:
         assert_orthogonal(layer, last.get(layer, 2**0.5))
@@ -207,7 +207,7 @@ def test_gains_can_be_set():
     model = model_for(VECTOR, DISCRETE, init_gain=gains)
     assert_orthogonal(model.actor_encoder.trunk[0], 0.5)
     assert_orthogonal(model.critic_encoder.trunk[2], 0.5)
-    assert_orthogonal(model.actor_head.out.layer, 2.0)
+    assert_orthogonal(model.actor_head.layers[0], 2.0)
     assert_orthogonal(model.critic_head[-1], 3.0)
 
 
@@ -230,7 +230,7 @@ def test_normed_init_gives_every_row_its_norm():
     norms = {
         model.actor_encoder.leaves[0].layers[0]: 1.0,
         model.actor_encoder.trunk[0]: 1.4,
-        model.actor_head.out.layer: 0.1,
+        model.actor_head.layers[0]: 0.1,
         model.critic_head[-1]: 0.1,
     }
     for layer, norm in norms.items():
@@ -282,7 +282,7 @@ def test_activation_is_tanh_for_vectors_and_relu_for_images_unless_named():
 def test_hidden_sizes_are_those_of_the_config():
     model = model_for(VECTOR, DISCRETE, encoder_hidden_size_list=[7, 5], actor_head_hidden_size_list=[3])
     assert [m.out_features for m in model.actor_encoder.trunk if hasattr(m, "out_features")] == [7, 5]
-    assert model.actor_head.out.layer.in_features == 3
+    assert model.actor_head.layers[0].in_features == 3
     assert model.critic_head[-1].in_features == 5
 
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from ding_lite.models import init
-from ding_lite.models.recurrent import Memory
+from ding_lite.models.recurrent import RecurrentLayer
 
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_packed_sequences_are_those_that_torch_runs_one_by_one(kind, layers):
     torch.manual_seed(0)
-    memory = Memory(kind, features=3, hidden_size=5, layers=layers)
+    memory = RecurrentLayer(kind, features=3, hidden_size=5, layers=layers)
     lengths = [4, 3, 1]
     episodes = [torch.randn(n, 3) for n in lengths]
     state = {name: torch.randn(3, layers, 5) for name in memory.initial_state(1)}
@@ -31,7 +31,7 @@ def test_packed_sequences_are_those_that_torch_runs_one_by_one(kind, layers):
 
 def test_padded_sequences_have_the_outputs_and_gradients_of_packed_ones(monkeypatch):
     torch.manual_seed(0)
-    memory = Memory("lstm", features=3, hidden_size=5, layers=2)
+    memory = RecurrentLayer("lstm", features=3, hidden_size=5, layers=2)
     sizes = torch.tensor([4, 4, 3, 1])
     features = torch.randn(int(sizes.sum()), 3, requires_grad=True)
     state = {name: torch.randn(4, 2, 5) for name in ("h", "c")}
@@ -41,7 +41,7 @@ def test_padded_sequences_have_the_outputs_and_gradients_of_packed_ones(monkeypa
     weight = torch.randn(int(sizes.sum()), 5)
     found = []
     for most_padded in (5, 0):
-        monkeypatch.setattr("ding_lite.models.recurrent.MOST_PADDED", most_padded)
+        monkeypatch.setattr("ding_lite.models.memory.MOST_PADDED", most_padded)
         output = memory.outputs(features, state, sizes)
         found.append((output, torch.autograd.grad((weight * output).sum(), leaves)))
     assert padded == [True, False]
@@ -50,7 +50,7 @@ def test_padded_sequences_have_the_outputs_and_gradients_of_packed_ones(monkeypa
 
 def test_the_state_is_read_by_name():
     torch.manual_seed(0)
-    memory = Memory("lstm", features=2, hidden_size=3, layers=1)
+    memory = RecurrentLayer("lstm", features=2, hidden_size=3, layers=1)
     state = {name: torch.randn(2, 1, 3) for name in ("h", "c")}
     other_order = {name: state[name] for name in ("c", "h")}
     features, sizes = torch.randn(2, 2), torch.tensor([2])
@@ -60,7 +60,7 @@ def test_the_state_is_read_by_name():
 @pytest.mark.parametrize(("kind", "keep"), [("lstm", slice(8, 16)), ("gru", slice(8, 16))])
 def test_units_remember_one_to_timescale_steps(kind, keep):
     """A unit whose gate keeps the share s of its content at a step remembers 1 / (1 - s) steps."""
-    memory = Memory(kind, features=2, hidden_size=8, layers=2)
+    memory = RecurrentLayer(kind, features=2, hidden_size=8, layers=2)
     init.orthogonal(memory)
     init.chrono(memory, 30)
     spans = []
@@ -77,7 +77,7 @@ def test_units_remember_one_to_timescale_steps(kind, keep):
 
 
 def test_a_timescale_of_two_has_biases_of_zero():
-    memory = Memory("lstm", features=2, hidden_size=8, layers=1)
+    memory = RecurrentLayer("lstm", features=2, hidden_size=8, layers=1)
     init.orthogonal(memory)
     init.chrono(memory, 2)
     assert not memory.rnn.bias_ih_l0.any()

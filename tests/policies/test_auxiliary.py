@@ -31,25 +31,25 @@ def one_distribution(world, **parameters):
             if name.startswith("actor_head"):
                 parameter.zero_()
         for name, value in parameters.items():
-            policy.model.get_parameter(f"actor_head.out.{name.replace('__', '.')}").copy_(torch.tensor(value))
+            policy.model.get_parameter(f"actor_head.{name.replace('__', '.')}").copy_(torch.tensor(value))
     policy.auxiliary.remember(collector.collect(), 0)
     return policy
 
 
 def test_kl_of_two_actions_is_that_of_old_to_new_over_both_and_pulls_the_new_one_alone():
-    policy = one_distribution(LengthEnv, layer__bias=[0.0, 0.0])  # now 1/2, 1/2
+    policy = one_distribution(LengthEnv, layers__0__bias=[0.0, 0.0])  # now 1/2, 1/2
     old = torch.tensor([[0.75, 0.25]]).log().expand(64, -1).clone().requires_grad_()  # was 3/4, 1/4
     _, kl, _ = terms_of(policy, torch.arange(10), old.detach())
     assert float(kl.detach()) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5), abs=1e-6)
     assert float(kl.detach()) != pytest.approx(0.5 * math.log(2 / 3) + 0.5 * math.log(2), abs=1e-3)
     kl.backward()
     # d KL(old || new) / d logit of the new one = new - old
-    bias = policy.model.actor_head.out.layer.bias
+    bias = policy.model.actor_head.layers[0].bias
     assert torch.allclose(bias.grad, torch.tensor([0.5 - 0.75, 0.5 - 0.25]), atol=1e-6)
 
 
 def test_kl_of_gaussians_is_that_of_old_to_new():
-    policy = one_distribution(MatchBox, layer__bias=[0.5, 0.0], log_sigma=[math.log(2), 0.0])
+    policy = one_distribution(MatchBox, layers__0__bias=[0.5, 0.0], out__log_sigma=[math.log(2), 0.0])
     logit = {"mu": torch.zeros(64, 2), "sigma": torch.ones(64, 2)}
     _, kl, _ = terms_of(policy, torch.arange(10), logit)
     by_hand = math.log(2) + (1 + 0.5**2) / (2 * 2**2) - 0.5
@@ -57,7 +57,7 @@ def test_kl_of_gaussians_is_that_of_old_to_new():
     assert by_hand != pytest.approx(-math.log(2) + (4 + 0.5**2) / 2 - 0.5, abs=0.1)  # new to old
     kl.backward()
     assert torch.allclose(
-        policy.model.actor_head.out.layer.bias.grad, torch.tensor([0.5 / 4, 0.0]), atol=1e-6
+        policy.model.actor_head.layers[0].bias.grad, torch.tensor([0.5 / 4, 0.0]), atol=1e-6
     )
     assert torch.allclose(
         policy.model.actor_head.out.log_sigma.grad, torch.tensor([1 - 1.25 / 4, 0.0]), atol=1e-6
@@ -114,7 +114,7 @@ class Naive:
         for_value = features.detach() if self.arch == "detach" else features
         if self.arch == "dual":
             for_value = encoded("critic_encoder")
-        actor = linear(features, "actor_head.out.layer")
+        actor = linear(features, "actor_head.layers.0")
         if self.box:
             actor = (actor, state["actor_head.out.log_sigma"].exp().expand_as(actor))
         return actor, linear(features, "auxiliary_head.0")[:, 0], linear(for_value, "critic_head.0")[:, 0]

@@ -78,7 +78,7 @@ class Root(PPOPolicy):
         loss, metrics = super().policy_loss(batch)
         if self.buffers["policy"].iteration < 2:
             return loss, metrics
-        return loss + (0 * self.model.actor_head.out.layer.bias.sum()).sqrt(), metrics
+        return loss + (0 * self.model.actor_head.layers[0].bias.sum()).sqrt(), metrics
 
 
 def test_a_gradient_alone_that_is_not_finite_is_told_by_its_parameter_and_iteration(tmp_path):
@@ -86,7 +86,7 @@ def test_a_gradient_alone_that_is_not_finite_is_told_by_its_parameter_and_iterat
         run(tmp_path / "run", kind="root_of_nothing")
     message = str(caught.value)
     assert "gradient step 0 of loss in iteration 3 was not finite" in message
-    assert "of the gradients ['actor_head.out.layer.bias']" in message
+    assert "of the gradients ['actor_head.layers.0.bias']" in message
     assert "of its inputs" not in message
 
 

@@ -63,7 +63,7 @@ def step_by_step(model, rollout, fresh=lambda rows, begins: begins):
     for rows, column, begins in episodes_of(rollout):
         stored = map_tree(lambda leaf, column=column: leaf[0, column], rollout.memory)
         for who, encoder in encoders.items():
-            rnn = encoder.memory.rnn
+            rnn = encoder.layer.rnn
             lstm = isinstance(rnn, nn.LSTM)
             cell = (nn.LSTMCell if lstm else nn.GRUCell)(rnn.input_size, rnn.hidden_size).to(rnn.weight_hh_l0)
             weights = {n.removesuffix("_l0"): p for n, p in rnn.named_parameters()}

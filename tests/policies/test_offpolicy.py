@@ -104,7 +104,7 @@ def log_prob_of(policy, obs, action):
         return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
 
     features = torch.tanh(linear(policy.inputs(obs).double(), "actor_encoder.trunk.0"))
-    logit = linear(features, "actor_head.out.layer")
+    logit = linear(features, "actor_head.layers.0")
     return torch.distributions.Categorical(logits=logit).log_prob(action)
 
 
@@ -257,13 +257,13 @@ def test_proximal_policy_is_computed_once_an_iteration_before_any_step(monkeypat
     monkeypatch.setattr(policy, "rollout_log_probs", spy)
     for _ in range(2):
         # value_norm moves the value head alone, before the policy's own parameters are looked at.
-        before = policy.model.actor_head.out.layer.weight.detach().clone()
+        before = policy.model.actor_head.layers[0].weight.detach().clone()
         calls.clear()
         metrics = policy.learn_mode.forward(collect())
         assert metrics["updates"] == 5
         assert len(calls) == 1
         names = [n for n, _ in policy.model.named_parameters()]
-        assert torch.equal(calls[0][1][names.index("actor_head.out.layer.weight")], before)
+        assert torch.equal(calls[0][1][names.index("actor_head.layers.0.weight")], before)
 
 
 def test_proximal_policy_of_ppg_is_that_of_before_the_value_epochs_that_share_its_encoder():

@@ -96,7 +96,7 @@ def plain_networks(policy, box):
 
         return forward
 
-    actor = network("actor_encoder", "actor_head.out.layer")
+    actor = network("actor_encoder", "actor_head.layers.0")
     critic = network("critic_encoder", "critic_head.0")
     for tensor in state.values():
         tensor.requires_grad_(True)
@@ -256,7 +256,7 @@ def test_target_kl_stops_the_policy_and_the_value_goes_on():
     after, shorter = policy.model.state_dict(), one_epoch.model.state_dict()
     assert all(torch.equal(after[k], shorter[k]) for k in after if k.startswith("actor"))
     assert not torch.equal(after["critic_head.0.weight"], shorter["critic_head.0.weight"])
-    assert not torch.equal(before["actor_head.out.layer.weight"], after["actor_head.out.layer.weight"])
+    assert not torch.equal(before["actor_head.layers.0.weight"], after["actor_head.layers.0.weight"])
 
 
 def test_loss_without_approx_kl_is_refused_if_target_kl_needs_it():

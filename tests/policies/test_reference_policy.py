@@ -204,7 +204,7 @@ def test_either_policy_may_have_a_memory(kind, rnns):
     free, free_collector = trainee(kind, learn=fast, model=dict(rnn=mine))
     reference, _ = trainee("ppo", seed=1, model=dict(rnn=other))
     with torch.no_grad():
-        reference.model.actor_head.out.layer.bias.copy_(torch.tensor([1.0, -1.0, 0.0]))
+        reference.model.actor_head.layers[0].bias.copy_(torch.tensor([1.0, -1.0, 0.0]))
     for each in (policy, free):
         each.use_reference(reference)
     for _ in range(6):

@@ -87,8 +87,8 @@ class Product:
         auxiliary = getattr(model, "auxiliary_head", None)
         return Layers(
             *(None if encoder is None else encoder.trunk for encoder in encoders),
-            head.hidden,
-            _of_leaves(model.action_space, head.out, lambda leaf: leaf.layer),
+            head.layers[:-1],
+            _of_leaves(model.action_space, head.out, _outputs(head)),
             _of_leaves(model.action_space, head.out, lambda leaf: getattr(leaf, "log_sigma", None)),
             model.critic_head,
             auxiliary,
@@ -217,6 +217,14 @@ class Product:
             )
             for t, column in valid.nonzero().tolist()
         }
+
+
+def _outputs(head: Any) -> Callable[[Any], Any]:
+    """Returns what maps the head of a leaf to the part of the policy's last layer that is its own."""
+    starts, last = {}, head.layers[-1]
+    for leaf in (part for part in head.out.modules() if hasattr(part, "size") and not hasattr(part, "by_name")):
+        starts[leaf] = sum(other.size for other in starts)
+    return lambda leaf: lambda x: last(x)[..., starts[leaf] : starts[leaf] + leaf.size]
 
 
 def _of_leaves(space: gym.Space, out: Any, function: Callable[[Any], Any]) -> Any:

@@ -378,7 +378,7 @@ def without(*path):
     [
         ("policy",),
         ("policy", "model"),
-        ("policy", "model", "actor_head.out.layer.weight"),
+        ("policy", "model", "actor_head.layers.0.weight"),
         ("policy", "generator"),
         ("policy", "generator", "state"),
         ("policy", "progress"),

@@ -283,7 +283,7 @@ def test_state_that_lacks_anything_is_refused(saved, path, tmp_path):
 
 
 CHANGES = {
-    "model": lambda s: s["policy"]["model"]["actor_head.out.layer.bias"].__setitem__(0, 0.25),
+    "model": lambda s: s["policy"]["model"]["actor_head.layers.0.bias"].__setitem__(0, 0.25),
     "generator": lambda s: s["policy"]["generator"].update(state=s["policy"]["permutation"]["state"]),
     "permutation": lambda s: s["policy"]["permutation"].update(state=s["policy"]["generator"]["state"]),
     "counts": lambda s: s["policy"]["optimizer"].update(counts=0 * s["policy"]["optimizer"]["counts"]),
