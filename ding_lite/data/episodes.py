@@ -21,7 +21,6 @@ from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import NotFiniteError
 from ding_lite.ranks import ALONE, Ranks
-<<<<<<< HEAD:ding_lite/data/episodes.py
 
 BAD_PER_EPISODE = 10  # episodes that may be lost to values that are not finite for each episode to play
 SUCCESS = "is_success"  # the key of info that says whether an episode reached its goal
@@ -78,8 +77,6 @@ def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def shares(n_episode: int, num_envs: int) -> np.ndarray:
     """Returns the number of episodes (B,) that each environment plays; they differ by at most one."""
     return np.array(even_sizes(n_episode, num_envs))
-=======
->>>>>>> rl:ding_lite/data/evaluator.py
 
 
 class EvaluationStopped(Exception):

@@ -18,15 +18,9 @@ from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.trees import Tree, map_tree
 
 
-<<<<<<< HEAD:ding_lite/data/hidden.py
 def begin_episodes(hidden: Tree, first: np.ndarray, initial: Tree) -> Tree:
     """Returns hidden states (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
     return chosen_hidden(torch.from_numpy(first), initial, hidden) if first.any() else hidden
-=======
-def begin_episodes(state: Tree, first: np.ndarray, initial: Tree) -> Tree:
-    """Returns memories (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
-    return chosen_hidden(torch.from_numpy(first), initial, state) if first.any() else state
->>>>>>> models:ding_lite/data/memories.py
 
 
 def ends_of(transition: Transition) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, as_field, bytes_of
+from ding_lite.data.rollout import Rollout, as_field, bytes_of, to_device
 from ding_lite.models.recurrent import Sequences, chosen_hidden
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.rl.losses import normalize_advantage
@@ -95,6 +95,9 @@ class Samples:
         runs: of a recurrent network.
         place: (N,), of each sample in the flattened rollouts (T, B) that it is from.
         inputs: makes what the model is given of raw observations (N, ...), on its device.
+
+    Attributes:
+        device: of minibatches; None: that of the fields.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Samples:
         inputs: Callable[[Tree], Any] | None = None,
     ) -> None:
         self.fields, self.runs, self.place, self.inputs = dict(fields), runs, place, inputs
+        self.device: torch.device | None = None
 
     @classmethod
     def of(
@@ -198,6 +202,7 @@ class Samples:
             cut = [map_tree(lambda leaf, k=k: leaf[k], parts) for k in range(len(groups))]
         for k, group in enumerate(groups):
             some = cut[k] or map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
+            some = some if self.device is None else to_device(some, self.device)
             batch = {name: field if name == "obs" else as_field(field) for name, field in some.items()}
             if advantages is not None:
                 batch["advantage"] = advantages[k]

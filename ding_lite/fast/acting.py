@@ -129,7 +129,6 @@ class NumpyActing(Acting):
             kind in (DiscreteHead, MultiDiscreteHead) or is_normal
         )
 
-<<<<<<< HEAD
     def _raw(self, obs: Tree) -> np.ndarray:
         norm = self.policy.obs_norm
         leaves = [
@@ -138,15 +137,6 @@ class NumpyActing(Acting):
         ]
         with np.errstate(all="ignore"):  # the learner checks for numbers that are not finite
             return self.stack(leaves)
-=======
-    def _leaves(self, obs: Tree) -> list[np.ndarray] | None:
-        """Returns the scaled input of the network, or None if ``obs`` is not one."""
-        encoder, norm = self.actor.network.encoder, self.policy.obs_norm
-        leaves = encoder.leaves_of(obs)
-        if leaves is None or norm is None:
-            return leaves
-        return [norm(x, leaf.path) for leaf, x in zip(encoder.leaves, leaves, strict=True)]
->>>>>>> rl
 
     def _distribution(self, obs: Any, raw: Tensor) -> Any:
         return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))

@@ -22,18 +22,9 @@ from ding_lite.data.rollout import as_field, view
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError, ContractError, error_text
 from ding_lite.fast.cuda_graphs import GraphPool
-<<<<<<< HEAD
-<<<<<<< HEAD
 from ding_lite.fast.stacks import NumpyStack, numpy_stacks
 from ding_lite.models.recurrent import Sequences
 from ding_lite.trees import map_tree, to_dict
-=======
-from ding_lite.models.memory_layout import laid_out_as
-from ding_lite.ranks import Ranks
->>>>>>> rl
-=======
-from ding_lite.rl.ranks import Ranks
->>>>>>> models
 
 Number = Tensor | float
 Metrics = Mapping[str, Number]
@@ -73,8 +64,7 @@ def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
         return dict(zip(("actor", "auxiliary", "critic"), model.compute_auxiliary(obs), strict=True))
     if "actor" in reads and "critic" in reads:
         return dict(zip(("actor", "critic"), model.compute_actor_critic(obs), strict=True))
-    one = {"actor": model.compute_actor, "critic": model.compute_critic}
-    return {name: one[name](obs) for name in reads}
+    return {name: getattr(model, f"compute_{name}")(obs) for name in reads}
 
 
 def evaluated(objective: Objective, batch: Batch, outputs: Mapping[str, Any]) -> tuple[Tensor, Metrics]:
@@ -108,7 +98,6 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
     return returned
 
 
-<<<<<<< HEAD
 def by_autograd(objective: Objective, model: Any, parameters: Sequence[Tensor], batch: Batch) -> Gradient:
     """Returns the gradient by torch's autograd."""
     total, metrics = evaluated(objective, batch, outputs_of(model, objective.reads, batch.obs))
@@ -116,24 +105,6 @@ def by_autograd(objective: Objective, model: Any, parameters: Sequence[Tensor], 
     found = iter(torch.autograd.grad(total, trained, allow_unused=True))
     values = [next(found) if p.requires_grad else None for p in parameters]
     return Gradient(total.detach(), {name: value.detach() for name, value in metrics.items()}, values)
-=======
-def laid_out_as(like: Tensor, x: Tensor) -> Tensor:
-    """Returns ``x`` in the memory order of ``like``; ``x`` itself if it has that order already."""
-    return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
-
-
-def clipped(values: Sequence[Tensor | None], clip: Clip) -> tuple[list[Tensor | None], Tensor]:
-    """Returns a gradient clipped, and its norm before."""
-    reached = [value for value in values if value is not None]
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in reached]))
-    if clip.kind == "clip_norm":
-        scale = (clip.value / (norm + 1e-6)).clamp(max=1.0)  # as nn.utils.clip_grad_norm_
-        reached = list(torch._foreach_mul(reached, scale))
-    elif clip.kind == "clip_value":
-        reached = [value.clamp(-clip.value, clip.value) for value in reached]
-    in_order = iter(reached)
-    return [None if value is None else next(in_order) for value in values], norm
->>>>>>> models
 
 
 def _of_fields(

@@ -37,8 +37,8 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
 
     Networks that share features share an encoder.
     """
-    declared = model.stacks()
-    if not names or declared is None or not all(name in declared for name in names):
+    declared = model.stacks() if names else None
+    if declared is None or not all(name in declared for name in names):
         return None
     stacks = {name: declared[name] for name in names}
     layers = [layer for stack in stacks.values() for layer in (*stack.encoder.layers, *stack.head)]

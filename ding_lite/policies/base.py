@@ -41,22 +41,8 @@ from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
-<<<<<<< HEAD
-<<<<<<< HEAD
 from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.models.layout import lay_out
-=======
-from ding_lite.models.memory import Sequences
-from ding_lite.models.memory_layout import lay_out
-=======
-from ding_lite.models.layout import lay_out
-from ding_lite.models.recurrent import Sequences
->>>>>>> models
-from ding_lite.policies.contract import DECLARED, FIELDS, check_arguments, check_declared
-from ding_lite.policies.device import chosen_device
-from ding_lite.policies.memory import PolicyMemory
-from ding_lite import ranks
->>>>>>> rl
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.scales import NoScale, ObservationNorm
 from ding_lite.rl.seeding import (
@@ -99,12 +85,6 @@ class Policy:
         model: used as it is, without initialisation; if None, it is built from ``cfg.model``.
         enable_field: the modes to prepare; all if None. Each mode works without the others.
         seed: of the run.
-<<<<<<< HEAD
-=======
-
-    Attributes:
-        ranks: the processes that train this policy together (:mod:`ding_lite.ranks`).
->>>>>>> rl
     """
 
     config: dict[str, Any] = dict(

@@ -28,7 +28,6 @@ from ding_lite.models.actor_critic import value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.init import initialize
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
-<<<<<<< HEAD
 from ding_lite.policies.optimizer import Optimizer, mean_metrics
 from ding_lite.ranks import Ranks
 from ding_lite.rl import losses
@@ -36,16 +35,6 @@ from ding_lite.rl.returns import explained_variance, following_rows, gae, values
 from ding_lite.rl.scales import ObservationNorm, RewardScale
 from ding_lite.rl.seeding import seeded_layers
 from ding_lite.trees import map_tree
-=======
-from ding_lite.policies.failed_step import non_finite_step
-from ding_lite.policies.optimizer import BadSteps, Optimizer, has_modes, in_mode
-from ding_lite.rl import losses
-from ding_lite.ranks import Ranks
-from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
-from ding_lite.rl.scales import ObservationNorm, RewardScale
-from ding_lite.rl.seeding import GeneratorState, seeded_layers
-from ding_lite.trees import Tree, map_tree
->>>>>>> rl
 
 CHUNK = 2**11  # samples that a network is given in one call without a gradient
 
@@ -142,15 +131,8 @@ class Intrinsic:
                 f"{type(self.reward).__name__} returned intrinsic rewards that are not finite. Try a lower "
                 "policy.intrinsic.learning_rate"
             )
-<<<<<<< HEAD
         rollout.intrinsic_reward = reward.view(valid.shape).to(valid.device)
         self.scale.update_from(rollout.intrinsic_reward, torch.zeros_like(valid), valid)
-=======
-        rollout.intrinsic_reward = reward.view(steps.valid.shape).to(steps.valid.device)
-        # Intrinsic returns continue over the ends of episodes.
-        never = torch.zeros_like(rollout.valid)
-        self.scale.update_from(rollout.intrinsic_reward, never, rollout.valid)
->>>>>>> rl
 
     def of_steps(self, method: str, steps: Steps) -> Tensor:
         """Returns the "reward" or the "loss" (N,) of steps, in float32."""
@@ -171,7 +153,6 @@ class Intrinsic:
             rollout: with the field ``intrinsic_reward``.
             weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
         """
-<<<<<<< HEAD
         valid = rollout.valid
         table = StepTable(rollout, self.obs_norm, self.device)
         every = torch.arange(valid.numel() + valid.shape[1], device=valid.device)
@@ -182,20 +163,6 @@ class Intrinsic:
             self.scale(rollout.intrinsic_reward),
             value,
             values_after(value, last_value, valid),
-=======
-        last = self._last_credit
-        if last is not None and last[0] is rollout and last[1] is weight:
-            return last[2]
-        steps = StepTable(self, rollout) if table is None else table
-        value = torch.cat([self.critic(steps.obs_at(rows)) for rows in steps.all_rows().split(CHUNK)])
-        value = value.view(-1, steps.columns)
-        valid = rollout.valid
-        never = torch.zeros_like(valid)
-        result = gae(
-            self.scale(rollout.intrinsic_reward),
-            value[:-1],
-            values_after(value[:-1], value[-1], valid),
->>>>>>> rl
             never,
             never,
             valid,

@@ -19,33 +19,11 @@ from torch.nn.utils import parametrize
 
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
-<<<<<<< HEAD
 from ding_lite.fast.gradients import Gradient, Gradients, Metrics, Number, Objective, stacked
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
 from ding_lite.models.recurrent import Sequences
 from ding_lite.ranks import ALONE, Ranks
 from ding_lite.trees import tree_leaves
-=======
-from ding_lite.fast.gradients import (
-    Clip,
-    Gradient,
-    GradientFunction,
-    Loss,
-    Metrics,
-    Number,
-    TorchGradients,
-    averaged,
-    laid_out_as,
-    stacked,
-)
-from ding_lite.models.heads import clamp_to_ranges
-<<<<<<< HEAD
-from ding_lite.models.memory_layout import laid_out_as
-from ding_lite.ranks import ALONE, Ranks
->>>>>>> rl
-=======
-from ding_lite.rl.ranks import ALONE, Ranks
->>>>>>> models
 
 BETAS = 0.9, 0.999  # Adam's, arXiv:1412.6980
 

@@ -29,22 +29,10 @@ from ding_lite.data.replay import MOST_USES
 from ding_lite.data.rollout import Rollout, time_major_fields
 from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
-<<<<<<< HEAD
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.optimizer import mean_metrics
 from ding_lite.policies.ppo import PPOPolicy, buffer_capacity, named
-=======
-from ding_lite.fast.closed_form import AuxiliaryOptions, are_numbers
-from ding_lite.fast.gradients import Loss
-from ding_lite.models.actor_critic import ActorCritic, PhasicActorCritic
-from ding_lite.policies.auxiliary import AuxiliaryPhase, AuxiliarySequences
-from ding_lite.policies.contract import checked_loss
-from ding_lite.policies.optimizer import Optimizer
-from ding_lite.policies.ppo import Loop, PPOPolicy, buffer_capacity
-from ding_lite.policies.replay import ReplaySource
-from ding_lite.policies.without_effect import ONE_LOOP
->>>>>>> models
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
@@ -214,7 +202,7 @@ class PPGPolicy(PPOPolicy):
         learn, history = self.cfg.learn, []
         samples = self.store.samples()
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
-        samples.inputs = self.inputs if self.recurrence is None else self.scaled
+        samples.inputs, samples.device = self.inputs if self.recurrence is None else self.scaled, self.device
         before = self.measured(samples.some(MEASURED))
         for _ in range(learn.aux_train_epoch):
             size = learn.aux_batch_size or learn.batch_size
@@ -234,11 +222,8 @@ class PPGPolicy(PPOPolicy):
         }
 
     def normalized(self, batch: Batch) -> Batch:
-        """Returns a batch of the store on the device, with targets in the units of the losses."""
-        fields = {
-            name: field if name == "obs" else self.on_device(field) for name, field in batch.fields().items()
-        }
-        return Batch(**{**fields, "value_target": self.value_norm.normalize(fields["value_target"])})
+        """Returns a batch of the store with targets in the units of the losses."""
+        return batch.plus(value_target=self.value_norm.normalize(batch.value_target))
 
     @torch.no_grad()
     def measured(self, batch: Batch) -> list[float]:

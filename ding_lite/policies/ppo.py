@@ -36,16 +36,10 @@ from ding_lite.policies.intrinsic import Intrinsic, NoIntrinsic
 from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of
 from ding_lite.policies.reference import NoReference, Reference
 from ding_lite.rl import losses
-<<<<<<< HEAD
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
 from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, TrainingProgress, adapted_rate, schedule
 from ding_lite.trees import box_size, example_observations
-=======
-from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, adapted_rate, schedule
-from ding_lite.rl.seeding import GeneratorState
-from ding_lite.trees import box_size, map_tree
->>>>>>> rl
 
 ROLLOUTS_KEPT = 4  # by a replay buffer without a given size
 
@@ -122,7 +116,6 @@ class PPOPolicy(Policy):
             pretrained_model_path=Key(None, (str,), optional=True, needs="learn.kl_beta"),
             # Epochs of the policy end when the KL of an epoch exceeds 1.5 times this; None: they do not.
             target_kl=Key(None, (float,), above=0, optional=True),
-<<<<<<< HEAD
             compile=False,  # torch.compile for gradient steps on the CPU, in place of NumPy and autograd
             # How the learning rate changes over schedule_env_step; "adaptive": after each pass of the policy,
             # lr / 1.5 where its KL exceeds 2 desired_kl, 1.5 lr where it is below desired_kl / 2.
@@ -130,16 +123,6 @@ class PPOPolicy(Policy):
             desired_kl=Key(0.01, above=0, needs="learn.lr_schedule=adaptive"),  # that "adaptive" aims at
             # Share of the learning rate at the end of its schedule.
             lr_final=Key(0.0, low=0, needs="learn.lr_schedule=linear or learn.lr_schedule=cosine"),
-=======
-            # torch.compile for gradient steps on the CPU: True for all; "no_closed_form" for steps without
-            # a closed form; "auto" is "no_closed_form" in runs that plan 100,000 steps, else False.
-            compile=Key("auto", choices=("auto", WITHOUT_CLOSED_FORM, True, False)),
-            # How the learning rate changes over schedule_env_step; "adaptive": after each pass of the policy,
-            # lr / 1.5 where its KL exceeds 2 desired_kl, 1.5 lr where it is below desired_kl / 2.
-            lr_schedule=Key("constant", choices=(*SCHEDULES, ADAPTIVE)),
-            desired_kl=Key(0.01, above=0),  # KL(pi_old || pi) of a pass that lr_schedule="adaptive" aims at
-            lr_final=Key(0.0, low=0),  # share of the learning rate at the end of its schedule
->>>>>>> rl
             clip_schedule=Key("constant", choices=SCHEDULES),  # how clip_ratio and value_clip change
             # Share of the clip range at the end of its schedule.
             clip_final=Key(0.0, low=0, needs="not learn.clip_schedule=constant"),
@@ -192,29 +175,15 @@ class PPOPolicy(Policy):
                 f"{learn['pretrained_model_path']!r}; the penalty needs both. To begin with weights "
                 "of another run: --init-from"
             )
-<<<<<<< HEAD
         count, n_sample = values["env"]["collector_env_num"], policy["collect"]["n_sample"]
-        for name, buffer in {"": kept, "policy.": kept.get("policy"), "value.": kept.get("value")}.items():
-            size = buffer_capacity(buffer["replay_buffer_size"], n_sample) if buffer else n_sample
+        buffers = {"": kept} if "replay_buffer_size" in kept else {f"{name}.": kept[name] for name in kept}
+        for name, buffer in buffers.items():
+            size = buffer_capacity(buffer["replay_buffer_size"], n_sample)
             if not policy["on_policy"] and size < -(-n_sample // count) * count:
                 faults.append(
                     f"policy.other.replay_buffer.{name}replay_buffer_size: {size} transitions are less than a "
                     f"rollout of {count} environments; a buffer holds at least one"
                 )
-=======
-        if learn["dual_clip"] is not None and learn["kl_penalty"] is not None:
-            faults.append(
-                f"policy.learn.dual_clip: {learn['dual_clip']:g} would change nothing, since kl_penalty "
-                "replaces the clip"
-            )
-        if policy["nstep_return"] and learn["value_clip"] is not None:
-            faults.append(
-                "policy.nstep_return: the newest network computes its targets, and value_clip would hold the "
-                "value near an old estimate; use one of them"
-            )
-        if policy["model"].get("rnn"):
-            faults += memory_faults(policy)
->>>>>>> rl
         return faults
 
     # -- Construction
@@ -250,15 +219,10 @@ class PPOPolicy(Policy):
         # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
-<<<<<<< HEAD
         for line, _ in without_effect(self.cfg, type(self), "policy"):
             self.say(line)
         for line, _ in without_effect(self.cfg.model, type(self.model), "policy.model"):
             self.say(line)
-=======
-
-        self.reference: Reference | None = None
->>>>>>> rl
 
     def _init_learn(self) -> None:
         self.order = self.own_generator("minibatch", device=self.device)
@@ -629,163 +593,7 @@ class PPOPolicy(Policy):
     @property
     def entropy_weight(self) -> Tensor:
         """The weight () of the entropy bonus, by its schedule."""
-<<<<<<< HEAD
         return self._entropy_weight * self._factors["entropy"]
-=======
-        weight = self.cfg.learn.entropy_weight
-        return (self._default_entropy_weight if weight is None else weight) * self._factors["entropy"]
-
-    def closed_form_options(self) -> Options | None:
-        """Returns the coefficients of the losses below, for their gradient in ``fast.closed_form``.
-
-        None if a loss has a term that is not written there, or a coefficient that is not a plain number;
-        torch then computes the gradient. A new term of one of these losses must return None here; otherwise
-        small networks train without it.
-        """
-        learn = self.cfg.learn
-        clip_ratio, entropy_weight, value_clip = self.clip_ratio, self.entropy_weight, self.value_clip
-        if learn.kl_penalty is not None or learn.kl_beta:
-            return None
-        if not are_numbers((clip_ratio, entropy_weight, value_clip)):
-            return None
-        return Options(
-            clip_ratio=float(clip_ratio),
-            entropy_weight=float(entropy_weight),
-            value_clip=None if value_clip is None else float(value_clip),
-            dual_clip=learn.dual_clip,
-            value_weight=learn.value_weight,
-            value_loss=learn.value_loss,
-        )
-
-    def policy_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the clipped surrogate, or the penalised one, less the entropy bonus.
-
-        Shapes:
-            every field of ``batch`` is (N, ...); ``batch.dist.log_prob`` gives (N,)
-        """
-        log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
-        metrics = {}
-        if self.cfg.learn.kl_penalty is None:
-            objective = losses.clipped_surrogate(
-                log_ratio, batch.advantage, self.clip_ratio, self.cfg.learn.dual_clip
-            )
-            policy_loss = -losses.weighted_mean(objective, batch.policy_weight)
-        else:
-            # The weight of a stale sample is for its gain (arXiv:2110.00641). Its KL is weighed by
-            # batch.value_weight, the importance weight of its draw.
-            kl = self.distribution(batch.obs, batch.old_logit).kl(batch.dist)
-            gain = losses.weighted_mean(torch.exp(log_ratio) * batch.advantage, batch.policy_weight)
-            policy_loss = self.cfg.learn.kl_penalty * losses.weighted_mean(kl, batch.value_weight) - gain
-            metrics["kl"] = kl.mean()
-        entropy = batch.dist.entropy().mean()
-        return policy_loss - self.entropy_weight * entropy, metrics | {
-            "policy_loss": policy_loss,
-            "entropy_loss": entropy,
-            "approx_kl": losses.approx_kl(log_ratio),
-            "clipfrac": losses.clip_fraction(log_ratio, self.clip_ratio),
-        }
-
-    def value_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the error of the value, before its weight, in normalised units under value_norm.
-
-        Shapes:
-            ``batch.new_value``, ``batch.value`` (old), ``batch.value_target``: (N,)
-        """
-        error = losses.value_error(
-            batch.new_value, batch.value_target, batch.value, self.value_clip, self.cfg.learn.value_loss
-        )
-        value_loss = losses.weighted_mean(error, batch.value_weight)
-        return value_loss, {"value_loss": value_loss}
-
-    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the weighted sum of both losses, on the model's fresh outputs."""
-        logit, value = self.model.compute_actor_critic(batch.obs)
-        batch = batch.with_outputs(dist=self.distribution(batch.obs, logit), new_value=value)
-        policy_term, policy_metrics = self._policy_term(batch, logit)
-        value_term, value_metrics = self._value_term(batch, value)
-        total = policy_term + value_term
-        return total, {"total_loss": total, **policy_metrics, **value_metrics}
-
-    def critic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the weighted value loss, on the model's fresh value."""
-        value = self.model.compute_critic(batch.obs)
-        return self._value_term(batch.with_outputs(new_value=value), value)
-
-    def _policy_term(self, batch: Batch, logit: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the policy loss, with kl_beta KL(pi || pi_ref), or an estimate of it, if that is set."""
-        loss, metrics = checked_loss(self.policy_loss(batch), self, "policy_loss", logit)
-        learn = self.cfg.learn
-        if not learn.kl_beta:
-            return loss, metrics
-        assert self.reference is not None
-        reference = self.reference.distribution(batch)
-        if learn.kl_type == "exact":
-            kl, weight = batch.dist.kl(reference), batch.value_weight  # the importance weight of the draw
-        else:
-            log_prob, of_reference = (dist.log_prob(batch.action) for dist in (batch.dist, reference))
-            kl = losses.reference_kl(log_prob, of_reference, batch.log_prob, learn.kl_type)
-            weight = batch.policy_weight
-        mean_kl = losses.weighted_mean(kl, weight)
-        return loss + learn.kl_beta * mean_kl, {**metrics, "reference_kl": mean_kl}
-
-    def _value_term(self, batch: Batch, value: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the value loss times its weight."""
-        loss, metrics = checked_loss(self.value_loss(batch), self, "value_loss", value)
-        return self.cfg.learn.value_weight * loss, metrics
-
-    def _check_fields(self, rollout: Rollout) -> None:
-        """Refuses a rollout that lacks a field of the losses, or has one that a minibatch cannot have."""
-        if taken := sorted(TAKEN_NAMES & set(rollout.keys())):
-            raise ContractError(
-                f"{type(self).__name__}._process_transition: a minibatch has its own {' and '.join(taken)}; "
-                "give the field of the rollout another name"
-            )
-        # Off-policy the ratio to the policy that collected is needed whatever the loss.
-        needs_log_prob = (
-            not self.cfg.on_policy
-            or type(self).policy_loss is PPOPolicy.policy_loss
-            or (self.cfg.learn.kl_beta and self.cfg.learn.kl_type != "exact")
-        )
-        if rollout.get("log_prob") is None and needs_log_prob:
-            raise ContractError(
-                f"the rollout has no log_prob: {type(self).__name__}._forward_collect must return "
-                '{"action": ..., "log_prob": ...}, (B,) of the drawn actions'
-            )
-        if self.cfg.learn.kl_beta and "reference_logit" not in rollout:
-            raise ContractError(
-                "policy.learn.kl_beta: the rollout has no reference_logit; call policy.use_reference before "
-                "it is collected"
-            )
-
-    def _forward_learn(self, data: Rollout) -> dict[str, float]:
-        """Improves the model from one rollout with advantages, and returns the means of the metrics."""
-        self._check_parameters()
-        data, metrics = self.begin_learning(data)
-        self._apply_learning_rate()
-        self._apply_schedules()
-        segments = self.segments(data)
-        for source in self.sources.values():  # all before the first step, which changes pi_prox
-            source.push(segments)
-        updates = 0
-        for number, loop in enumerate(self.training_loops()):
-            of_loop, steps = self._train(loop, values_moved=number > 0)
-            metrics |= of_loop
-            updates += steps
-        metrics["updates"] = float(updates)
-        metrics |= self._auxiliary_phase(segments)
-        metrics |= self.end_learning(data)
-        for buffer in self.buffers.values():
-            buffer.end_iteration()
-        return metrics | {"cur_lr": self.optimizer.learning_rate, "clip_ratio": float(self.clip_ratio)}
-
-    def _rollout_metrics(self, data: Rollout) -> dict[str, Tensor]:
-        """Returns metrics () of a rollout; every ``DEAD_UNITS_EVERY`` iterations with ``dead_units``."""
-        metrics = super()._rollout_metrics(data)
-        if self.iteration % DEAD_UNITS_EVERY == 0:
-            some = map_tree(lambda leaf: leaf.flatten(0, 1)[:DEAD_UNITS_OF], data.obs)
-            metrics["dead_units"] = dead_units(self.model, self.inputs(some))
-        return metrics
->>>>>>> rl
 
     @property
     def learning_rate(self) -> float:
@@ -798,94 +606,9 @@ class PPOPolicy(Policy):
             raise ConfigError(f"learning_rate: expected a positive number, got {value!r:.60}")
         self.progress.learning_rate = float(value)
 
-<<<<<<< HEAD
     def factor(self, name: str) -> float:
         """Returns the factor of a schedule: "lr", "clip" or "entropy"."""
         learn, total = self.cfg.learn, self.cfg.learn.schedule_env_step
-=======
-    def _auxiliary_phase(self, data: Rollout) -> dict[str, float]:
-        """Does what follows the policy phase, and returns its metrics; PPO does nothing."""
-        return {}
-
-    def _train(self, loop: Loop, *, values_moved: bool = False) -> tuple[dict[str, float], int]:
-        """Takes the steps of a loop in one iteration.
-
-        Args:
-            loop: one of :meth:`training_loops`.
-            values_moved: whether an earlier loop of the iteration may have trained the value network.
-
-        Returns:
-            the metrics of the loop, of its steps the means; and the number of its steps.
-        """
-        loss = loop.loss
-        target_kl, epochs, stopped = self.cfg.learn.target_kl, 0, False
-        adapts = self.cfg.learn.lr_schedule == ADAPTIVE and loop.optimizer is self.optimizer
-        needs_kl = adapts or (target_kl is not None and loop.optimizer is self.optimizer)
-        # A check of a device waits for it; a replay buffer waits for it anyway.
-        checks_each_pass = loop.optimizer.on_host or not self.cfg.on_policy
-        with loop.optimizer.phase(self.failure_of) as steps:
-            for minibatches in loop.source.passes(self.clip_ratio, values_moved=values_moved):
-                first = len(steps.history)
-                with in_mode(self.model, training=self.has_modes):
-                    for batch in minibatches:
-                        metrics = steps.take(loss, batch, remake=batch.remake)
-                        if needs_kl and not stopped and "approx_kl" not in metrics:
-                            raise self._no_approx_kl()
-                epochs += not stopped
-                if adapts and not stopped:
-                    kl = steps.mean_since(first, "approx_kl")
-                    self.learning_rate = adapted_rate(self.learning_rate, kl, self.cfg.learn.desired_kl)
-                    self._apply_learning_rate()
-                if target_kl is not None and not stopped:
-                    stopped = steps.mean_since(first, "approx_kl") > 1.5 * target_kl
-                if stopped:
-                    if loop.after_target_kl is None:
-                        break
-                    loss = loop.after_target_kl
-                if checks_each_pass:
-                    steps.check()
-        means = steps.mean_metrics()
-        if "grad_norm" in means:
-            means[loop.grad_norm] = means.pop("grad_norm")
-        if loop.epochs is not None:
-            means[loop.epochs] = float(epochs)
-        return loop.source.metrics | means, len(steps.history)
-
-    def _no_approx_kl(self) -> ContractError:
-        return ContractError(
-            f"policy.learn.target_kl and lr_schedule='adaptive' need the metric 'approx_kl' of "
-            f"{type(self).__name__}.policy_loss: an estimate of KL(pi_old || pi), such as "
-            "rl.losses.approx_kl(log_ratio)"
-        )
-
-    def failure_of(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
-        """Returns the error for a gradient step that was not finite."""
-        return non_finite_step(
-            self.model,
-            self.state_without_rollouts(),
-            f"gradient step {step} of {name_of_loss(loss)} in iteration {1 + self.iteration}",
-            loss,
-            batch,
-            metrics,
-        )
-
-    def state_without_rollouts(self) -> dict[str, Any]:
-        left_out = {*(f"{name}_buffer" for name in self.sources), "auxiliary"}
-        parts = {k: part for k, part in self._state().items() if part is not None and k not in left_out}
-        return {name: part.state_dict() for name, part in parts.items()}
-
-    def _monitor_vars_learn(self) -> list[str]:
-        return [
-            "cur_lr",
-            *(name for loop in self.training_loops() for name in loop.metric_names()),
-            *super()._monitor_vars_learn(),
-            *("clip_ratio", "updates", "dead_units"),
-        ]
-
-    def _schedule(self, name: str) -> float:
-        learn = self.cfg.learn
-        total = learn.schedule_env_step
->>>>>>> rl
         share = self.progress.env_step / total if total else 0.0
         return schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
 
@@ -908,38 +631,9 @@ class PPOPolicy(Policy):
             self.reference.hidden = None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-<<<<<<< HEAD
         super().load_state_dict(state)
         if "learn" in self.fields:
             self.apply_schedules()
-=======
-        # A run that is resumed with kl_beta begins the memory anew.
-        super().load_state_dict({"reference": {"memory": None}, **state})
-        self._apply_schedules()
-        if "learn" in self.fields:
-            has_reference = bool(self.cfg.learn.kl_beta)
-            for buffer in self.buffers.values():
-                # The rollouts of a run that is resumed with another kl_beta do not fit the new ones.
-                if buffer.data is not None and ("reference_logit" in buffer.data) != has_reference:
-                    buffer.clear()
-
-    def _apply_schedules(self) -> None:
-        for name, factor in self._factors.items():
-            factor.fill_(self._schedule(name))
-
-    def _apply_learning_rate(self) -> None:
-        self.optimizer.learning_rate = self.learning_rate * self._schedule("lr")
-
-    def _state(self) -> dict[str, Any]:
-        parts = super()._state()
-        has_memory = self.reference is not None and self.reference.policy.memory is not None
-        parts["reference"] = self.reference if has_memory else None
-        if "learn" in self.fields:
-            parts["permutation"] = GeneratorState(self.minibatch_generator)
-            parts |= {f"{name}_buffer": buffer for name, buffer in self.buffers.items()}
-            parts["optimizer"] = self.optimizer
-        return parts
->>>>>>> rl
 
 
 @POLICY_REGISTRY.register("ppo_offpolicy")
