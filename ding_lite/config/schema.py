@@ -181,7 +181,11 @@ def without_effect(values: Mapping[str, Any], cls: type, path: str) -> list[tupl
 
     notes = []
     for name, key in leaves(merged_config(cls)):
-        if not key.needs or found.get(name, key.default) == key.default or any(map(holds, key.needs.split(" or "))):
+        if (
+            not key.needs
+            or found.get(name, key.default) == key.default
+            or any(map(holds, key.needs.split(" or ")))
+        ):
             continue
         without, word = key.needs.removeprefix("not "), "with" if key.needs.startswith("not ") else "without"
         effect = f"no effect {word} {path}.{without.replace(' or ', f' or {path}.')}"

@@ -41,12 +41,12 @@ class Runs(NamedTuple):
     """Rows that a recurrent network reads one after the other.
 
     Attributes:
-        start, count: (S,), of the rows of each run among the samples.
+        start, length: (S,), of the rows of each run among the samples.
         hidden: (S, ...), before the first row of each run.
     """
 
     start: Tensor
-    count: Tensor
+    length: Tensor
     hidden: Tree
 
 
@@ -75,7 +75,11 @@ class Batch:
         return len(self.value_target)
 
     def __getattr__(self, name: str) -> Any:
-        hint = "; a policy's auxiliary_fields are kept for the auxiliary phase" if "old_logit" in vars(self) else ""
+        hint = (
+            "; a policy's auxiliary_fields are kept for the auxiliary phase"
+            if "old_logit" in vars(self)
+            else ""
+        )
         raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}{hint}")
 
     def fields(self) -> dict[str, Any]:
@@ -150,11 +154,11 @@ class Samples:
         first, runs = parts[0], None
         if first.runs is not None:
             each = [part.runs for part in parts if part.runs is not None]
-            count = torch.cat([runs.count for runs in each])
+            length = torch.cat([runs.length for runs in each])
             hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in each])
-            runs = Runs(count.cumsum(0) - count, count, hidden)
+            runs = Runs(length.cumsum(0) - length, length, hidden)
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
-        place = torch.cat([part.place + start for part, start in zip(parts, starts, strict=True)])
+        place = torch.cat([part.place + start for part, start in zip(parts, starts, strict=True)])  # type: ignore[operator]
         fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
         return Samples(fields, runs, place, first.inputs)
 
@@ -215,7 +219,7 @@ class Samples:
 
     def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
         assert self.runs is not None
-        counts = self.runs.count
+        counts = self.runs.length
         order = torch.randperm(len(counts), generator=generator, device=generator.device).to(counts.device)
         total = int(counts.sum())
         # On average at least as many samples as the longest run, so that no minibatch is empty.
@@ -230,9 +234,9 @@ class Samples:
                 rows = slice(start, start + size)
                 yield rows, self._inputs(map_tree(lambda leaf, r=rows: leaf[r], obs), Group(rows))
             return
-        parts = max(1, min(len(self.runs.count), math.ceil(len(self) / size)))
-        index = torch.arange(len(self.runs.count), device=self.runs.count.device)
-        for runs in _split_evenly(index, self.runs.count, parts):
+        parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
+        index = torch.arange(len(self.runs.length), device=self.runs.length.device)
+        for runs in _split_evenly(index, self.runs.length, parts):
             group = self._packed(runs)
             some = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), obs)
             yield group.rows, self._inputs(some, group)
@@ -242,14 +246,14 @@ class Samples:
         step = -(-len(self) // count)
         if self.runs is None:
             return next(self._batches([Group(torch.arange(0, len(self), step))], None))
-        return next(self._batches([self._packed(torch.arange(0, len(self.runs.count), step))], None))
+        return next(self._batches([self._packed(torch.arange(0, len(self.runs.length), step))], None))
 
     def _packed(self, index: Tensor) -> Group:
         """Returns the runs ``index`` (S,) in packed order: the first rows of all, longest first, and so on."""
         runs = self.runs
         assert runs is not None
-        index = index[runs.count[index].argsort(descending=True, stable=True)]
-        count = runs.count[index]
+        index = index[runs.length[index].argsort(descending=True, stable=True)]
+        count = runs.length[index]
         run = torch.arange(len(index), device=index.device).repeat_interleave(count)
         step = torch.arange(len(run), device=index.device)
         step = step - (count.cumsum(0) - count).repeat_interleave(count)
@@ -263,12 +267,12 @@ class Pass(NamedTuple):
     """Minibatches.
 
     Attributes:
-        batches, count: the minibatches, and their number.
+        batches, number: the minibatches, and how many they are.
         place: (n,), of their samples in the flattened rollouts; None if the samples have no place.
     """
 
     batches: Iterator[Batch]
-    count: int
+    number: int
     place: Tensor | None
 
 
@@ -311,8 +315,8 @@ class Store:
         map_tree(lambda to, leaf: to[self.size : end].copy_(leaf), self._fields, samples.fields)
         if samples.runs is not None:
             hidden = map_tree(lambda leaf: leaf.cpu().clone(), samples.runs.hidden)
-            start, count = samples.runs.start.cpu() + self.size, samples.runs.count.cpu()
-            self._runs.append(Runs(start, count, hidden))
+            start, length = samples.runs.start.cpu() + self.size, samples.runs.length.cpu()
+            self._runs.append(Runs(start, length, hidden))
         self.iterations, self.size = self.iterations + 1, end
 
     def _all(self) -> Any:
@@ -324,7 +328,7 @@ class Store:
         if self._runs:
             parts = {name: [getattr(each, name) for each in self._runs] for name in Runs._fields}
             hidden = map_tree(lambda *leaves: torch.cat(leaves), *parts["hidden"])
-            runs = Runs(torch.cat(parts["start"]), torch.cat(parts["count"]), hidden)
+            runs = Runs(torch.cat(parts["start"]), torch.cat(parts["length"]), hidden)
         return Samples(self._all(), runs)
 
     def state_dict(self) -> dict[str, Any]:

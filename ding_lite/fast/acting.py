@@ -122,7 +122,7 @@ class NumpyActing(Acting):
     def __init__(self, policy: Any, stack: NumpyStack) -> None:
         super().__init__(policy)
         self.stack = stack
-        self._out = getattr(policy.model.actor_head, "out", None)
+        self._out: Any = getattr(policy.model.actor_head, "out", None)
         kind = type(self._out)
         is_normal = kind is BoxHead and self._out.kind == "normal" and self._out.sigma_type != "conditioned"
         self._is_known = type(policy).distribution.__module__.startswith("ding_lite.policies.") and (
@@ -206,7 +206,8 @@ def acting_of(policy: Any) -> Acting:
         hooks = any(module._forward_hooks or module._forward_pre_hooks for module in policy.model.modules())
         return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
     ours = all(
-        getattr(type(policy), name).__module__.startswith("ding_lite.policies.") for name in ("inputs", "scaled")
+        getattr(type(policy), name).__module__.startswith("ding_lite.policies.")
+        for name in ("inputs", "scaled")
     )
     stacks = numpy_stacks(policy.model, ("actor",)) if ours and policy.device.type == "cpu" else None
     return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"])

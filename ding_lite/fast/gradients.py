@@ -67,7 +67,9 @@ def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
     return {name: getattr(model, f"compute_{name}")(obs) for name in reads}
 
 
-def evaluated(objective: Objective, batch: Batch, outputs: Mapping[str, Any]) -> tuple[Tensor, Metrics]:
+def evaluated(
+    objective: Objective, batch: Batch, outputs: Mapping[str, Any]
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Returns the loss and metrics of a batch.
 
     Raises:
@@ -150,13 +152,14 @@ class ThroughStacks:
                 back = stack.head.backward(heads[name], slope, into, to_input=not stack.detached)
                 self._reach(values, stack.head.parameters)
                 if back is not None:
-                    earlier = of_features.get(stack.encoder)
-                    of_features[stack.encoder] = back if earlier is None else earlier + back
+                    sum_so_far = of_features.get(stack.encoder)
+                    of_features[stack.encoder] = back if sum_so_far is None else sum_so_far + back
             for encoder, slope in of_features.items():
                 encoder.backward(encoders[encoder], traces[encoder], slope, self._arrays(encoder.parameters))
                 self._reach(values, encoder.parameters)
         for place, value in direct.items():
-            values[place] = value if values[place] is None else values[place] + value
+            earlier = values[place]
+            values[place] = value if earlier is None else earlier + value
         return Gradient(total, metrics, values)
 
     def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
@@ -237,7 +240,10 @@ class Gradients:
         # One graph for full minibatches and one for all other sizes, whatever came before: a resumed run then
         # has the same bits.
         is_full = len(batch) == self.size
-        fields = {name: field if isinstance(field, Sequences) else to_dict(field) for name, field in batch.fields().items()}
+        fields = {
+            name: field if isinstance(field, Sequences) else to_dict(field)
+            for name, field in batch.fields().items()
+        }
         if not is_full:
             map_tree(lambda leaf: leaf.dim() and torch._dynamo.maybe_mark_dynamic(leaf, 0), fields)
         if is_full not in self._compiled:
@@ -264,7 +270,9 @@ class Gradients:
                 return by_autograd(objective, self.model, self.parameters, batch)
             found: Gradient = captured(batch.fields())
             # A replay writes its results over those of the step before; gradients are read at once.
-            total, *numbers = torch.stack([torch.as_tensor(x) for x in (found.total, *found.metrics.values())])
+            total, *numbers = torch.stack(
+                [torch.as_tensor(x) for x in (found.total, *found.metrics.values())]
+            )
             return Gradient(total, dict(zip(found.metrics, numbers, strict=True)), found.values)
 
         return of_batch

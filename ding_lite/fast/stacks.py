@@ -44,7 +44,9 @@ def numpy_stacks(model: Any, names: Sequence[str]) -> dict[str, NumpyStack] | No
     layers = [layer for stack in stacks.values() for layer in (*stack.encoder.layers, *stack.head)]
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     most = MAX_WEIGHTS_OF_ONE_THREAD if has_one_thread() else MAX_WEIGHTS
-    indices = [leaf.offset.numel() for s in stacks.values() for leaf in s.encoder.leaves if leaf.offset is not None]
+    indices = [
+        leaf.offset.numel() for s in stacks.values() for leaf in s.encoder.leaves if leaf.offset is not None
+    ]
     if (
         any(layer.weight.numel() > most for layer in linear)
         or any(layer not in ("tanh", "relu") for layer in layers if isinstance(layer, str))
@@ -134,7 +136,11 @@ class NumpyEncoder:
         return self.layers.trace(features[0] if len(features) == 1 else np.concatenate(features, 1))
 
     def backward(
-        self, leaves: Sequence[np.ndarray], outputs: list[np.ndarray], slope: np.ndarray, into: list[np.ndarray]
+        self,
+        leaves: Sequence[np.ndarray],
+        outputs: list[np.ndarray],
+        slope: np.ndarray,
+        into: list[np.ndarray],
     ) -> None:
         """Writes the gradient of the parameters ``into`` arrays, from that of the features (N, F)."""
         tables = iter(into[: self._count])

@@ -41,8 +41,8 @@ from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
-from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.models.layout import lay_out
+from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.scales import NoScale, ObservationNorm
 from ding_lite.rl.seeding import (
@@ -134,7 +134,9 @@ class Policy:
             # training; True: they are updated after each iteration, "initial": they stay.
             obs=Key(False, choices=(False, True, "initial")),
             obs_samples=Key(1000, low=2),  # random steps, over all environments, before training
-            obs_clip=Key(10.0, above=0, needs="normalize.obs"),  # scaled observations are clipped to +- obs_clip
+            obs_clip=Key(
+                10.0, above=0, needs="normalize.obs"
+            ),  # scaled observations are clipped to +- obs_clip
         ),
     )
 
@@ -392,7 +394,9 @@ class Policy:
         obs = self.scaled(obs)
         if self.recurrence is None:
             return obs
-        return single_steps(obs, self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden)
+        return single_steps(
+            obs, self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden
+        )
 
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
@@ -440,11 +444,15 @@ class Policy:
         """
         shape, fields = rollout.valid.shape, {"obs": rollout.obs}
         if self.recurrence is None:
-            found = self.over(function, Samples(map_tree(_flat, fields)), *(map_tree(_flat, x) for x in others))
+            found = self.over(
+                function, Samples(map_tree(_flat, fields)), *(map_tree(_flat, x) for x in others)
+            )
             return map_tree(lambda leaf: leaf.unflatten(0, shape), found)
         samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
         place = samples.place
-        found = self.over(function, samples, *(map_tree(lambda x: _flat(x)[place], other) for other in others))
+        found = self.over(
+            function, samples, *(map_tree(lambda x: _flat(x)[place], other) for other in others)
+        )
 
         def scattered(leaf: Tensor) -> Tensor:
             whole = leaf.new_zeros((shape.numel(), *leaf.shape[1:]))

@@ -26,7 +26,7 @@ from torch import Tensor
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import Key
 from ding_lite.data.replay import MOST_USES
-from ding_lite.data.rollout import Rollout, time_major_fields
+from ding_lite.data.rollout import Rollout
 from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
@@ -81,7 +81,9 @@ class PPGPolicy(PPOPolicy):
             # E_V: as actor_epoch_per_collect, of the value.
             critic_epoch_per_collect=Key(1, low=1, high=MOST_USES),
             aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
-            aux_freq=Key(8, low=1, needs="learn.aux_train_epoch"),  # N_pi: iterations between auxiliary phases
+            aux_freq=Key(
+                8, low=1, needs="learn.aux_train_epoch"
+            ),  # N_pi: iterations between auxiliary phases
             # beta_clone, the weight of KL(pi_old || pi).
             aux_bc_weight=Key(1.0, low=0, needs="learn.aux_train_epoch"),
             # Weight of the value network's own error in that phase.
@@ -128,7 +130,9 @@ class PPGPolicy(PPOPolicy):
                 "ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
             )
         limits = [{**each, "size": self._capacity(each)} for each in (kept.policy, kept.value)]
-        same_limits = self.cfg.on_policy or len({(x["size"], x["max_use"], x["max_staleness"]) for x in limits}) == 1
+        same_limits = (
+            self.cfg.on_policy or len({(x["size"], x["max_use"], x["max_staleness"]) for x in limits}) == 1
+        )
         self.has_one_loop = bool(
             learn.actor_epoch_per_collect == learn.critic_epoch_per_collect and same_limits
         )
@@ -231,7 +235,9 @@ class PPGPolicy(PPOPolicy):
         batch = self.normalized(batch)
         outputs = outputs_of(self.model, ("actor", "auxiliary", "critic"), batch.obs)
         old, new = (self.distribution(batch.obs, logit) for logit in (batch.old_logit, outputs["actor"]))
-        variances = [explained_variance(outputs[name], batch.value_target) for name in ("auxiliary", "critic")]
+        variances = [
+            explained_variance(outputs[name], batch.value_target) for name in ("auxiliary", "critic")
+        ]
         found: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
         return found
 

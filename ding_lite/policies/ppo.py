@@ -207,7 +207,9 @@ class PPOPolicy(Policy):
         self.intrinsic: Any = NoIntrinsic()
         if self.cfg.intrinsic.type is not None:
             generator = self.own_generator("intrinsic", device=self.device)
-            own = dict(device=self.device, seed=self.seed, ranks=self.ranks, generator=generator)
+            own: dict[str, Any] = dict(
+                device=self.device, seed=self.seed, ranks=self.ranks, generator=generator
+            )
             self.intrinsic = self.keep(
                 "intrinsic", Intrinsic(self.cfg, self.obs_space, self.action_space, **own)
             )
@@ -268,7 +270,9 @@ class PPOPolicy(Policy):
         found = Reference(reference, learn.kl_beta, learn.kl_type)
         found.check_fits(self, example_observations(self.obs_space, 2))
         self.reference = self.keep("reference", found)
-        self.say(f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})")
+        self.say(
+            f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
+        )
 
     # -- Credit
 
@@ -426,13 +430,11 @@ class PPOPolicy(Policy):
             if moved or any(stored.ratio is not None for stored in replay.rollouts):
                 self.renew_credit(replay)
             drawn, moved = self.minibatches(replay, steps), True
-            replay.use(drawn.place)
+            replay.use(drawn.place)  # type: ignore[arg-type]
             yield drawn
-            steps -= drawn.count
+            steps -= drawn.number
 
-    def passes(
-        self, drawn: Iterable[Pass], optimizer: Optimizer, objective: Objective
-    ) -> dict[str, float]:
+    def passes(self, drawn: Iterable[Pass], optimizer: Optimizer, objective: Objective) -> dict[str, float]:
         """Takes the steps of passes, and returns mean metrics.
 
         After target_kl the policy rests, and the value goes on if the objective reads it.
@@ -478,7 +480,9 @@ class PPOPolicy(Policy):
     def renew_credit(self, replay: Replay) -> None:
         """Computes what the config asks for by the newest value network: credit, or targets of nstep_return."""
         for stored in replay.rollouts if self.cfg.recompute_adv or self.cfg.nstep_return else ():
-            weight = None if stored.ratio is None else stored.ratio.clamp(max=1.0)  # V-trace: c-bar = rho-bar = 1
+            weight = (
+                None if stored.ratio is None else stored.ratio.clamp(max=1.0)
+            )  # V-trace: c-bar = rho-bar = 1
             credit = self.credit(stored.rollout, weight)
             names = tuple(credit) if self.cfg.recompute_adv else ("value_target",)
             stored.newer |= {name: credit[name] for name in names}

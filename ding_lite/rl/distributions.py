@@ -198,7 +198,9 @@ def register_box_distribution(name: str) -> Callable[[type[BoxDistribution]], ty
 def check_box_distribution(cls: Any) -> None:
     """Raises ContractError if a class is no Box distribution, or lacks a method; ``check_policy`` tests more."""
     if not (isinstance(cls, type) and issubclass(cls, BoxDistribution)):
-        raise ContractError(f"expected a subclass of {__name__}.BoxDistribution or LocationScale, got {cls!r}")
+        raise ContractError(
+            f"expected a subclass of {__name__}.BoxDistribution or LocationScale, got {cls!r}"
+        )
     if cls.__abstractmethods__:
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise ContractError(f"the Box distribution {cls.__module__}.{cls.__qualname__} lacks {missing}")

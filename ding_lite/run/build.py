@@ -13,8 +13,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError
-from ding_lite.policies.base import Policy
-from ding_lite.policies.base import check_constructor
+from ding_lite.policies.base import Policy, check_constructor
 from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy

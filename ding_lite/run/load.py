@@ -17,8 +17,7 @@ from ding_lite.config.schema import default_values, merged_config
 from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.policies.base import Policy
-from ding_lite.policies.base import DECLARED
+from ding_lite.policies.base import DECLARED, Policy
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.given import refuse_other_model
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, RankError
+from ding_lite.errors import CheckpointError
 from ding_lite.ranks import Ranks
 
 KEY = "ranks"  # of the state tree, beside the parts of rank 0
