@@ -52,6 +52,7 @@ class Replay:
 
     Attributes:
         iteration: number of iterations so far.
+        log: metrics of this iteration.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Replay:
         self.capacity, self.max_use, self.max_staleness = capacity, max_use, max_staleness
         self.device = torch.device(device)
         self.iteration = 0
+        self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
 
     def push(self, rollout: Rollout) -> None:

@@ -182,11 +182,9 @@ class PPGPolicy(PPOPolicy):
             replays = {"buffer": self.replay}
         else:
             replays = {"policy_buffer": self.replay, "value_buffer": self.value_replay}
-        for name, replay in replays.items():  # all before the first step, which changes pi_prox
+        for replay in replays.values():  # all before the first step, which changes pi_prox
             replay.push(rollout)
             self.set_proximal(replay)
-            if not self.cfg.on_policy:
-                log |= named(name, replay.metrics(self.clip_ratio))
         if self.has_one_loop:
             log |= self.passes(self.drawn(self.replay, of_policy, of_policy), self.optimizer, self.objective)
         else:
@@ -197,8 +195,9 @@ class PPGPolicy(PPOPolicy):
             updates = value.pop("updates") + policy["updates"]
             value["value_grad_norm"] = value.pop("grad_norm")
             log |= {**value, **policy, "updates": updates}
-        for replay in replays.values():
+        for name, replay in replays.items():
             replay.end_iteration()
+            log |= named(name, replay.log)
         return log
 
     def auxiliary_phase(self) -> dict[str, float]:

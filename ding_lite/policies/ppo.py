@@ -393,11 +393,10 @@ class PPOPolicy(Policy):
         learn, replay = self.cfg.learn, self.replay
         replay.push(rollout)
         self.set_proximal(replay)
-        log = {} if self.cfg.on_policy else named("buffer", replay.metrics(self.clip_ratio))
         drawn = self.drawn(replay, learn.epoch_per_collect, learn.reuse)
-        log |= self.passes(drawn, self.optimizer, self.objective)
+        log = self.passes(drawn, self.optimizer, self.objective)
         replay.end_iteration()
-        return log
+        return log | named("buffer", replay.log)
 
     def end_learning(self, rollout: Rollout) -> dict[str, float]:
         """Does what comes after the gradient steps: intrinsic reward, scale of observations, schedules."""
@@ -433,6 +432,7 @@ class PPOPolicy(Policy):
             replay.use(drawn.place)  # type: ignore[arg-type]
             yield drawn
             steps -= drawn.number
+        replay.log["missing_updates"] = float(steps)
 
     def passes(self, drawn: Iterable[Pass], optimizer: Optimizer, objective: Objective) -> dict[str, float]:
         """Takes the steps of passes, and returns mean metrics.
@@ -476,6 +476,7 @@ class PPOPolicy(Policy):
                 stored.newer["policy_weight"] = ratio.clamp(max=learn.weight_bound)
             if learn.kl_penalty:
                 stored.newer["old_logit"] = self.over_rollout(self.model.compute_actor, rollout)
+        replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
         """Computes what the config asks for by the newest value network: credit, or targets of nstep_return."""
