@@ -51,11 +51,15 @@ class Objective(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach."""
+    """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach.
+
+    ``flat`` is the memory of all values, if it is one array.
+    """
 
     total: Number
     metrics: Metrics
     values: Sequence[Tensor | None]
+    flat: np.ndarray | None = None
 
 
 def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
@@ -132,7 +136,10 @@ class ThroughStacks:
         self.trained = [p for p in parameters if p.requires_grad]
         self._place = {id(p): k for k, p in enumerate(parameters)}
         self._in_trained = [self._place[id(p)] for p in self.trained]
-        self._memory: list[Any] = [torch.zeros_like(p) for p in parameters]
+        flat = torch.zeros(sum(p.numel() for p in parameters))
+        pieces = flat.split([p.numel() for p in parameters])
+        self._memory = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+        self._flat = view(flat)
         self._count = len(parameters)
 
     def _arrays(self, parameters: Sequence[Tensor]) -> list[np.ndarray]:
@@ -158,9 +165,9 @@ class ThroughStacks:
                 encoder.backward(encoders[encoder], traces[encoder], slope, self._arrays(encoder.parameters))
                 self._reach(values, encoder.parameters)
         for place, value in direct.items():
-            earlier = values[place]
-            values[place] = value if earlier is None else earlier + value
-        return Gradient(total, metrics, values)
+            memory = self._memory[place]
+            values[place] = memory.copy_(value) if values[place] is None else memory.add_(value)
+        return Gradient(total, metrics, values, self._flat)
 
     def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
         for p in parameters:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -114,19 +115,25 @@ class Optimizer:
             self._reached[reached] = (parts[0], *flat, parts[3], own, is_plain)
         originals, parameters, means, squares, counts, own, is_plain = self._reached[reached]
         values = [value for value in gradient.values if value is not None]
-        if not is_plain:
-            values = [_flat(_laid_out_as(p, x)) for p, x in zip(originals, values, strict=True)]
-        norms = torch._foreach_norm(values)
-        norm: Any = torch.linalg.vector_norm(torch.stack(norms))
-        is_bad: Any = (~torch.isfinite(norm + gradient.total)).to(torch.float32)
+        values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
+        values = values if is_plain else [_flat(value) for value in values]
+        if gradient.flat is not None:
+            norm: Any = math.sqrt(np.dot(gradient.flat, gradient.flat))
+        else:
+            norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
+        is_bad: Any = 0.0
         if self.on_host:
-            norm, is_bad = float(norm), float(is_bad)
-            if is_bad:
-                return norm, is_bad
+            norm = float(norm)
+            if not math.isfinite(norm + float(gradient.total)):
+                return norm, 1.0
+        else:
+            is_bad = (~torch.isfinite(norm + gradient.total)).to(torch.float32)
         if self.clip_type == "clip_norm":
             scale = self.clip_value / (norm + 1e-6)  # as nn.utils.clip_grad_norm_
             if not self.on_host:
                 values = list(torch._foreach_mul(values, scale.clamp(max=1.0)))
+            elif gradient.flat is not None and scale < 1:
+                np.multiply(gradient.flat, np.float32(scale), out=gradient.flat)
             elif scale < 1:
                 values = list(torch._foreach_mul(values, scale))
         elif self.clip_type == "clip_value":

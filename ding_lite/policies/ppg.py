@@ -268,7 +268,7 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def actor_objective(self) -> Objective:
-        return Objective(self.actor_loss, ("actor",), self.with_outputs)
+        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes())
 
     @property
     def auxiliary_objective(self) -> Objective:

@@ -30,6 +30,7 @@ from ding_lite.data.rollout import Rollout, require_rollout, time_major_fields
 from ding_lite.data.samples import Batch, Pass, Samples
 from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.fast.acting import VALUE
+from ding_lite.fast.clipped import ClippedSlopes, has_slopes
 from ding_lite.fast.gradients import Gradients, Objective, checked
 from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic, NoIntrinsic
@@ -41,6 +42,7 @@ from ding_lite.rl.scales import NoScale, RewardScale, ValueNorm
 from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, TrainingProgress, adapted_rate, schedule
 from ding_lite.trees import box_size, example_observations
 
+LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
 ROLLOUTS_KEPT = 4  # by a replay buffer without a given size
 
 
@@ -565,11 +567,27 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs)
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes())
 
     @property
     def critic_objective(self) -> Objective:
-        return Objective(self.critic_loss, ("critic",), self.with_outputs)
+        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes())
+
+    def slopes(self) -> ClippedSlopes | None:
+        """Returns what stands for the losses above on small networks; None if they are not these."""
+        learn, out = self.cfg.learn, getattr(self.model.actor_head, "out", None)
+        is_other = learn.kl_penalty is not None or isinstance(self.reference, Reference)
+        if is_other or not has_slopes(out) or not self._is_ours(*LOSSES):
+            return None
+        return ClippedSlopes(
+            out,
+            clip_ratio=float(self.clip_ratio),
+            entropy_weight=float(self.entropy_weight),
+            dual_clip=learn.dual_clip,
+            value_clip=None if self.value_clip is None else float(self.value_clip),
+            value_weight=learn.value_weight,
+            value_loss=learn.value_loss,
+        )
 
     def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
         """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
