@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ding_lite.data.rollout import as_field, bytes_of, view
-from ding_lite.rl.losses import normalize_advantage
 from ding_lite.ranks import ALONE, Ranks
+from ding_lite.rl.losses import normalize_advantage
 from ding_lite.trees import leading_size, leaf_at, map_tree
 
 SHUFFLED_BYTES = 2**22  # a training set up to this size is copied in the order of its minibatches

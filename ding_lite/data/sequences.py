@@ -23,8 +23,8 @@ from torch import Tensor
 from ding_lite.data.minibatches import Batch, Scale, permutation, scales_over_ranks
 from ding_lite.data.rollout import Rollout, as_field
 from ding_lite.models.memory import Sequences, chosen_memories
-from ding_lite.rl.losses import normalize_advantage
 from ding_lite.ranks import ALONE, Ranks
+from ding_lite.rl.losses import normalize_advantage
 from ding_lite.trees import Tree, map_tree
 
 

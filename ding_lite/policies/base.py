@@ -23,6 +23,7 @@ import torch
 from easydict import EasyDict
 from torch import Tensor
 
+from ding_lite import ranks
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.memories import begin_episodes
@@ -39,7 +40,6 @@ from ding_lite.models.memory_layout import lay_out
 from ding_lite.policies.contract import DECLARED, FIELDS, check_arguments, check_declared
 from ding_lite.policies.device import chosen_device
 from ding_lite.policies.memory import PolicyMemory
-from ding_lite import ranks
 from ding_lite.rl.distributions import Distribution
 from ding_lite.rl.seeding import (
     GeneratorState,

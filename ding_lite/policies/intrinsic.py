@@ -34,8 +34,8 @@ from ding_lite.models.init import initialize
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
 from ding_lite.policies.failed_step import non_finite_step
 from ding_lite.policies.optimizer import BadSteps, Optimizer, has_modes, in_mode
-from ding_lite.rl import losses
 from ding_lite.ranks import Ranks
+from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
 from ding_lite.rl.scales import ObservationNorm, RewardScale
 from ding_lite.rl.seeding import GeneratorState, seeded_layers

@@ -20,8 +20,8 @@ from ding_lite.errors import ConfigError
 from ding_lite.fast.acting import ACTING_VALUE
 from ding_lite.models.actor_critic import ActorCritic
 from ding_lite.models.memory import Sequences, single_steps
-from ding_lite.rl.distributions import Distribution
 from ding_lite.ranks import Ranks
+from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree, leading_size, map_tree, tree_leaves
 
 # What a network is given in one call: samples, and bytes of float32 input.

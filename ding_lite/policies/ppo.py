@@ -263,7 +263,6 @@ class PPOPolicy(ActorCriticPolicy):
 
     def _init_shared(self) -> None:
         super()._init_shared()
-        learn = self.cfg.learn
         self._default_entropy_weight = 0.0 if box_size(self.action_space) else 0.01
         # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64

@@ -222,7 +222,7 @@ class ObservationNorm:
         }
 
     def __call__(self, obs: Any, path: tuple[str, ...] = ()) -> Any:
-        """Returns the scaled tree (N, ...); ``path`` is the place of ``obs``, a leaf or branch, in the tree."""
+        """Returns the scaled tree (N, ...) of tensors or arrays; ``path`` is that of ``obs`` if it is a part."""
         if is_branch(obs):
             return {name: self(value, (*path, name)) for name, value in obs.items()}
         if path not in self.stats:
@@ -230,8 +230,8 @@ class ObservationNorm:
         if isinstance(obs, Tensor):
             mean, inverse = self._tensors[path]
             return ((obs.to(torch.float32) - mean) * inverse).clamp_(-self.clip, self.clip)
-        mean, inverse = self._arrays[path]
-        scaled = (obs.astype(np.float32) - mean) * inverse
+        center, factor = self._arrays[path]
+        scaled = (obs.astype(np.float32) - center) * factor
         return np.minimum(np.maximum(scaled, -self.clip), self.clip)
 
     @property
