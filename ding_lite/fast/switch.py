@@ -89,7 +89,7 @@ def has_hooks(model: nn.Module) -> bool:
 
 def _is_own_norm(norm: Any) -> bool:
     """Returns whether the scale of observations is none, or this library's, which NumPy can compute."""
-    return norm is None or _module_of(vars(type(norm)).get("__call__")).startswith("ding_lite.")
+    return norm is None or _module_of(type(norm).__call__).startswith("ding_lite.")
 
 
 class Switch:

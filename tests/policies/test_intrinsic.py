@@ -43,6 +43,21 @@ def curious(kind="ppo", intrinsic=None, **options):
     return policy, collector
 
 
+def continuing_by_hand(reward, value, last_value, gamma, lam, weight):
+    """Returns advantages and targets of one column without rows that are not valid, from the definition."""
+    values = [*value, last_value]
+    delta = [reward[t] + gamma * values[t + 1] - values[t] for t in range(len(reward))]
+    advantage = []
+    for t in range(len(reward)):
+        total, factor = 0.0, 1.0
+        for k in range(t, len(reward)):
+            total += factor * delta[k]
+            if k + 1 < len(reward):
+                factor *= gamma * lam * weight[k + 1]
+        advantage.append(total)
+    return advantage, [value[t] + weight[t] * advantage[t] for t in range(len(reward))]
+
+
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
 def test_the_reward_of_a_step_is_the_error_on_the_next_observation(autoreset):
     policy, collector = curious(autoreset=autoreset)

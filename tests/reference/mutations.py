@@ -28,12 +28,12 @@ FAULTS = (
     # Credit.
     Fault(
         "no gamma in delta",
-        "delta = reward + gamma * next_value.masked_fill(terminated, 0.0) - value",
-        "delta = reward + next_value.masked_fill(terminated, 0.0) - value",
+        "advantage = reward + gamma * next_value.masked_fill(terminated, 0.0) - value",
+        "advantage = reward + next_value.masked_fill(terminated, 0.0) - value",
     ),
     Fault(
         "the trace goes on after a truncation",
-        "* (~done).to(reward.dtype)",
+        "* (~(terminated | truncated)).to(reward.dtype)",
         "* (~terminated).to(reward.dtype)",
     ),
     Fault(
@@ -60,8 +60,8 @@ FAULTS = (
     ),
     Fault(
         "no weight in the targets of V-trace",
-        "weighted = advantage if weight is None else weight * advantage",
-        "weighted = advantage",
+        "target = value + (advantage if weight is None else weight * advantage)",
+        "target = value + advantage",
         seed=1,
     ),
     Fault("V-trace is not bounded at 1", "TRACE_BOUND = 1.0", "TRACE_BOUND = 9.0", seed=1),
@@ -134,8 +134,8 @@ FAULTS = (
     ),
     Fault(
         "fillers in the observations' scale",
-        "samples = leaf[valid].cpu().numpy()",
-        "samples = leaf[valid | True].cpu().numpy()",
+        "stats.update(value_at(obs, path)[valid])",
+        "stats.update(value_at(obs, path)[valid | True])",
         seed=1,
     ),
     # Losses.
@@ -148,8 +148,8 @@ FAULTS = (
     ),
     Fault(
         "the dual clip holds where A > 0",
-        "torch.log1p(clip), high_of_negative)",
-        "high_of_negative, high_of_negative)",
+        "torch.log1p(clip), math.inf if dual_clip",
+        "math.inf if dual_clip is None else math.log(dual_clip), math.inf if dual_clip",
         seed=3,
     ),
     Fault(

@@ -38,7 +38,7 @@ OF_STATISTICS = 1e-5
 OF_A_STEP = 0.01  # parameters: relative to the learning rate, about the length of one step of Adam,
 OF_PARAMETERS = 1e-5  # plus relative to the largest number in the tensor, which PopArt multiplies
 OF_METRICS = 5e-4
-OF_TANH_ENTROPY = 1e-3  # nats; the error of the library's quadrature is at most 2e-4 per dimension
+OF_TANH_ENTROPY = 1e-3  # nats; the error of the library's rule is at most 1e-4 per dimension at sigma < 4
 # A sample this near to a corner of its loss may be on different sides of it in float32 and in float64. A case
 # that differs afterwards is not counted as a disagreement.
 TIE = 1e-5
@@ -148,7 +148,7 @@ def _draw_case(seed: int, choose: Chooser) -> Case:
     policy["learn"] = _draw_learn(kind, choose, n_sample)
     if policy["model"].get("box_distribution") == "tanh_normal":
         policy["learn"]["entropy_weight"] = (
-            0.0  # the library's is a quadrature, good to 2e-4 nats a dimension
+            0.0  # the library's is a sum over points, good to 1e-4 nats a dimension
         )
     if kind.startswith("ppg"):
         frequency = choose.one("aux_freq", 1, 2)
