@@ -47,7 +47,7 @@ SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
 SHARP = 4.0  # smallest ratio of a KL to its accepted difference that shows that kl was checked
 PARAMETERS = 4  # models with other parameters in these checks
 STANDARD_ERRORS = 5.0  # accepted difference in these checks
-ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the quadrature of TanhNormal
+ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the entropy of TanhNormal
 STEPS_OF_CHECK = 12  # of each environment; an episode of MatchEnv has 8
 STEPS = 12_000  # env steps of the learning check; too few for the run to compile its gradient steps
 

@@ -196,7 +196,7 @@ def register_box_distribution(name: str) -> Callable[[type[BoxDistribution]], ty
 
 
 def check_box_distribution(cls: Any) -> None:
-    """Raises ContractError if a class is no Box distribution, or lacks a method; ``check_policy`` tests more."""
+    """Raises ContractError if a class is no Box distribution, or lacks a method of one."""
     if not (isinstance(cls, type) and issubclass(cls, BoxDistribution)):
         raise ContractError(
             f"expected a subclass of {__name__}.BoxDistribution or LocationScale, got {cls!r}"
@@ -221,7 +221,7 @@ class BoxDistribution(Distribution):
     @classmethod
     @abstractmethod
     def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
-        """Returns the distribution over a box; ``half_width`` (A,) is (high - low) / 2, inf without bounds."""
+        """Returns the distribution; ``half_width`` (A,) is (high - low) / 2, inf without bounds."""
 
     @staticmethod
     def parameters(output: Tensor) -> dict[str, Tensor]:

@@ -78,8 +78,9 @@ def _accumulate_backwards(advantage: Tensor, trace: Tensor) -> None:
             for t in reversed(range(len(rows) - 1)):
                 rows[t] += traces[t] * rows[t + 1]
         return
-    for t in reversed(range(len(advantage) - 1)):
-        advantage[t].addcmul_(trace[t], advantage[t + 1])
+    tensor_rows, tensor_traces = advantage.unbind(0), trace.unbind(0)
+    for t in reversed(range(len(tensor_rows) - 1)):
+        tensor_rows[t].addcmul_(tensor_traces[t], tensor_rows[t + 1])
 
 
 def _numpy_can_view(x: Tensor) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ding_lite.ranks import ALONE, Ranks
-from ding_lite.trees import MASK_KEY, is_branch, is_image, space_leaves, value_at
+from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at
 
 CONSTANT = 1e-8  # variances up to this are rounding errors
 CHUNK = 2**23  # numbers that are converted to float64 in one call
@@ -222,16 +222,16 @@ class ObservationNorm:
         }
 
     def __call__(self, obs: Any, path: tuple[str, ...] = ()) -> Any:
-        """Returns the scaled tree (N, ...); ``path`` is the place of ``obs``, a leaf or branch, in the tree."""
-        if is_branch(obs):
+        """Returns the scaled tree (N, ...), of tensors or arrays; a part of one is given with its path."""
+        if not isinstance(obs, (Tensor, np.ndarray)):
             return {name: self(value, (*path, name)) for name, value in obs.items()}
         if path not in self.stats:
             return obs
         if isinstance(obs, Tensor):
             mean, inverse = self._tensors[path]
             return ((obs.to(torch.float32) - mean) * inverse).clamp_(-self.clip, self.clip)
-        mean, inverse = self._arrays[path]
-        scaled = (obs.astype(np.float32) - mean) * inverse
+        center, factor = self._arrays[path]
+        scaled = (obs.astype(np.float32) - center) * factor
         return np.minimum(np.maximum(scaled, -self.clip), self.clip)
 
     @property

@@ -21,8 +21,8 @@ from ding_lite.fast.numpy_actor import NumpyActor
 from ding_lite.fast.numpy_model import find_numpy_model
 from ding_lite.models import VAC
 from ding_lite.models.heads import DiscreteHead
-from ding_lite.rl.scales import ObservationNorm
 from ding_lite.policies.ppg import PPGPolicy
+from ding_lite.rl.scales import ObservationNorm
 from ding_lite.trees import to_dict
 
 spaces = gym.spaces

@@ -27,7 +27,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import RND, Steps
-from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
+from ding_lite.rl.returns import explained_variance
 from ding_lite.rl.scales import RewardScale
 from ding_lite.trees import map_tree, to_dict
 
@@ -56,63 +56,6 @@ def continuing_by_hand(reward, value, last_value, gamma, lam, weight):
                 factor *= gamma * lam * weight[k + 1]
         advantage.append(total)
     return advantage, [value[t] + weight[t] * advantage[t] for t in range(len(reward))]
-
-
-def continuing(reward, value, last_value, valid, **options):
-    """Returns advantage and target of returns that continue over the ends of episodes."""
-    never = torch.zeros_like(valid)
-    return gae(reward, value, values_after(value, last_value, valid), never, never, valid, **options)
-
-
-@pytest.mark.parametrize("stale", [False, True])
-def test_returns_that_continue_are_those_of_the_columns_without_the_rows_that_are_not_valid(stale):
-    rng = np.random.default_rng(0)
-    reward, value, weight = rng.normal(size=(3, 40, 5))
-    weight = np.abs(weight).clip(max=1.0) if stale else np.ones_like(weight)
-    last, valid = rng.normal(size=5), rng.random((40, 5)) < 0.7
-    tensors = [torch.from_numpy(x) for x in (reward, value, last, valid)]
-    tensors[1][~tensors[3]] = torch.nan
-    found = continuing(*tensors, gamma=0.9, gae_lambda=0.8, weight=torch.from_numpy(weight) if stale else None)
-    for column in range(5):
-        rows = valid[:, column]
-        expected = continuing_by_hand(
-            reward[rows, column], value[rows, column], last[column], 0.9, 0.8, weight[rows, column]
-        )
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_allclose(one.numpy()[rows, column], other, rtol=1e-10)
-            assert not one.numpy()[~rows, column].any()
-
-
-def test_returns_that_end_with_episodes_are_others():
-    reward, value = torch.rand(2, 6, 1, dtype=torch.float64)
-    done = torch.tensor([0, 0, 1, 0, 0, 0]).bool()[:, None]
-    following = torch.cat([value[1:], torch.ones(1, 1)])
-    ends = gae(reward, value, following, done, torch.zeros_like(done), gamma=0.9, gae_lambda=0.8)[0]
-    all_valid = torch.ones_like(done)
-    continues = continuing(reward, value, torch.ones(1), all_valid, gamma=0.9, gae_lambda=0.8)[0]
-    assert torch.allclose(ends[3:], continues[3:])
-    assert not torch.isclose(ends[:3], continues[:3]).any()
-
-
-def test_the_next_valid_row_of_each_row():
-    valid = torch.tensor([[1, 1, 0, 0, 1, 0], [1, 0, 1, 1, 1, 1]]).bool().T
-    assert following_rows(valid).T.tolist() == [[1, 4, 4, 4, 6, 6], [2, 2, 3, 4, 5, 6]]
-
-
-def test_the_scale_of_returns_that_continue_is_that_of_the_steps_one_after_the_other():
-    rng = np.random.default_rng(1)
-    reward, valid, done = rng.normal(size=(20, 1)), rng.random((20, 1)) < 0.6, rng.random((20, 1)) < 0.3
-    scale, episodic = RewardScale(0.9), RewardScale(0.9)
-    for half in (slice(0, 10), slice(10, 20)):
-        never = np.zeros_like(valid[half])
-        scale.update_from(reward[half], never, valid[half])
-        episodic.update_from(reward[half], done[half] | ~valid[half], valid[half])
-    running, returns = 0.0, []
-    for step in reward[valid]:
-        running = 0.9 * running + step
-        returns.append(running)
-    assert float(scale.std) == pytest.approx(np.std(returns), rel=1e-12)
-    assert float(episodic.std) != pytest.approx(np.std(returns), rel=1e-3)
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])

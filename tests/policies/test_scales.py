@@ -16,7 +16,6 @@ from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
 from ding_lite.data.rollout import PREPARED_BY, as_rollout
 from ding_lite.errors import NumericsError
-from ding_lite.rl.scales import ObservationNorm
 from ding_lite.policies.replay import CREDIT
 from ding_lite.rl.scales import RewardScale
 
@@ -326,14 +325,6 @@ def test_a_number_that_was_constant_in_the_random_steps_is_not_divided_by_nothin
 def test_random_steps_are_for_observations_that_are_scaled(world, steps):
     policy, _ = trainee("ppo", world, normalize=dict(obs=True))
     assert policy.warm_up_steps == steps
-
-
-def test_the_share_of_clipped_numbers_is_that_of_the_valid_rows():
-    norm = ObservationNorm(gym.spaces.Box(-np.inf, np.inf, (1,)), 2.0, torch.device("cpu"))
-    norm.update(torch.tensor([[[-1.0], [1.0]]]), torch.ones(1, 2, dtype=torch.bool))  # mean 0, std 1
-    obs = torch.tensor([[[3.0], [0.5]], [[-4.0], [9.0]]])
-    valid = torch.tensor([[True, True], [True, False]])
-    assert float(norm.clipped_share(obs, valid)) == pytest.approx(2 / 3)
 
 
 def test_a_resumed_run_takes_no_random_steps(tmp_path):

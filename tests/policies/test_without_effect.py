@@ -37,6 +37,7 @@ def test_defaults_have_no_notes(kind):
         ("ppo", {"learn": {"kl_penalty": 1.0, "clip_ratio": 0.1}}, "policy.learn.clip_ratio=0.1: no effect"),
         ("ppo", {"learn": {"kl_type": "k1"}}, "no effect without policy.learn.kl_beta"),
         ("ppo", {"learn": {"lr_final": 0.1}}, "no effect without policy.learn.lr_schedule"),
+        ("ppo", {"learn": {"desired_kl": 0.1}}, "no effect without policy.learn.lr_schedule='adaptive'"),
         ("ppo", {"learn": {"clip_final": 0.1}}, "no effect without policy.learn.clip_schedule"),
         ("ppo", {"learn": {"entropy_final": 0.1}}, "no effect without policy.learn.entropy_schedule"),
         (
