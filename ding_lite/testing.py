@@ -325,52 +325,38 @@ def _check_memory(policy: ActorCriticPolicy, rollout: Rollout) -> None:
 
 def _check_model(policy: ActorCriticPolicy, rollout: Rollout) -> None:
     """Compares methods of several outputs with single ones, and checks that PopArt can rescale the values."""
-    model, inputs = policy.model, policy.inputs(rollout.obs[0])
-    title = type(model).__name__
+    model: Any = policy.model
+    inputs, title = policy.inputs(rollout.obs[0]), type(model).__name__
 
-    def expect_same(found: Any, expected: Any, message: str) -> None:
+    def values_of(model: Any) -> torch.Tensor:
+        auxiliary = [model.compute_auxiliary(inputs)[1]] if hasattr(model, "compute_auxiliary") else []
+        return torch.stack([model.compute_critic(inputs), *auxiliary])
+
+    def are_near(found: Any, expected: Any) -> bool:
         pairs = zip(tree_leaves(found), tree_leaves(expected), strict=True)
-        same = all(x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4) for x, y in pairs)
-        _expect(same, message)
+        return all(x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4) for x, y in pairs)
 
-    methods = [name for name in ("compute_actor_critic", "compute_auxiliary") if hasattr(model, name)]
     with undisturbed(model):
-        logit, value = model.compute_actor(inputs), model.compute_critic(inputs)
-        for method in methods:
-            first, *auxiliary, last = getattr(model, method)(inputs)
-            outputs = {"compute_actor": (first, logit), "compute_critic": (last, value)}
-            for single, (found, expected) in outputs.items():
-                message = (
-                    f"{title}.{method} returns the output of {single}, got another one: the first trains, "
+        singles = {name: getattr(model, name)(inputs) for name in ("compute_actor", "compute_critic")}
+        for method in ("compute_actor_critic", "compute_auxiliary"):
+            if not hasattr(model, method):
+                continue
+            first, *_, last = getattr(model, method)(inputs)
+            for (name, output), found in zip(singles.items(), (first, last), strict=True):
+                _expect(
+                    are_near(found, output),
+                    f"{title}.{method} returns the output of {name}, got another one: the first trains, the "
+                    "second acts or values",
                 )
-                expect_same(found, expected, message + "the second acts or values")
-        if policy.value_norm is None:
-            return
-        values = [value, *auxiliary]
-        with _other_heads(model.value_heads, scale=2.0, shift=1.0):
-            rescaled = [model.compute_critic(inputs)]
-            if auxiliary:
-                rescaled.append(model.compute_auxiliary(inputs)[1])  # type: ignore[operator]
-        expect_same(
-            rescaled,
-            [2.0 * value + 1.0 for value in values],
+        rescaled = copy.deepcopy(model)
+        for head in rescaled.value_heads:
+            head.weight.mul_(2.0)
+            head.bias.mul_(2.0).add_(1.0)
+        _expect(
+            policy.value_norm is None or are_near(values_of(rescaled), 2.0 * values_of(model) + 1.0),
             f"values come from {title}.value_heads, which PopArt rescales, got others: set self.value_heads "
             "to the last linear layer of every value, after the layers are made, or value_norm=False",
         )
-
-
-@contextlib.contextmanager
-def _other_heads(heads: Sequence[torch.nn.Linear], scale: float, shift: float) -> Iterator[None]:
-    """Lets value heads give ``scale * value + shift``."""
-    before = [(p, p.clone()) for head in heads for p in (head.weight, head.bias)]
-    try:
-        for head in heads:
-            head.weight.mul_(scale)
-            head.bias.mul_(scale).add_(shift)
-        yield
-    finally:
-        for parameter, numbers in before:
-            parameter.copy_(numbers)
 
 
 def _check_distribution(policy: Policy, obs: Any) -> None:

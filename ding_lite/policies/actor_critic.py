@@ -325,7 +325,7 @@ class ActorCriticPolicy(Policy):
         if state is None:
             return self.denormalized_values(self.in_chunks(critic, obs))
         return self.denormalized_values(
-            self.in_chunks(lambda inputs, state: critic(inputs._replace(state=state)), obs, state)
+            self.in_chunks(lambda inputs, state: critic(inputs._replace(hidden=state)), obs, state)
         )
 
     def rollout_values(self, rollout: Rollout) -> Tensor:
