@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ding_lite.fast.numpy_actor import NumpyActor, find_actor
 from ding_lite.fast.numpy_network import NumpyNetwork, NumpyPart, find_encoder, find_network
-from ding_lite.models.actor_critic import PPG, VAC, ActorCritic
+from ding_lite.models.actor_critic import VAC, ActorCritic
 
 
 class NumpyModel(NamedTuple):
@@ -59,4 +59,4 @@ def find_numpy_model(model: ActorCritic) -> NumpyModel:
 
 def _detaches_value(model: ActorCritic) -> bool:
     """Returns whether the gradient of the value stops at the features, as in ``VAC._value``."""
-    return isinstance(model, PPG) and model.critic_encoder is None and model.arch == "detach"
+    return isinstance(model, VAC) and model.critic_encoder is None and model.detaches_value
