@@ -258,11 +258,13 @@ class VAC(ActorCritic):
         return {encoder.name: encoder.layer.initial_hidden(n) for encoder in encoders} or None
 
     def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
-        features, hidden = self.actor_encoder.step(inputs)
-        after = {"actor": hidden}
+        actor, critic = self.actor_encoder, self.critic_encoder
+        assert isinstance(actor, RecurrentEncoder)
+        features, hidden = actor.step(inputs)
+        after = {actor.name: hidden}
         of_value = features.detach() if self.detaches_value else features
-        if self.critic_encoder is not None:
-            of_value, after["critic"] = self.critic_encoder.step(inputs)
+        if isinstance(critic, RecurrentEncoder):
+            of_value, after[critic.name] = critic.step(inputs)
         return self.actor_head(features), self.critic_head(of_value).squeeze(-1), after
 
     def stacks(self) -> dict[str, Stack] | None:

@@ -18,6 +18,7 @@ Shapes: N samples, F features, K raw outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +43,7 @@ class Leaf:
 
     path: tuple[str, ...]
     size: int
-    table: nn.Parameter | None = None
+    table: Tensor | None = None
     offset: Tensor | None = None
 
 
@@ -69,11 +70,12 @@ class Stack:
     detached: bool = False
 
 
-def encoder_stack(encoder: nn.Module) -> StackEncoder | None:
+def encoder_stack(encoder: nn.Module | None) -> StackEncoder | None:
     """Returns the description of an encoder; None if it is more than vectors, indices and linear layers."""
     if type(encoder) is not Encoder or encoder.dtype != torch.float32:
         return None
-    leaves, before = [], []
+    leaves: list[Leaf] = []
+    before: list[nn.Module] = []
     for path, leaf in zip(encoder.paths, encoder.leaves, strict=True):
         if type(leaf) is VectorEncoder:
             leaves.append(Leaf(path, leaf.in_features))
@@ -100,14 +102,13 @@ def _described(layers: nn.Sequential | list[nn.Module]) -> tuple[Layer, ...] | N
     for layer in layers:
         if type(layer) in NAMES:
             found.append(NAMES[type(layer)])
-        elif type(layer) is nn.Linear and all(_is_plain(p) for p in (layer.weight, layer.bias)):
+        elif type(layer) is nn.Linear and _is_readable(layer.weight) and _is_readable(layer.bias):
             found.append(layer)
         else:
             return None
     return tuple(found)
 
 
-def _is_plain(parameter: Tensor | None) -> bool:
-    """Returns whether NumPy can read it; spectral_norm, for one, computes a weight at every call."""
-    is_parameter = isinstance(parameter, nn.Parameter)
-    return is_parameter and parameter.is_cpu and parameter.dtype == torch.float32
+def _is_readable(x: Any) -> bool:
+    """Returns whether NumPy can read a weight; spectral_norm, for one, computes it at every call."""
+    return isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32

@@ -222,7 +222,9 @@ class Product:
 def _outputs(head: Any) -> Callable[[Any], Any]:
     """Returns what maps the head of a leaf to the part of the policy's last layer that is its own."""
     starts, last = {}, head.layers[-1]
-    for leaf in (part for part in head.out.modules() if hasattr(part, "size") and not hasattr(part, "by_name")):
+    for leaf in (
+        part for part in head.out.modules() if hasattr(part, "size") and not hasattr(part, "by_name")
+    ):
         starts[leaf] = sum(other.size for other in starts)
     return lambda leaf: lambda x: last(x)[..., starts[leaf] : starts[leaf] + leaf.size]
 
