@@ -244,7 +244,7 @@ class VAC(ActorCritic):
         return self.actor_head(features), self._value(obs, features)
 
     def _value(self, obs: Any, features: Tensor | None = None) -> Tensor:
-        """Returns the values (N,); ``features`` (N, F) are those of the policy's encoder, if they are known."""
+        """Returns the values (N,); ``features`` (N, F) are those of the policy's encoder, if known."""
         if self.critic_encoder is None:
             features = self.actor_encoder(obs) if features is None else features
             features = features.detach() if self.detaches_value else features
