@@ -10,7 +10,6 @@ from torch import nn
 from worlds import digest, trainee
 
 from ding_lite import ActorCritic, PPOPolicy
-from ding_lite.config.registry import ENCODER_REGISTRY
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.models import VAC
 from ding_lite.models.checks import check_encoder, undisturbed
@@ -76,22 +75,6 @@ def test_out_features_is_a_whole_number(width):
     wrong = type("Wrong", (Linear,), {"out_features": width})
     with pytest.raises(ContractError, match=f"out_features is {width!r}, expected the number F"):
         of_encoder(wrong)
-
-
-@pytest.mark.parametrize("name", ENCODER_REGISTRY.names())
-def test_every_encoder_of_the_library_keeps_its_contract(name):
-    spaces = {
-        "mlp": [SPACE, gym.spaces.MultiBinary(3)],
-        "embedding": [gym.spaces.Discrete(4), gym.spaces.MultiDiscrete([2, 3])],
-    }
-    images = [gym.spaces.Box(0, 255, shape, np.uint8) for shape in ((3, 64, 64), (64, 64, 3))]
-    for space in spaces.get(name, images):
-        check_encoder(ENCODER_REGISTRY.get(name)(space), space, name, torch.float32)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_encoders_may_compute_in_bfloat16(dtype):
-    of_encoder(encoder_that(lambda x: x.to(getattr(torch, dtype))), dtype=dtype)
 
 
 def test_the_activation_of_the_model_is_given_to_encoders_that_take_it():

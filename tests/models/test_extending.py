@@ -101,27 +101,18 @@ def test_name_of_a_box_distribution_cannot_be_taken_twice():
     assert register_box_distribution("normal")(Normal) is Normal
 
 
-def changed(base, without=(), **members):
-    """Returns a subclass of a Box distribution in which methods are abstract again or are other ones."""
-    abstract = {name: abstractmethod(lambda *args: None) for name in without}
-    return type("Changed", (base,), {**abstract, **members})
+def changed(base, without=()):
+    """Returns a subclass of a Box distribution in which methods are abstract again."""
+    return type("Changed", (base,), {name: abstractmethod(lambda *args: None) for name in without})
 
 
 @pytest.mark.parametrize(
     ("cls", "what"),
     [
-        (changed(LocationScale), "Changed lacks entropy, kl, log_prob, sample: "),
-        (changed(Normal, without=["kl"]), "Changed lacks kl: "),
-        (changed(Normal, without=["for_box", "mode"]), "Changed lacks for_box, mode: "),
-        (changed(Normal, has_sigma=False), "Changed lacks parameters: "),
+        (changed(LocationScale), "Changed lacks entropy, kl, log_prob, sample"),
+        (changed(Normal, without=["for_box", "mode"]), "Changed lacks for_box, mode"),
         (type("Apart", (), {}), "a subclass of .*BoxDistribution.*got <class '.*Apart'>"),
-        (distributions.Categorical, "a subclass of .*BoxDistribution.*Categorical"),
         (lambda logit: None, "a subclass of .*BoxDistribution.*lambda"),
-        (
-            changed(Normal, for_box=lambda self, logit, half_width: self),
-            r"for_box takes \(self, logit, half_width\), .*with \(logit, half_width\)\. .*a classmethod",
-        ),
-        (changed(Normal, sample=lambda self: self.mu), r"sample takes \(self\), .*with \(self, generator\)"),
     ],
 )
 def test_class_that_is_no_whole_box_distribution_is_refused_where_it_is_named(cls, what):
@@ -131,11 +122,6 @@ def test_class_that_is_no_whole_box_distribution_is_refused_where_it_is_named(cl
     if isinstance(cls, type):
         with pytest.raises(ContractError, match=what):
             make_head(gym.spaces.Box(-1, 1, (2,)), box_distribution=cls)
-
-
-@pytest.mark.parametrize("cls", list(BOX_DISTRIBUTIONS.values()))
-def test_shipped_box_distributions_are_whole(cls):
-    distributions.check_box_distribution(cls)
 
 
 @pytest.fixture

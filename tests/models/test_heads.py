@@ -275,13 +275,6 @@ def test_masked_bits_of_any_shape_are_zero(shape):
     assert dist.log_prob(action).shape == dist.entropy().shape == (50,)
 
 
-def test_hidden_layers_stand_before_the_last_layer():
-    layers = head_for(spaces.Discrete(3), hidden_size_list=[8, 5], activation="relu").layers
-    linear = [layer.out_features for layer in layers[::2]]
-    assert linear == [8, 5, 3]
-    assert [type(layer) for layer in layers[1::2]] == [torch.nn.ReLU] * 2
-
-
 def test_subclass_of_a_space_has_the_head_of_that_space():
     class Renamed(spaces.Discrete):
         pass
