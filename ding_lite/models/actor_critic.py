@@ -51,8 +51,8 @@ COMBINED = {
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    A subclass that overrides ``compute_actor`` or ``compute_critic`` of a model of the library, and not a
-    method of ``COMBINED``, has that of this class, since the one that it inherits would bypass its own.
+    If a subclass overrides an output, the methods of ``COMBINED`` that it inherits would bypass it. So it has
+    those of this class, unless it defines its own.
 
     Args:
         obs_space: of single observations.
@@ -273,7 +273,9 @@ class VAC(ActorCritic):
         of_value = encoder if is_shared else encoder_stack(self.critic_encoder)
         actor = stack(encoder, self.actor_head.layers)
         critic = stack(of_value, self.critic_head, is_shared and self.detaches_value)
-        return None if actor is None or critic is None else {"actor": actor, "critic": critic}
+        if actor is None or critic is None or type(self.actor_head) is not ActionHead:
+            return None
+        return {"actor": actor, "critic": critic}
 
 
 class PhasicActorCritic(ActorCritic):

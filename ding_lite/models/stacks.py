@@ -18,6 +18,7 @@ Shapes: N samples, F features, K raw outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -75,18 +76,18 @@ def encoder_stack(encoder: nn.Module | None) -> StackEncoder | None:
     if type(encoder) is not Encoder or encoder.dtype != torch.float32:
         return None
     leaves: list[Leaf] = []
-    before: list[nn.Module] = []
+    before: list[nn.Sequential] = []
     for path, leaf in zip(encoder.paths, encoder.leaves, strict=True):
         if type(leaf) is VectorEncoder:
             leaves.append(Leaf(path, leaf.in_features))
-            before += leaf.layers
+            before += [leaf.layers] if len(leaf.layers) else []
         elif type(leaf) is IndexEncoder:
             leaves.append(Leaf(path, leaf.out_features, leaf.table.weight, leaf.offset))
         else:
             return None
     if before and len(leaves) > 1:  # layers of one leaf alone
         return None
-    layers = _described([*before, *encoder.trunk])
+    layers = _described(*before, encoder.trunk)
     return None if layers is None else StackEncoder(tuple(leaves), layers)
 
 
@@ -96,10 +97,12 @@ def stack(encoder: StackEncoder | None, head: nn.Sequential, detached: bool = Fa
     return None if encoder is None or layers is None else Stack(encoder, layers, detached)
 
 
-def _described(layers: nn.Sequential | list[nn.Module]) -> tuple[Layer, ...] | None:
+def _described(*parts: nn.Sequential) -> tuple[Layer, ...] | None:
     """Returns linear layers and the names of activations; None if there is another layer."""
+    if any(type(part) is not nn.Sequential for part in parts):
+        return None
     found: list[Layer] = []
-    for layer in layers:
+    for layer in chain(*parts):
         if type(layer) in NAMES:
             found.append(NAMES[type(layer)])
         elif type(layer) is nn.Linear and _is_readable(layer.weight) and _is_readable(layer.bias):
