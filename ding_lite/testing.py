@@ -121,18 +121,16 @@ def check_policy(
 
     * the shapes of a rollout, and that actions are in the action space;
     * that the log-probabilities of a rollout can be recomputed, so that the first ratio is 1;
-    * log-prob, entropy and KL divergence, by sampling from policies with other parameters;
-    * that ``compute_actor_critic`` and ``compute_auxiliary`` return what ``compute_actor`` and
-      ``compute_critic`` do, and that all values come from ``value_heads``;
+    * log-prob, entropy and KL, by sampling from policies with other parameters;
+    * that all methods of the model agree, and that its values come from ``value_heads``;
     * that a loss changes nothing in its minibatch;
     * that the loss has a gradient for every parameter; in PPG's policy phase, that the value loss has none
       for the parameters of the policy;
     * of a policy with memory, that values along sequences and their gradient are those of single steps, with
       a new memory in each episode;
-    * of an intrinsic reward, that it is a finite number for each step, and that its loss has a gradient for
-      every parameter;
+    * that an intrinsic reward is a finite number for each step, and its loss trains every parameter;
     * that a learning step changes the parameters and returns metrics;
-    * that a copy loaded from ``state_dict()`` acts the same, and gives the same intrinsic rewards.
+    * that a copy from ``state_dict()`` acts the same, and gives the same intrinsic rewards.
 
     With ``learns`` it also trains on :class:`MatchEnv` and checks the return, which takes half a minute to a
     minute; the other checks take 5 to 10 seconds. It returns nothing: a policy that passes raises no error.

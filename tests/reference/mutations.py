@@ -309,8 +309,8 @@ FAULTS = (
     ),
     Fault(
         "the value's gradient reaches a detached encoder",
-        'return features.detach() if self.arch == "detach" else features',
-        "return features",
+        "features = features.detach() if self.detaches_value else features",
+        "features = features",
         seed=6,
     ),
     Fault(
