@@ -51,8 +51,8 @@ COMBINED = {
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
 
-    A subclass that overrides ``compute_actor`` or ``compute_critic`` of a model of the library, and not a
-    method of ``COMBINED``, has that of this class, since the one that it inherits would bypass its own.
+    If a subclass overrides an output, the methods of ``COMBINED`` that it inherits would bypass it. So it has
+    those of this class, unless it defines its own.
 
     Args:
         obs_space: of single observations.
@@ -237,17 +237,20 @@ class VAC(ActorCritic):
         return self.actor_head(self.actor_encoder(obs))
 
     def compute_critic(self, obs: Any) -> Tensor:
-        encoder = self.actor_encoder if self.critic_encoder is None else self.critic_encoder
-        return self._value(encoder(obs))
+        return self._value(obs)
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
         features = self.actor_encoder(obs)
-        of_value = features if self.critic_encoder is None else self.critic_encoder(obs)
-        return self.actor_head(features), self._value(of_value)
+        return self.actor_head(features), self._value(obs, features)
 
-    def _value(self, features: Tensor) -> Tensor:
-        """Returns the values (N,) from the features (N, F) of the value's encoder."""
-        value: Tensor = self.critic_head(features.detach() if self.detaches_value else features)
+    def _value(self, obs: Any, features: Tensor | None = None) -> Tensor:
+        """Returns the values (N,); ``features`` (N, F) are those of the policy's encoder, if known."""
+        if self.critic_encoder is None:
+            features = self.actor_encoder(obs) if features is None else features
+            features = features.detach() if self.detaches_value else features
+        else:
+            features = self.critic_encoder(obs)
+        value: Tensor = self.critic_head(features)
         return value.squeeze(-1)
 
     def initial_hidden(self, n: int) -> Tree | None:
@@ -255,18 +258,24 @@ class VAC(ActorCritic):
         return {encoder.name: encoder.layer.initial_hidden(n) for encoder in encoders} or None
 
     def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
-        features, hidden = self.actor_encoder.step(inputs)
-        after, of_value = {"actor": hidden}, features
-        if self.critic_encoder is not None:
-            of_value, after["critic"] = self.critic_encoder.step(inputs)
-        return self.actor_head(features), self._value(of_value), after
+        actor, critic = self.actor_encoder, self.critic_encoder
+        assert isinstance(actor, RecurrentEncoder)
+        features, hidden = actor.step(inputs)
+        after = {actor.name: hidden}
+        of_value = features.detach() if self.detaches_value else features
+        if isinstance(critic, RecurrentEncoder):
+            of_value, after[critic.name] = critic.step(inputs)
+        return self.actor_head(features), self.critic_head(of_value).squeeze(-1), after
 
     def stacks(self) -> dict[str, Stack] | None:
         encoder = encoder_stack(self.actor_encoder)
-        of_value = encoder if self.critic_encoder is None else encoder_stack(self.critic_encoder)
+        is_shared = self.critic_encoder is None
+        of_value = encoder if is_shared else encoder_stack(self.critic_encoder)
         actor = stack(encoder, self.actor_head.layers)
-        critic = stack(of_value, self.critic_head, self.detaches_value)
-        return None if actor is None or critic is None else {"actor": actor, "critic": critic}
+        critic = stack(of_value, self.critic_head, is_shared and self.detaches_value)
+        if actor is None or critic is None or type(self.actor_head) is not ActionHead:
+            return None
+        return {"actor": actor, "critic": critic}
 
 
 class PhasicActorCritic(ActorCritic):
@@ -336,8 +345,7 @@ class PPG(VAC, PhasicActorCritic):
         if type(self).compute_actor_critic is not VAC.compute_actor_critic:  # a subclass has its own outputs
             logit, value = self.compute_actor_critic(obs)
         else:
-            logit = self.actor_head(features)
-            value = self._value(features if self.critic_encoder is None else self.critic_encoder(obs))
+            logit, value = self.actor_head(features), self._value(obs, features)
         return logit, self.auxiliary_head(features).squeeze(-1), value
 
     def stacks(self) -> dict[str, Stack] | None:

@@ -105,6 +105,7 @@ class RecurrentLayer(nn.Module):
         after: dict[str, list[Tensor]] = {name: [] for name in self._names}
         for layer, weights in enumerate(self.rnn.all_weights):
             before = [hidden[name][:, layer] for name in self._names]
+            new: tuple[Tensor, ...]
             if isinstance(self.rnn, nn.LSTM):
                 new = torch.lstm_cell(features, before, *weights)
             else:

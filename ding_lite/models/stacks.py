@@ -18,6 +18,8 @@ Shapes: N samples, F features, K raw outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +44,7 @@ class Leaf:
 
     path: tuple[str, ...]
     size: int
-    table: nn.Parameter | None = None
+    table: Tensor | None = None
     offset: Tensor | None = None
 
 
@@ -69,22 +71,23 @@ class Stack:
     detached: bool = False
 
 
-def encoder_stack(encoder: nn.Module) -> StackEncoder | None:
+def encoder_stack(encoder: nn.Module | None) -> StackEncoder | None:
     """Returns the description of an encoder; None if it is more than vectors, indices and linear layers."""
     if type(encoder) is not Encoder or encoder.dtype != torch.float32:
         return None
-    leaves, before = [], []
+    leaves: list[Leaf] = []
+    before: list[nn.Sequential] = []
     for path, leaf in zip(encoder.paths, encoder.leaves, strict=True):
         if type(leaf) is VectorEncoder:
             leaves.append(Leaf(path, leaf.in_features))
-            before += leaf.layers
+            before += [leaf.layers] if len(leaf.layers) else []
         elif type(leaf) is IndexEncoder:
             leaves.append(Leaf(path, leaf.out_features, leaf.table.weight, leaf.offset))
         else:
             return None
     if before and len(leaves) > 1:  # layers of one leaf alone
         return None
-    layers = _described([*before, *encoder.trunk])
+    layers = _described(*before, encoder.trunk)
     return None if layers is None else StackEncoder(tuple(leaves), layers)
 
 
@@ -94,20 +97,21 @@ def stack(encoder: StackEncoder | None, head: nn.Sequential, detached: bool = Fa
     return None if encoder is None or layers is None else Stack(encoder, layers, detached)
 
 
-def _described(layers: nn.Sequential | list[nn.Module]) -> tuple[Layer, ...] | None:
+def _described(*parts: nn.Sequential) -> tuple[Layer, ...] | None:
     """Returns linear layers and the names of activations; None if there is another layer."""
+    if any(type(part) is not nn.Sequential for part in parts):
+        return None
     found: list[Layer] = []
-    for layer in layers:
+    for layer in chain(*parts):
         if type(layer) in NAMES:
             found.append(NAMES[type(layer)])
-        elif type(layer) is nn.Linear and all(_is_plain(p) for p in (layer.weight, layer.bias)):
+        elif type(layer) is nn.Linear and _is_readable(layer.weight) and _is_readable(layer.bias):
             found.append(layer)
         else:
             return None
     return tuple(found)
 
 
-def _is_plain(parameter: Tensor | None) -> bool:
-    """Returns whether NumPy can read it; spectral_norm, for one, computes a weight at every call."""
-    is_parameter = isinstance(parameter, nn.Parameter)
-    return is_parameter and parameter.is_cpu and parameter.dtype == torch.float32
+def _is_readable(x: Any) -> bool:
+    """Returns whether NumPy can read a weight; spectral_norm, for one, computes it at every call."""
+    return isinstance(x, nn.Parameter) and x.is_cpu and x.dtype == torch.float32

@@ -230,7 +230,7 @@ class OwnValueEncoder(PPG):
 
 
 def detach(model):
-    model.arch = "detach"
+    model.detaches_value = True
 
 
 def share(model):

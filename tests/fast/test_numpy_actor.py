@@ -340,7 +340,7 @@ class OtherLeaf(VAC):
             def distribution(self, logit, mask=None):
                 return super().distribution(2 * logit, mask)
 
-        self.actor_head.out = Head(action_space, self.actor_encoder.out_features)
+        self.actor_head.out = Head(action_space)
 
 
 class Own(ActorCritic):

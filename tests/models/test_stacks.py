@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ding_lite.models import PPG, VAC
+from ding_lite.models import PPG, VAC, ActionHead
 from ding_lite.trees import example_observations, leaf_at, map_tree
 
 spaces = gym.spaces
@@ -135,6 +135,14 @@ def normalised(model):
     model.critic_encoder.trunk.insert(1, nn.LayerNorm(64))
 
 
+def negated(model):
+    class Head(ActionHead):
+        def forward(self, features):
+            return -super().forward(features)
+
+    model.actor_head = Head(BOX, 64)
+
+
 def spectral(model):
     nn.utils.parametrizations.spectral_norm(model.actor_head.layers[-1])
 
@@ -156,7 +164,7 @@ def test_what_numpy_does_not_run_has_no_stacks(model):
     assert model().stacks() is None
 
 
-@pytest.mark.parametrize("change", [normalised, spectral])
+@pytest.mark.parametrize("change", [normalised, negated, spectral])
 def test_layers_that_are_changed_have_no_stacks_any_more(change):
     model = VAC(VECTOR, BOX)
     assert model.stacks() is not None

@@ -59,7 +59,7 @@ class FlatActions(Normal):
         (OverRows, r"OverRows.entropy must .*here \(5,\); got \(1,\)"),
         (Flat, r"Flat.sample must .*here \(5, 1\).*; got \(5,\)"),
         (FlatMode, r"FlatMode.mode must .*here \(5, 1\).*; got \(5,\)"),
-        (FlatActions, r"VAC.actor_head.to_env must .*here \(5, 1\).*; got \(5,\)"),
+        (FlatActions, r"VAC\): actor_head.to_env must .*here \(5, 1\).*; got \(5,\)"),
     ],
 )
 def test_shapes_that_would_broadcast_are_refused_when_the_policy_is_built(wrong, what, nested):

@@ -449,31 +449,12 @@ class SmallCamera(CountingEnv):
         return (obs, 1.0, *rest)
 
 
-def without_key(checkpoint, name="small_image_encoder", section="model"):
+def without_key(checkpoint, name, section):
     """Makes a checkpoint one from before a key of its policy existed."""
     state, saved = load_checkpoint(checkpoint)
     policy = saved["config"]["policy"]
     del (policy[section] if section else policy)[name]
     save_checkpoint(checkpoint, state, saved)
-
-
-@pytest.mark.parametrize("encoder", ["minatar_cnn", "small_cnn"])
-def test_a_run_of_small_images_from_before_their_encoder_keeps_its_own(encoder, tmp_path):
-    model = {"encoder_hidden_size_list": [8], "small_image_encoder": encoder}
-    run = tmp_path / "run"
-    pipeline = trained(run, SmallCamera, policy={"model": model, "eval": {"eval_freq": 0}})
-    for name in ("best", "last"):
-        without_key(run / "ckpt" / name)
-    if encoder == "small_cnn":  # no such run was made before the key existed
-        with pytest.raises(CheckpointError, match="does not fit"):
-            load_policy(run)
-        return
-    obs = batch_of(SmallCamera.observation_space)
-    assert same_tree(load_policy(run, checkpoint="last").act(obs), pipeline.policy.act(obs))
-    resumed = SerialPipeline.resume(run, max_env_step=600, trust=[__name__])
-    assert resumed.cfg.policy.model.small_image_encoder == "minatar_cnn"
-    for _ in resumed:
-        pass
 
 
 @pytest.mark.parametrize(("name", "section"), [("cuda_graph", None), ("skip_bad_steps", "learn")])
