@@ -1,32 +1,30 @@
 """The library against the algorithms written from their formulas, on random configurations.
 
-``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 400 cases,
-and check that the comparison finds faults planted in a copy of the library.
+``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 400 cases, and
+check that the comparison finds faults planted in the library.
 """
 
 import fcntl
 import functools
-import json
+import itertools
 import os
 import pickle
-import subprocess
 from collections import Counter
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import processes
 import pytest
 import torch
 
-from reference import sweep, taps
+from reference import sweep
 from reference.distributions import distribution
-from reference.mutations import FAULTS, files_with, plant
+from reference.faults import FAULTS
 from reference.recording import ACTION_SPACES, Mismatch
 
 ALL, PART = 400, 20  # cases; those of one test
 DAILY = range(0, 50, 5)  # of all kinds
-DAILY_FAULTS = ("no gamma in delta", "PopArt leaves the bias")
+DAILY_FAULTS = ("no gamma in delta", "the value clip is no maximum")
+TRIED = 6  # cases that may show a fault
 TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 # Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
@@ -43,7 +41,7 @@ MECHANISMS = (
 
 @pytest.mark.parametrize("seed", DAILY)
 def test_the_library_agrees_with_the_reference(seed):
-    outcome = sweep.compare(seed)
+    outcome = sweep.compare(sweep.random_case(seed))
     if outcome.tie is not None:
         pytest.skip(f"float32 may go another way here: {outcome.tie}")
     assert outcome.difference is None
@@ -65,7 +63,7 @@ def outcomes(tmp_path_factory):
             fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
             file.seek(0)
             if not file.read(1):
-                found = [sweep.compare(seed) for seed in range(first, first + PART)]
+                found = [sweep.compare(sweep.random_case(seed)) for seed in range(first, first + PART)]
                 pickle.dump((found, sweep.Chooser.offered), file)
                 file.flush()
             file.seek(0)
@@ -87,7 +85,6 @@ def test_many_cases_use_every_mechanism_often(outcomes):
     assert [(o.seed, o.difference, o.tie) for o in found if o.tie is not None][TIES:] == []
     happened = Counter(what for outcome in found for what in outcome.seen)
     assert {what: happened[what] for what in MECHANISMS if happened[what] < OFTEN} == {}
-    assert sum(outcome.closed_form for outcome in found) >= ALL // 6
 
 
 @pytest.mark.slow
@@ -100,49 +97,14 @@ def test_every_value_of_every_option_is_drawn_often(outcomes):
     assert {option: drawn[option] for option in offered if drawn[option] < 5} == {}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_one_text_of_the_library(fault):
-    (source,) = files_with(Path(taps.LIBRARY), fault.text)
-    assert fault.replacement != fault.text
-    compile(source.read_text().replace(fault.text, fault.replacement), source, "exec")
-
-
-@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(f, id=f.name, marks=[] if f.name in DAILY_FAULTS else pytest.mark.slow) for f in FAULTS],
 )
-def test_the_comparison_finds_a_planted_fault(fault, tmp_path):
-    plant(fault, Path(taps.LIBRARY), tmp_path)
-    done = swept(tmp_path, fault.seed, fault.seed + 1)
-    if done.returncode == 0:
-        done = swept(tmp_path, 0, ALL)
-    where, *found = map(json.loads, done.stdout.splitlines())
-    assert Path(where["library"]) == tmp_path / "ding_lite"
-    assert done.returncode == sweep.DISAGREES, done.stderr
-    assert found[-1]["difference"] is not None
-
-
-SWEEP = """
-import sys
-for name in [name for name in sys.modules if name.partition(".")[0] == "ding_lite"]:
-    del sys.modules[name]  # it is imported from the copy
-from reference import sweep
-sys.exit(sweep.main(sys.argv[1:]))
-"""
-
-
-def swept(folder, first, last):
-    """Compares these cases with the library in a folder, up to the first disagreement."""
-    tests = Path(__file__).parents[1]
-    return subprocess.run(
-        [processes.python(), "-c", SWEEP, str(first), str(last)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(tests)])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_comparison_finds_a_planted_fault(fault):
+    cases = (case for case in map(sweep.random_case, range(ALL)) if fault.shows(case))
+    with fault.planted():
+        assert any(sweep.compare(case).disagrees for case in itertools.islice(cases, TRIED))
 
 
 def random_parameters(name, box, rng):

@@ -1,0 +1,188 @@
+"""Faults of the library's formulas, which the sweep must find.
+
+Each replaces a public function of ``ding_lite.rl``, or a loss of a policy, by one that calls it and is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+
+import ding_lite.policies.ppg  # noqa: F401  (all that imports these functions, before a fault is planted)
+from reference.sweep import Case
+
+
+class Fault(NamedTuple):
+    """A fault.
+
+    Attributes:
+        where: module and name of a function, or of a class and a method.
+        wrong: makes the faulty function of the right one.
+        shows: whether a case may show it.
+    """
+
+    name: str
+    where: str
+    wrong: Callable[[Callable[..., Any]], Callable[..., Any]]
+    shows: Callable[[Case], bool] = lambda case: True
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        """Plants the fault inside of the block, wherever the library has imported the function."""
+        module, _, path = self.where.partition(":")
+        *owners, name = path.split(".")
+        owner = importlib.import_module(module)
+        for part in owners:
+            owner = getattr(owner, part)
+        right = vars(owner)[name]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(owner, name, self.wrong(right)))
+            for other in [each for key, each in sys.modules.items() if key.startswith("ding_lite")]:
+                if vars(other).get(name) is right:
+                    stack.enter_context(mock.patch.object(other, name, self.wrong(right)))
+            yield
+
+
+def no_gamma_in_delta(gae):
+    def wrong(reward, value, next_value, *flags, gamma, **options):
+        return gae(reward, value, next_value / gamma, *flags, gamma=gamma, **options)
+
+    return wrong
+
+
+def goes_on_after_truncations(gae):
+    def wrong(reward, value, next_value, terminated, truncated, **options):
+        return gae(reward, value, next_value, terminated, truncated & terminated, **options)
+
+    return wrong
+
+
+def own_weight_in_the_advantage(gae):
+    def wrong(*fields, weight=None, **options):
+        advantage, target = gae(*fields, weight=weight, **options)
+        return advantage if weight is None else weight * advantage, target
+
+    return wrong
+
+
+def ends_with_the_rollout(continuing_gae):
+    def wrong(reward, value, last_value, *others, **options):
+        return continuing_gae(reward, value, 0 * last_value, *others, **options)
+
+    return wrong
+
+
+def clips_on_both_sides(clipped_surrogate):
+    def wrong(log_ratio, advantage, clip_ratio, dual_clip=None):
+        return log_ratio.exp().clamp(1 - clip_ratio, 1 + clip_ratio) * advantage
+
+    return wrong
+
+
+def no_maximum_of_the_errors(value_error):
+    def wrong(value, target, old_value=None, value_clip=None, kind="mse"):
+        if value_clip is not None:
+            value = old_value + torch.clamp(value - old_value, -value_clip, value_clip)
+        return value_error(value, target, kind=kind)
+
+    return wrong
+
+
+def std_of_a_sample(normalize_advantage):
+    def wrong(advantage, *others, **options):
+        n = advantage.shape[-1]
+        return normalize_advantage(advantage, *others, **options) * ((n - 1) / n) ** 0.5
+
+    return wrong
+
+
+def no_gradient_of_the_ratio(reference_kl):
+    def wrong(log_prob, reference, collected, kind):
+        return reference_kl(log_prob, reference, log_prob - (log_prob - collected).detach(), kind)
+
+    return wrong
+
+
+def entropy_malus(policy_loss):
+    def wrong(self, batch):
+        loss, metrics = policy_loss(self, batch)
+        return loss + 2 * self.entropy_weight * metrics["entropy_loss"], metrics
+
+    return wrong
+
+
+def no_value_in_the_auxiliary_phase(auxiliary_loss):
+    def wrong(self, batch):
+        total, terms = auxiliary_loss(self, batch)
+        return total - self.cfg.learn.aux_value_weight * terms["aux_value_loss"], terms
+
+    return wrong
+
+
+def reversed_kl(kl):
+    return lambda self, other: kl(other, self)
+
+
+GAE, LOSSES = "ding_lite.rl.returns:gae", "ding_lite.rl.losses"
+FAULTS = (
+    Fault("no gamma in delta", GAE, no_gamma_in_delta),
+    Fault("the trace goes on after a truncation", GAE, goes_on_after_truncations),
+    Fault(
+        "V-trace has a step's own weight in its advantage",
+        GAE,
+        own_weight_in_the_advantage,
+        lambda case: "offpolicy" in case.policy["type"] and case.policy["recompute_adv"],
+    ),
+    Fault(
+        "intrinsic returns end with the rollout",
+        "ding_lite.rl.returns:continuing_gae",
+        ends_with_the_rollout,
+        lambda case: "intrinsic" in case.policy,
+    ),
+    Fault("the ratio is clipped on both sides", f"{LOSSES}:clipped_surrogate", clips_on_both_sides),
+    Fault(
+        "the value clip is no maximum",
+        f"{LOSSES}:value_error",
+        no_maximum_of_the_errors,
+        lambda case: case.policy["learn"]["value_clip"] is not None,
+    ),
+    Fault(
+        "the std of a sample in the normalisation of advantages",
+        f"{LOSSES}:normalize_advantage",
+        std_of_a_sample,
+        lambda case: bool(case.policy["learn"]["adv_norm"]),
+    ),
+    Fault(
+        "no gradient of the ratio in kl_beta",
+        f"{LOSSES}:reference_kl",
+        no_gradient_of_the_ratio,
+        lambda case: case.policy["learn"].get("kl_type") in ("k1", "k2", "k3"),
+    ),
+    Fault(
+        "the entropy bonus is a malus",
+        "ding_lite.policies.ppo:PPOPolicy.policy_loss",
+        entropy_malus,
+        lambda case: case.policy["learn"]["entropy_weight"] > 0,
+    ),
+    Fault(
+        "the auxiliary phase leaves the value",
+        "ding_lite.policies.ppg:PPGPolicy.auxiliary_loss",
+        no_value_in_the_auxiliary_phase,
+        lambda case: case.policy["learn"].get("aux_train_epoch") and case.policy["learn"]["aux_value_weight"],
+    ),
+    Fault(
+        "the KL is reversed",
+        "ding_lite.rl.distributions:Categorical.kl",
+        reversed_kl,
+        lambda case: (
+            case.policy["learn"].get("kl_type") == "exact"
+            and case.world.action in ("discrete", "multi_discrete", "tuple")
+        ),
+    ),
+)
