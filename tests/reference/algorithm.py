@@ -265,6 +265,11 @@ class Reference:
                 step.before, step.after = before, after
             for column in columns:
                 cut_into_runs(column, self.cfg.learn.sequence_length, self.cfg.learn.burn_in)
+            runs = [step.run for step in self.steps]
+            self.watch.saw("hidden states")
+            self.watch.saw("hidden states, burnt in", any(run.burn_in for run in runs))
+            began = any(bool(state[0].any()) for run in runs for state in run.rows[0].before["actor"])
+            self.watch.saw("hidden states of an open episode", began)
         if self.frozen is not None:
             self._ask_frozen()
         if self.intrinsic is not None:
