@@ -265,11 +265,6 @@ class Reference:
                 step.before, step.after = before, after
             for column in columns:
                 cut_into_runs(column, self.cfg.learn.sequence_length, self.cfg.learn.burn_in)
-            runs = [step.run for step in self.steps]
-            self.watch.saw("hidden states")
-            self.watch.saw("hidden states, burnt in", any(run.burn_in for run in runs))
-            began = any(bool(state[0].any()) for run in runs for state in run.rows[0].before["actor"])
-            self.watch.saw("hidden states of an open episode", began)
         if self.frozen is not None:
             self._ask_frozen()
         if self.intrinsic is not None:
@@ -296,6 +291,7 @@ class Reference:
                 after = {name: each[1] for name, each in found.items()}
                 yield step, state, after, found["actor"][0]
                 state = networks.initial_state() if step.done else after
+            self.watch.saw("a hidden state of an open episode", state["actor"][0][0].any())
             hidden[env] = state
 
     @torch.no_grad()
