@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
@@ -31,25 +30,25 @@ def one_distribution(world, **parameters):
             if name.startswith("actor_head"):
                 parameter.zero_()
         for name, value in parameters.items():
-            policy.model.get_parameter(f"actor_head.{name.replace('__', '.')}").copy_(torch.tensor(value))
+            policy.model.get_parameter(f"actor_head.out.{name.replace('__', '.')}").copy_(torch.tensor(value))
     policy.auxiliary.remember(collector.collect(), 0)
     return policy
 
 
 def test_kl_of_two_actions_is_that_of_old_to_new_over_both_and_pulls_the_new_one_alone():
-    policy = one_distribution(LengthEnv, layers__0__bias=[0.0, 0.0])  # now 1/2, 1/2
+    policy = one_distribution(LengthEnv, layer__bias=[0.0, 0.0])  # now 1/2, 1/2
     old = torch.tensor([[0.75, 0.25]]).log().expand(64, -1).clone().requires_grad_()  # was 3/4, 1/4
     _, kl, _ = terms_of(policy, torch.arange(10), old.detach())
     assert float(kl.detach()) == pytest.approx(0.75 * math.log(1.5) + 0.25 * math.log(0.5), abs=1e-6)
     assert float(kl.detach()) != pytest.approx(0.5 * math.log(2 / 3) + 0.5 * math.log(2), abs=1e-3)
     kl.backward()
     # d KL(old || new) / d logit of the new one = new - old
-    bias = policy.model.actor_head.layers[0].bias
+    bias = policy.model.actor_head.out.layer.bias
     assert torch.allclose(bias.grad, torch.tensor([0.5 - 0.75, 0.5 - 0.25]), atol=1e-6)
 
 
 def test_kl_of_gaussians_is_that_of_old_to_new():
-    policy = one_distribution(MatchBox, layers__0__bias=[0.5, 0.0], out__log_sigma=[math.log(2), 0.0])
+    policy = one_distribution(MatchBox, layer__bias=[0.5, 0.0], log_sigma=[math.log(2), 0.0])
     logit = {"mu": torch.zeros(64, 2), "sigma": torch.ones(64, 2)}
     _, kl, _ = terms_of(policy, torch.arange(10), logit)
     by_hand = math.log(2) + (1 + 0.5**2) / (2 * 2**2) - 0.5
@@ -57,7 +56,7 @@ def test_kl_of_gaussians_is_that_of_old_to_new():
     assert by_hand != pytest.approx(-math.log(2) + (4 + 0.5**2) / 2 - 0.5, abs=0.1)  # new to old
     kl.backward()
     assert torch.allclose(
-        policy.model.actor_head.layers[0].bias.grad, torch.tensor([0.5 / 4, 0.0]), atol=1e-6
+        policy.model.actor_head.out.layer.bias.grad, torch.tensor([0.5 / 4, 0.0]), atol=1e-6
     )
     assert torch.allclose(
         policy.model.actor_head.out.log_sigma.grad, torch.tensor([1 - 1.25 / 4, 0.0]), atol=1e-6
@@ -83,203 +82,6 @@ def test_old_parameters_are_computed_once_before_the_first_step_and_carry_no_gra
     assert needs
     assert not any(needs)
     assert digest(logits(obs)) != before, "the policy did not move: the test would not see it"
-
-
-# ------------------------------------------------------------------ against a naive phase
-
-
-class Naive:
-    """The auxiliary phase as its formulas say it, in float64: plain layers and an Adam by hand.
-
-    ``fault`` is something to get wrong, so that a test can see that it would be seen.
-    """
-
-    def __init__(self, policy, fault=""):
-        self.arch, self.fault, self.learn = policy.model.arch, fault, policy.cfg.learn
-        self.order = torch_generator(1 if fault == "order" else policy.seed, "policy", "auxiliary")
-        self.box = hasattr(policy.model.actor_head.out, "log_sigma")
-        self.moments = {}
-
-    def outputs(self, state, obs):
-        def encoded(name):
-            x = obs
-            for layer in (0, 2):
-                x = torch.tanh(linear(x, f"{name}.trunk.{layer}"))
-            return x
-
-        def linear(x, name):
-            return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
-
-        features = encoded("actor_encoder")
-        for_value = features.detach() if self.arch == "detach" else features
-        if self.arch == "dual":
-            for_value = encoded("critic_encoder")
-        actor = linear(features, "actor_head.layers.0")
-        if self.box:
-            actor = (actor, state["actor_head.out.log_sigma"].exp().expand_as(actor))
-        return actor, linear(features, "auxiliary_head.0")[:, 0], linear(for_value, "critic_head.0")[:, 0]
-
-    def kl(self, old, new):
-        if self.fault == "KL reversed":
-            old, new = new, old
-        if self.box:
-            (m, s), (n, t) = old, new
-            return ((t / s).log() + (s**2 + (m - n) ** 2) / (2 * t**2) - 0.5).sum(-1)
-        p, q = old.log_softmax(-1), new.log_softmax(-1)
-        return (p.exp() * (p - q)).sum(-1)
-
-    def loss(self, state, obs, target, old):
-        learn, fault = self.learn, self.fault
-        actor, auxiliary, value = self.outputs(state, obs)
-        half = 1.0 if fault == "no half" else 0.5
-        bc = 1.0 if fault == "aux_bc_weight" else learn.aux_bc_weight
-        own = 0.0 if fault == "aux_value_weight" else learn.aux_value_weight
-        distilled = half * (auxiliary - target).square().mean()
-        return distilled + bc * self.kl(old, actor).mean() + own * half * (value - target).square().mean()
-
-    def run(self, state, obs, target):
-        """Returns the parameters after a phase that starts from ``state``."""
-        state = {name: tensor.double().clone().requires_grad_() for name, tensor in state.items()}
-        learn, obs, target = self.learn, obs.double(), target.double()
-        if self.fault == "moments forgotten":
-            self.moments = {}
-        with torch.no_grad():
-            old = self.outputs(state, obs)[0]
-        pick = (lambda i: tuple(part[i] for part in old)) if self.box else (lambda i: old[i])
-        for _ in range(learn.aux_train_epoch):
-            for i in torch.randperm(len(target), generator=self.order).split(learn.aux_batch_size):
-                if self.fault == "old anew":
-                    with torch.no_grad():
-                        old = self.outputs(state, obs)[0]
-                loss = self.loss(state, obs[i], target[i], pick(i))
-                gradients = torch.autograd.grad(loss, list(state.values()), allow_unused=True)
-                for name, gradient in zip(state, gradients, strict=True):
-                    self.adam(name, state[name], gradient)
-        return state
-
-    def adam(self, name, parameter, g):
-        m, v, t = self.moments.get(name, (0.0, 0.0, 0))
-        m, v, t = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2, t + 1
-        self.moments[name] = (m, v, t)
-        step = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + self.learn.adam_eps)
-        with torch.no_grad():
-            parameter -= self.learn.aux_learning_rate * step
-
-
-def two_phases(arch, world, **learn):
-    """Trains over two auxiliary phases; returns the policy, and what each phase began and ended with."""
-    learn = dict(
-        aux_freq=2,
-        aux_train_epoch=3,
-        aux_batch_size=24,
-        aux_learning_rate=2e-2,
-        aux_bc_weight=0.7,
-        aux_value_weight=0.4,
-        grad_clip_type=None,
-        adam_eps=1e-3,  # near 0 a step would be the sign of a rounding error
-        value_clip=0.1,  # of the policy phase alone
-        **learn,
-    )
-    model = dict(arch=arch, init_gain=dict(policy=1.0))  # a policy with something to lose
-    policy, collector = trainee("ppg", world, n_sample=60, autoreset="next_step", model=model, learn=learn)
-    kept, phases, run = [], [], policy.auxiliary.run
-
-    def state():
-        return {name: tensor.clone() for name, tensor in policy.model.state_dict().items()}
-
-    def recorded():
-        before, samples, told = state(), copy.deepcopy(policy.auxiliary.stored.all()), run()
-        norm = policy.value_norm
-        scale = (0.0, 1.0) if norm is None else (float(norm.mean), float(norm.std))
-        phases.append(
-            dict(before=before, samples=samples, told=told, after=state(), kept=kept[:], scale=scale)
-        )
-        kept.clear()
-        return told
-
-    policy.auxiliary.run = recorded
-    for _ in range(4):
-        rollout = collector.collect()
-        rows = rollout.valid.clone()
-        assert not rows.all(), "no row is a reset: the test would not see one being remembered"
-        kept.append((rollout.obs[rows], rollout.value_target[rows]))
-        policy.learn_mode.forward(rollout)
-    assert [len(phase["samples"]["value_target"]) % 24 > 1 for phase in phases] == [True, True]
-    return policy, phases
-
-
-def difference(policy, phases, fault=""):
-    """Returns how far the parameters after the two phases are from the naive ones."""
-    naive, largest = Naive(policy, fault), 0.0
-    for phase in phases:
-        obs, target = (torch.cat(parts) for parts in zip(*phase["kept"], strict=True))
-        mean, std = phase["scale"]
-        target = target.double() if fault == "raw" else (target.double() - mean) / std
-        if fault == "targets of other samples":
-            target = target.flip(0)
-        expected = naive.run(phase["before"], obs, target)
-        assert phase["told"]["aux_updates"] == 3 * -(-len(obs) // 24)
-        for name, tensor in phase["after"].items():
-            largest = max(largest, float((tensor.double() - expected[name]).detach().abs().max()))
-    return largest
-
-
-TOLERANCE = 1e-5
-
-
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("value_norm", [True, False])
-@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
-@pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
-def test_two_whole_phases_agree_with_a_naive_one_in_float64(arch, world, value_norm):
-    policy, phases = two_phases(arch, world, value_norm=value_norm, allow_raw_values=not value_norm)
-    assert difference(policy, phases) < TOLERANCE
-
-
-FAULTS = [
-    "KL reversed",
-    "no half",
-    "aux_bc_weight",
-    "aux_value_weight",
-    "order",
-    "moments forgotten",
-    "old anew",
-]
-
-
-@pytest.fixture(scope="module")
-def trained():
-    return {world: two_phases("dual", world) for world in (SeededEnv, SeededBox)}
-
-
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
-@pytest.mark.parametrize("fault", [*FAULTS, "raw", "targets of other samples"])
-def test_the_naive_phase_would_notice(fault, world, trained):
-    assert difference(*trained[world], fault) > 100 * TOLERANCE
-    assert difference(*trained[world]) < TOLERANCE
-
-
-def test_losses_that_are_told_are_those_of_the_formulas(trained):
-    policy, phases = trained[SeededEnv]
-    policy.model.load_state_dict(phases[0]["before"])
-    policy.auxiliary.stored.append(0, phases[0]["samples"])
-    obs, target = (torch.cat(parts) for parts in zip(*phases[0]["kept"], strict=True))
-    naive = Naive(policy)
-    state = {name: tensor.double() for name, tensor in phases[0]["before"].items()}
-    actor, auxiliary, value = naive.outputs(state, obs.double())
-    other = torch.zeros_like(actor)
-    aux_loss, kl, value_loss = terms_of(policy, torch.arange(len(target)), other.float())
-    norm = policy.value_norm
-    target = (target.double() - float(norm.mean)) / float(norm.std)
-    assert float(kl.detach()) == pytest.approx(float(naive.kl(other, actor).mean()), abs=1e-5)
-    assert float(aux_loss.detach()) == pytest.approx(
-        0.5 * float((auxiliary - target).square().mean()), rel=1e-5
-    )
-    assert float(value_loss.detach()) == pytest.approx(
-        0.5 * float((value - target).square().mean()), rel=1e-5
-    )
-    policy.auxiliary.stored.clear()
 
 
 # ------------------------------------------------------------------ gradient accumulation
@@ -441,54 +243,6 @@ def test_masks_of_the_memory_are_at_work_in_the_kl(images):
     kls = [list(terms_of(images.policy, rows, logit + noise * where))[1] for where in (~mask, mask)]
     assert abs(float(kls[0].detach())) < 1e-6, "what stands at an illegal action was heard"
     assert float(kls[1].detach()) > 0.1
-
-
-# ------------------------------------------------------------------ off-policy targets
-
-
-@pytest.mark.parametrize("separate", [True, False])
-@pytest.mark.parametrize("recompute", [True, False])
-def test_off_policy_targets_are_those_of_the_latest_recomputation(recompute, separate):
-    kept = dict(max_use=12, max_staleness=1, replay_buffer_size=256)
-    policy, collector = trainee(
-        "ppg_offpolicy",
-        recompute_adv=recompute,
-        learn=dict(
-            aux_freq=4, actor_epoch_per_collect=1, critic_epoch_per_collect=1 + separate, learning_rate=0.01
-        ),
-        other=dict(replay_buffer=dict(policy=kept, value=kept)),
-    )
-    assert (policy.value_optimizer is not None) == separate
-    renewed = []
-
-    def recording(credit):
-        def recorded(data, ratio):
-            found = credit(data, ratio)
-            renewed.append((data, found["value_target"].clone(), ratio is not None))
-            return found
-
-        return recorded
-
-    for source in policy.sources.values():
-        source.renew_credit = recording(source.renew_credit)
-    targets, latest = [], []
-    for iteration in range(3):
-        rollout = collector.collect()
-        targets.append(rollout.value_target.flatten().clone())
-        latest.append(targets[-1])
-        renewed.clear()
-        policy.learn_mode.forward(rollout)
-        stale = [(data, target) for data, target, weighted in renewed if weighted]
-        if stale and recompute:
-            # The value network's passes come first, and without a buffer of its own they are the only ones.
-            data = stale[0][0]
-            (*_, last) = [target for other, target in stale if other is data]
-            columns = last.split(4, 1)
-            for age, part in enumerate(reversed(columns)):
-                latest[iteration - age] = part.flatten()
-        memory = policy.auxiliary.stored.all()["value_target"]
-        assert torch.equal(memory, torch.cat(latest if recompute else targets))
-    assert recompute == (not torch.equal(torch.cat(latest), torch.cat(targets)))
 
 
 # ------------------------------------------------------------------ numbers that are not

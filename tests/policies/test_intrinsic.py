@@ -27,8 +27,8 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import RND, Steps
-from ding_lite.rl.returns import explained_variance
-from ding_lite.rl.scales import RewardScale
+from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows, gae
+from ding_lite.rl.running_stats import RewardScale
 from ding_lite.trees import map_tree, to_dict
 
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
@@ -43,59 +43,20 @@ def curious(kind="ppo", intrinsic=None, **options):
     return policy, collector
 
 
-def continuing_by_hand(reward, value, last_value, gamma, lam, weight):
-    """Returns advantages and targets of one column without rows that are not valid, from the definition."""
-    values = [*value, last_value]
-    delta = [reward[t] + gamma * values[t + 1] - values[t] for t in range(len(reward))]
-    advantage = []
-    for t in range(len(reward)):
-        total, factor = 0.0, 1.0
-        for k in range(t, len(reward)):
-            total += factor * delta[k]
-            if k + 1 < len(reward):
-                factor *= gamma * lam * weight[k + 1]
-        advantage.append(total)
-    return advantage, [value[t] + weight[t] * advantage[t] for t in range(len(reward))]
+def test_returns_that_end_with_episodes_are_others():
+    reward, value = torch.rand(2, 6, 1, dtype=torch.float64)
+    done = torch.tensor([0, 0, 1, 0, 0, 0]).bool()[:, None]
+    following = torch.cat([value[1:], torch.ones(1, 1)])
+    ends = gae(reward, value, following, done, torch.zeros_like(done), gamma=0.9, gae_lambda=0.8)[0]
+    all_valid = torch.ones_like(done)
+    continues = continuing_gae(reward, value, torch.ones(1), all_valid, gamma=0.9, gae_lambda=0.8)[0]
+    assert torch.allclose(ends[3:], continues[3:])
+    assert not torch.isclose(ends[:3], continues[:3]).any()
 
 
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_the_reward_of_a_step_is_the_error_on_the_next_observation(autoreset):
-    policy, collector = curious(autoreset=autoreset)
-    rollout = collector.collect()
-    policy._prepare_rollout(rollout)
-    stats = policy.intrinsic.obs_norm.stats[()]
-    obs = torch.cat([rollout.obs, rollout.last_obs[None]])
-    scaled = ((obs - torch.from_numpy(stats.mean)) / torch.from_numpy(stats.std)).clamp(-5, 5).float()
-    rnd = policy.intrinsic.reward
-    with torch.no_grad():
-        flat = scaled.flatten(0, 1)
-        error = (rnd.predictor(flat) - rnd.target(flat)).square().mean(-1).view(scaled.shape[:2])
-    crossed = 0
-    for t, env in rollout.valid.nonzero().tolist():
-        after = t + 1
-        while after < len(rollout.valid) and not rollout.valid[after, env]:
-            after += 1
-        crossed += after > t + 1
-        assert float(rollout.intrinsic_reward[t, env]) == pytest.approx(float(error[after, env]), rel=1e-4)
-    assert (crossed > 0) == (autoreset == "next_step")
-    assert not rollout.intrinsic_reward[~rollout.valid].any()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_advantage_is_the_weighted_sum_of_both(kind):
-    policy, collector = curious(kind, dict(extrinsic_weight=0.7, weight=3.0))
-    plain, _ = trainee(kind)
-    rollout = collector.collect()
-    policy._prepare_rollout(rollout)
-    both = policy.credit(rollout)
-    extrinsic = plain.credit(rollout)
-    intrinsic, _ = policy.intrinsic.credit(rollout)
-    assert float(intrinsic.abs().mean()) > 0.01
-    torch.testing.assert_close(both["advantage"], 0.7 * extrinsic["advantage"] + 3.0 * intrinsic)
-    for name in ("value", "value_target"):
-        assert torch.equal(both[name], extrinsic[name]), (
-            "the policy's own value is of the environment's reward"
-        )
+def test_the_next_valid_row_of_each_row():
+    valid = torch.tensor([[1, 1, 0, 0, 1, 0], [1, 0, 1, 1, 1, 1]]).bool().T
+    assert following_rows(valid).T.tolist() == [[1, 4, 4, 4, 6, 6], [2, 2, 3, 4, 5, 6]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -519,53 +480,20 @@ def test_a_checkpoint_does_not_import_a_reward_that_only_it_names(tmp_path):
         load_policy(file.parent)
 
 
-def values_of(policy, rollout):
-    """Returns the values (T + 1, B) of the intrinsic critic, in float64."""
-    critic, norm = policy.intrinsic.critic, policy.intrinsic.obs_norm
-    obs = torch.cat([rollout.obs, rollout.last_obs[None]])
-    with torch.no_grad():
-        return critic(norm(obs.flatten(0, 1))).view(obs.shape[:2]).double()
-
-
-@pytest.mark.parametrize("stale", [False, True])
-def test_intrinsic_credit_is_that_of_the_scaled_rewards_by_hand(stale):
-    options = dict(collect=dict(discount_factor=0.97, gae_lambda=0.8))
-    policy, collector = curious("ppo_offpolicy", dict(discount_factor=0.6), **options)
-    rollout = collector.collect()
-    value, std = values_of(policy, rollout), float(policy.intrinsic.scale.std)
-    assert abs(std - 1) > 0.1
-    draw = torch.Generator().manual_seed(0)
-    weight = torch.rand(value[1:].shape, generator=draw) if stale else torch.ones(value[1:].shape)
-    found = policy.intrinsic.credit(rollout, weight if stale else None)
-    reward = rollout.intrinsic_reward.double() / std
-    for b in range(reward.shape[1]):
-        expected = continuing_by_hand(
-            reward[:, b].tolist(),
-            value[:-1, b].tolist(),
-            float(value[-1, b]),
-            0.6,
-            0.8,
-            weight[:, b].tolist(),
-        )
-        for mine, numbers in zip(found, expected, strict=True):
-            np.testing.assert_allclose(mine[:, b].numpy(), numbers, rtol=1e-4, atol=1e-5)
-
-
-def test_weights_of_vtrace_reach_the_intrinsic_part_of_the_advantage():
-    policy, collector = curious("ppo_offpolicy", dict(extrinsic_weight=0.0, weight=1.0))
-    rollout = collector.collect()
-    weight = torch.rand(rollout.valid.shape, generator=torch.Generator().manual_seed(0))
-    found = policy.credit(rollout, weight)["advantage"]
-    assert torch.equal(found, policy.intrinsic.credit(rollout, weight)[0])
-    assert not torch.allclose(found, policy.intrinsic.credit(rollout)[0], atol=1e-3)
-
-
 def test_credit_is_computed_again_after_another_state_was_loaded():
     (policy, collector), (other, _) = curious(), curious(seed=1)
     rollout = collector.collect()
     before = policy.intrinsic.credit(rollout)[0]
     policy.intrinsic.load_state_dict(copy.deepcopy(other.intrinsic.state_dict()))
     assert not torch.equal(policy.intrinsic.credit(rollout)[0], before)
+
+
+def values_of(policy, rollout):
+    """Returns the intrinsic values (T + 1, B) of a rollout, the last observation's among them."""
+    critic, norm = policy.intrinsic.critic, policy.intrinsic.obs_norm
+    obs = torch.cat([rollout.obs, rollout.last_obs[None]])
+    with torch.no_grad():
+        return critic(norm(obs.flatten(0, 1))).view(obs.shape[:2]).double()
 
 
 def test_each_step_trains_the_networks_with_its_own_observation_and_target_and_the_loss_by_hand():

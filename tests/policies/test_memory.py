@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SeededBox, SeededEnv
-from torch import nn
-from worlds import digest, gradient_of, merged, small_config, trainee, vector_of
+from worlds import digest, merged, small_config, trainee, vector_of
 
-from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, compile_config, load_policy
+from ding_lite import PPOPolicy, SerialPipeline, check_policy, compile_config, load_policy
 from ding_lite.cli import main
 from ding_lite.data.collector import Collector
-from ding_lite.data.hidden import begin_episodes
+from ding_lite.data.memories import begin_episodes
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import ConfigError, ContractError
-from ding_lite.policies.optimizer import GradientSteps
 from ding_lite.run.report import description
 from ding_lite.trees import map_tree, to_dict, tree_leaves
 
@@ -36,119 +34,6 @@ def with_memory(kind="ppo", world=SeededEnv, rnn="lstm", autoreset="same_step", 
             if ".rnn." in name or "head" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return policy, collector
-
-
-def episodes_of(rollout):
-    """Yields (rows, column, whether its first row begins an episode), for each piece of an episode."""
-    done = rollout.terminated | rollout.truncated
-    for column in range(rollout.valid.shape[1]):
-        rows = []
-        begins = False
-        for t in range(len(rollout.valid)):
-            if not rollout.valid[t, column]:
-                continue
-            if t and (done[t - 1, column] or not rollout.valid[t - 1, column]):
-                if rows:
-                    yield rows, column, begins
-                rows, begins = [], True
-            rows.append(t)
-        if rows:
-            yield rows, column, begins
-
-
-def step_by_step(model, rollout, fresh=lambda rows, begins: begins):
-    """Returns logits and values (T, B, ...), one episode and one step at a time with torch's cells."""
-    logits, values = {}, {}
-    encoders = {"actor": model.actor_encoder, "critic": model.critic_encoder or model.actor_encoder}
-    for rows, column, begins in episodes_of(rollout):
-        stored = map_tree(lambda leaf, column=column: leaf[0, column], rollout.memory)
-        for who, encoder in encoders.items():
-            rnn = encoder.layer.rnn
-            lstm = isinstance(rnn, nn.LSTM)
-            cell = (nn.LSTMCell if lstm else nn.GRUCell)(rnn.input_size, rnn.hidden_size).to(rnn.weight_hh_l0)
-            weights = {n.removesuffix("_l0"): p for n, p in rnn.named_parameters()}
-            state = map_tree(lambda leaf: leaf[0][None], stored[encoder.name])
-            if fresh(rows, begins):
-                state = map_tree(torch.zeros_like, state)
-            hidden = (state["h"], state["c"]) if lstm else state["h"]
-            for t in rows:
-                features = encoder.encoder(rollout.obs[t, column][None])
-                hidden = torch.func.functional_call(cell, weights, (features, hidden))
-                output = hidden[0] if lstm else hidden
-                if who == "actor":
-                    logits[t, column] = model.actor_head(output)[0]
-                else:
-                    values[t, column] = model.critic_head(output)[0, 0]
-    return logits, values
-
-
-def close(found, expected, tolerance=1e-5):
-    return all(torch.allclose(found[place], value, atol=tolerance) for place, value in expected.items())
-
-
-@pytest.mark.daily(2)
-@pytest.mark.parametrize("burn_in", [0, 3])
-@pytest.mark.parametrize("rnn", ["lstm", "gru"])
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-@pytest.mark.parametrize("kind", ["ppo", "ppg"])
-def test_rollouts_have_what_a_step_by_step_network_computes(kind, rnn, autoreset, burn_in):
-    policy, collector = with_memory(kind, rnn=rnn, autoreset=autoreset, learn=dict(burn_in=burn_in))
-    for number in range(3):
-        rollout = collector.collect()
-        assert (rollout.terminated | rollout.truncated).any()
-        with torch.no_grad():
-            logits, values = step_by_step(policy.model, rollout)
-        raw = {place: policy.denormalized_values(value) for place, value in values.items()}
-        assert close(rollout.value, raw), "values while acting"
-        assert close(policy.rollout_values(rollout), raw), "values along sequences"
-        assert close(policy.rollout_logits(rollout), logits)
-        rows = rollout.valid.flatten().nonzero().squeeze(-1)
-        log_prob = policy.rollout_log_probs(rollout, rows)
-        assert torch.allclose(log_prob, rollout.log_prob.flatten()[rows], atol=1e-5)
-        forgetful, _ = step_by_step(policy.model, rollout, fresh=lambda rows, begins: True)
-        remembering, _ = step_by_step(policy.model, rollout, fresh=lambda rows, begins: False)
-        if number:  # the first rollout has no memory from before
-            assert not close(logits, forgetful, 1e-3), "the rollout before does not matter here"
-            assert not close(logits, remembering, 1e-3), "episode starts do not matter here"
-
-
-@pytest.mark.daily(2)
-@pytest.mark.parametrize("arch", ["dual", "shared", "detach"])
-@pytest.mark.parametrize("rnn", ["lstm", "gru"])
-def test_the_gradient_along_sequences_is_that_of_the_episodes_one_by_one(rnn, arch):
-    """One sequence an episode, in float64, by torch's cells; a memory that is not reset would be noticed."""
-    learn = dict(sequence_length=64, value_norm=False, allow_raw_values=True)
-    policy, collector = with_memory("ppg", rnn=rnn, model=dict(arch=arch), learn=learn)
-    collector.collect()
-    rollout = to_dict(collector.collect())
-    policy.model.double()
-    for encoder in filter(None, (policy.model.actor_encoder, policy.model.critic_encoder)):
-        encoder.encoder.leaves[0] = nn.Identity()  # in place of a conversion to float32
-    rollout = as_rollout(map_tree(lambda x: x.double() if x.is_floating_point() else x, rollout))
-    assert len(list(episodes_of(rollout))) > 8
-    weight = torch.randn(rollout.valid.shape, generator=torch.Generator().manual_seed(0)).double()
-    parameters = [p for name, p in policy.model.named_parameters() if "auxiliary" not in name]
-    of_values = 0.0 if arch == "detach" else 1.0  # there the gradient of the value stops at its head
-
-    def gradient(loss):
-        found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([each.flatten() for each in found])
-
-    def of_episodes(fresh):
-        logits, values = step_by_step(policy.model, rollout, fresh)
-        terms = [weight[place] * logit.square().sum() for place, logit in logits.items()]
-        terms += [of_values * weight[place] * value for place, value in values.items()]
-        return gradient(torch.stack(terms).sum())
-
-    training_set = policy.sources["policy"].training_set(rollout)
-    packed = training_set.table.packed(training_set.sequences)
-    batch, rows = training_set._batch(packed, None), packed.rows
-    logit, value = policy.model.compute_actor_critic(batch.obs)
-    mine = gradient((weight.flatten()[rows] * (logit.square().sum(-1) + of_values * value)).sum())
-    expected = of_episodes(lambda rows, begins: begins)
-    assert float((mine - expected).norm() / expected.norm()) < 1e-6
-    without_reset = of_episodes(lambda rows, begins: False)
-    assert float((mine - without_reset).norm() / expected.norm()) > 1e-2
 
 
 @pytest.mark.daily(3)
@@ -507,61 +392,6 @@ def test_a_trained_memory_is_evaluated_by_the_command_line(command, tmp_path, mo
     assert json.loads(capsys.readouterr().out)["episodes"] == 2
 
 
-@pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])
-@pytest.mark.parametrize("rnn", ["lstm", "gru"])
-def test_the_value_after_a_cut_is_that_with_the_memory_of_its_episode(rnn, autoreset):
-    """With lambda 0 and gamma 1 the target of a row is its reward and the value that follows it."""
-    collect = dict(gae_lambda=0.0, discount_factor=1.0)
-    policy, collector = with_memory(
-        rnn=rnn, autoreset=autoreset, learn=dict(value_norm=False), collect=collect
-    )
-    collector.collect()
-    rollout = collector.collect()
-    final = rollout.final
-    cut = {(t, b): k for k, (t, b) in enumerate(zip(final.t.tolist(), final.env.tolist(), strict=True))}
-    begin, value_of = policy.memory.initial_state(4), lambda obs, state: policy.memory._step(obs, state)[1][1]
-    state, expected, forgetful = map_tree(lambda leaf: leaf[0], rollout.memory), {}, {}
-    steps = len(rollout.valid)
-    with torch.no_grad():
-        for t in range(steps):
-            _, (_, _, after) = policy.memory._step(rollout.obs[t], state)
-            done = rollout.terminated[t] | rollout.truncated[t]
-            for b in range(4):
-                mine = map_tree(lambda leaf, b=b: leaf[b : b + 1], after)
-                if rollout.truncated[t, b] and rollout.valid[t, b]:
-                    obs = final.obs[cut[t, b]][None]
-                elif t == steps - 1 and rollout.valid[t, b] and not done[b]:
-                    obs = rollout.last_obs[b][None]
-                else:
-                    continue
-                if rollout.terminated[t, b]:
-                    continue
-                expected[t, b] = rollout.reward[t, b] + value_of(obs, mine)[0]
-                forgetful[t, b] = rollout.reward[t, b] + value_of(obs, None)[0]
-            state = begin_episodes(after, (done | ~rollout.valid[t]).numpy(), begin)
-    assert {t == steps - 1 for t, _ in expected} == {True, False}
-    found, right, wrong = (
-        torch.stack([each[place] for place in expected])
-        for each in (rollout.value_target, expected, forgetful)
-    )
-    torch.testing.assert_close(found, right, atol=1e-5, rtol=1e-5)
-    assert (right - wrong).abs().min() > 1e-4, "memories do not matter here"
-
-
-@pytest.mark.parametrize("mode", ["minibatch", "batch", False])
-def test_advantages_of_sequences_are_normalised_where_the_mode_says(mode):
-    policy, collector = with_memory(learn=dict(adv_norm=mode))
-    rollout = collector.collect()
-    advantages = [batch.advantage for batch in policy.minibatches(rollout)]
-    assert len(advantages) > 2
-    for some, told in ((advantages, "minibatch"), ([torch.cat(advantages)], "batch")):
-        normal = all(
-            abs(float(a.mean())) < 1e-5 and float(a.std(correction=0)) == pytest.approx(1, abs=1e-4)
-            for a in some
-        )
-        assert normal == (mode == told or (mode == "minibatch" and told == "batch"))
-
-
 def marked(kind, **options):
     policy, collector = with_memory(kind, **options)
     count = iter(range(100))
@@ -612,141 +442,6 @@ def test_old_sequences_are_drawn_as_often_as_the_limits_allow():
         assert max(uses.values()) <= max_use
     assert len(ages) > 1
     assert max(uses.values()) == max_use
-
-
-@pytest.mark.parametrize("joined", [False, True])
-@pytest.mark.parametrize("separate", [False, True])
-def test_targets_of_stored_sequences_are_those_of_the_latest_recomputation(separate, joined):
-    kept = dict(max_use=20, max_staleness=9, replay_buffer_size=10_000)
-    policy, collector = with_memory(
-        "ppg_offpolicy",
-        autoreset="next_step",
-        learn=dict(aux_freq=9, critic_epoch_per_collect=1 + separate, learning_rate=0.01),
-        other=dict(replay_buffer=dict(policy=kept, value=kept)),
-    )
-    collected = []
-    for _ in range(3):
-        rollout = collector.collect()
-        collected.append(rollout.value_target.clone())
-        policy.learn_mode.forward(rollout)
-        if joined:
-            policy.auxiliary.stored.table()  # as one wide rollout
-    buffer = policy.buffers["value" if separate else "policy"].data
-    stored = policy.auxiliary.stored.data
-    assert torch.equal(stored.valid, buffer.valid)
-    assert torch.equal(stored.obs[stored.valid], buffer.obs[buffer.valid])
-    assert torch.equal(stored.value_target[stored.valid], buffer.value_target[buffer.valid])
-    difference = (stored.value_target - torch.cat(collected, 1)).abs()
-    columns = collected[0].shape[1]
-    assert all(part[:, :].max() > 1e-3 for part in difference.split(columns, 1)[:2]), "nothing was renewed"
-
-
-class Marked(PPGPolicy):
-    auxiliary_fields = ("mark",)
-
-
-@pytest.mark.daily(2)
-@pytest.mark.parametrize("burn_in", [0, 2])
-@pytest.mark.parametrize("parts", [1, 3])
-def test_auxiliary_sequences_serve_each_epoch_once_with_their_own_targets_and_old_policy(
-    parts, burn_in, monkeypatch
-):
-    options = dict(model=dict(rnn="gru", rnn_hidden_size=6))
-    learn = dict(
-        sequence_length=7,
-        burn_in=burn_in,
-        aux_freq=2,
-        aux_train_epoch=2,
-        aux_batch_size=24,
-        aux_grad_accum=parts,
-    )
-    options["normalize"] = dict(obs="initial")
-    policy, collector = trainee("ppg", n_sample=80, autoreset="next_step", cls=Marked, learn=learn, **options)
-    policy.warm_up(3 + 5 * torch.randn(256, 3, generator=torch.Generator().manual_seed(0)))
-    auxiliary, plain, seen, told = policy.auxiliary, policy.auxiliary.loss, [], []
-
-    def spy(batch):
-        seen.append(batch)
-        loss, terms = plain(batch)
-        return loss, {**terms, "one": torch.ones(()), "mark": batch.mark.double().mean()}
-
-    auxiliary.loss, take = spy, GradientSteps.take
-
-    def taken(steps, loss, *batches, remake):
-        if loss is spy:  # the parts are the minibatch: each sample of it counts as much as another
-            whole, in_parts = (
-                gradient_of(auxiliary.optimizer, plain, *minibatch) for minibatch in ([remake()], batches)
-            )
-            torch.testing.assert_close(in_parts.values, whole.values, rtol=1e-4, atol=1e-6)
-            told.append(take(steps, loss, *batches, remake=remake))
-            return told[-1]
-        return take(steps, loss, *batches, remake=remake)
-
-    monkeypatch.setattr(GradientSteps, "take", taken)
-    old_logits, old = auxiliary.old_logits, []
-    auxiliary.old_logits = lambda: (old.append(old_logits()), old[0])[1]
-    obs, targets, marks, valid = [], [], [], []
-    for k in range(2):
-        rollout = collector.collect()
-        rollout.mark = 1000 * k + torch.arange(rollout.valid.numel()).view(rollout.valid.shape)
-        for kept, name in ((obs, "obs"), (targets, "value_target"), (marks, "mark")):
-            kept.append(rollout[name].clone())
-        valid.append(rollout.valid.clone())
-        policy.learn_mode.forward(rollout)
-    obs, targets, marks, valid = (torch.cat(x, 1).flatten(0, 1) for x in (obs, targets, marks, valid))
-    place_of = {int(mark): place for place, mark in enumerate(marks)}
-    assert not valid.all()
-    for batch in seen:
-        place = torch.tensor([place_of[int(mark)] for mark in batch.mark])
-        learned = batch.obs.obs if batch.obs.kept is None else batch.obs.obs[batch.obs.kept]
-        assert torch.equal(policy.scaled(obs[place]), learned)
-        torch.testing.assert_close(batch.value_target, policy.normalized_values(targets[place]))
-        assert torch.equal(batch.old_logit, old[0][place])
-    drawn = torch.cat([batch.mark for batch in seen]).split(int(valid.sum()))
-    assert len(drawn) == 2
-    for one in drawn:
-        assert one.sort().values.tolist() == sorted(marks[valid].tolist())
-    assert not torch.equal(*drawn)
-    assert len(told) == len(seen) / parts
-    for k, metrics in enumerate(told):
-        minibatch = torch.cat([batch.mark for batch in seen[k * parts : (k + 1) * parts]])
-        assert float(metrics["one"]) == pytest.approx(1)
-        assert float(metrics["mark"]) == pytest.approx(float(minibatch.double().mean()), rel=1e-6)
-    sizes = {len(batch.mark) for batch in seen}
-    assert len(sizes) > 1, "with parts of one size a share of another kind would not be seen"
-
-
-def test_the_first_auxiliary_minibatch_of_sequences_is_of_the_old_policy():
-    """Before the first step the KL to the old policy is 0, whatever the order of the samples."""
-    policy, collector = with_memory("ppg", learn=dict(aux_freq=1, aux_train_epoch=1))
-    plain, kls = policy.auxiliary.loss, []
-
-    def spy(batch):
-        total, terms = plain(batch)
-        kls.append(float(terms["behavioral_cloning_loss"].detach()))
-        return total, terms
-
-    policy.auxiliary.loss = spy
-    policy.learn_mode.forward(collector.collect())
-    assert kls[0] == pytest.approx(0, abs=1e-6)
-    assert kls[-1] > 1e-5
-
-
-def test_values_and_logits_are_those_of_a_step_by_step_network_in_the_scales_of_the_policy():
-
-    policy, collector = with_memory(normalize=dict(obs=True), learn=dict(learning_rate=1e-4))
-    policy.warm_up(3 + 5 * torch.randn(256, 3, generator=torch.Generator().manual_seed(0)))
-    for _ in range(2):
-        policy.learn_mode.forward(collector.collect())
-    assert abs(float(policy.value_norm.std) - 1) > 0.1
-    rollout = collector.collect()
-    scaled = as_rollout({**to_dict(rollout), "obs": policy.scaled(rollout.obs)})
-    with torch.no_grad():
-        logits, values = step_by_step(policy.model, scaled)
-    raw = {place: policy.denormalized_values(value) for place, value in values.items()}
-    assert close(rollout.value, raw, 1e-3), "values while acting"
-    assert close(policy.rollout_values(rollout), raw, 1e-3), "values along sequences"
-    assert close(policy.rollout_logits(rollout), logits, 1e-4)
 
 
 def test_greedy_actions_depend_on_what_came_before():

@@ -13,14 +13,13 @@ import pytest
 import torch
 from anything import Anything
 from small_worlds import CountingEnv, SeededBox, SeededEnv, SeededTree
-from worlds import digest, log_probs, merged, policy_for, small_config, take_step, vector_of
+from worlds import digest, merged, policy_for, small_config, take_step, vector_of
 
 from ding_lite import POLICY_REGISTRY, ConfigError, PPOPolicy, SerialPipeline, compile_config
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import minibatch_sizes
 from ding_lite.models import VAC
 from ding_lite.rl.losses import weighted_mean
-from ding_lite.rl.returns import nstep_return
 from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
 from ding_lite.testing import ACTION_SPACES, MatchEnv, check_policy
 from ding_lite.trees import map_tree
@@ -175,38 +174,6 @@ def test_negative_control_without_any_condition_the_parameters_differ(name):
 
 # ------------------------------------------------------------------ the objective
 
-WEIGHED = {"learn": {"weight_bound": 1.1, "adv_norm": "minibatch", "entropy_weight": 0.0}}
-
-
-@pytest.mark.parametrize("proximal", ["decoupled", "behaviour"])
-def test_policy_loss_is_the_formula_in_float64(proximal):
-    policy, buffer = aged(**merged(WEIGHED, {"learn": {"proximal": proximal}}))
-    start = copy.deepcopy(policy)
-    batches = first_pass(policy)
-    advantage, furthest = buffer.data.advantage, [0.0, 0.0]  # renewed, by V-trace
-    moved(policy)
-    for batch in batches:
-        loss = float(policy.loss(batch)[1]["policy_loss"].detach())
-        place = at(buffer, torch.arange(buffer.uses.numel()), batch)
-        obs, action = buffer.data.obs.flatten(0, 1)[place], buffer.data.action.flatten()[place]
-        mu, a = buffer.data.log_prob.flatten()[place].double(), advantage.flatten()[place].double()
-        prox, new = log_prob_of(start, obs, action), log_prob_of(policy, obs, action)
-        a = (a - a.mean()) / a.std(correction=0)
-
-        def clipped(ratio, a=a):
-            return torch.minimum(ratio * a, ratio.clamp(0.8, 1.2) * a)
-
-        decoupled = -((prox - mu).exp().clamp(max=1.1) * clipped((new - prox).exp())).mean()
-        behaviour = -clipped((new - mu).exp()).mean()
-        unbounded = -((prox - mu).exp() * clipped((new - prox).exp())).mean()
-        right, *wrong = {
-            "decoupled": (decoupled, behaviour, unbounded),
-            "behaviour": (behaviour, decoupled, unbounded),
-        }[proximal]
-        assert loss == pytest.approx(float(right), abs=2e-6)
-        furthest = [max(far, abs(loss - float(w))) for far, w in zip(furthest, wrong, strict=True)]
-    assert min(furthest) > 1e-3, "another formula would not be noticed"
-
 
 def test_fresh_samples_weigh_exactly_one_and_keep_their_stored_log_prob():
     policy, buffer = aged()
@@ -223,13 +190,6 @@ def test_fresh_samples_weigh_exactly_one_and_keep_their_stored_log_prob():
         assert torch.allclose(batch.policy_weight, expected, rtol=1e-6)
         seen |= set(age.tolist())
     assert seen == {0, 1, 2, 3}
-
-
-def test_behaviour_objective_has_no_weights_and_the_ratio_to_the_policy_that_collected():
-    policy, buffer = aged(learn={"proximal": "behaviour"})
-    for batch in first_pass(policy):
-        assert batch.policy_weight is None
-        assert torch.equal(batch.log_prob, at(buffer, buffer.data.log_prob, batch))
 
 
 @pytest.mark.parametrize("proximal", ["decoupled", "behaviour"])
@@ -266,49 +226,6 @@ def test_proximal_policy_is_computed_once_an_iteration_before_any_step(monkeypat
         assert torch.equal(calls[0][1][names.index("actor_head.layers.0.weight")], before)
 
 
-def test_proximal_policy_of_ppg_is_that_of_before_the_value_epochs_that_share_its_encoder():
-    policy, collect = make(
-        "ppg_offpolicy",
-        model={"arch": "shared"},
-        learn={"critic_epoch_per_collect": 3, "learning_rate": 0.02, "aux_train_epoch": 0},
-        other={"replay_buffer": {name: {"max_use": 50} for name in ("policy", "value")}},
-    )
-    policy.learn_mode.forward(collect())
-    rollout = collect()
-    start, seen = copy.deepcopy(policy), []
-    policy.policy_loss, plain = lambda batch: (seen.append(batch), plain(batch))[1], policy.policy_loss
-    policy.learn_mode.forward(rollout)
-    batch = seen[0]
-    assert (batch.mark < 1000).any(), "there must be samples of the first rollout"
-    with torch.no_grad():
-        expected = log_probs(start, batch.obs, batch.action)
-    assert torch.allclose(batch.log_prob, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy"])
-def test_kl_penalty_is_the_objective_by_hand(kind):
-    learn = {"kl_penalty": 0.7, "adv_norm": False, "entropy_weight": 0.0}
-    if kind == "ppo":
-        policy, collect = make(kind, learn=learn)
-        policy.sources["policy"].push(collect())
-    else:
-        policy, _ = aged(learn=learn)
-    batch = first_pass(policy)[0]
-    old = torch.log_softmax(policy.model.compute_actor(batch.obs).detach().double(), -1)
-    moved(policy)
-    _, metrics = policy.loss(batch)
-    new = torch.log_softmax(policy.model.compute_actor(batch.obs).detach().double(), -1)
-    kl = (old.exp() * (old - new)).sum(-1)
-    chosen = new.gather(-1, batch.action[:, None])[:, 0]
-    gain = (chosen - batch.log_prob).exp() * batch.advantage
-    assert (batch.policy_weight is None) == (kind == "ppo")
-    weight = 1.0 if batch.policy_weight is None else batch.policy_weight
-    objective = weight * gain - 0.7 * kl  # the weight of a stale sample is not for its KL
-    assert float(metrics["policy_loss"].detach()) == pytest.approx(-float(objective.mean()), abs=1e-5)
-    assert float(metrics["kl"].detach()) == pytest.approx(float(kl.mean()), abs=1e-6)
-    assert kl.mean() > 1e-2
-
-
 def test_share_outside_the_clip_by_age_is_that_counted_by_hand():
     policy, buffer = aged()
     start = copy.deepcopy(policy)
@@ -327,91 +244,6 @@ def test_share_outside_the_clip_by_age_is_that_counted_by_hand():
     assert told["buffer_weight_max"] == pytest.approx(float(ratio[live].max()), rel=1e-5)
     assert told["buffer_age"] == pytest.approx(float(buffer.age.expand_as(live)[live].float().mean()))
     assert told["buffer_samples"] == int(live.sum())
-
-
-# ------------------------------------------------------------------ credit
-
-
-def test_weights_of_vtrace_are_the_bounded_ratios_of_the_iterations_start(monkeypatch):
-    policy, buffer = aged()
-    start, weights, plain = copy.deepcopy(policy), [], policy.credit
-    monkeypatch.setattr(policy, "credit", lambda data, w=None: (weights.append(w), plain(data, w))[1])
-    data = buffer.data
-    prox = log_prob_of(start, data.obs.flatten(0, 1), data.action.flatten()).view(data.valid.shape)
-    expected = (prox - data.log_prob).exp().clamp(max=1.0).masked_fill(~data.valid, 1.0)
-    object.__setattr__(buffer.limits, "steps", 50)
-    (loop,) = policy.training_loops()
-    policy._train(loop)
-    assert len(weights) > 2, "there must be several passes"
-    for weight in weights:
-        assert torch.allclose(weight.double(), expected, atol=1e-5)
-        assert torch.equal(weight[:, buffer.age == 0], torch.ones_like(weight[:, buffer.age == 0]))
-    assert (expected < 0.9).any()
-    assert ((prox - data.log_prob).exp()[data.valid] > 1.1).any()
-
-
-def test_credit_of_each_pass_is_that_of_vtrace_with_the_newest_values():
-    policy, buffer = aged(learn={"value_norm": False})
-    data, mu = buffer.data, buffer.data.log_prob.clone()
-    weight = (policy.sources["policy"]._proximal["log_prob"] - mu).exp().clamp(max=1.0)
-    weight = weight.masked_fill(~data.valid, 1.0)
-    object.__setattr__(buffer.limits, "steps", 40)
-    all_passes = passes(policy)
-    previous = None
-    for _ in range(3):
-        expected = policy.credit(data, weight)
-        for batch in next(all_passes):
-            for name in ("advantage", "value", "value_target"):
-                assert torch.allclose(getattr(batch, name), at(buffer, expected[name], batch), atol=1e-6), (
-                    name
-                )
-        assert previous is None or not torch.allclose(previous, expected["advantage"], atol=1e-3)
-        previous = expected["advantage"]
-        assert torch.equal(data.advantage, previous), "the latest is kept"
-        moved(policy)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_advantages_are_as_collected_unless_recomputed(recompute):
-    policy, collect = make(**merged(REUSED, {"recompute_adv": recompute, "learn": {"value_norm": False}}))
-    collected = {}
-    for _ in range(4):
-        rollout = collect()
-        names = ("advantage", "value", "value_target")
-        for mark, *numbers in zip(*(rollout[n].flatten().tolist() for n in ("mark", *names)), strict=True):
-            collected[mark] = numbers
-        if len(collected) < 4 * N_SAMPLE:
-            policy.learn_mode.forward(rollout)
-    policy.sources["policy"].push(rollout)
-    for batch in first_pass(policy):
-        expected = torch.tensor([collected[mark] for mark in batch.mark.tolist()]).T
-        found = torch.stack([batch.advantage, batch.value, batch.value_target])
-        fresh = batch.mark >= 3000
-        assert torch.allclose(found[:, fresh], expected[:, fresh], atol=1e-5)
-        assert torch.equal(found, expected) == (not recompute)
-        assert torch.allclose(found[:, ~fresh], expected[:, ~fresh], atol=1e-2) == (not recompute)
-
-
-@pytest.mark.parametrize("recompute", [False, True])
-def test_nstep_targets_are_of_the_newest_values_and_carry_no_gradient(recompute):
-    policy, buffer = aged(
-        nstep_return=True,
-        nstep=4,
-        recompute_adv=recompute,
-        autoreset="same_step",
-        learn={"value_norm": False},
-    )
-    moved(policy)
-    data = buffer.data
-    before = data.advantage.clone()
-    value = policy.rollout_values(data)
-    following = torch.cat([value[1:], policy.values(data.last_obs)[None]])
-    following[data.final.t, data.final.env] = policy.values(data.final.obs)
-    expected = nstep_return(data.reward, following, data.terminated, data.truncated, gamma=0.99, nstep=4)
-    for batch in first_pass(policy):
-        assert torch.allclose(batch.value_target, at(buffer, expected, batch), atol=1e-4)
-        assert not batch.value_target.requires_grad
-        assert torch.equal(batch.advantage, at(buffer, before, batch)) == (not recompute)
 
 
 # ------------------------------------------------------------------ how much is drawn

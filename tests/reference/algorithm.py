@@ -280,6 +280,7 @@ class Reference:
                 after = {name: each[1] for name, each in found.items()}
                 yield step, state, after, found["actor"][0]
                 state = networks.initial_state() if step.done else after
+            self.watch.saw("a hidden state of an open episode", state["actor"][0][0].any())
             hidden[env] = state
 
     @torch.no_grad()

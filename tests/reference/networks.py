@@ -94,8 +94,9 @@ class Networks:
     def _activation(self, x: Tensor) -> Tensor:
         if self.options.activation != "relu":
             return torch.tanh(x)
-        if x.requires_grad:
-            self.watch.near("the corner of a relu", x)
+        near = x[x != 0]  # 0 are biases behind units that are 0, here and in the library
+        if x.requires_grad and len(near):
+            self.watch.near("the corner of a relu", near)
         return torch.relu(x)
 
     def _through(self, stack: Stack, x: Tensor, *, is_last_linear: bool = False) -> Tensor:

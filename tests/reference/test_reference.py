@@ -9,14 +9,17 @@ import functools
 import itertools
 import os
 import pickle
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
-from reference import sweep
+from reference import ranks, sweep
 from reference.distributions import distribution
 from reference.faults import FAULTS
 from reference.recording import ACTION_SPACES, Mismatch
@@ -35,7 +38,8 @@ MECHANISMS = (
     *("grad_clip_type=clip_norm", "grad_clip_type=clip_value", "log sigma at its bound"),
     *("the observation clip", "the reward clip", "V-trace", "the weight bound"),
     *("a sample alone joins a minibatch", "the last pass is cut short", "a rollout makes room"),
-    *("too little to draw", "the auxiliary phase", "the auxiliary phase, again"),
+    *("too little to draw", "the auxiliary phase", "the auxiliary phase, again", "an intrinsic reward"),
+    *("kl_type=exact", "kl_type=k1", "kl_type=k2", "kl_type=k3", "a hidden state of an open episode"),
 )
 
 
@@ -105,6 +109,35 @@ def test_the_comparison_finds_a_planted_fault(fault):
     cases = (case for case in map(sweep.random_case, range(ALL)) if fault.shows(case))
     with fault.planted():
         assert any(sweep.compare(case).disagrees for case in itertools.islice(cases, TRIED))
+
+
+def launched(count, folder, seeds, fault="none"):
+    """Returns the outcomes of cases that ``count`` real processes share."""
+    program = Path(ranks.__file__)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    paths = [str(program.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [*command, program, folder, fault, *map(str, seeds)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [ranks.compare(folder, seed, count) for seed in seeds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "seeds"), [(2, range(24)), (4, range(24, 32))])
+def test_ranks_do_together_what_one_process_does(count, seeds, tmp_path):
+    found = launched(count, tmp_path, seeds)
+    assert [(o.seed, o.difference) for o in found if o.disagrees] == []
+
+
+@pytest.mark.slow
+def test_ranks_that_learn_alone_are_found(tmp_path):
+    assert all(outcome.disagrees for outcome in launched(2, tmp_path, range(4), "alone"))
 
 
 def random_parameters(name, box, rng):
