@@ -16,7 +16,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(encoder_hidden_size_list=[64, 64], activation="tanh"),
         learn=dict(
             epoch_per_collect=20,
@@ -27,7 +26,6 @@ config = dict(
             clip_schedule="linear",
             entropy_weight=0.0,
             value_weight=1.0,  # of 0.5 mse; there 0.5 of mse
-            value_norm=False,
         ),
         collect=dict(n_sample=8 * 32, discount_factor=0.98, gae_lambda=0.8),
         eval=dict(eval_freq=5_120),

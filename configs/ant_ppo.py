@@ -19,6 +19,7 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
+        recompute_adv=True,
         model=dict(initial_sigma_value=0.6065),
         learn=dict(
             epoch_per_collect=10,
@@ -27,6 +28,7 @@ config = dict(
             lr_schedule="linear",
             adv_norm=False,
             value_weight=0.25,
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         normalize=dict(obs=True, reward=True, reward_clip=10.0),

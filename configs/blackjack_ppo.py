@@ -16,13 +16,13 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=4,
             batch_size=512,
             learning_rate=1e-3,
             lr_schedule="linear",
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=4096, discount_factor=1.0, gae_lambda=0.95),
         eval=dict(eval_freq=50_000),

@@ -22,7 +22,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(
             share_encoder=True,
             encoder=dict(type="nature_cnn"),
@@ -40,7 +39,6 @@ config = dict(
             value_clip=0.1,
             clip_schedule="linear",  # of clip_ratio and value_clip
             value_weight=0.5,
-            value_norm=False,
             entropy_weight=0.01,
             adv_norm="minibatch",
             grad_clip_type="clip_norm",

@@ -10,7 +10,6 @@ config = dict(
     env=dict(env_id="CartPole-v1", collector_env_num=4, evaluator_env_num=8, n_evaluator_episode=16),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(
             share_encoder=False,
             encoder_hidden_size_list=[64, 64],
@@ -25,7 +24,6 @@ config = dict(
             adam_eps=1e-5,
             value_weight=0.5,
             value_clip=0.2,
-            value_norm=False,
             entropy_weight=0.01,
             lr_schedule="linear",
             clip_ratio=0.2,

@@ -17,8 +17,9 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
+        recompute_adv=True,
         model=dict(rnn="gru", rnn_hidden_size=64, encoder_hidden_size_list=[64]),
-        learn=dict(batch_size=256, learning_rate=1e-3, sequence_length=32),
+        learn=dict(batch_size=256, learning_rate=1e-3, sequence_length=32, value_norm=True),
         eval=dict(eval_freq=20_000),
     ),
 )

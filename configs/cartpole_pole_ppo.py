@@ -23,7 +23,8 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        learn=dict(batch_size=256, learning_rate=1e-3),
+        recompute_adv=True,
+        learn=dict(batch_size=256, learning_rate=1e-3, value_norm=True),
         eval=dict(eval_freq=10_000),
     ),
 )

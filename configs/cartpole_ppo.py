@@ -16,9 +16,10 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,  # in four epochs the values change little
         model=dict(encoder_hidden_size_list=[64, 64], activation="tanh"),
-        learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.01),
+        learn=dict(
+            epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.01, value_norm=True
+        ),
         collect=dict(n_sample=1024, discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=10_000),
     ),

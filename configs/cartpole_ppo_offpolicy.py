@@ -16,7 +16,8 @@ config = dict(
     ),
     policy=dict(
         type="ppo_offpolicy",
-        learn=dict(reuse=3, batch_size=256, learning_rate=1e-3, entropy_weight=0.01),
+        recompute_adv=True,
+        learn=dict(reuse=3, batch_size=256, learning_rate=1e-3, entropy_weight=0.01, value_norm=True),
         collect=dict(n_sample=512, discount_factor=0.99, gae_lambda=0.95),
         other=dict(replay_buffer=dict(replay_buffer_size=4096, max_use=6, max_staleness=4)),
         eval=dict(eval_freq=10_000),

@@ -28,7 +28,6 @@ config = dict(
             learning_rate=1e-4,
             value_weight=1.0,  # 0.5 x squared error
             entropy_weight=0.001,
-            value_norm=False,
         ),
         collect=dict(n_sample=127, discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=20_000),

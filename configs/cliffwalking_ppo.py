@@ -18,7 +18,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=10,
             batch_size=128,
@@ -26,6 +25,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.1,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         # A fall costs 100 and teaches some seeds to keep away from the edge and the goal behind it.

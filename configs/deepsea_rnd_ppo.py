@@ -17,8 +17,9 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
+        recompute_adv=True,
         intrinsic=dict(type="rnd", learning_rate=1e-3),
-        learn=dict(batch_size=256, learning_rate=1e-3),
+        learn=dict(batch_size=256, learning_rate=1e-3, value_norm=True),
         collect=dict(n_sample=2048, discount_factor=0.999),
         eval=dict(eval_freq=10_000),
     ),

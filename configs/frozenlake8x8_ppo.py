@@ -10,7 +10,6 @@ config = dict(
     env=dict(env_id="FrozenLake8x8-v1", collector_env_num=64, evaluator_env_num=32, n_evaluator_episode=64),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
         model=dict(encoder=dict(type="embedding", embedding_size=128), encoder_hidden_size_list=[]),
         learn=dict(
@@ -20,6 +19,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.1,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         # Actions slip in two of three steps: long rollouts and a short trace make little of chance.
         collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.8),

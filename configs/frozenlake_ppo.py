@@ -17,8 +17,9 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
-        learn=dict(epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.05),
+        learn=dict(
+            epoch_per_collect=4, batch_size=256, learning_rate=1e-3, entropy_weight=0.05, value_norm=True
+        ),
         collect=dict(n_sample=2048, discount_factor=0.98, gae_lambda=0.95),
         eval=dict(eval_freq=10_000),
     ),

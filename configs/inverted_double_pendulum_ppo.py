@@ -40,7 +40,6 @@ config = dict(
             lr_schedule="cosine",
             value_weight=1.0,
             value_loss="smooth_l1",
-            value_norm=False,
             entropy_weight=1e-4,
             clip_ratio=0.2,
             adv_norm="batch",

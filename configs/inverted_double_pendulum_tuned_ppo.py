@@ -22,12 +22,14 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
+        recompute_adv=True,
         learn=dict(
             epoch_per_collect=10,
             batch_size=256,
             learning_rate=3e-4,
             lr_schedule="linear",
             target_kl=0.02,
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         normalize=dict(obs="initial", obs_samples=10_000, reward=True),

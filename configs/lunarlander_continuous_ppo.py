@@ -13,8 +13,9 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
-        learn=dict(epoch_per_collect=10, batch_size=256, learning_rate=1e-3, lr_schedule="linear"),
+        learn=dict(
+            epoch_per_collect=10, batch_size=256, learning_rate=1e-3, lr_schedule="linear", value_norm=True
+        ),
         collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),
     ),

@@ -11,7 +11,6 @@ config = dict(
     env=dict(env_id="LunarLander-v3", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         learn=dict(
             epoch_per_collect=4,
             batch_size=256,
@@ -19,6 +18,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.01,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=8192, discount_factor=0.999, gae_lambda=0.98),
         eval=dict(eval_freq=100_000),

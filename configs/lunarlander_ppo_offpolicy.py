@@ -11,6 +11,7 @@ config = dict(
     env=dict(env_id="LunarLander-v3", collector_env_num=16, evaluator_env_num=8, n_evaluator_episode=16),
     policy=dict(
         type="ppo_offpolicy",
+        recompute_adv=True,
         learn=dict(
             reuse=4,
             batch_size=256,
@@ -18,6 +19,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.01,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=4096, discount_factor=0.999, gae_lambda=0.98),
         other=dict(replay_buffer=dict(replay_buffer_size=16_384, max_use=8, max_staleness=4)),

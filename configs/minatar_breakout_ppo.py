@@ -17,13 +17,13 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(encoder=dict(type="minatar_cnn")),
         learn=dict(
             epoch_per_collect=3,
             batch_size=128,
             learning_rate=1e-3,
             entropy_weight=0.01,
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.999, gae_lambda=0.95),
         eval=dict(eval_freq=250_000),

@@ -14,7 +14,6 @@ config = dict(
     env=dict(env_id="MinAtar/Freeway-v1", collector_env_num=16, evaluator_env_num=16, n_evaluator_episode=32),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(encoder=dict(type="minatar_cnn")),
         learn=dict(
             epoch_per_collect=3,
@@ -22,6 +21,7 @@ config = dict(
             learning_rate=1e-3,
             lr_schedule="linear",
             entropy_weight=0.01,
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.9),
         eval=dict(eval_freq=250_000),

@@ -18,7 +18,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         # The grid has codes of objects, not brightness, so it is neither scaled nor convolved.
         model=dict(
             share_encoder=False,
@@ -33,6 +32,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.03,  # with 0.01 some seeds do not find the goal in 100,000 steps
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=1024, discount_factor=0.99, gae_lambda=0.95),
         eval=dict(eval_freq=10_000),

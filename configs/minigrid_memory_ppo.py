@@ -21,6 +21,7 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
+        recompute_adv=True,
         # Cells are one-hot vectors of objects, not brightness, so they are neither scaled nor convolved.
         model=dict(
             rnn="lstm",
@@ -28,7 +29,7 @@ config = dict(
             encoder=dict(type="mlp"),
             encoder_hidden_size_list=[64],
         ),
-        learn=dict(batch_size=512, learning_rate=1e-3, entropy_weight=0.03),
+        learn=dict(batch_size=512, learning_rate=1e-3, entropy_weight=0.03, value_norm=True),
         collect=dict(n_sample=2048),
         eval=dict(eval_freq=20_000),
     ),

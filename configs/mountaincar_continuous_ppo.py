@@ -15,7 +15,10 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        learn=dict(epoch_per_collect=10, batch_size=256, learning_rate=3e-4, lr_schedule="linear"),
+        recompute_adv=True,
+        learn=dict(
+            epoch_per_collect=10, batch_size=256, learning_rate=3e-4, lr_schedule="linear", value_norm=True
+        ),
         collect=dict(n_sample=8192, discount_factor=0.9999, gae_lambda=0.95),
         normalize=dict(obs=True, reward=True),
         eval=dict(eval_freq=20_000),

@@ -18,7 +18,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(share_encoder=True, encoder=dict(type="nature_cnn"), init="orthogonal"),
         learn=dict(
             epoch_per_collect=4,
@@ -29,7 +28,6 @@ config = dict(
             clip_ratio=0.1,
             value_clip=0.1,
             value_weight=0.5,
-            value_norm=False,
             entropy_weight=0.01,
             adv_norm="minibatch",
             grad_clip_type="clip_norm",

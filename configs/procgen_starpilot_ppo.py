@@ -18,7 +18,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         model=dict(encoder={"type": "impala_cnn"}, share_encoder=True),
         learn=dict(
             epoch_per_collect=3,
@@ -27,6 +26,7 @@ config = dict(
             entropy_weight=0.01,
             clip_ratio=0.2,
             grad_clip_value=0.5,
+            value_norm=True,
         ),
         collect=dict(n_sample=64 * 256, discount_factor=0.999, gae_lambda=0.95),
         normalize=dict(reward=True, reward_clip=10.0),

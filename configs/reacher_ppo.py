@@ -11,7 +11,10 @@ config = dict(
     env=dict(env_id="Reacher-v5", collector_env_num=8, evaluator_env_num=8, n_evaluator_episode=16),
     policy=dict(
         type="ppo",
-        learn=dict(epoch_per_collect=10, batch_size=64, learning_rate=3e-4, lr_schedule="linear"),
+        recompute_adv=True,
+        learn=dict(
+            epoch_per_collect=10, batch_size=64, learning_rate=3e-4, lr_schedule="linear", value_norm=True
+        ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         normalize=dict(obs=True, reward=True, reward_clip=10.0),
         eval=dict(eval_freq=50_000),

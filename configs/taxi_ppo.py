@@ -15,7 +15,6 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
-        recompute_adv=False,
         # Nearly a table: with narrow vectors and hidden layers, what is learned of one state changes others.
         model=dict(encoder=dict(type="embedding", embedding_size=256), encoder_hidden_size_list=[]),
         learn=dict(
@@ -25,6 +24,7 @@ config = dict(
             lr_schedule="linear",
             entropy_weight=0.05,
             entropy_schedule="linear",
+            value_norm=True,
         ),
         collect=dict(n_sample=2048, discount_factor=0.99, gae_lambda=0.95),
         # A wrong pickup costs 10 and teaches some seeds never to pick up anyone.

@@ -17,9 +17,10 @@ config = dict(
     ),
     policy=dict(
         type="ppo",
+        recompute_adv=True,
         model=dict(rnn="lstm", rnn_hidden_size=64, encoder_hidden_size_list=[64]),
         collect=dict(n_sample=2048),
-        learn=dict(batch_size=512, learning_rate=1e-3, entropy_weight=0.03),
+        learn=dict(batch_size=512, learning_rate=1e-3, entropy_weight=0.03, value_norm=True),
         eval=dict(eval_freq=10_000),
     ),
 )

@@ -179,3 +179,12 @@ class HalveReward(gym.RewardWrapper):
 
 def scripted(index, scripts=SCRIPTS):
     return EpisodeRecorder(CountingEnv(scripts[index % len(scripts)]))
+
+
+class RecordingEnv(SeededEnv):
+    """A SeededEnv that appends the repr of its argument to a file when it is made."""
+
+    def __init__(self, file, value):
+        super().__init__()
+        with open(file, "a") as stream:
+            stream.write(f"{value!r}\n")

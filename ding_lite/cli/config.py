@@ -59,8 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the complete config, or writes it to a file."""
-    from ding_lite.config.compile import plain, save_config
+    from ding_lite.config.compile import save_config
     from ding_lite.config.schema import leaves
+    from ding_lite.config.values import plain
 
     if args.explain is not None and not (args.config or args.env or args.overrides):
         return _explain_defaults(args.explain, [args.policy] if args.policy else [])
@@ -86,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _explain(text: str, config: Config) -> int:
     """Prints the keys of a config that a text names, with their values."""
-    from ding_lite.config.compile import plain
     from ding_lite.config.schema import leaves
+    from ding_lite.config.values import plain
     from ding_lite.tools.key_reference import documented_keys
 
     values = dict(leaves(plain(config.values)))

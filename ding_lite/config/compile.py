@@ -35,8 +35,8 @@ from ding_lite.config.files import (
     read_config,
 )
 from ding_lite.config.named_classes import names_of
-from ding_lite.config.registry import POLICY_REGISTRY, env_name, library_name, modules_of, name_of
-from ding_lite.config.schema import as_schema, check, default_values, leaves, without_numpy
+from ding_lite.config.registry import POLICY_REGISTRY, env_name, modules_of, name_of
+from ding_lite.config.schema import as_schema, check, default_values, leaves
 from ding_lite.config.sections import (
     RUN_CONFIG,
     below_runs,
@@ -45,6 +45,7 @@ from ding_lite.config.sections import (
     other_policies_with,
     schema_of,
 )
+from ding_lite.config.values import decode, encode, plain
 from ding_lite.errors import ConfigError
 
 # Sources of values, besides "default" and the name of a config file.
@@ -74,7 +75,7 @@ class Config:
 
     def as_json(self) -> dict[str, Any]:
         """Returns the content of a run's ``config.json``; a class is written as "package.module:Name"."""
-        return {"config": plain(self.values), "source": dict(self.source)}
+        return {"config": encode(self.values), "source": dict(self.source)}
 
     def replaced(self, **values: Any) -> Config:
         """Returns a copy with other top-level values; None leaves a value unchanged.
@@ -177,12 +178,13 @@ def compile_config(
     if is_main_alone(user):
         beside.append(f"it looks like DI-engine's {MAIN} without its {CREATE}: pass both, {PAIR}")
     _refuse(origins, faults, beside)
+    encode(values)  # a value that cannot be saved is refused
     defaults = dict(leaves(default_values(schema)))
     for path, value in leaves(values):
         # The longest one: a value that was {} or None in the user's config may have been given keys since.
         above = max((p for p in user_sources if path == p or path.startswith(f"{p}.")), key=len, default=None)
         source[path] = source.get(path, "default") if above is None else user_sources[above]
-        if source[path] == "default" and plain(value) != plain(defaults.get(path)):
+        if source[path] == "default" and encode(value, path) != encode(defaults.get(path), path):
             source[path] = origin  # a config.json that was edited, or is of other defaults
     _fill_derived(values, source)
     return Config(EasyDict(values), source, notes=notes)
@@ -221,7 +223,7 @@ def _override(
 
 def _config_and_source(user: Mapping[str, Any], origin: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns copies of a config and of its sources, which a ``config.json`` of a run or checkpoint has."""
-    content: dict[str, Any] = copy.deepcopy(dict(user))
+    content: dict[str, Any] = copy.deepcopy(decode(dict(user)))
     if not {"config", "source"} <= set(content) <= {"config", "source", "imports", "spaces", "versions"}:
         return content, {}
     if not (isinstance(content["config"], dict) and isinstance(content["source"], dict)):
@@ -339,22 +341,6 @@ def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
         source["exp_name"] = "env and policy"
 
 
-def plain(value: Any) -> Any:
-    """Returns a config as JSON data: plain dicts, classes as their names, other objects as repr.
-
-    The name of a class is that under which the library registers it, or "package.module:Name".
-    A config with such objects can be run, but not recreated from the run's ``config.json``.
-    """
-    if isinstance(value, Mapping):
-        return {name: plain(v) for name, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
-    value = without_numpy(value)
-    if callable(value):
-        return library_name(value) or name_of(value)
-    return value if value is None or isinstance(value, (bool, int, float, str)) else repr(value)
-
-
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Returns the differences between two complete configs, sorted by path.
 
@@ -370,8 +356,14 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[
     return [
         (path, left.get(path), right.get(path))
         for path in paths
-        if path not in sections and left.get(path) != right.get(path)
+        if path not in sections and not _equal(left.get(path), right.get(path))
     ]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Returns whether two values are equal; NaN is equal to itself."""
+    one, other = encode(one), encode(other)
+    return bool(one == other) or repr(one) == repr(other)
 
 
 def _merge(defaults: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

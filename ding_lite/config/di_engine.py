@@ -1,6 +1,7 @@
 """Reads configs of DI-engine: ``main_config`` and ``create_config`` become one config of ding_lite.
 
-What the pair says is kept, in the units of ding_lite; what it leaves out has ding_lite's defaults. Each key
+What the pair says is kept, in the units of ding_lite; what it leaves out has ding_lite's defaults, but for
+``ON``. Each key
 of the pair ends in one of five ways:
 
 * it means the same here (``SAME``, ``SAME_BY_POLICY``);
@@ -78,6 +79,11 @@ SAME_BY_POLICY = {
         *_paths(f"{BUFFER}.policy", "replay_buffer_size max_use"),
         *_paths(f"{BUFFER}.value", "replay_buffer_size max_use"),
     ),
+}
+# Switches that are on in DI-engine, and off by default here.
+ON = {
+    "ppo": ("policy.recompute_adv", "policy.learn.value_norm"),
+    "ppo_offpolicy": ("policy.learn.value_norm",),
 }
 # Sections and keys of DI-engine's machinery. What of them has a counterpart here is converted before.
 MACHINERY = (
@@ -203,6 +209,9 @@ class _Conversion:
             self.read.add(path)
             if path in self.left:
                 self.set(path, self.take(path))
+        for path in ON.get(self.policy, ()):
+            if self.get(path) is None:
+                self.set(path, True)
         self._device()
         self._model()
         self._learning()

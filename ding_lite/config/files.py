@@ -16,6 +16,7 @@ from typing import Any
 
 from ding_lite.config.di_engine import CREATE, MAIN, SLIP, stand_ins
 from ding_lite.config.user_modules import OF_CONFIG_FILE, keep_executed, no_training
+from ding_lite.config.values import encode
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text
 
 CONFIG_FOLDERS = (
@@ -308,9 +309,12 @@ def _source(value: Any, indent: str) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_source(item, indent) for item in value)}]"
+        inside = ", ".join(_source(item, indent) for item in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
+    if not isinstance(value, Mapping):
+        value = encode(value)
     if not isinstance(value, Mapping):
         return repr(value)
     inner = indent + "    "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,12 @@ from ding_lite.config.registry import (
     as_choice,
 )
 from ding_lite.config.schema import leaves
+
+# The keys whose names a registry resolves. A class as the value of another key is not saved.
+PLACES = re.compile(
+    r"(env|policy|policy\.model|policy\.intrinsic|policy\.model\.encoder(\..+)?)\.type"
+    r"|policy\.model\.box_distribution|(env\.wrappers|hooks|logger\.trackers)\[\d+\](\.type)?"
+)
 
 
 def classes_of_policy(policy: Mapping[str, Any]) -> Iterator[tuple[Registry, Any]]:

@@ -16,6 +16,7 @@ from ding_lite.config.user_modules import (
     is_class_of_script,
     script_name,
 )
+from ding_lite.config.values import decode
 from ding_lite.errors import FOREIGN, CheckpointError, error_text
 
 WITHOUT_NAME = (SCRIPT, OF_CONFIG_FILE)  # modules that another process cannot import by these names
@@ -70,8 +71,9 @@ def trusted_config(
             run.
     """
     try:
-        paths = [name for name in names(saved["config"]) if isinstance(name, str) and ":" in name]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        config: dict[str, Any] = decode(saved["config"], "config")
+        paths = [name for name in names(config) if isinstance(name, str) and ":" in name]
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint's config is not that of a run: {error!r}") from error
     foreign = [path for path in paths if not is_class_of_script(path)]
     without_name = {*WITHOUT_NAME}.difference(trust) if trust else set()
@@ -82,8 +84,8 @@ def trusted_config(
     found = {path: _found_in(loaded, path) for path in moved}
     own = [path for path in paths if path not in foreign]
     found |= {path: f"{script_name()}:{path.partition(':')[2]}" for path in own}
-    config: dict[str, Any] = _renamed(saved["config"], found)
-    return config
+    renamed: dict[str, Any] = _renamed(config, found)
+    return renamed
 
 
 def _import_trusted(module: str) -> ModuleType:

@@ -103,6 +103,11 @@ class ValueNorm(RunningMeanStd):
             self.count *= self.decay
         super().merge(n, mean, var)
 
+    @property
+    def std(self) -> np.ndarray:
+        """The standard deviation; 1 where all targets are equal, so that heads are not multiplied by 1e4."""
+        return np.sqrt(self.var) if self.var > CONSTANT else np.ones(())
+
     @torch.no_grad()
     def update_heads(self, targets: Tensor | np.ndarray, heads: tuple[nn.Linear, ...]) -> None:
         """Adds raw targets (N,), and rescales the last linear layer of each value head in place.

@@ -4,49 +4,80 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
+import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 # Tries of a lock, since is_locked holds it for some microseconds, and seconds between them.
 LOCK_TRIES, LOCK_SECONDS = 10, 0.01
+MAX_JSON_BYTES = 2**26  # parsed JSON takes about thirty times its size: 2 GB at most
+MAX_TEXT_BYTES = 2**30  # of a CSV file or a log
+ANY_BYTES = "surrogateescape"  # keeps bytes that are not UTF-8 as they are
+NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # Windows has neither
+REFUSED = {
+    errno.ELOOP: "is a link, and links in a run's folder are not followed; put a copy in its place",
+    errno.ENXIO: "is not a file; remove it",
+}
 
 
-def read_bounded(file: Path, limit: int | None, expected: int | None = None) -> bytes:
-    """Returns a file's bytes; checks the kind and the size of the file before it reads them.
+def regular(path: str, flags: int) -> int:
+    """Opens a regular file, and no link: the ``opener`` of every file in a run's folder.
+
+    Another person may have made the folder. A link could lead to a file of the user's, a device has no end,
+    and a pipe could block forever.
+
+    Raises:
+        OSError: if there is something else in the place of the file.
+    """
+    try:
+        descriptor = os.open(path, flags | NO_LINK, 0o666)
+    except OSError as error:
+        if error.errno in REFUSED:
+            raise OSError(f"{path} {REFUSED[error.errno]}") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} {REFUSED[errno.ENXIO]}")
+    return descriptor
+
+
+def refuse_links(*folders: Path) -> None:
+    """Raises OSError if one of these folders, which are in a run's folder, is a link."""
+    for folder in folders:
+        if folder.is_symlink():
+            raise OSError(f"{folder} {REFUSED[errno.ELOOP]}")
+
+
+def read_bounded(file: Path, limit: int | None = MAX_JSON_BYTES, expected: int | None = None) -> bytes:
+    """Returns the bytes of a :func:`regular` file; checks its size before it reads them.
 
     Args:
-        file: a regular file. A link is refused, and so is a pipe, which could block forever.
+        file: to read.
         limit: maximum number of bytes, or None.
         expected: exact number of bytes, or None.
 
     Raises:
-        OSError: if the file cannot be read. The message continues a sentence that begins with its name.
+        OSError: if the file cannot be read; the message names it.
     """
     try:
-        if file.is_symlink():
-            raise OSError("is a link, and links are not followed; put a copy of the file there")
-        if not file.is_file():
-            raise OSError("is not a file" if file.exists() else "is missing")
-        size = file.stat().st_size
-        if expected is not None and size != expected:
-            raise OSError(f"has {size} bytes, its manifest says {expected}")
-        if limit is not None and size > limit:
-            raise OSError(f"has {size} bytes, and at most {limit} are read")
-        with file.open("rb") as stream:
+        with open(file, "rb", opener=regular) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if expected is not None and size != expected:
+                raise OSError(f"{file} has {size} bytes, its manifest says {expected}")
+            if limit is not None and size > limit:
+                raise OSError(f"{file} has {size} bytes, and at most {limit} are read")
             return stream.read(size)
     except (MemoryError, OverflowError) as error:
-        raise OSError("is too large for the memory of this machine") from error
-    except OSError as error:
-        raise OSError(f"cannot be read: {error.strerror}" if error.errno else str(error)) from error
+        raise OSError(f"{file} is too large for the memory of this machine") from error
 
 
 def write_synced(file: Path, data: bytes) -> None:
-    """Writes a file and waits until it is on the disk."""
-    with file.open("wb") as stream:
+    """Writes a new file and waits until it is on the disk."""
+    with open(file, "xb") as stream:
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
@@ -71,28 +102,23 @@ def replace_folder(new: Path, old: Path) -> None:
     else:
         # Without an atomic exchange the old folder keeps another name until the new one is in place.
         aside = old.with_name(f".{old.name}.old")
-        remove(aside, ignore_errors=True)
+        remove(aside)
         old.rename(aside)
         try:
             new.rename(old)
         except BaseException:
             aside.rename(old)
             raise
-        remove(aside, ignore_errors=True)
+        remove(aside)
 
 
-def remove(path: Path, ignore_errors: bool = False) -> None:
-    """Removes a folder, or a link and not the folder that it names.
-
-    Args:
-        path: of the folder.
-        ignore_errors: leave what cannot be removed, or is not there.
-    """
-    if not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=ignore_errors)
-        return
-    with contextlib.suppress(*([OSError] if ignore_errors else [])):
-        path.unlink()
+def remove(path: Path) -> None:
+    """Removes a folder or a file, of a link only the link itself; what cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def _exchange(a: Path, b: Path) -> bool:
@@ -105,25 +131,25 @@ def _exchange(a: Path, b: Path) -> bool:
     return renameat2(at_cwd, os.fsencode(a), at_cwd, os.fsencode(b), exchange) == 0
 
 
-@contextlib.contextmanager
-def replacing(file: Path) -> Iterator[Path]:
-    """Yields a temporary path, which replaces ``file`` if the block ends without an error.
-
-    A link stays, and the file that it names is replaced. A device or a pipe is yielded itself.
-    """
-    file = Path(os.path.realpath(file))
-    if file.exists() and not file.is_file():
-        yield file
-        return
+def write_whole(file: Path, data: bytes | str) -> None:
+    """Replaces a file, or a link in its place, by one that is complete; after an error the old one stays."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
+        temporary.unlink(missing_ok=True)
+        write_synced(temporary, data.encode(errors=ANY_BYTES) if isinstance(data, str) else data)
         temporary.replace(file)
         sync_folder(file.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_output(file: Path, data: bytes | str) -> None:
+    """Writes a file that the user has named, whole: a link stays, and a device or a pipe is written to."""
+    file = Path(os.path.realpath(file))
+    if file.exists() and not file.is_file():
+        file.write_bytes(data.encode() if isinstance(data, str) else data)
+    else:
+        write_whole(file, data)
 
 
 def open_locked(file: Path) -> TextIO:
@@ -135,7 +161,7 @@ def open_locked(file: Path) -> TextIO:
         BlockingIOError: if the file is locked.
         OSError: if the file cannot be written to.
     """
-    stream = file.open("a")
+    stream = open(file, "a", opener=regular)  # noqa: SIM115 - the caller closes it
     if os.name == "posix":
         import fcntl
 
@@ -163,7 +189,7 @@ def is_locked(file: Path) -> bool:
     import fcntl
 
     try:
-        with file.open("rb") as stream:
+        with open(file, "rb", opener=regular) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

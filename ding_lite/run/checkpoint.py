@@ -27,7 +27,15 @@ from typing import Any
 import numpy as np
 
 from ding_lite.errors import CheckpointError
-from ding_lite.run.atomic_files import read_bounded, remove, replace_folder, sync_folder, write_synced
+from ding_lite.run.atomic_files import (
+    MAX_JSON_BYTES,
+    read_bounded,
+    refuse_links,
+    remove,
+    replace_folder,
+    sync_folder,
+    write_synced,
+)
 from ding_lite.run.folder import ENDED, read_result
 from ding_lite.run.misnamed import what_is_there
 from ding_lite.run.progress import Progress
@@ -35,7 +43,6 @@ from ding_lite.run.progress import Progress
 FORMAT_VERSION = 1
 MANIFEST, STATE, TENSORS, CONFIG = "manifest.json", "state.json", "tensors.safetensors", "config.json"
 FILES = (STATE, TENSORS, CONFIG)
-MAX_JSON_BYTES = 2**26  # parsed JSON takes about thirty times its size: 2 GB at most
 MAX_FAILURES = 3  # failed saves in a row that end a run
 LINKED_FROM = 2**24  # bytes from which on a file that another checkpoint has is not written again
 ABANDONED = "abandoned"  # folder in ckpt/ for checkpoints past the one that a run was resumed from
@@ -80,7 +87,7 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     manifest = json.dumps({**body, "sha256": _sha256(_canonical(body))}, indent=1).encode()
     try:
         for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):  # from a process that was killed
-            remove(leftover, ignore_errors=True)
+            remove(leftover)
         is_first = not folder.parent.exists()
         temporary.mkdir(parents=True)
         has_large = any(len(data) >= LINKED_FROM for data in contents.values())
@@ -93,7 +100,7 @@ def write_checkpoint(folder: Path, contents: Mapping[str, bytes]) -> None:
     except OSError as error:
         raise CheckpointError(f"checkpoint {folder} cannot be written: {error}") from error
     finally:
-        remove(temporary, ignore_errors=True)
+        remove(temporary)
 
 
 @functools.cache
@@ -119,7 +126,7 @@ def _write_files(folder: Path, contents: Mapping[str, bytes], others: Mapping[st
     for name, data in contents.items():
         twin = others.get(_sha256(data)) if len(data) >= LINKED_FROM else None
         try:
-            if twin is not None and twin.read_bytes() == data:  # it may be damaged
+            if twin is not None and read_bounded(twin, len(data)) == data:  # it may be damaged
                 os.link(twin, folder / name)
                 continue
         except OSError:  # it has been removed, or the file system has no links
@@ -179,7 +186,7 @@ def find_checkpoint(path: Path, name: str) -> Path:
 def _found_checkpoint(path: Path, name: str) -> Path:
     names = (name, "last") if name == "best" else (name,)
     for folder in (path, *(path / "ckpt" / candidate for candidate in names)):
-        if (folder / MANIFEST).is_file():
+        if os.path.lexists(folder / MANIFEST):
             return folder
     saved = sorted(manifest.parent.name for manifest in path.glob(f"ckpt/*/{MANIFEST}"))
     if saved:
@@ -249,7 +256,7 @@ def checkpoints_of(run: Path) -> dict[Path, int]:
 def _iteration_of(folder: Path) -> int:
     """Returns the iteration in a checkpoint's state.json, or -1 if it cannot be read; reads no arrays."""
     try:
-        return int(json.loads(read_bounded(folder / STATE, MAX_JSON_BYTES))["progress"]["iteration"])
+        return int(json.loads(_read(folder, STATE))["progress"]["iteration"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return -1
 
@@ -312,7 +319,7 @@ class CheckpointKeeper:
             write_checkpoint(self.folder / name, contents)
             self.best_is_saved |= name == "best"
         for old in sorted(self.folder.glob("iteration_*"))[: -self.keep]:
-            remove(old, ignore_errors=True)
+            remove(old)
 
     def outcome(self, finish: bool) -> str | None:
         """Reports how the save ended that :meth:`begin_save` began.
@@ -419,18 +426,24 @@ def _verified_files(folder: Path) -> dict[str, bytes]:
     for name in FILES:
         entry = manifest["files"][name]
         limit = None if name == TENSORS else MAX_JSON_BYTES
-        try:
-            contents[name] = read_bounded(folder / name, limit, expected=entry["bytes"])
-        except OSError as error:
-            raise CheckpointError(f"checkpoint {folder}: {name} {error}") from error
+        contents[name] = _read(folder, name, limit, entry["bytes"])
         if _sha256(contents[name]) != entry["sha256"]:
             raise CheckpointError(f"checkpoint {folder}: {name} is damaged (its checksum does not match)")
     return contents
 
 
+def _read(folder: Path, name: str, limit: int | None = MAX_JSON_BYTES, size: int | None = None) -> bytes:
+    """Returns a file of a checkpoint, which is neither a link nor in a folder that is one."""
+    try:
+        refuse_links(folder, *([folder.parent] if folder.parent.name == "ckpt" else []))
+        return read_bounded(folder / name, limit, expected=size)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {folder.name}: {error}") from error
+
+
 def _parse_manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(read_bounded(folder / MANIFEST, MAX_JSON_BYTES))
+        manifest = json.loads(_read(folder, MANIFEST))
         checksum = manifest.pop("sha256")
         version = manifest["format_version"]
         files = manifest["files"]
@@ -438,8 +451,6 @@ def _parse_manifest(folder: Path) -> dict[str, Any]:
         intact = checksum == _sha256(_canonical(manifest)) and len(sizes) == len(files)
         if not all(type(size) is int for size in sizes):
             raise ValueError("a size is not a whole number")
-    except OSError as error:
-        raise CheckpointError(f"checkpoint {folder}: {MANIFEST} {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is not the manifest of a checkpoint: {error}") from error
     if not intact:

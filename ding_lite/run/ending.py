@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from ding_lite.config.compile import plain
 from ding_lite.config.registry import env_name
+from ding_lite.config.values import encode
 from ding_lite.run.progress import Progress
 from ding_lite.run.score_text import score_text
 from ding_lite.run.scores import Scores
@@ -37,7 +37,7 @@ def results(cfg: Any, progress: Progress, scores: Scores, wall_time: float) -> d
         "wall_time_s": wall_time,
         "env_steps_per_second": progress.env_step / wall_time if wall_time else None,
         "seed": cfg.seed,
-        "policy": plain(cfg.policy.type),
+        "policy": encode(cfg.policy.type, "policy.type"),
         "env_id": env_name(cfg.env),
     }
 

@@ -30,11 +30,23 @@ from typing import Any, TextIO
 
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.run.atomic_files import is_locked, open_locked, replacing
+from ding_lite.run.atomic_files import (
+    ANY_BYTES,
+    MAX_TEXT_BYTES,
+    is_locked,
+    open_locked,
+    read_bounded,
+    refuse_links,
+    regular,
+    remove,
+    write_whole,
+)
 from ding_lite.run.misnamed import is_run
 
 ENDED = ("solved", "finished")  # statuses of a run that has reached its stop value or its limit
 LOGS = {"config.json", "episodes.csv", "git.txt", "log.txt", "metrics.csv", "result.json", "tb"}
+FOLDERS = ("ckpt", "ckpt/abandoned", "tb", "videos", "wandb")  # in which files are written or removed
+MAX_HEADER = 2**17  # characters of the header of a CSV file
 OWNER_MARK = "  process "  # precedes the process that writes a log, in the lines of the log
 
 
@@ -110,8 +122,8 @@ def later_runs(folder: Path) -> list[Path]:
 def read_result(folder: Path) -> dict[str, Any]:
     """Returns the content of result.json; empty if there is none, or it is damaged."""
     try:
-        return dict(json.loads((folder / "result.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        return dict(json.loads(read_bounded(folder / "result.json")))
+    except (OSError, ValueError, TypeError, RecursionError):
         return {}
 
 
@@ -133,24 +145,21 @@ def claim(folder: Path) -> TextIO:
     Raises:
         ConfigError: if another process holds the lock, or the folder cannot be written to.
     """
-    file = folder / "log.txt"
     try:
-        log = open_locked(file)
+        refuse_links(*(folder / name for name in FOLDERS))
+        log = open_locked(folder / "log.txt")
     except BlockingIOError as error:
         raise in_use(folder) from error
     except OSError as error:
         raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
     for leftover in (*folder.glob(".*.tmp"), *folder.glob("ckpt/.*.tmp")):
-        if leftover.is_file():
-            leftover.unlink()
-        else:
-            shutil.rmtree(leftover, ignore_errors=True)
+        remove(leftover)
     return log
 
 
 def in_use(folder: Path) -> ConfigError:
     """Returns the error for a folder whose lock is held; it names the process that its log names."""
-    text = (folder / "log.txt").read_text(errors="replace")
+    text = read_bounded(folder / "log.txt", MAX_TEXT_BYTES).decode(errors="replace")
     owners = re.findall(rf"^[\d: -]{{19}}{OWNER_MARK}(\d+.*)$", text, re.MULTILINE)
     owner = owners[-1] if owners else "(unknown)"
     if owner.split()[0] == str(os.getpid()):
@@ -161,9 +170,6 @@ def in_use(folder: Path) -> ConfigError:
         f"run folder {folder} is in use by process {owner}: two runs would mix their rows and checkpoints. "
         "Wait for the process, stop it, or choose another --exp-name"
     )
-
-
-ANY_BYTES = "surrogateescape"  # keeps bytes that are not UTF-8 as they are
 
 
 class CsvFile:
@@ -177,16 +183,25 @@ class CsvFile:
     def __init__(self, file: Path, first_columns: Iterable[str]) -> None:
         self.file = file
         self.columns = list(first_columns)
-        if file.exists():
-            with file.open(newline="", errors=ANY_BYTES) as stream:
-                header = next(csv.reader(stream), self.columns)
+        if os.path.lexists(file):
+            with open(file, newline="", errors=ANY_BYTES, opener=regular) as stream:
+                first = stream.readline(MAX_HEADER)
+            header = next(csv.reader([first] if first else []), self.columns)
             if self.columns[0] in header:
                 self.columns = header
             else:  # it is damaged: the run goes on without it
                 file.replace(file.with_name(f"{file.name}.damaged"))
-        if not file.exists() or not file.stat().st_size:  # a power failure may have emptied it
-            file.write_text(_csv_line(self.columns))
-        self._stream = file.open("a", newline="")
+        self._open()
+        if not os.fstat(self._stream.fileno()).st_size:  # new, or emptied by a power failure
+            self._stream.write(_csv_line(self.columns))
+            self._stream.flush()
+
+    def _open(self) -> None:
+        self._stream = open(self.file, "a", newline="", opener=regular)  # noqa: SIM115 - until close()
+
+    def _lines(self, keepends: bool) -> list[str]:
+        self._stream.close()
+        return read_bounded(self.file, MAX_TEXT_BYTES).decode(errors=ANY_BYTES).splitlines(keepends)
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows and passes them to the operating system."""
@@ -199,14 +214,12 @@ class CsvFile:
         self._stream.flush()
 
     def _add_columns(self, new_columns: list[str]) -> None:
-        self._stream.close()
-        lines = self.file.read_text(errors=ANY_BYTES).splitlines()
+        lines = self._lines(keepends=False)
         padding = "," * len(new_columns)
         self.columns += new_columns
         body = "".join(f"{line}{padding}\n" for line in lines[1:])
-        with replacing(self.file) as temporary:
-            temporary.write_text(_csv_line(self.columns) + body, errors=ANY_BYTES)
-        self._stream = self.file.open("a", newline="")
+        write_whole(self.file, _csv_line(self.columns) + body)
+        self._open()
 
     def cut_after(self, last: float) -> float | None:
         """Drops the rows past the env step ``last``, and a torn last row; keeps the other bytes.
@@ -214,15 +227,13 @@ class CsvFile:
         Returns:
             the env step of the last row that is left; None if there is none.
         """
-        self._stream.close()
-        lines = self.file.read_text(errors=ANY_BYTES).splitlines(keepends=True)
+        lines = self._lines(keepends=True)
         index = self.columns.index("env_step")
         complete = [line for line in lines[1:] if line.endswith("\n")]  # a crash may tear the last row
         whole = [line for line in complete if line.count(",") >= index]
         kept = [line for line in whole if _number(line.split(",")[index]) <= last]
-        with replacing(self.file) as temporary:
-            temporary.write_text("".join(lines[:1] + kept), errors=ANY_BYTES)
-        self._stream = self.file.open("a", newline="")
+        write_whole(self.file, "".join(lines[:1] + kept))
+        self._open()
         return _number(kept[-1].split(",")[index]) if kept else None
 
     def close(self) -> None:
@@ -277,12 +288,16 @@ class RunLogger:
         self._log = log
         self._log_status = os.fstat(log.fileno())
         self._place = place = folder.absolute()  # an environment may change the working directory
+        self._files = contextlib.ExitStack()
+        self._files.callback(log.close)
         self.missing = ""
         try:
             self.metrics = CsvFile(place / "metrics.csv", ["env_step", "train_iter", "iteration", *columns])
+            self._files.callback(self.metrics.close)
             self.episodes = CsvFile(place / "episodes.csv", ["env_step", "return", "length"])
+            self._files.callback(self.episodes.close)
             if resume_at is None:
-                (place / "git.txt").write_text(_git_state())
+                write_whole(place / "git.txt", _git_state())
             else:
                 last = self.metrics.cut_after(resume_at)
                 if resume_at and (last is None or last < resume_at):
@@ -291,10 +306,9 @@ class RunLogger:
                         f"checkpoint at {resume_at:,}: the rows between are lost"
                     )
                 self.episodes.cut_after(resume_at)
-            with replacing(place / "config.json") as temporary:
-                temporary.write_text(json.dumps(config, indent=2) + "\n")
+            write_whole(place / "config.json", json.dumps(config, indent=2) + "\n")
         except OSError as error:
-            log.close()
+            self.close()
             raise ConfigError(f"run folder {folder} cannot be written to: {error}") from error
 
     def check_place(self) -> None:
@@ -366,16 +380,14 @@ class RunLogger:
         self.check_place()
         file = self._place / "result.json"
         try:
-            with replacing(file) as temporary:
-                temporary.write_text(json.dumps(_with_null(result), indent=2, allow_nan=False) + "\n")
+            write_whole(file, json.dumps(_with_null(result), indent=2, allow_nan=False) + "\n")
         except OSError as error:
             raise CheckpointError(f"{file} cannot be written: {error}") from error
 
     def close(self) -> None:
         """Closes all files; a second call has no effect."""
-        for file in (self.metrics, self.episodes, self._log):
-            with contextlib.suppress(OSError, ValueError):  # a failed write was reported; or it is closed
-                file.close()
+        with contextlib.suppress(OSError, ValueError):  # a failed write was reported
+            self._files.close()
 
 
 def _with_null(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def replaced_keys(config: Config, env_setting: EnvSetting | None, model: nn.Modu
             if path.startswith(section)
             and path not in kept
             and config.source.get(path) not in DERIVED
-            and as_given.get(path) != setting
+            and (path not in as_given or as_given[path] != setting)
         ]
         if value is not None and keys:
             lines.append(f"{' and '.join(keys)}: no effect, since {argument}= is given")

@@ -59,6 +59,7 @@ class RecentMetrics:
         run_fraction: share of max_env_step that is done.
         improving: whether the returns of episodes have become better in the last third of this session.
         at_best: whether the returns of episodes have risen to their best, and stay there.
+        equal_returns: whether no return of an episode has differed from the others.
         policy: the section ``policy`` of the config.
         has_images: whether the observation contains an image.
         numbers: how many numbers of a Box an action has.
@@ -71,6 +72,7 @@ class RecentMetrics:
     run_fraction: float
     improving: bool
     at_best: bool
+    equal_returns: bool
     policy: Mapping[str, Any]
     has_images: bool
     numbers: int
@@ -83,6 +85,17 @@ class RecentMetrics:
     def newest(self, name: str) -> float:
         """Returns the last value of a metric that only some iterations have; nan if none had it."""
         return self.last.get(f"learn/{name}", math.nan)
+
+
+def _returns_are_equal(recent: RecentMetrics) -> Finding | None:
+    if not (recent.equal_returns and recent.run_fraction > 0.2):
+        return None
+    return Finding(
+        "all returns are equal",
+        f"{recent.means['collect/episode_return']:g} in every episode so far",
+        "rewards that tell good actions from bad ones (ding-lite check-env --rollout); if a reward is only "
+        'hard to find, policy.intrinsic.type="rnd" or a higher policy.learn.entropy_weight',
+    )
 
 
 def _steps_too_large(recent: RecentMetrics) -> Finding | None:
@@ -99,12 +112,12 @@ def _steps_too_large(recent: RecentMetrics) -> Finding | None:
 def _steps_too_small(recent: RecentMetrics) -> Finding | None:
     deterministic = not recent.numbers and recent["entropy_loss"] < 0.05  # so it cannot move any more
     hardly_moves = recent["approx_kl"] < 1e-6 and recent["cur_lr"] > 0 and recent.run_fraction < 0.9
-    if deterministic or recent.improving or recent.at_best or not hardly_moves:
+    if deterministic or recent.improving or recent.at_best or recent.equal_returns or not hardly_moves:
         return None
     return Finding(
         "the policy hardly moves",
         f"approx_kl {recent['approx_kl']:.1e} at learning rate {recent['cur_lr']:.1e}",
-        "a higher policy.learn.learning_rate; also check that rewards differ at all (collect/episode_return)",
+        "a higher policy.learn.learning_rate",
     )
 
 
@@ -220,6 +233,7 @@ def _unknown_info_keys(recent: RecentMetrics) -> Finding | None:
 
 
 RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
+    _returns_are_equal,
     _steps_too_large,
     _steps_too_small,
     _value_worse_than_constant,
@@ -264,6 +278,10 @@ class Returns:
         spread = self._best - self._lowest
         first, worst_of_last = self._all[0], min(self._all[-WINDOW:])
         return worst_of_last >= self._best - STEADY * spread and first < self._best - spread / 2
+
+    def are_equal(self) -> bool:
+        """Returns whether there are returns, and all are equal but for rounding."""
+        return bool(self._all) and math.isclose(self._lowest, self._best, rel_tol=1e-9)
 
 
 class HealthCheck:
@@ -321,6 +339,7 @@ class HealthCheck:
             run_fraction=env_step / self.max_env_step,
             improving=self._returns.are_improving(),
             at_best=self._returns.are_at_best(),
+            equal_returns=self._returns.are_equal(),
             policy=self.policy,
             has_images=self.has_images,
             numbers=self.numbers,

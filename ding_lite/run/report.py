@@ -8,8 +8,9 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from ding_lite.config.compile import Config, plain
+from ding_lite.config.compile import Config
 from ding_lite.config.registry import env_name
+from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluation
 from ding_lite.policies.base import Policy
@@ -27,7 +28,8 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     envs, threads = collector.envs, torch.get_num_threads()
     lines = [
         f"env {env_name(cfg.env)}: {envs.backend}",
-        f"policy {plain(cfg.policy.type)} on {policy.device}, {_size(policy.model):,} parameters, "
+        f"policy {encode(cfg.policy.type, 'policy.type')} on {policy.device}, "
+        f"{_size(policy.model):,} parameters, "
         f"{threads} torch {'thread' if threads == 1 else 'threads'}, seed {cfg.seed}",
         *_parts(policy),
     ]

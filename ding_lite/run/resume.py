@@ -34,6 +34,7 @@ from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import GeneratorState
+from ding_lite.run.atomic_files import read_bounded
 from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, damage_of, find_checkpoint, load_checkpoint
 from ding_lite.run.folder import claim
 from ding_lite.run.load import with_earlier_defaults
@@ -283,12 +284,14 @@ def _edits(run: Path, saved: Mapping[str, Any], request: ResumeRequest) -> list[
         request: whose changes are made.
     """
     try:
-        file = dict(leaves(json.loads((run / "config.json").read_text())["config"]))
+        file = dict(leaves(json.loads(read_bounded(run / "config.json"))["config"]))
         own = dict(leaves(saved["config"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
     edited = [
-        path for path in own if path in file and file[path] != own[path] and path not in request.changes
+        path
+        for path in own
+        if path in file and repr(file[path]) != repr(own[path]) and path not in request.changes
     ]
     if not edited:
         return []

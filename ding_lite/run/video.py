@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -97,27 +96,6 @@ class Recording(gym.wrappers.RecordVideo):
                 self._on_video(named)
 
 
-@contextlib.contextmanager
-def sdl_driver(name: str) -> Iterator[None]:
-    """Lets SDL, which draws many environments, use a driver within the block, if the user has chosen none.
-
-    Args:
-        name: "dummy" needs no screen.
-    """
-    before = os.environ.get("SDL_VIDEODRIVER")
-    if before:
-        yield
-        return
-    os.environ["SDL_VIDEODRIVER"] = name
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SDL_VIDEODRIVER"]
-        else:
-            os.environ["SDL_VIDEODRIVER"] = before
-
-
 class Camera:
     """Records one evaluation episode at intervals of a training run, which it never changes or ends.
 
@@ -162,7 +140,7 @@ class Camera:
         file = folder / f"step_{progress.env_step}.mp4"
         try:
             folder.mkdir(exist_ok=True)
-            with sdl_driver("dummy"), tempfile.TemporaryDirectory(dir=folder) as temporary:
+            with tempfile.TemporaryDirectory(dir=folder) as temporary:
                 new = Path(temporary) / "episode"  # gymnasium warns of folders that exist
                 envs = recording_env(self._env_cfg, new, 1, self._seed)
                 with contextlib.closing(envs):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ding_lite.config.compile import plain
+from ding_lite.config.values import encode
 from ding_lite.errors import CheckpointError
 from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
 from ding_lite.policies.base import Policy
@@ -104,7 +104,7 @@ def _refuse_other_meaning(folder: Path, saved: Mapping[str, Any], policy: Policy
         theirs = dict(saved["config"]["policy"]["model"])
     except (KeyError, TypeError, ValueError):  # imported weights have no config
         return
-    mine = plain(policy.cfg.model)
+    mine = encode(policy.cfg.model, "policy.model")
     for key in MEANINGS:
         if key not in mine or key not in theirs:
             continue

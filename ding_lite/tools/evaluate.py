@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import itertools
 import operator
 import os
@@ -25,12 +26,12 @@ from ding_lite.envs.vector import VectorEnv
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, error_text
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.atomic_files import replacing
+from ding_lite.run.atomic_files import write_output
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.given import refuse_other_envs
 from ding_lite.run.load import policy_from_state
 from ding_lite.run.resume import config_of_checkpoint
-from ding_lite.run.video import recording_env, sdl_driver
+from ding_lite.run.video import recording_env
 from ding_lite.trees import space_leaves
 
 
@@ -278,13 +279,12 @@ def evaluate_checkpoint(
         raise ConfigError(
             f"--episodes-csv {episodes_csv} cannot be written: there is no folder {episodes_csv.parent}"
         )
-    with contextlib.nullcontext() if video is None else sdl_driver("dummy"):
-        if video is None:
-            num_envs = min(player.env_cfg["evaluator_env_num"], episodes)
-            envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
-        else:
-            envs = recording_env(player.env_cfg, video, episodes, seed, on_video)
-        evaluation = player.play(envs, episodes, seed, ended)
+    if video is None:
+        num_envs = min(player.env_cfg["evaluator_env_num"], episodes)
+        envs = make_vector_env(player.env_cfg, num_envs, seed, evaluate=True)
+    else:
+        envs = recording_env(player.env_cfg, video, episodes, seed, on_video)
+    evaluation = player.play(envs, episodes, seed, ended)
     if episodes_csv is not None:
         _write_episodes(episodes_csv, seed, played, player.env_cfg["info_keys"])
     return player.checkpoint, evaluation
@@ -301,11 +301,12 @@ def _write_episodes(file: Path, seed: int, episodes: Sequence[Episode], info_key
             rows.append({**episode.info, **place, **score})
     own = ["seed", "env", "episode", "return", "length", "cut"]
     columns = [*own, *(name for name in info_keys if name not in own and any(name in row for row in rows))]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     try:
-        with replacing(file) as temporary, temporary.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_output(file, text.getvalue())
     except OSError as error:
         raise ConfigError(f"--episodes-csv {file} cannot be written: {error}") from error
 
@@ -357,8 +358,8 @@ def play_checkpoint(
     """
     player = load_player(run, stochastic=stochastic, changes=changes, trust=trust)
     advice = f"For a video instead: {video_command}"
-    driver = screen_driver()
-    if driver is None:
+    displays = {"DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"}
+    if sys.platform.startswith("linux") and displays.isdisjoint(os.environ):
         raise ConfigError(f"there is no display to open a window on (DISPLAY is not set). {advice}")
 
     def make(index: int) -> gym.Env:
@@ -373,19 +374,10 @@ def play_checkpoint(
             env.reset()  # opens the window
         except FOREIGN as error:
             raise EnvError(f"the environment opens no window: {error_text(error)}. {advice}") from error
+        pygame = sys.modules.get("pygame")
+        if pygame and pygame.display.get_init() and pygame.display.get_driver() == "offscreen":
+            raise EnvError(f"the environment opens no window: the display is not available. {advice}")
         return gym.wrappers.TimeLimit(env, player.env_cfg["max_eval_steps"])
 
-    with sdl_driver(driver) if driver else contextlib.nullcontext():
-        envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
-        return player.checkpoint, player.play(envs, episodes, seed, on_episode)
-
-
-def screen_driver() -> str | None:
-    """Returns SDL's driver for the display of this process, "" for its default, or None without a display.
-
-    With its default on Linux, SDL would draw on no screen if it cannot open the display.
-    """
-    if not sys.platform.startswith("linux") or os.environ.get("SDL_VIDEODRIVER"):
-        return ""
-    drivers = (("DISPLAY", "x11"), ("WAYLAND_DISPLAY", "wayland"))
-    return next((driver for variable, driver in drivers if os.environ.get(variable)), None)
+    envs = InProcessVectorEnv(make, 1, seed, on_bad_value=player.env_cfg["on_bad_value"])
+    return player.checkpoint, player.play(envs, episodes, seed, on_episode)

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ding_lite.config.compile import plain
 from ding_lite.config.registry import env_name
+from ding_lite.config.values import encode
 from ding_lite.data.hidden import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
@@ -35,7 +35,7 @@ from ding_lite.models.encoders import Encoder
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.run.atomic_files import replacing
+from ding_lite.run.atomic_files import write_output
 from ding_lite.run.given import refuse_other_envs
 from ding_lite.run.resume import versions
 from ding_lite.tools.evaluate import Opened, open_checkpoint
@@ -239,7 +239,7 @@ def _description(run: str | Path, opened: Opened, module: ExportedPolicy, suffix
             "run": str(run),
             "checkpoint": opened.folder.name,
             "env_id": env_name(config.env),
-            "policy": plain(config.policy.type),
+            "policy": encode(config.policy.type, "policy.type"),
             "env_step": opened.env_step,
             "seed": config.seed,
         },
@@ -268,8 +268,7 @@ def _write(output: Path, data: bytes, manifest: Mapping[str, Any]) -> None:
     contents = {output: data, Path(f"{output}.json"): (json.dumps(manifest, indent=1) + "\n").encode()}
     try:
         for file, content in contents.items():
-            with replacing(file) as temporary:
-                temporary.write_bytes(content)
+            write_output(file, content)
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
 

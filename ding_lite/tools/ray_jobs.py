@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ding_lite.envs.workers.ray_actors import knock, signals_kept
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import replace_folder, replacing
+from ding_lite.run.atomic_files import remove, replace_folder, write_whole
 from ding_lite.tools.jobs import LocalTraining, Needs, Running
 
 try:
@@ -132,8 +132,7 @@ class RayTraining:
         """Writes what has come from another node."""
         if state.metrics is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self._folder / "metrics.csv") as temporary:
-                temporary.write_bytes(state.metrics)
+            write_whole(self._folder / "metrics.csv", state.metrics)
         if state.folder is not None:
             unpack(state.folder, self._folder)
 
@@ -214,11 +213,11 @@ def pack(folder: Path) -> bytes:
 def unpack(content: bytes, folder: Path) -> None:
     """Replaces a folder by the files of an archive; the folder stays if they cannot be extracted."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(temporary)
     temporary.mkdir(parents=True)
     try:
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             archive.extractall(temporary, filter="data")
         replace_folder(temporary, folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)

@@ -22,7 +22,7 @@ import numpy as np
 from ding_lite.config.registry import env_name
 from ding_lite.config.schema import leaves
 from ding_lite.errors import ConfigError
-from ding_lite.run.atomic_files import is_locked
+from ding_lite.run.atomic_files import MAX_TEXT_BYTES, is_locked, read_bounded, regular
 from ding_lite.run.folder import ENDED, read_result
 
 RUN_FILES = ("log.txt", "metrics.csv", "result.json")  # a folder with one of them is that of a run
@@ -39,6 +39,7 @@ NOT_COMPARED = ("seed", "exp_name", "max_env_step", "max_train_iter", "checkpoin
 SCHEDULE_LENGTH = "policy.learn.schedule_env_step"
 OWN_NAMES = "env.kwargs."  # its keys are the environment's
 LONG_NUMBER = 8  # characters
+MAX_LINE = 1000  # characters that are read of a first line
 LOG_TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)  ")
 
 
@@ -181,7 +182,7 @@ def read_run(folder: Path, wanted: Collection[str] = SCORE_COLUMNS) -> Run:
     if not folder.is_dir():
         raise ConfigError(f"there is no run folder {folder}")
     metrics = folder / "metrics.csv"
-    if not metrics.is_file():
+    if not os.path.lexists(metrics):
         raise ConfigError(f"{folder} is not the folder of a whole run: it has no metrics.csv")
     columns = _read_columns(metrics, {*wanted, ENV_STEP})
     return Run(folder, read_config_of(folder), columns[ENV_STEP], columns)
@@ -195,8 +196,8 @@ def read_config_of(folder: Path) -> dict[str, Any]:
     """
     file = folder / "config.json"
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8"))["config"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return dict(json.loads(read_bounded(file))["config"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"cannot read the config in {file}: {error!r}") from error
 
 
@@ -206,7 +207,10 @@ def _read_columns(path: Path, wanted: set[str]) -> dict[str, np.ndarray]:
     A last line without its end is left out: a crash has torn it, or it is being written.
     """
     # An invalid byte becomes a replacement character, which is then reported with its line.
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    try:
+        text = read_bounded(path, MAX_TEXT_BYTES).decode("utf-8-sig", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"cannot read the metrics of a run: {error}") from error
     reader = csv.reader(io.StringIO(text[: text.rfind("\n") + 1]))
     header = next(reader, [])
     if ENV_STEP not in header:
@@ -254,15 +258,15 @@ def status_of(run: Run) -> tuple[str, str | None]:
     Raises:
         ConfigError: if result.json cannot be read, or metrics.csv has lost the last rows of the run.
     """
-    log, file = run.folder / "log.txt", run.folder / "result.json"
-    if log.is_file() and is_locked(log):
+    file = run.folder / "result.json"
+    if is_locked(run.folder / "log.txt"):
         return "running", None
-    if not file.is_file():
-        return "killed", None
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = json.loads(read_bounded(file))
         status, error, env_step = str(result["status"]), result["error"], int(result["env_step"])
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+    except FileNotFoundError:
+        return "killed", None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
         raise ConfigError(f"cannot read {file}: {fault!r}") from fault
     last = last_step(run)
     if status in ENDED and last < env_step:
@@ -315,12 +319,17 @@ def _best_score(run: Run, status: str, scores: np.ndarray) -> float | None:
 
 def _started(folder: Path) -> str | None:
     """Returns the time of the first line of a run's log, or None."""
-    try:
-        with (folder / "log.txt").open(encoding="utf-8", errors="replace") as file:
-            match = LOG_TIME.match(file.readline())
-    except OSError:
-        return None
+    match = LOG_TIME.match(first_line(folder / "log.txt"))
     return match[1] if match else None
+
+
+def first_line(file: Path) -> str:
+    """Returns the first line of a file in a run's folder; "" if there is none."""
+    try:
+        with open(file, encoding="utf-8", errors="replace", opener=regular) as stream:
+            return stream.readline(MAX_LINE)
+    except OSError:
+        return ""
 
 
 ORDERS: dict[str, Callable[[ListedRun], Any]] = {  # from the largest down, but names

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ding_lite.errors import ENDING
+from ding_lite.run.atomic_files import regular
 from ding_lite.run.folder import ENDED, ended_by_hook, read_result
 from ding_lite.run.score_text import score_text
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
@@ -164,7 +165,7 @@ class Rows:
 
     def new(self) -> list[dict[str, str]]:
         """Returns the complete rows since the last call, by their columns."""
-        with contextlib.suppress(FileNotFoundError), self._file.open("rb") as stream:
+        with contextlib.suppress(FileNotFoundError), open(self._file, "rb", opener=regular) as stream:
             header = stream.readline()
             seen = (os.fstat(stream.fileno()).st_ino, header)
             if seen != self._seen:

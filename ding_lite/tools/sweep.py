@@ -23,9 +23,16 @@ from typing import Any, TextIO
 
 from ding_lite.config.compile import DERIVED, Config, differences
 from ding_lite.config.schema import leaves
+from ding_lite.config.values import decode
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.rl.seeding import integer_seed
-from ding_lite.run.atomic_files import is_locked, open_locked, replacing
+from ding_lite.run.atomic_files import (
+    is_locked,
+    open_locked,
+    read_bounded,
+    refuse_links,
+    write_whole,
+)
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.score_text import score_text
 from ding_lite.tools.runs import SWEEP_FILE, short_names
@@ -138,11 +145,11 @@ class Sweep:
             **self.config.as_json(),
         }
         if resume:
-            if not file.is_file():
-                raise ConfigError(
-                    f"--resume: {self.folder} is not the folder of a sweep: it has no {SWEEP_FILE}"
-                )
-            self._refuse_changes(json.loads(file.read_text()), searched)
+            try:
+                saved = json.loads(read_bounded(file))
+            except (OSError, ValueError) as error:
+                raise ConfigError(f"--resume: {self.folder} is not the folder of a sweep: {error}") from error
+            self._refuse_changes(saved, searched)
             return self._claimed()
         if "?" in str(self.folder.absolute()):
             raise ConfigError(
@@ -158,12 +165,12 @@ class Sweep:
         except OSError as error:
             raise ConfigError(f"sweep folder {self.folder} cannot be created: {error}") from error
         log = self._claimed()
-        with replacing(file) as temporary:
-            temporary.write_text(json.dumps(searched, indent=2) + "\n")
+        write_whole(file, json.dumps(searched, indent=2) + "\n")
         return log
 
     def _claimed(self) -> TextIO:
         try:
+            refuse_links(*self.folder.glob("sweep.*"), *self.folder.glob("trial_*"))
             return open_locked(self.folder / "log.txt")
         except BlockingIOError as error:
             raise ConfigError(f"sweep folder {self.folder} is in use by another process") from error
@@ -171,7 +178,7 @@ class Sweep:
             raise ConfigError(f"sweep folder {self.folder} cannot be written to: {error}") from error
 
     def _refuse_changes(self, saved: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-        asked = json.loads(json.dumps(asked))
+        saved, asked = decode(saved), decode(asked)
         changes = [
             f"{path.removeprefix('config.')}: {old!r} -> {new!r}"
             for path, old, new in differences(_compared(saved, asked), _compared(asked, saved))

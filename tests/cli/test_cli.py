@@ -487,7 +487,8 @@ def test_eval_changes_nothing_in_the_run(greedy):
 
 
 @pytest.mark.slow
-def test_eval_records_videos_without_a_screen_and_tells_the_numbers(home, first):
+def test_eval_records_videos_without_a_screen_and_tells_the_numbers(home, first, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # else SDL complains of a missing display
     done = done_well("eval", "runs/tiny", "-n", "2", "--video", "video", cwd=home)
     again = json.loads(done_well("eval", "runs/tiny", "--video", "video", "--json", cwd=home).stdout)
     videos = {f"video/{file.name}" for file in (home / "video").iterdir()}

@@ -21,7 +21,6 @@ from ding_lite.config.compile import (
     compile_config,
     differences,
     load_config,
-    plain,
     save_config,
 )
 from ding_lite.config.files import (
@@ -33,6 +32,7 @@ from ding_lite.config.files import (
 )
 from ding_lite.config.registry import env_name
 from ding_lite.config.schema import Key, leaves, merged_config
+from ding_lite.config.values import plain
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError, DingLiteError, RegistryError
 from ding_lite.models import ActorCritic
@@ -1252,7 +1252,8 @@ def test_numbers_of_numpy_are_taken_as_those_of_python():
     found += [values.policy.learn[name] for name in learn]
     assert found == [7, 256, 16, 0.25, 32, False, 0.5]
     assert [type(x) for x in found] == [int, int, int, float, int, bool, float]
-    assert config.as_json()["config"]["env"]["kwargs"] == {"size": 3}
+    size = values.env.kwargs.size
+    assert (size, type(size)) == (3, np.int32)  # as the user wrote it
     with pytest.raises(ConfigError, match="policy.learn.batch_size: expected a whole number, got 32.5"):
         compile_config(
             dict(env=dict(env_id="CartPole-v1"), policy=dict(learn=dict(batch_size=np.float64(32.5))))

@@ -19,7 +19,7 @@ PPO = {
     "learn.dual_clip": None,
     "learn.kl_penalty": None,
     "learn.target_kl": None,
-    "learn.value_norm": True,
+    "learn.value_norm": False,
     "learn.value_norm_decay": 0.95,
     "learn.ignore_done": False,
     "learn.skip_bad_steps": 0,
@@ -28,6 +28,7 @@ PPO = {
     "collect.n_sample": 2048,
     "collect.discount_factor": 0.99,
     "collect.gae_lambda": 0.95,
+    "recompute_adv": False,
     "nstep_return": False,
     "nstep": 3,
     "normalize.obs": False,
@@ -38,7 +39,7 @@ PPO = {
     "model.init": "orthogonal",
     "model.init_gain.policy": 0.01,
 }
-ON_POLICY = {"on_policy": True, "priority": False, "recompute_adv": True, "learn.epoch_per_collect": 10}
+ON_POLICY = {"on_policy": True, "priority": False, "learn.epoch_per_collect": 10}
 OFF_POLICY = {
     "on_policy": False,
     "priority": False,
@@ -54,6 +55,8 @@ OFF_POLICY = {
     "other.replay_buffer.beta": 0.4,
 }
 PPG = {
+    "recompute_adv": True,
+    "learn.value_norm": True,
     "learn.learning_rate": 5e-4,
     "learn.adv_norm": "batch",
     "learn.actor_epoch_per_collect": 1,

@@ -319,6 +319,14 @@ def test_raw_values_of_ppg_are_kept_if_they_are_asked_for(kind):
     assert compiled(kind).values.policy.learn.value_norm is True
 
 
+@pytest.mark.parametrize(("kind", "recomputes"), [("ppo", True), ("ppo_offpolicy", False)])
+def test_values_are_normalised_as_in_di_engine_where_the_pair_does_not_say(kind, recomputes):
+    policy = compiled(kind).values.policy
+    assert (policy.learn.value_norm, policy.recompute_adv) == (True, recomputes)
+    off = compiled(kind, recompute_adv=False, learn=dict(value_norm=False)).values.policy
+    assert (off.learn.value_norm, off.recompute_adv) == (False, False)
+
+
 # ------------------------------------------------------------------ keys that are left out or refused
 
 PPO_LEARN = dict(

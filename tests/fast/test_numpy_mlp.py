@@ -59,7 +59,7 @@ def test_values_of_an_index_outside_its_space_are_an_error_as_the_models():
 
 
 def test_a_network_that_is_changed_is_read_anew_and_one_that_is_listened_to_is_asked_itself():
-    policy = policy_for()
+    policy = policy_for(learn=dict(value_norm=True))
     obs = torch.randn(5, 4)
     before = policy.values(obs)
     policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)

@@ -38,7 +38,7 @@ def run(folder, kind="falls_off_a_log", **learn):
         env=dict(env_id="CartPole-v1", n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=10),
         policy=dict(
             type=kind,
-            learn=dict(batch_size=16, epoch_per_collect=2) | learn,
+            learn=dict(batch_size=16, epoch_per_collect=2, value_norm=True) | learn,
             collect=dict(n_sample=STEPS),
             eval=dict(eval_freq=0),
         ),

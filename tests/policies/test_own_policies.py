@@ -183,7 +183,11 @@ class A2C(PPOPolicy):
         return {**parts, "optimizer": self.optimizer} if "learn" in self.fields else parts
 
 
-SCALES = {"normalize": {"obs": True, "reward": True}, "intrinsic": {"type": "rnd"}}
+SCALES = {
+    "learn": {"value_norm": True},
+    "normalize": {"obs": True, "reward": True},
+    "intrinsic": {"type": "rnd"},
+}
 
 
 def test_the_parts_of_a_policy_on_the_actor_critic_alone_learn():

@@ -54,7 +54,7 @@ SCHEDULED = dict(
 
 
 def ppo_arm(epochs, **learn):
-    learn = dict(learning_rate=3e-3, adv_norm="batch", epoch_per_collect=epochs) | learn
+    learn = dict(learning_rate=3e-3, adv_norm="batch", value_norm=True, epoch_per_collect=epochs) | learn
     return dict(recompute_adv=False, model=dict(share_encoder=False), learn=learn)
 
 

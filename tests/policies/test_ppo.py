@@ -259,7 +259,7 @@ def test_rewards_of_any_size_are_learned_from_in_their_own_scale():
 
 @pytest.mark.parametrize("field", ["advantage", "value"])
 def test_credit_that_is_not_finite_reaches_no_scale_and_no_step(field):
-    policy, collector = make()
+    policy, collector = make(learn=dict(value_norm=True))
     rollout = collector.collect()
     rollout[field][0, 0] = math.inf
     before, scale = parameters(policy), policy.value_norm.state_dict()
@@ -320,8 +320,8 @@ class Headless(ActorCritic):
 
 def test_value_norm_needs_to_know_the_value_heads():
     with pytest.raises(ConfigError, match=r"value_norm.*Headless.*value_heads"):
-        make(model=dict(type=Headless))
-    make(model=dict(type=Headless), learn=dict(value_norm=False))
+        make(model=dict(type=Headless), learn=dict(value_norm=True))
+    make(model=dict(type=Headless))
 
 
 class WithoutBias(Headless):
@@ -335,8 +335,8 @@ class WithoutBias(Headless):
 
 def test_value_norm_needs_a_bias_to_correct():
     with pytest.raises(ConfigError, match=r"value_norm.*WithoutBias.*bias"):
-        make(model=dict(type=WithoutBias))
-    make(model=dict(type=WithoutBias), learn=dict(value_norm=False))
+        make(model=dict(type=WithoutBias), learn=dict(value_norm=True))
+    make(model=dict(type=WithoutBias))
 
 
 def test_a_model_passed_in_is_never_initialised_again():

@@ -96,7 +96,7 @@ class ValueScale:
         self.batches.append(np.array(targets))
         self.mean = self._weighted_mean(self.batches)
         variance = self._weighted_mean([(batch - self.mean) ** 2 for batch in self.batches])
-        self.std = math.sqrt(max(variance, LEAST_VARIANCE))
+        self.std = math.sqrt(variance) if variance > LEAST_VARIANCE else 1.0
         with torch.no_grad():
             for weight, bias in heads:
                 weight.copy_(weight * std / self.std)

@@ -21,7 +21,7 @@ from worlds import digest, same_tree
 
 from ding_lite.errors import CheckpointError
 from ding_lite.run import atomic_files, checkpoint
-from ding_lite.run.atomic_files import open_locked, replacing
+from ding_lite.run.atomic_files import open_locked, write_output
 from ding_lite.run.checkpoint import (
     CONFIG,
     FILES,
@@ -481,25 +481,29 @@ def test_all_of_it_is_on_the_disk_before_it_takes_its_place_and_the_place_after(
     assert (replaced, parent) == ("replaced", target.parent)
 
 
-def test_snapshot_that_fails_prunes_no_older_one(tmp_path):
+def full_disk(*args):
+    raise OSError("no space")
+
+
+def test_snapshot_that_fails_prunes_no_older_one(tmp_path, monkeypatch):
     keeper = CheckpointKeeper(tmp_path, {}, keep=1, keep_freq=1)
     keeper.begin_save(keeper.due(iteration(1)), {"n": 1})
     assert keeper.outcome(finish=True) is None
     with pytest.raises(CheckpointError):
         keeper.begin_save(keeper.due(iteration(2)), {"n": object()})
-    (tmp_path / "ckpt" / f".iteration_00000003.{os.getpid()}.tmp").write_text("in the way")
+    monkeypatch.setattr(checkpoint, "write_synced", full_disk)
     keeper.begin_save(keeper.due(iteration(3)), {"n": 3})
     assert "number 1" in keeper.outcome(finish=True)
     assert [f.name for f in (tmp_path / "ckpt").glob("iteration_*")] == ["iteration_00000001"]
 
 
-def test_failures_are_counted_from_the_last_snapshot_that_was_saved(tmp_path):
+def test_failures_are_counted_from_the_last_snapshot_that_was_saved(tmp_path, monkeypatch):
     keeper = CheckpointKeeper(tmp_path, {}, keep=1, keep_freq=1)
-    (tmp_path / "ckpt").mkdir()
     for n in (1, 3, 5, 7):
-        (tmp_path / "ckpt" / f".iteration_{n:08}.{os.getpid()}.tmp").write_text("in the way")
-        keeper.begin_save(keeper.due(iteration(n)), {"n": n})
-        assert "number 1" in keeper.outcome(finish=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "write_synced", full_disk)
+            keeper.begin_save(keeper.due(iteration(n)), {"n": n})
+            assert "number 1" in keeper.outcome(finish=True)
         keeper.begin_save(keeper.due(iteration(n + 1)), {"n": n + 1})
         assert keeper.outcome(finish=True) is None
 
@@ -554,18 +558,18 @@ def test_folder_that_cannot_be_written_to_is_a_checkpoint_error(tmp_path):
         save_checkpoint(tmp_path / "file" / "ckpt", {}, {})
 
 
-def test_a_link_stays_and_a_pipe_is_written_to(tmp_path):
+def test_output_that_the_user_named_goes_where_a_link_leads_and_into_a_pipe(tmp_path):
     target, link, pipe = (tmp_path / name for name in ("target", "link", "pipe"))
     target.write_text("old")
     link.symlink_to(target)
-    with replacing(link) as temporary:
-        temporary.write_text("new")
+    write_output(link, "new")
     assert link.is_symlink()
     assert target.read_text() == "new"
     os.mkfifo(pipe)
-    with replacing(pipe) as place:
-        assert place == pipe
-    assert not pipe.is_file()
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_output(pipe, "new")
+    assert os.read(reader, 9) == b"new"
+    os.close(reader)
 
 
 class First:

@@ -59,9 +59,11 @@ class Counter(Hook):
 
 
 class Broken(Hook):
-    def __init__(self, method, error=ValueError):
+    error = ValueError
+
+    def __init__(self, method):
         def fail(pipeline):
-            raise error("the disk of a user")
+            raise self.error("the disk of a user")
 
         setattr(self, method, fail)
 
@@ -153,9 +155,10 @@ def test_state_that_does_not_fit_names_the_hook(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", ["before_run", "before_iter", "after_iter", "after_run"])
 @pytest.mark.parametrize("error", [ValueError, SystemExit, ConfigError])
-def test_error_in_a_hook_names_hook_and_method(method, error, tmp_path):
+def test_error_in_a_hook_names_hook_and_method(method, error, tmp_path, monkeypatch):
+    monkeypatch.setattr(Broken, "error", error)
     with pytest.raises(HookError, match=f"hook 'test_hooks:Broken' failed in {method}: .*the disk") as caught:
-        train(tmp_path / "run", {"type": Broken, "method": method, "error": error}, max_env_step=256)
+        train(tmp_path / "run", {"type": Broken, "method": method}, max_env_step=256)
     assert caught.value.exit_code == 2
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     if method == "after_run":  # everything is saved by then
@@ -204,8 +207,7 @@ def test_an_error_in_a_hook_loses_no_iteration(method, tmp_path, monkeypatch):
 
 
 class Adds(Hook):
-    def __init__(self, value):
-        self.value = value
+    value = None
 
     def after_iter(self, pipeline):
         pipeline.progress.metrics["my/x"] = self.value
@@ -221,10 +223,11 @@ class Adds(Hook):
         (1j, r"1j \(complex\)"),
     ],
 )
-def test_metric_that_is_no_number_names_hook_metric_and_value(value, got, tmp_path):
+def test_metric_that_is_no_number_names_hook_metric_and_value(value, got, tmp_path, monkeypatch):
+    monkeypatch.setattr(Adds, "value", value)
     message = f"^hook 'test_hooks:Adds': the metric 'my/x' must be one number, got .*{got}"
     with pytest.raises(HookError, match=message):
-        train(tmp_path / "run", Stateless, {"type": Adds, "value": value}, max_env_step=256)
+        train(tmp_path / "run", Stateless, Adds, max_env_step=256)
 
 
 class AddsTwo(Hook):
@@ -242,8 +245,9 @@ def test_every_metric_that_is_no_number_is_named_and_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("value", [0.5, np.float64(0.5), np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
-def test_metric_of_any_scalar_type_is_written_as_a_number(value, tmp_path):
-    train(tmp_path / "run", {"type": Adds, "value": value}, max_env_step=256)
+def test_metric_of_any_scalar_type_is_written_as_a_number(value, tmp_path, monkeypatch):
+    monkeypatch.setattr(Adds, "value", value)
+    train(tmp_path / "run", Adds, max_env_step=256)
     with (tmp_path / "run" / "metrics.csv").open(newline="") as stream:
         assert [row["my/x"] for row in csv.DictReader(stream)] == ["0.5"]
 
@@ -259,9 +263,10 @@ def test_state_of_a_hook_that_cannot_be_saved_is_the_hooks_fault(tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["iterations"] == 0
 
 
-def test_keyboard_interrupt_in_a_hook_is_no_error_of_the_hook(tmp_path):
+def test_keyboard_interrupt_in_a_hook_is_no_error_of_the_hook(tmp_path, monkeypatch):
+    monkeypatch.setattr(Broken, "error", KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", {"type": Broken, "method": "after_iter", "error": KeyboardInterrupt})
+        train(tmp_path / "run", {"type": Broken, "method": "after_iter"})
     assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "interrupted"
 
 

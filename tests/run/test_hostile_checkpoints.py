@@ -272,8 +272,12 @@ class Bomb:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"policy": {"model": {"encoder": "evil_module:C"}}}, {"hooks": "evil_module:C"}],
-    ids=["encoder", "hooks"],
+    [
+        {"policy": {"model": {"encoder": "evil_module:C"}}},
+        {"hooks": "evil_module:C"},
+        {"hooks": {"__kind__": "tuple", "value": ["evil_module:C"]}},
+    ],
+    ids=["encoder", "hooks", "tuple"],
 )
 def test_module_that_a_checkpoint_names_in_a_short_form_is_not_imported(
     changes, original, tmp_path, monkeypatch

@@ -109,7 +109,7 @@ def test_torn_checkpoint_falls_back_to_the_newest_undamaged_one_and_the_log_says
 def test_checkpoint_that_is_named_is_never_replaced_by_another(snapshots):
     tear(snapshots, "last")
     for options in ({"run": snapshots / "ckpt" / "last"}, {"run": snapshots, "checkpoint": "last"}):
-        with pytest.raises(CheckpointError, match=f"ckpt/last: {TENSORS} has"):
+        with pytest.raises(CheckpointError, match=f"ckpt/last/{TENSORS} has"):
             SerialPipeline.resume(**options)
 
 
@@ -117,7 +117,7 @@ def test_run_without_an_undamaged_checkpoint_reports_what_is_wrong_with_each(tmp
     folder = train(tmp_path / "run", CONFIG, 1)
     (folder / "ckpt" / "last" / "state.json").unlink()
     tear(folder, "best")
-    with pytest.raises(CheckpointError, match="(?s)last: state.json is missing.*best"):
+    with pytest.raises(CheckpointError, match="(?s)No such file.*last.state.json.*best"):
         SerialPipeline.resume(folder)
 
 

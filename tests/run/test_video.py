@@ -14,6 +14,7 @@ from ding_lite import SerialPipeline, Tracker, compile_config
 from ding_lite.errors import ConfigError, EnvError
 from ding_lite.run.checkpoint import load_checkpoint
 from ding_lite.run.video import recording_env
+from ding_lite.tools.evaluate import evaluate_checkpoint
 
 needs_video = pytest.mark.skipif(importlib.util.find_spec("moviepy") is None, reason="needs the extra video")
 
@@ -50,6 +51,16 @@ class Growing(Blind):
         return np.zeros((self.size, self.size, 3), np.uint8)
 
 
+class Watching(Blind):
+    """Notes which driver SDL would draw with."""
+
+    drivers: set = set()
+
+    def render(self):
+        self.drivers.add(os.environ.get("SDL_VIDEODRIVER"))
+        return np.zeros((16, 16, 3), np.uint8)
+
+
 def pipeline_of(folder, world="CartPole-v1", **logger):
     config = small_config(world, env={"manager": "base"}, logger=logger, max_env_step=1024)
     return SerialPipeline(config, folder=folder)
@@ -75,6 +86,16 @@ def test_videos_are_made_at_the_interval_and_change_nothing(tmp_path, monkeypatc
     for part in ("policy", "collector", "progress", "scores"):
         assert digest(filmed[part]) == digest(plain[part])
     assert not (tmp_path / "plain" / "videos").exists()
+
+
+@needs_video
+def test_the_driver_of_sdl_is_that_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    train(tmp_path / "run", Watching, video_freq=1024)
+    assert Watching.drivers == {None}
+    monkeypatch.setenv("SDL_VIDEODRIVER", "theirs")
+    evaluate_checkpoint(tmp_path / "run", episodes=1, video=tmp_path / "videos", trust=[__name__])
+    assert Watching.drivers == {None, "theirs"}
 
 
 @needs_video

@@ -199,6 +199,19 @@ def test_a_sweep_of_another_version_is_resumed_if_its_keys_have_their_defaults(t
         idle_sweep(tmp_path / "s", resume=True)
 
 
+@pytest.mark.parametrize("name", ["sweep.json", "sweep.db", "log.txt", "trial_000_s0"])
+def test_a_link_in_the_folder_of_a_sweep_is_not_followed(name, tmp_path):
+    from ding_lite.errors import ConfigError
+
+    sweep = idle_sweep(tmp_path / "s")
+    sweep.run_folder(0, 0).mkdir()
+    sweep.close()
+    (tmp_path / "s" / name).rename(tmp_path / "elsewhere")
+    (tmp_path / "s" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"{name} is a link"):
+        idle_sweep(tmp_path / "s", resume=True)
+
+
 def test_a_resumed_sweep_draws_other_values(tmp_path):
     sweep = idle_sweep(tmp_path / "s")
     list(sweep._runs(3))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ding_lite.run.atomic_files import read_bounded, regular
 from ding_lite.run.trackers.tracker import Tracker
 
 FILE = "trackers_stored.json"  # in the run's folder: env step of the last stored row, by the tracker's name
@@ -60,11 +61,11 @@ class StoredRows:
         longest = max(delays.values(), default=0.0)
         self._recent = [row for row in self._recent if now - row[0] < longest]
         if delays:
-            with contextlib.suppress(OSError):
-                self._file.write_text(json.dumps(self._last) + "\n")
+            with contextlib.suppress(OSError), open(self._file, "w", opener=regular) as stream:
+                stream.write(json.dumps(self._last) + "\n")
 
     def _saved(self) -> dict[str, int]:
         try:
-            return {name: int(env_step) for name, env_step in json.loads(self._file.read_text()).items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+            return {name: int(env_step) for name, env_step in json.loads(read_bounded(self._file)).items()}
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return {}

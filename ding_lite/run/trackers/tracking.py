@@ -15,7 +15,7 @@ from ding_lite.config.registry import TRACKER_REGISTRY, as_choice, name_of
 from ding_lite.config.schema import argument_faults
 from ding_lite.envs.transition import Episode
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, error_text
-from ding_lite.run.atomic_files import replacing
+from ding_lite.run.atomic_files import read_bounded, write_whole
 from ding_lite.run.progress import Progress
 from ding_lite.run.trackers.stored import StoredRows
 from ding_lite.run.trackers.tracker import TrackedRun, Tracker
@@ -178,12 +178,12 @@ class Tracking:
     def _saved_identities(self) -> dict[str, dict[str, str]]:
         """Returns the identities in the run's folder, by the names of the trackers."""
         file = self._folder / IDENTITIES
-        if not file.exists():
-            return {}
         try:
-            saved = json.loads(file.read_text())
+            saved = json.loads(read_bounded(file))
             return {name: {key: str(x) for key, x in identity.items()} for name, identity in saved.items()}
-        except (OSError, ValueError, AttributeError) as error:
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError, RecursionError) as error:
             self.say(f"WARNING: {file} cannot be read: {error}; the trackers begin new runs")
             return {}
 
@@ -198,7 +198,6 @@ class Tracking:
             return
         file = self._folder / IDENTITIES
         try:
-            with replacing(file) as temporary:
-                temporary.write_text(json.dumps({**before, **named}, indent=2) + "\n")
+            write_whole(file, json.dumps({**before, **named}, indent=2) + "\n")
         except OSError as error:
             self.say(f"WARNING: {file} cannot be written: {error}; a resumed run is a new run there")

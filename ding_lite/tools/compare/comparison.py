@@ -26,6 +26,7 @@ from ding_lite.tools.runs import (
     describe,
     distinguishing_keys,
     env_of,
+    first_line,
     independent,
     last_step,
     names_of_groups,
@@ -525,9 +526,5 @@ def _differences(
 
 def _commit(run: Run) -> str:
     """Returns the commit that git.txt names, in short; "" without one."""
-    try:
-        with (run.folder / "git.txt").open(encoding="utf-8", errors="replace") as file:
-            first = file.readline()
-    except OSError:
-        return ""
+    first = first_line(run.folder / "git.txt")
     return first[:9] if COMMIT.fullmatch(first) else ""

@@ -1,0 +1,101 @@
+"""The values of a config in JSON. What JSON lacks is an object that has its kind, under the key ``__kind__``.
+
+    (84, 84)        {"__kind__": "tuple", "value": [84, 84]}    also set, frozenset
+    Path("maps")    {"__kind__": "path", "value": "maps"}
+    np.ones(2)      {"__kind__": "array", "value": [1.0, 1.0], "dtype": "<f8", "shape": [2]}
+    np.int8(3)      {"__kind__": "scalar", "value": [3], "dtype": "|i1", "shape": []}
+
+A value of any other kind is refused, so that no run is saved that another environment would continue.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ding_lite.config.named_classes import PLACES
+from ding_lite.config.registry import library_name, name_of
+from ding_lite.errors import ConfigError
+
+KIND = "__kind__"
+COLLECTIONS = {kind.__name__: kind for kind in (tuple, set, frozenset)}
+NUMBERS = re.compile(r"[<>|][biuf][1248]")  # NumPy's dtypes of numbers
+
+
+def encode(value: Any, path: str = "") -> Any:
+    """Returns a value of a config as JSON data; equal sets have equal data.
+
+    Args:
+        value: a config, a section or a value of one.
+        path: of ``value`` in the config.
+
+    Raises:
+        ConfigError: if :func:`decode` could not return the same value; the message has the key.
+    """
+    import numpy as np  # the command line starts without it
+
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if isinstance(value, dict) and KIND not in value and all(isinstance(name, str) for name in value):
+        return {name: encode(item, f"{path}.{name}".removeprefix(".")) for name, item in value.items()}
+    if kind is list or kind in COLLECTIONS.values():
+        items = [encode(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        if kind is list:
+            return items
+        return {KIND: kind.__name__, "value": items if kind is tuple else sorted(items, key=repr)}
+    if kind is type(Path()):
+        return {KIND: "path", "value": str(value)}
+    if (kind is np.ndarray or isinstance(value, np.generic)) and NUMBERS.fullmatch(value.dtype.str):
+        name, items = "array" if kind is np.ndarray else "scalar", value.ravel().tolist()
+        return {KIND: name, "value": items, "dtype": value.dtype.str, "shape": list(value.shape)}
+    if callable(value) and PLACES.fullmatch(path):
+        return library_name(value) or name_of(value)
+    what = f"the class {value.__qualname__}" if isinstance(value, type) else f"a {kind.__qualname__}"
+    raise ConfigError(
+        f"{path}: {what} cannot be saved with the run; give a text, a number or a NumPy array of numbers, "
+        "and convert it in the environment or in the class that takes it"
+    )
+
+
+def decode(data: Any, path: str = "") -> Any:
+    """Returns the value that :func:`encode` wrote; what is decoded already stays as it is.
+
+    Args:
+        data: JSON data, which may come from anybody.
+        path: of ``data`` in the config, for messages.
+
+    Raises:
+        ConfigError: if an object with a kind is none that :func:`encode` writes.
+    """
+    import numpy as np
+
+    if isinstance(data, list):
+        return [decode(item, f"{path}[{i}]") for i, item in enumerate(data)]
+    if not isinstance(data, dict):
+        return data
+    items = {name: decode(item, f"{path}.{name}".removeprefix(".")) for name, item in data.items()}
+    if KIND not in data:
+        return items
+    try:
+        kind, value = items[KIND], items["value"]
+        if kind == "path":
+            return Path(value)
+        if kind in ("array", "scalar") and NUMBERS.fullmatch(items["dtype"]):
+            array = np.array(value, items["dtype"]).reshape(items["shape"])
+            return array if kind == "array" else array[()]
+        if isinstance(value, list):
+            return COLLECTIONS[kind](value)
+    except (TypeError, ValueError, LookupError, OverflowError):
+        pass
+    raise ConfigError(f"{path}: not a saved value: {data!r:.60}")
+
+
+def plain(value: Any, path: str = "") -> Any:
+    """Returns a copy of a value of a config as its file gives it back: with names in the place of classes.
+
+    Args:
+        value, path: as for :func:`encode`.
+    """
+    return decode(encode(value, path))

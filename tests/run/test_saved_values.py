@@ -1,0 +1,155 @@
+"""The values of a config are the same wherever a run makes its environments, or no run is made."""
+
+import enum
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import RecordingEnv
+from worlds import small_config
+
+from ding_lite import SerialPipeline
+from ding_lite.config.compile import compile_config, differences, load_config, save_config
+from ding_lite.config.values import decode
+from ding_lite.errors import ConfigError
+from ding_lite.tools.evaluate import evaluate_checkpoint
+
+VALUES = [
+    (84, ("a", 2.5), []),
+    [{"size": (1,)}, [(), None, True]],
+    {"pose.arm": {"sizes": ((1, 2), (3, 4))}},
+    {1, 2, 3},
+    frozenset({("a", 1)}),
+    Path("maps") / "one",
+    float("nan"),
+    np.arange(3.0),
+    np.array([[0.1, np.nan], [-np.inf, 1e-45]], np.float32),
+    np.array([[True], [False]]),
+    np.array(2**64 - 1, np.uint64),
+    np.zeros((0, 3), ">i2"),
+    [np.float32(0.1), np.float64(0.1), np.int8(-3), np.bool_(True)],
+]
+
+
+def train(pipeline):
+    for _ in pipeline:
+        pass
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_environments_have_the_same_arguments_wherever_they_are_made(value, tmp_path):
+    record, run, trust = tmp_path / "record", tmp_path / "run", ["small_worlds"]
+    kwargs = {"file": str(record), "value": value}
+    config = small_config(RecordingEnv, max_env_step=256, env={"kwargs": kwargs, "manager": {"type": "base"}})
+
+    def made():
+        text = record.read_text()
+        record.unlink()
+        return set(text.splitlines())
+
+    train(SerialPipeline(config, folder=run))
+    trained = made()
+    assert trained == set(repr(value).splitlines())
+    evaluate_checkpoint(run, episodes=1, trust=trust)
+    assert made() == trained
+    train(SerialPipeline.resume(run, config=config, max_env_step=512, trust=trust))
+    assert made() == trained
+    assert "env.kwargs" not in (run / "log.txt").read_text()
+    written = compile_config(config)
+    save_config(written, tmp_path / "config.py")
+    for file in (run / "config.json", tmp_path / "config.py"):
+        read = load_config(file)
+        assert not differences({"env": written.values.env}, {"env": read.values.env})
+        train(SerialPipeline(read, folder=tmp_path / file.stem))
+        assert made() == trained
+        shutil.rmtree(tmp_path / file.stem)
+
+
+class Mode(enum.Enum):
+    HARD = 2
+
+
+class Level(enum.IntEnum):
+    HIGH = 1
+
+
+@dataclass
+class Size:
+    width: int = 1
+
+
+class Pair(NamedTuple):
+    width: int
+
+
+class Table:
+    """As a data frame, it has no truth value and no equality."""
+
+    def __eq__(self, other):
+        return np.zeros(2) == 1
+
+    def __bool__(self):
+        raise ValueError("The truth value is ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (Mode.HARD, "a Mode"),
+        (Level.HIGH, "a Level"),
+        (Mode, "the class Mode"),
+        (print, "a builtin_function_or_method"),
+        (Size(), "a Size"),
+        (Pair(1), "a Pair"),
+        (torch.ones(1), "a Tensor"),
+        (Table(), "a Table"),
+        (b"text", "a bytes"),
+        (np.array(["text"]), "a ndarray"),
+        (np.ma.masked_array([1], [True]), "a MaskedArray"),
+    ],
+)
+@pytest.mark.parametrize("within", [False, True])
+def test_value_that_cannot_be_saved_is_refused_when_the_run_is_built(value, what, within, tmp_path):
+    value, place = ([{"mode": (1, value)}], "[0].mode[1]") if within else (value, "")
+    env = {"type": RecordingEnv, "kwargs": {"file": str(tmp_path / "record"), "value": value}}
+    with pytest.raises(ConfigError) as caught:
+        SerialPipeline(small_config(env=env), folder=tmp_path / "run")
+    message = str(caught.value)
+    assert message.startswith(f"env.kwargs.value{place}: {what} cannot be saved with the run; give a text, ")
+    assert "convert it in the environment" in message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"value": [1]},
+        {"__kind__": "object", "value": []},
+        {"__kind__": ["tuple"], "value": []},
+        {"__kind__": "tuple", "value": "text"},
+        {"__kind__": "tuple"},
+        {"__kind__": "set", "value": [[1]]},
+        {"__kind__": "path", "value": ["a"]},
+        {"__kind__": "array", "value": [1]},
+        {"__kind__": "array", "value": [1], "dtype": "O", "shape": [1]},
+        {"__kind__": "array", "value": ["text"], "dtype": "<U9", "shape": [1]},
+        {"__kind__": "array", "value": ["text"], "dtype": "<f8", "shape": [1]},
+        {"__kind__": "array", "value": {"a": 1}, "dtype": "<f8", "shape": [1]},
+        {"__kind__": "array", "value": [300], "dtype": "|u1", "shape": [1]},
+        {"__kind__": "array", "value": [[1], [1, 2]], "dtype": "<f8", "shape": [3]},
+        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": [10**6] * 3},
+        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": [2**70]},
+        {"__kind__": "array", "value": [1], "dtype": "<f8", "shape": "text"},
+        {"__kind__": {"__kind__": "array", "value": [1, 2], "dtype": "<f8", "shape": [2]}},
+    ],
+    ids=str,
+)
+def test_forged_value_is_refused(data):
+    data = {"__kind__": "list", **data}
+    with pytest.raises(ConfigError, match=r"^env\.kwargs\.x\[0\]"):
+        decode({"env": {"kwargs": {"x": [data]}}})
