@@ -12,7 +12,7 @@ from ding_lite.config.schema import check, merged_config
 from ding_lite.models import PPG, VAC, ActorCritic, PhasicActorCritic
 from ding_lite.models.encoders import VectorEncoder, _Residual
 from ding_lite.models.recurrent import Sequences
-from ding_lite.rl.running_stats import ValueNorm
+from ding_lite.rl.scales import ValueNorm
 from ding_lite.trees import example_observations, map_tree
 
 spaces = gym.spaces

@@ -28,7 +28,7 @@ from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
 from ding_lite.models.intrinsic import RND, Steps
 from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows, gae
-from ding_lite.rl.running_stats import RewardScale
+from ding_lite.rl.scales import RewardScale
 from ding_lite.trees import map_tree, to_dict
 
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")

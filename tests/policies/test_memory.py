@@ -13,7 +13,7 @@ from worlds import digest, merged, small_config, trainee, vector_of
 from ding_lite import PPOPolicy, SerialPipeline, check_policy, compile_config, load_policy
 from ding_lite.cli import main
 from ding_lite.data.collector import Collector
-from ding_lite.data.memories import begin_episodes
+from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.rollout import as_rollout
 from ding_lite.errors import ConfigError, ContractError
 from ding_lite.run.report import description

@@ -103,7 +103,7 @@ def test_a_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before
 def test_a_training_set_too_large_to_be_shuffled_at_once_gives_the_same_minibatches(monkeypatch):
     trained = []
     for size in (2**26, 0):
-        monkeypatch.setattr("ding_lite.data.minibatches.SHUFFLED_BYTES", size)
+        monkeypatch.setattr("ding_lite.data.samples.SHUFFLED_BYTES", size)
         policy, collector = make(learn=dict(batch_size=24, epoch_per_collect=2))
         policy.learn_mode.forward(collector.collect())
         trained.append(parameters(policy))
@@ -112,7 +112,7 @@ def test_a_training_set_too_large_to_be_shuffled_at_once_gives_the_same_minibatc
 
 @pytest.mark.parametrize("size", [2**26, 0])
 def test_a_minibatch_is_made_again_as_it_was(size, monkeypatch):
-    monkeypatch.setattr("ding_lite.data.minibatches.SHUFFLED_BYTES", size)
+    monkeypatch.setattr("ding_lite.data.samples.SHUFFLED_BYTES", size)
     policy, collector = make(learn=dict(batch_size=24))
     rollout = collector.collect()
     for batch in policy.minibatches(rollout):

@@ -44,7 +44,7 @@ from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ConfigError
-from ding_lite.rl.ranks import joined  # noqa: F401
+from ding_lite.ranks import joined  # noqa: F401
 from ding_lite.run.shares import share_of
 from ding_lite.trees import to_dict
 from reference.networks import Layers, Stack
