@@ -40,7 +40,7 @@ class Stored:
 
 
 class Replay:
-    """A queue of rollouts. A rollout leaves when the room is needed, or all its transitions are spent or stale.
+    """A queue of rollouts; one leaves when its room is needed, or all its transitions are spent or stale.
 
     The defaults hold one fresh rollout for one iteration.
 
@@ -91,7 +91,7 @@ class Replay:
         return any(bool(self.live(stored).any()) for stored in self.rollouts)
 
     def use(self, place: Tensor) -> None:
-        """Counts a draw of transitions (N,), by their places in the flattened rollouts, one after the other."""
+        """Counts a draw of transitions (N,), by their places in all flattened rollouts."""
         for stored in self.rollouts:
             size = stored.uses.numel()
             stored.uses.view(-1)[place[(place >= 0) & (place < size)]] += 1

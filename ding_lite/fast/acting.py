@@ -1,7 +1,7 @@
 """What acts for a policy: its model in torch, the same as a CUDA graph, or a small network in NumPy.
 
-All give the same actions within rounding, from the same random numbers. :func:`acting_of` decides when a rollout
-or an evaluation begins.
+All give the same actions within rounding, from the same random numbers. :func:`acting_of` decides when a
+rollout or an evaluation begins.
 
 Shapes: B environments, A actions or action size.
 """
@@ -41,7 +41,7 @@ class Acting:
 
     @torch.inference_mode()
     def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        """Returns actions (B, ...) and their log-probs (B,); of a recurrent policy the hidden states after."""
+        """Returns actions (B, ...), log-probs (B,), and of a recurrent policy the hidden states after."""
         return self._sample(obs, hidden, with_value=False)
 
     @torch.inference_mode()

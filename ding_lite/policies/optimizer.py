@@ -1,8 +1,8 @@
 """Adam with clipped gradients, and the one loop of gradient steps.
 
-The parameters stay torch's own tensors. One flat tensor for all of them would save a few calls in Adam, but a step
-must leave alone the parameters that its loss does not reach: after target_kl the value is trained with the
-same Adam, and layers may be frozen at any time.
+The parameters stay torch's own tensors. One flat tensor for all of them would save a few calls in Adam, but a
+step must leave alone the parameters that its loss does not reach: after target_kl the value is trained with
+the same Adam, and layers may be frozen at any time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Optimizer:
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
-        gradients: computes them; by autograd or NumPy stacks if None.
+        size, compiled, captured: see :class:`~ding_lite.fast.gradients.Gradients`.
         ranks: that take each step together; its gradient is the mean of theirs.
     """
 
@@ -50,7 +50,9 @@ class Optimizer:
         eps: float,
         grad_clip_type: str | None,
         grad_clip_value: float,
-        gradients: Gradients | None = None,
+        size: int = 0,
+        compiled: bool = False,
+        captured: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.ranks = model, ranks
@@ -59,7 +61,7 @@ class Optimizer:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
         self.learning_rate, self.eps = learning_rate, eps
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
-        self.gradients = gradients or Gradients(model, self.parameters)
+        self.gradients = Gradients(model, self.parameters, size, compiled=compiled, captured=captured)
         self.ranges = parameter_ranges(model)
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
@@ -230,8 +232,8 @@ def _not_finite(objective: Objective, step: int, metrics: Metrics, batch: Batch 
     results = {name: value for name, x in metrics.items() if not math.isfinite(value := float(x))}
     return NumericsError(
         f"gradient step {step} of {objective.name} was not finite (inputs that are not: "
-        f"{', '.join(inputs) or 'none found'}; results: {results}). The parameters are as they were before it. "
-        "Try a lower policy.learn.learning_rate or grad_clip_value, or look at the scale of the rewards"
+        f"{', '.join(inputs) or 'none found'}; results: {results}). The parameters are as they were before "
+        "it. Try a lower policy.learn.learning_rate or grad_clip_value, or look at the scale of the rewards"
     )
 
 

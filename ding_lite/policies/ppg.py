@@ -10,9 +10,10 @@ The paper's names, and the config's:
     E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
                              beta_clone  aux_bc_weight
 
-In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of collection,
-on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the errors are in
-normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the policy near pi_old.
+In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of
+collection, on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
+errors are in normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the
+policy near pi_old.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ class PPGPolicy(PPOPolicy):
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         if not isinstance(self.model, PhasicActorCritic):
             raise ContractError(
-                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a subclass of "
-                "ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
+                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a subclass "
+                "of ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
             )
         limits = [{**each, "size": self._capacity(each)} for each in (kept.policy, kept.value)]
         same_limits = (
@@ -251,8 +252,9 @@ class PPGPolicy(PPOPolicy):
         No term is clipped. A subclass may add terms.
 
         Shapes:
-            ``batch.obs``: (N, ...), scaled; ``dist``, ``auxiliary``, ``new_value``: fresh outputs; ``old_logit``:
-            of pi_old; ``value_target``: (N,), normalised under value_norm; and the ``auxiliary_fields``
+            ``batch.obs``: (N, ...), scaled; ``dist``, ``auxiliary``, ``new_value``: fresh outputs;
+            ``old_logit``: of pi_old; ``value_target``: (N,), normalised under value_norm; and the
+            ``auxiliary_fields``
         """
         learn = self.cfg.learn
         terms = {
