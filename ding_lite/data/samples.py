@@ -158,9 +158,11 @@ class Samples:
             hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in each])
             runs = Runs(length.cumsum(0) - length, length, hidden)
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
-        place = torch.cat([part.place + start for part, start in zip(parts, starts, strict=True)])  # type: ignore[operator]
+        places = [
+            part.place + start for part, start in zip(parts, starts, strict=True) if part.place is not None
+        ]
         fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
-        return Samples(fields, runs, place, first.inputs)
+        return Samples(fields, runs, torch.cat(places), first.inputs)
 
     def minibatches(
         self,

@@ -345,8 +345,8 @@ class PPOPolicy(Policy):
         metrics = dict(zip(log, torch.stack(list(log.values())).tolist(), strict=True))  # waits once
         if self.ranks.any(not math.isfinite(metrics["adv_mean"] + metrics["value_mean"])):
             raise NumericsError(
-                f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean {metrics['value_mean']}) "
-                "are not finite; nothing was learned from it. The largest reward is "
+                f"the means of the rollout's advantages, {metrics['adv_mean']}, or values, "
+                f"{metrics['value_mean']}, are not finite; nothing is learned from it. The largest reward is "
                 f"{float(rollout.reward.abs().max()):g}: look at the value network's output, and at rewards "
                 "whose sum exceeds the range of float32"
             )
