@@ -2,9 +2,9 @@
 
     python benchmarks/gradients.py
 
-autograd: torch alone. NumPy layers, any loss: NumPy runs the linear layers, and torch the loss above them. NumPy
-layers and slopes: PPO's own clipped loss, whose slopes are written in NumPy, too. A step is the gradient, its
-clip and Adam. Each number is the median of the rounds' lower quartiles.
+autograd: torch alone. NumPy layers, any loss: NumPy runs the linear layers, and torch the loss above them.
+NumPy layers and slopes: PPO's own clipped loss, whose slopes are written in NumPy, too. A step is the gradient,
+its clip and Adam. Each number is the median of the rounds' lower quartiles.
 """
 
 from __future__ import annotations

@@ -285,7 +285,10 @@ class Policy:
 
     def _is_ours(self, *methods: str) -> bool:
         """Returns whether methods are those of the library, so that faster ones may stand for them."""
-        return all(getattr(type(self), name).__module__.startswith("ding_lite.policies.") for name in methods)
+        return all(
+            name not in vars(self) and getattr(type(self), name).__module__.startswith("ding_lite.policies.")
+            for name in methods
+        )
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         if mode != self.collect_mode or not self._is_ours("_forward_collect"):

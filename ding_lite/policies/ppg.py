@@ -270,6 +270,9 @@ class PPGPolicy(PPOPolicy):
         reads = ("actor", "auxiliary", "critic")
         return Objective(self._checked_auxiliary_loss, reads, self.with_outputs)
 
+    def _get_batch_size(self) -> dict[str, int]:
+        return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
+
     def apply_learning_rate(self) -> None:
         super().apply_learning_rate()
         learn, factor = self.cfg.learn, self.factor("lr")
