@@ -294,6 +294,8 @@ def _draw_replay(policy: dict[str, Any], choose: Chooser, rows: int, *, has_runs
     learn["weight_bound"] = choose.one("weight_bound", 1.0, 1.01, 2.0)
     if choose.one("update_per_collect", False, False, True) or has_runs:
         learn["update_per_collect"] = choose.whole(2, 10)
+        if is_ppg:
+            learn |= {"actor_epoch_per_collect": 1, "critic_epoch_per_collect": 1}
     elif not is_ppg:
         learn["reuse"] = choose.one("reuse", 0.7, 1.0, 2.0, 3.0)
 
