@@ -171,7 +171,7 @@ class ThroughStacks:
 
     def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
         for p in parameters:
-            values[self._place[id(p)]] = self._memory[self._place[id(p)]] if p.requires_grad else None
+            values[self._place[id(p)]] = self._memory[self._place[id(p)]]
 
     def _slopes(
         self, batch: Batch, raw: Mapping[str, np.ndarray]
@@ -179,7 +179,7 @@ class ThroughStacks:
         """Returns loss, metrics, the slopes by raw outputs (N, K), and the gradient by single parameters."""
         if self.objective.slopes is not None:
             total, metrics, slopes, direct = self.objective.slopes(batch, raw)
-            return total, metrics, slopes, {self._place[id(p)]: value for p, value in direct}
+            return total, metrics, slopes, {self._place[id(p)]: x for p, x in direct if p.requires_grad}
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}
         outputs = {name: self.model.from_raw(name, leaf) for name, leaf in leaves.items()}
         loss, of_loss = evaluated(self.objective, batch, outputs)
@@ -239,7 +239,7 @@ class Gradients:
         stacks = numpy_stacks(self.model, objective.reads)
         if stacks is None or torch.is_autocast_enabled("cpu"):
             return None
-        own = {id(p) for p in self.parameters}
+        own = {id(p) for p in self.parameters if p.requires_grad}
         parts = [part for stack in stacks.values() for part in (stack.encoder, stack.head)]
         return stacks if all(id(p) in own for part in parts for p in part.parameters) else None
 
