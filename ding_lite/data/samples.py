@@ -305,7 +305,7 @@ class Store:
     def append(self, samples: Samples, planned: int) -> None:
         """Adds the samples of an iteration; ``planned``: number of samples when the store is full."""
         end = self.size + len(samples)
-        if self.size == 0 or leading_size(self._fields) < end:
+        if not self._fields or leading_size(self._fields) < end:
             kept, room = self._all(), max(planned, end)
             self._fields = map_tree(
                 lambda leaf: torch.empty((room, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields

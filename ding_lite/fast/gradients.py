@@ -256,7 +256,9 @@ class Gradients:
         if is_full not in self._compiled:
             self._compiled[is_full] = compiled(_of_fields)
         try:
-            return self._compiled[is_full](*arguments, fields)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's advice about its own compilation
+                return self._compiled[is_full](*arguments, fields)
         except Exception as error:
             if not type(error).__module__.startswith("torch."):
                 raise
@@ -296,9 +298,7 @@ def compiled(function: Callable[..., Any], numbers: Any = itertools.count()) -> 
     own = types.FunctionType(code, function.__globals__)
     # cpp_wrapper: torch's Python code around the kernels costs a tenth; tanh by exp takes half the time.
     options: dict[str, Any] = {"cpp_wrapper": True, "cpp.use_decompose_tanh": True}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's advice about its own compilation
-        made: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
+    made: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
     return made
 
 
