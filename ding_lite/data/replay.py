@@ -28,19 +28,19 @@ class Stored:
         rollout: (T, B), as it was collected, with its credit.
         iteration: in which it was collected.
         uses: (T, B), how often each transition was drawn.
-        ratio: (T, B), pi_prox / mu, see ``policies.ppo``; None: 1, since pi_prox has collected it.
+        prox_over_mu: (T, B), pi_prox / mu of each action (``policies.ppo``); None: it is fresh, so 1.
         newer: fields (T, B, ...) of this iteration that replace those of collection, or are added to them.
     """
 
     rollout: Rollout
     iteration: int
     uses: Tensor
-    ratio: Tensor | None = None
+    prox_over_mu: Tensor | None = None
     newer: dict[str, Any] = field(default_factory=dict)
 
 
 class Replay:
-    """A queue of rollouts. A rollout leaves when the room is needed, or all its transitions are spent or stale.
+    """A queue of rollouts; one leaves when its room is needed, or all its transitions are spent or stale.
 
     The defaults hold one fresh rollout for one iteration.
 
@@ -68,6 +68,11 @@ class Replay:
         self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
 
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        """What decides which transitions are drawn."""
+        return self.capacity, self.max_use, self.max_staleness
+
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration."""
         uses = torch.zeros(rollout.valid.shape, dtype=torch.int32, device=rollout.valid.device)
@@ -91,7 +96,7 @@ class Replay:
         return any(bool(self.live(stored).any()) for stored in self.rollouts)
 
     def use(self, place: Tensor) -> None:
-        """Counts a draw of transitions (N,), by their places in the flattened rollouts, one after the other."""
+        """Counts a draw of transitions (N,), by their places in all flattened rollouts."""
         for stored in self.rollouts:
             size = stored.uses.numel()
             stored.uses.view(-1)[place[(place >= 0) & (place < size)]] += 1
@@ -106,7 +111,7 @@ class Replay:
             if self.age(stored) <= self.max_staleness and bool(self.live(stored).any())
         )
         for stored in self.rollouts:
-            stored.ratio, stored.newer = None, {}
+            stored.prox_over_mu, stored.newer = None, {}
             if self.age(stored) == 1:  # the collector writes its next rollout into the same memory
                 stored.rollout = as_rollout(map_tree(torch.clone, stored.rollout))
 
@@ -120,7 +125,9 @@ class Replay:
         ages = torch.tensor([min(self.age(stored), OLDEST_SHOWN) for stored, _ in live])
         age = ages.repeat_interleave(torch.tensor([int(which.sum()) for _, which in live]))
         uses = torch.cat([stored.uses[which] for stored, which in live])
-        ratios = [torch.ones_like(s.rollout.reward) if s.ratio is None else s.ratio for s, _ in live]
+        ratios = [
+            torch.ones_like(s.rollout.reward) if s.prox_over_mu is None else s.prox_over_mu for s, _ in live
+        ]
         ratio = torch.cat([x[which] for x, (_, which) in zip(ratios, live, strict=True)]).cpu()
         outside = ((ratio - 1).abs() > clip_ratio.cpu()).float()
         return {
