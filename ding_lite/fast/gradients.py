@@ -172,7 +172,7 @@ class ThroughStacks:
 
     def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
         for p in parameters:
-            values[self._place[id(p)]] = self._memory[self._place[id(p)]] if p.requires_grad else None
+            values[self._place[id(p)]] = self._memory[self._place[id(p)]]
 
     def _slopes(
         self, batch: Batch, raw: Mapping[str, np.ndarray]
@@ -180,7 +180,7 @@ class ThroughStacks:
         """Returns loss, metrics, the slopes by raw outputs (N, K), and the gradient by single parameters."""
         if self.objective.slopes is not None:
             total, metrics, slopes, direct = self.objective.slopes(batch, raw)
-            return total, metrics, slopes, {self._place[id(p)]: value for p, value in direct}
+            return total, metrics, slopes, {self._place[id(p)]: x for p, x in direct if p.requires_grad}
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}
         outputs = {name: self.model.from_raw(name, leaf) for name, leaf in leaves.items()}
         loss, of_loss = evaluated(self.objective, batch, outputs)
@@ -240,7 +240,7 @@ class Gradients:
         stacks = numpy_stacks(self.model, objective.reads)
         if stacks is None or torch.is_autocast_enabled("cpu"):
             return None
-        own = {id(p) for p in self.parameters}
+        own = {id(p) for p in self.parameters if p.requires_grad}
         parts = [part for stack in stacks.values() for part in (stack.encoder, stack.head)]
         return stacks if all(id(p) in own for part in parts for p in part.parameters) else None
 
@@ -257,7 +257,9 @@ class Gradients:
         if is_full not in self._compiled:
             self._compiled[is_full] = compiled(_of_fields)
         try:
-            return self._compiled[is_full](*arguments, fields)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's advice about its own compilation
+                return self._compiled[is_full](*arguments, fields)
         except Exception as error:
             if not type(error).__module__.startswith("torch."):
                 raise
@@ -300,9 +302,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     own = types.FunctionType(code, function.__globals__)
     # cpp_wrapper: torch's Python code around the kernels costs a tenth; tanh by exp takes half the time.
     options: dict[str, Any] = {"cpp_wrapper": True, "cpp.use_decompose_tanh": True}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's advice about its own compilation
-        made: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
+    made: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
     return made
 
 
