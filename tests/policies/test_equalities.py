@@ -71,7 +71,8 @@ def test_ppo_offpolicy_on_fresh_data_is_ppo(name, recompute, epochs):
     shared = dict(EQUAL[name], recompute_adv=recompute, n_sample=60, envs=3, iterations=2)
     off = merged(
         dict(
-            learn=dict(update_per_collect=1000), other=dict(replay_buffer=dict(max_use=epochs, max_staleness=0))
+            learn=dict(update_per_collect=1000),
+            other=dict(replay_buffer=dict(max_use=epochs, max_staleness=0)),
         ),
         shared.pop("off", {}),
     )
@@ -99,7 +100,9 @@ def test_without_any_condition_it_is_not(name):
 @pytest.mark.parametrize("recompute", [True, False])
 @pytest.mark.parametrize(("actor", "critic"), [(1, 1), (1, 2), (4, 2)])
 def test_ppg_offpolicy_on_fresh_data_is_ppg(actor, critic, recompute):
-    learn = dict(actor_epoch_per_collect=actor, critic_epoch_per_collect=critic, aux_freq=2, aux_train_epoch=2)
+    learn = dict(
+        actor_epoch_per_collect=actor, critic_epoch_per_collect=critic, aux_freq=2, aux_train_epoch=2
+    )
     options = dict(learn=learn, recompute_adv=recompute)
     fresh = dict(policy=dict(max_use=actor), value=dict(max_use=critic))
     stale = dict(policy=dict(max_use=actor), value=dict(max_use=critic + 1))

@@ -22,7 +22,9 @@ ARCHS = ("dual", "shared", "detach")
 
 
 def epochs_of(actor, critic, **others):
-    epochs = dict(actor_epoch_per_collect=actor, critic_epoch_per_collect=critic, aux_freq=2, aux_train_epoch=2)
+    epochs = dict(
+        actor_epoch_per_collect=actor, critic_epoch_per_collect=critic, aux_freq=2, aux_train_epoch=2
+    )
     return dict(learn=dict(learning_rate=3e-3, **epochs) | others)
 
 
@@ -147,7 +149,9 @@ def test_kl_of_two_actions_is_that_of_old_to_new_and_pulls_the_new_one_alone():
 
 def test_kl_of_gaussians_is_that_of_old_to_new():
     old = {"mu": torch.zeros(1, 2), "sigma": torch.ones(1, 2)}
-    kl, policy = one_distribution(MatchBox, old, layers__0__bias=[0.5, 0.0], out__log_sigma=[math.log(2), 0.0])
+    kl, policy = one_distribution(
+        MatchBox, old, layers__0__bias=[0.5, 0.0], out__log_sigma=[math.log(2), 0.0]
+    )
     assert kl == pytest.approx(math.log(2) + (1 + 0.5**2) / (2 * 2**2) - 0.5, abs=1e-6)
     head = policy.model.actor_head
     assert torch.allclose(head.layers[0].bias.grad, torch.tensor([0.5 / 4, 0.0]), atol=1e-6)
@@ -279,7 +283,10 @@ WANTED = {
     "epochs": (dict(learn=dict(epoch_per_collect=3)), "actor_epoch_per_collect and critic_epoch_per_collect"),
     "priority": (dict(priority=True), "priority: .*without priorities"),
     "N_pi": (dict(learn=dict(aux_freq=0)), "aux_freq"),
-    "one buffer": (dict(other=dict(replay_buffer=dict(max_use=3))), r"two buffers.*replay_buffer\.policy\.max_use"),
+    "one buffer": (
+        dict(other=dict(replay_buffer=dict(max_use=3))),
+        r"two buffers.*replay_buffer\.policy\.max_use",
+    ),
     "raw": (dict(learn=dict(RAW, allow_raw_values=True)), None),
     "reward": (dict(learn=RAW, normalize=dict(reward=True)), None),
     "no phase": (dict(learn=dict(RAW, aux_train_epoch=0)), None),
@@ -298,7 +305,9 @@ def test_what_cannot_work_is_refused_saying_why(policy, why, kind):
 
 
 def test_a_model_without_an_auxiliary_head_is_refused_naming_what_it_lacks():
-    with pytest.raises(ContractError, match=r"VAC has no auxiliary value head.*compute_auxiliary\(obs\).*'ppg'"):
+    with pytest.raises(
+        ContractError, match=r"VAC has no auxiliary value head.*compute_auxiliary\(obs\).*'ppg'"
+    ):
         trainee("ppg", model=dict(type="vac"))
 
 
@@ -333,7 +342,9 @@ class Deaf(PPG):
 def test_check_policy_finds_a_model_whose_gradients_go_astray(model, what):
     learn = dict(value_norm=False, allow_raw_values=True)  # PopArt refuses Leaky before
     with pytest.raises(ContractError, match=what):
-        check_policy("ppg", dict(model=dict(type=model), learn=learn), learns=False, action_spaces=["Discrete"])
+        check_policy(
+            "ppg", dict(model=dict(type=model), learn=learn), learns=False, action_spaces=["Discrete"]
+        )
 
 
 class TwoHeads(PPG):

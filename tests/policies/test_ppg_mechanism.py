@@ -45,9 +45,7 @@ def phases(world, folder, kind="ppg", **learn):
             metrics = {name.removeprefix("learn/"): value for name, value in progress.metrics.items()}
             if "auxiliary_loss" in metrics:
                 # The error of the auxiliary head, as a share of the targets' variance.
-                before, after = (
-                    1 - metrics[f"aux_explained_variance{name}"] for name in ("_before", "")
-                )
+                before, after = (1 - metrics[f"aux_explained_variance{name}"] for name in ("_before", ""))
                 told.append(SimpleNamespace(kl=metrics["aux_kl"], before=before, after=after))
             if len(told) == PHASES:
                 break

@@ -83,11 +83,15 @@ def test_a_loss_without_approx_kl_is_refused_where_it_is_needed(learn):
     if not learn:
         policy.learn_mode.forward(rollout)
         return
-    with pytest.raises(ContractError, match="target_kl and lr_schedule='adaptive' need the metric 'approx_kl'"):
+    with pytest.raises(
+        ContractError, match="target_kl and lr_schedule='adaptive' need the metric 'approx_kl'"
+    ):
         policy.learn_mode.forward(rollout)
 
 
-@pytest.mark.parametrize(("kind", "world"), [("ppo", SeededEnv), ("ppo_offpolicy", SeededBox), ("ppg", SeededEnv)])
+@pytest.mark.parametrize(
+    ("kind", "world"), [("ppo", SeededEnv), ("ppo_offpolicy", SeededBox), ("ppg", SeededEnv)]
+)
 def test_each_pass_of_the_policy_adapts_the_rate_of_the_next(kind, world, monkeypatch):
     learn = {"lr_schedule": "adaptive", "desired_kl": 1e-9, "learning_rate": 1e-3}
     learn |= {"critic_epoch_per_collect": 2} if kind == "ppg" else {}
@@ -281,7 +285,9 @@ class Root(PPOPolicy):
 
 def test_a_gradient_alone_that_is_not_finite_is_found_at_its_step():
     policy, collector = trainee("ppo", cls=Root)
-    with pytest.raises(NumericsError, match=r"gradient step [13] of loss.*none found; results: \{'grad_norm': nan"):
+    with pytest.raises(
+        NumericsError, match=r"gradient step [13] of loss.*none found; results: \{'grad_norm': nan"
+    ):
         policy.learn_mode.forward(collector.collect())
     assert all(torch.isfinite(p).all() for p in policy.model.parameters())
 
