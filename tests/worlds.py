@@ -11,7 +11,6 @@ from small_worlds import SPACES, CountingEnv, SeededEnv
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
-from ding_lite.data.rollout import PREPARED_BY
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
@@ -48,7 +47,7 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
     cfg = compile_config({"env": {"type": world, "collector_env_num": envs}, "policy": policy}).values.policy
     vector = vector_of(lambda index: world(), envs, autoreset=autoreset)
     trained = (cls or POLICY_REGISTRY.get(kind))(cfg, vector.obs_space, vector.action_space, seed=seed)
-    return trained, Collector(vector, trained.collect_mode, n_sample, cfg.collect.n_episode)
+    return trained, Collector(vector, trained.collect_mode, n_sample)
 
 
 def log_probs(policy, obs, action):
@@ -97,10 +96,7 @@ def same_tree(a, b):
 
 
 def digest(tree):
-    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan equals itself.
-
-    Of a rollout it leaves out the mark of the policy, which no seed gives.
-    """
+    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan equals itself."""
     hasher = hashlib.sha256()
     _feed(hasher, tree)
     return hasher.hexdigest()
@@ -108,7 +104,7 @@ def digest(tree):
 
 def _feed(hasher, value):
     if isinstance(value, dict):
-        for key in sorted(value.keys() - {PREPARED_BY}, key=lambda k: (type(k).__name__, k)):
+        for key in sorted(value.keys(), key=lambda k: (type(k).__name__, k)):
             hasher.update(f"{{{key!r}:".encode())
             _feed(hasher, value[key])
         hasher.update(b"}")
