@@ -6,6 +6,7 @@ import copy
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 
@@ -65,7 +66,6 @@ def test_policy_type_is_that_of_create_config_also_as_the_entries_of_di_engine_c
         ("policy.learn.clip_ratio", 0.1),
         ("policy.learn.entropy_weight", 0.03),
         ("policy.learn.adv_norm", False),
-        ("policy.learn.ignore_done", True),
         ("policy.collect.gae_lambda", 0.9),
         ("policy.collect.discount_factor", 0.9),
         ("policy.model.share_encoder", True),
@@ -124,17 +124,27 @@ def test_train_iterations_become_env_steps(kind, learn, envs, eval_freq, expecte
     assert any(f"{expected:,} env steps (policy.eval.eval_freq)" in note for note in config.notes)
 
 
+def test_ignore_done_becomes_a_wrapper():
+    assert compiled(learn=dict(ignore_done=True)).values.env.wrappers == ["ignore_done"]
+    assert compiled(learn=dict(ignore_done=False)).values.env.wrappers == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "fault"),
+    [
+        (dict(priority=True), "policy.priority: .*without priorities"),
+        (dict(collect=dict(n_episode=8)), "policy.collect.n_episode: .*n_sample transitions"),
+    ],
+)
+def test_what_is_not_built_is_refused_with_its_reason(sections, fault):
+    assert re.search(fault, refusal("ppo_offpolicy", **sections))
+
+
 def test_snapshots_are_kept_as_often_as_in_di_engine():
     hook = dict(save_ckpt_after_iter=80, log_show_after_iter=5)
     config = compiled(learn=dict(epoch_per_collect=2, learner=dict(hook=hook)))
     assert config.values.checkpoint.keep_freq == 10 * 256
     assert "policy.learn.learner.hook.log_show_after_iter" in config.notes[-1]
-
-
-def test_whole_episodes_have_no_known_number_of_train_iterations():
-    config = compiled(collect=dict(n_episode=8), eval=dict(evaluator=dict(eval_freq=100)))
-    assert (config.values.policy.collect.n_episode, config.values.policy.eval.eval_freq) == (8, 10_000)
-    assert "policy.eval.eval_freq keeps its default" in config.notes[0]
 
 
 def test_learning_rate_falls_over_as_many_collects(tmp_path):

@@ -20,8 +20,7 @@ from worlds import digest, merged, small_config, vector_of
 
 from ding_lite import SerialPipeline, compile_config, serial_pipeline, serial_pipeline_onpolicy
 from ding_lite.data.collector import Collector
-from ding_lite.data.episodes import Evaluation
-from ding_lite.data.episodes import Evaluator
+from ding_lite.data.episodes import Evaluation, Evaluator
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, EnvContractError, EnvError
 from ding_lite.models import VAC, ActorCritic
 from ding_lite.policies import PPOPolicy
