@@ -40,7 +40,7 @@ class Stored:
 
 
 class Replay:
-    """A queue of rollouts. A rollout leaves when the room is needed, or all its transitions are spent or stale.
+    """A queue of rollouts; one leaves when its room is needed, or all its transitions are spent or stale.
 
     The defaults hold one fresh rollout for one iteration.
 
@@ -68,6 +68,11 @@ class Replay:
         self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
 
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        """What decides which transitions are drawn."""
+        return self.capacity, self.max_use, self.max_staleness
+
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration."""
         uses = torch.zeros(rollout.valid.shape, dtype=torch.int32, device=rollout.valid.device)
@@ -91,7 +96,7 @@ class Replay:
         return any(bool(self.live(stored).any()) for stored in self.rollouts)
 
     def use(self, place: Tensor) -> None:
-        """Counts a draw of transitions (N,), by their places in the flattened rollouts, one after the other."""
+        """Counts a draw of transitions (N,), by their places in all flattened rollouts."""
         for stored in self.rollouts:
             size = stored.uses.numel()
             stored.uses.view(-1)[place[(place >= 0) & (place < size)]] += 1

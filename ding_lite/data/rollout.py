@@ -5,8 +5,8 @@ policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs
 observation after the last row, and, where episodes were cut, ``final``: ``final.obs`` (K, ...), the true
 last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
 
-A recurrent policy adds (``data.hidden``): ``hidden`` (slots, B, ...), before the rows in which runs may begin;
-``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
+A recurrent policy adds (``data.hidden``): ``hidden`` (slots, B, ...), before the rows in which runs may
+begin; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
 
 This is the only module that imports treetensor: the warnings of that import are silenced here.
 """

@@ -1,8 +1,9 @@
 """The gradient of a loss: by autograd, compiled, captured as a CUDA graph, or through NumPy stacks.
 
-A loss is written once, in torch. For small networks on the CPU (``fast.stacks``) NumPy computes the last linear
-outputs, which become leaves of autograd. The loss runs on them, and its slopes by them go back through NumPy.
-What a loss reads besides these leaves, such as log sigma or a further head, autograd differentiates as usual.
+A loss is written once, in torch. For small networks on the CPU (``fast.stacks``) NumPy computes the last
+linear outputs, which become leaves of autograd. The loss runs on them, and its slopes by them go back through
+NumPy. What a loss reads besides these leaves, such as log sigma or a further head, autograd differentiates as
+usual.
 """
 
 from __future__ import annotations
@@ -285,14 +286,17 @@ class Gradients:
         return of_batch
 
 
-def compiled(function: Callable[..., Any], numbers: Any = itertools.count()) -> Callable[..., Any]:
+NUMBERS = itertools.count()  # of compiled functions
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function as one graph of torch.compile."""
     import torch._dynamo  # it takes a second, and most runs do not need it
 
     # Allows a gradient inside of the graph; by default torch breaks the graph there.
     torch._dynamo.config.trace_autograd_ops = True
     # Torch remembers sizes and numbers by the name of the code, and generalises later graphs: a new name.
-    code = function.__code__.replace(co_name=f"{function.__name__}_{next(numbers)}")
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(NUMBERS)}")
     own = types.FunctionType(code, function.__globals__)
     # cpp_wrapper: torch's Python code around the kernels costs a tenth; tanh by exp takes half the time.
     options: dict[str, Any] = {"cpp_wrapper": True, "cpp.use_decompose_tanh": True}

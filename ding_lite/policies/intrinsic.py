@@ -3,8 +3,8 @@
     r_t   = reward of ``models.intrinsic`` / std of its running discounted return
     A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
 
-Intrinsic returns have a small value network of their own, so every model will do. They continue over the ends of
-episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and their scale is
+Intrinsic returns have a small value network of their own, so every model will do. They continue over the ends
+of episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and their scale is
 updated, before credit is assigned. The networks, and then the scale of observations, learn after the policy.
 
 Shapes: T steps, B environments, N samples.
@@ -180,8 +180,8 @@ class Intrinsic:
         """Returns the loss of the reward on the steps that train it, and that of the value on all.
 
         Shapes:
-            ``batch.obs``: Steps of N samples; ``value_target``: (N,); ``reward_weight``: (N,), 0 for a step that
-            does not train the reward
+            ``batch.obs``: Steps of N samples; ``value_target``: (N,); ``reward_weight``: (N,), 0 for a step
+            that does not train the reward
         """
         reward_loss = losses.weighted_mean(self.of_steps("loss", batch.obs), batch.reward_weight)
         value_loss = losses.value_error(self.critic(batch.obs.obs), batch.value_target).mean()

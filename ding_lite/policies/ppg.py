@@ -10,9 +10,10 @@ The paper's names, and the config's:
     E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
                              beta_clone  aux_bc_weight
 
-In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of collection,
-on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the errors are in
-normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the policy near pi_old.
+In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of
+collection, on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
+errors are in normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the
+policy near pi_old.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.optimizer import mean_metrics
-from ding_lite.policies.ppo import PPOPolicy, buffer_capacity, named
+from ding_lite.policies.ppo import PPOPolicy, named
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
@@ -77,9 +78,9 @@ class PPGPolicy(PPOPolicy):
             # E_pi: passes of the policy over each rollout; off-policy the mean number of uses of a
             # transition. If both buffers have the same limits, one loop and one Adam serve both losses. Else
             # the value's epochs come first, and each loss has its own Adam.
-            actor_epoch_per_collect=Key(1, low=1, high=MOST_USES),
+            actor_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
             # E_V: as actor_epoch_per_collect, of the value.
-            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES),
+            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
             aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
             aux_freq=Key(
                 8, low=1, needs="learn.aux_train_epoch"
@@ -126,21 +127,18 @@ class PPGPolicy(PPOPolicy):
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         if not isinstance(self.model, PhasicActorCritic):
             raise ContractError(
-                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a subclass of "
-                "ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
+                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a "
+                "subclass of ding_lite.models.PhasicActorCritic, such as 'ppg'"
             )
-        limits = [{**each, "size": self._capacity(each)} for each in (kept.policy, kept.value)]
-        same_limits = (
-            self.cfg.on_policy or len({(x["size"], x["max_use"], x["max_staleness"]) for x in limits}) == 1
-        )
-        self.has_one_loop = bool(
-            learn.actor_epoch_per_collect == learn.critic_epoch_per_collect and same_limits
-        )
+        replay, value_replay = self.make_replay(kept.policy), self.make_replay(kept.value)
+        same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
+        same_epochs |= learn.update_per_collect is not None  # which takes their place
+        self.has_one_loop = bool(replay.limits == value_replay.limits and same_epochs)
         self.order = self.own_generator("minibatch", device=self.device)
-        self.replay = self.keep("replay", self.make_replay(kept.policy))
+        self.replay = self.keep("replay", replay)
         self.optimizer = self.keep("optimizer", self.make_optimizer())
         if not self.has_one_loop:
-            self.value_replay = self.keep("value_replay", self.make_replay(kept.value))
+            self.value_replay = self.keep("value_replay", value_replay)
             self.value_optimizer = self.keep("value_optimizer", self.make_optimizer())
         self.say(f"gradients: {self.optimizer.gradients.name_of(self.objective)}")
         if learn.aux_train_epoch:
@@ -149,9 +147,6 @@ class PPGPolicy(PPOPolicy):
             self.store = self.keep("store", Store())
             samples = learn.aux_freq * self.cfg.collect.n_sample
             self.say(f"auxiliary phase: every {learn.aux_freq} iterations, of about {samples:,} samples")
-
-    def _capacity(self, limits: Any) -> int:
-        return buffer_capacity(limits["replay_buffer_size"], self.cfg.collect.n_sample)
 
     # -- One iteration
 
@@ -251,8 +246,9 @@ class PPGPolicy(PPOPolicy):
         No term is clipped. A subclass may add terms.
 
         Shapes:
-            ``batch.obs``: (N, ...), scaled; ``dist``, ``auxiliary``, ``new_value``: fresh outputs; ``old_logit``:
-            of pi_old; ``value_target``: (N,), normalised under value_norm; and the ``auxiliary_fields``
+            ``batch.obs``: (N, ...), scaled; ``dist``, ``auxiliary``, ``new_value``: fresh outputs;
+            ``old_logit``: of pi_old; ``value_target``: (N,), normalised under value_norm; and the
+            ``auxiliary_fields``
         """
         learn = self.cfg.learn
         terms = {
@@ -274,6 +270,9 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_objective(self) -> Objective:
         reads = ("actor", "auxiliary", "critic")
         return Objective(self._checked_auxiliary_loss, reads, self.with_outputs)
+
+    def _get_batch_size(self) -> dict[str, int]:
+        return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
 
     def apply_learning_rate(self) -> None:
         super().apply_learning_rate()
