@@ -19,10 +19,8 @@ from __future__ import annotations
 import os
 import signal
 import sysconfig
-from collections.abc import Mapping
 from opcode import opname
 from traceback import walk_tb
-from typing import Any
 
 # The errors to catch around calls of code outside of ding_lite: environments, config files, user modules.
 # SystemExit is one of them, because sys.exit in that code would end a run without a message.
