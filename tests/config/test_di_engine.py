@@ -22,7 +22,6 @@ from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError
-from ding_lite.policies.base import check_declared
 
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
@@ -246,23 +245,6 @@ def test_residual_blocks_behind_convolutions_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("env_type", "shapes", "fault"),
-    [
-        (
-            "cartpole",
-            dict(obs_shape=5, action_shape=2),
-            r"obs_shape: the config says 5, the environment \[4\]",
-        ),
-        ("cartpole", dict(obs_shape=[4], action_shape=3), r"action_shape: the config says 3, .* \[2\]"),
-        ("pendulum", dict(obs_shape=3, action_shape=(2,)), r"action_shape: the config says \[2\], .* \[1\]"),
-    ],
-)
-def test_spaces_of_the_pair_are_compared_with_those_of_the_environment(env_type, shapes, fault, tmp_path):
-    with pytest.raises(ConfigError, match=f"policy.model.{fault}; leave the key out"):
-        SerialPipeline(pair(env_type=env_type, model=shapes), folder=tmp_path / "run")
-
-
-@pytest.mark.parametrize(
     ("env_type", "env", "shapes"),
     [
         ("cartpole", {}, dict(obs_shape=[4], action_shape=2)),
@@ -270,16 +252,8 @@ def test_spaces_of_the_pair_are_compared_with_those_of_the_environment(env_type,
         ("pendulum", {}, dict(obs_shape=3, action_shape=dict(action_type_shape=3, action_args_shape=2))),
     ],
 )
-def test_spaces_of_the_pair_that_agree_are_taken(env_type, env, shapes, tmp_path):
+def test_spaces_of_the_pair_are_taken(env_type, env, shapes, tmp_path):
     SerialPipeline(pair(env_type=env_type, env=env, model=shapes), folder=tmp_path / "run").close()
-
-
-@pytest.mark.parametrize("shape", [2, [2], [3, 4]])
-def test_shape_of_several_actions_is_their_number_or_the_choices_of_each(shape):
-    spaces = (gym.spaces.Box(-1, 1, (5,)), gym.spaces.MultiDiscrete([3, 4]))
-    check_declared(*spaces, {"action_shape": shape}, "policy.model")
-    with pytest.raises(ConfigError, match=r"says \[4, 3\], the environment \[2\] or \[3, 4\]"):
-        check_declared(*spaces, {"action_shape": [4, 3]}, "policy.model")
 
 
 def test_size_of_observations_of_an_environment_that_has_changed_is_left_out():
