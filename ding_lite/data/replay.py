@@ -17,6 +17,7 @@ from ding_lite.data.rollout import Rollout, as_rollout, to_device
 from ding_lite.trees import in_one_order, map_tree
 
 MOST_USES = 2**31 - 1  # uses are counted in int32
+ROLLOUTS_KEPT = 4  # without a given capacity
 OLDEST_SHOWN = 8  # iterations; older samples are counted with it
 
 
@@ -45,7 +46,7 @@ class Replay:
     The defaults hold one fresh rollout for one iteration.
 
     Args:
-        capacity: transitions; the newest rollout always stays.
+        capacity: transitions; the newest rollout always stays. None: four rollouts.
         max_use: draws of one transition.
         max_staleness: iterations after its own in which a transition may be drawn.
         device: of the rollouts.
@@ -57,7 +58,7 @@ class Replay:
 
     def __init__(
         self,
-        capacity: int = 0,
+        capacity: int | None = 0,
         max_use: int = MOST_USES,
         max_staleness: int = 0,
         device: torch.device | str = "cpu",
@@ -69,7 +70,7 @@ class Replay:
         self.rollouts: deque[Stored] = deque()
 
     @property
-    def limits(self) -> tuple[int, int, int]:
+    def limits(self) -> tuple[int | None, int, int]:
         """What decides which transitions are drawn."""
         return self.capacity, self.max_use, self.max_staleness
 
@@ -77,8 +78,13 @@ class Replay:
         """Adds the rollout (T, B) of this iteration."""
         uses = torch.zeros(rollout.valid.shape, dtype=torch.int32, device=rollout.valid.device)
         self.rollouts.append(Stored(rollout, self.iteration, uses))
-        while len(self.rollouts) > 1 and sum(each.uses.numel() for each in self.rollouts) > self.capacity:
+        while len(self.rollouts) > 1 and self._is_over():
             self.rollouts.popleft()
+
+    def _is_over(self) -> bool:
+        if self.capacity is None:
+            return len(self.rollouts) > ROLLOUTS_KEPT
+        return sum(stored.uses.numel() for stored in self.rollouts) > self.capacity
 
     def age(self, stored: Stored) -> int:
         """Returns the iterations since a rollout was collected."""

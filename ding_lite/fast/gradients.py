@@ -38,23 +38,21 @@ class Objective(NamedTuple):
         loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: what may stand for the loss on raw outputs in NumPy (``fast.clipped``); None: nothing.
+        slopes: NumPy code for this loss and its slopes (``fast.clipped``); None: there is none.
+        name: of the loss, for messages.
     """
 
     loss: Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
     reads: tuple[str, ...] = ()
     with_outputs: Callable[[Batch, Mapping[str, Any]], Batch] = lambda batch, outputs: batch
     slopes: Any = None
-
-    @property
-    def name(self) -> str:
-        return self.loss.__name__
+    name: str = "loss"
 
 
 class Gradient(NamedTuple):
     """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach.
 
-    ``flat`` is the memory of all values, if it is one array.
+    ``flat`` is the memory of all values, if they are one array.
     """
 
     total: Number
@@ -139,7 +137,10 @@ class ThroughStacks:
         self._in_trained = [self._place[id(p)] for p in self.trained]
         flat = torch.zeros(sum(p.numel() for p in parameters))
         pieces = flat.split([p.numel() for p in parameters])
-        self._memory = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+        # In the layout of the parameters: that of large layers is not the usual one (``fast.stacks``).
+        self._memory = [
+            piece.as_strided(p.shape, p.stride()) for piece, p in zip(pieces, parameters, strict=True)
+        ]
         self._flat = view(flat)
         self._count = len(parameters)
 
@@ -168,7 +169,8 @@ class ThroughStacks:
         for place, value in direct.items():
             memory = self._memory[place]
             values[place] = memory.copy_(value) if values[place] is None else memory.add_(value)
-        return Gradient(total, metrics, values, self._flat)
+        is_whole = all(value is not None for value in values)
+        return Gradient(total, metrics, values, self._flat if is_whole else None)
 
     def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
         for p in parameters:

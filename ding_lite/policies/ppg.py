@@ -257,15 +257,12 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def actor_objective(self) -> Objective:
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes())
+        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes(), "the policy loss")
 
     @property
     def auxiliary_objective(self) -> Objective:
         reads = ("actor", "auxiliary", "critic")
-        return Objective(self._checked_auxiliary_loss, reads, self.with_outputs)
-
-    def _get_batch_size(self) -> dict[str, int]:
-        return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
+        return Objective(self._checked_auxiliary_loss, reads, self.with_outputs, name="the auxiliary loss")
 
     def apply_learning_rate(self) -> None:
         super().apply_learning_rate()

@@ -44,13 +44,6 @@ from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, TrainingProgress, adapte
 from ding_lite.trees import box_size, example_observations
 
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
-ROLLOUTS_KEPT = 4  # by a replay buffer without a given size
-
-
-def buffer_capacity(size: int | None, n_sample: int) -> int:
-    """Returns the transitions that a replay buffer of the given size holds; None: four rollouts."""
-    return ROLLOUTS_KEPT * n_sample if size is None else size
-
 
 @POLICY_REGISTRY.register("ppo")
 class PPOPolicy(Policy):
@@ -214,8 +207,7 @@ class PPOPolicy(Policy):
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
         if self.cfg.on_policy:
             return Replay(device=self.device)
-        capacity = buffer_capacity(limits.replay_buffer_size, self.cfg.collect.n_sample)
-        return Replay(capacity, limits.max_use, limits.max_staleness, device=self.device)
+        return Replay(*(limits[name] for name in ("replay_buffer_size", "max_use", "max_staleness")), self.device)
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
@@ -256,7 +248,7 @@ class PPOPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        value = rollout.pop(VALUE, None)  # of the network as it is until the next gradient step
+        value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
         has_value = value is not None and self.is_ours("credit", "rollout_values", "values")
         credit = self.credit(rollout, value=value) if has_value else self.credit(rollout)
         for name, field in credit.items():
@@ -385,7 +377,7 @@ class PPOPolicy(Policy):
         Args:
             replay: with the rollout of this iteration.
             epochs, reuse: see above.
-            moved: whether the value network has learned since its credit was assigned.
+            moved: whether the value network has learned since the credit of the replay was computed.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
@@ -407,7 +399,7 @@ class PPOPolicy(Policy):
     def passes(self, drawn: Iterable[Pass], optimizer: Optimizer, objective: Objective) -> dict[str, float]:
         """Takes the steps of passes, and returns mean metrics.
 
-        After target_kl the policy takes no more steps; the value does, if the objective reads it.
+        After target_kl no more steps are taken down the policy loss; those of the value go on.
         """
         learn, history, epochs = self.cfg.learn, [], 0
         needs_kl = learn.lr_schedule == ADAPTIVE or learn.target_kl is not None
@@ -449,7 +441,7 @@ class PPOPolicy(Policy):
         replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
-        """Computes credit, or with nstep_return alone the targets, again by the newest value network."""
+        """Computes what the newest value network changes: credit under recompute_adv, n-step targets."""
         for stored in replay.rollouts if self.cfg.recompute_adv or self.cfg.nstep_return else ():
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = None if stored.prox_over_mu is None else stored.prox_over_mu.clamp(max=1.0)
@@ -533,11 +525,11 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes())
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes(), "the loss")
 
     @property
     def critic_objective(self) -> Objective:
-        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes())
+        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes(), "the value loss")
 
     def slopes(self) -> ClippedSlopes | None:
         """Returns what stands for the losses above on small networks; None if they are not these."""
@@ -558,10 +550,6 @@ class PPOPolicy(Policy):
         if "auxiliary" in outputs:
             found["auxiliary"] = outputs["auxiliary"]
         return batch.plus(**found)
-
-    def _get_batch_size(self) -> int | dict[str, int]:
-        """Returns the size of minibatches, of each buffer if there are two; DI-engine's method."""
-        return int(self.cfg.learn.batch_size)
 
     # -- Schedules
 
