@@ -139,9 +139,9 @@ def test_what_is_computed_for_an_iteration_is_forgotten_after_it():
     replay = Replay(99, 9, 99)
     replay.push(rollout(0))
     stored = replay.rollouts[0]
-    stored.ratio, stored.newer = torch.ones(ROWS, COLUMNS), {"log_prob": torch.ones(ROWS, COLUMNS)}
+    stored.prox_over_mu, stored.newer = torch.ones(ROWS, COLUMNS), {"log_prob": torch.ones(ROWS, COLUMNS)}
     replay.end_iteration()
-    assert (stored.ratio, stored.newer) == (None, {})
+    assert (stored.prox_over_mu, stored.newer) == (None, {})
 
 
 def test_metrics_are_those_counted_by_hand():
@@ -151,7 +151,7 @@ def test_metrics_are_those_counted_by_hand():
     replay.push(rollout(1))
     use(replay, 0)
     use(replay, 0, 1, 6, 7, 8)  # transition 0 is spent
-    replay.rollouts[0].ratio = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]])
+    replay.rollouts[0].prox_over_mu = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]])
     assert replay.metrics(torch.tensor(0.2)) == pytest.approx(
         {
             "samples": 11,

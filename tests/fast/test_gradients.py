@@ -341,3 +341,14 @@ def test_a_sample_without_an_advantage_moves_nothing_at_any_ratio(way):
         found.append(torch.cat([value.flatten().clone() for value in gradient_of(batch).values]))
     assert torch.isfinite(found[0]).all()
     torch.testing.assert_close(found[1:], [found[0]] * 2, rtol=0, atol=1e-6)
+
+
+def test_values_inside_of_the_clip_move_whatever_the_rounding():
+    policy = policy_for(learn={"value_clip": 0.5, "value_norm": False, "entropy_weight": 0.0})
+    last = policy.model.critic_head[-1]
+    with torch.no_grad():  # values near 0, where old + (value - old) is not the value
+        last.weight.mul_(1e-4)
+        last.bias.fill_(1e-3)
+    batch = batch_for(policy, 4096)
+    batch.value = policy.model.compute_critic(batch.obs).detach() + 0.3 * torch.rand(4096)
+    assert_equal(*(way(policy, policy.critic_objective, batch) for way in (in_numpy, in_torch)))
