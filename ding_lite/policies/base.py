@@ -372,7 +372,7 @@ class Policy:
         """Returns hidden states (B, ...), begun anew where ``first`` (B,) is True."""
         if hidden is None or first is None or self.recurrence is None:
             return hidden
-        first = np.broadcast_to(np.asarray(first, bool), (leading_size(hidden),))
+        first = np.broadcast_to(np.asarray(first, bool), (leading_size(hidden),)).copy()
         return begin_episodes(hidden, first, self.recurrence.initial_hidden(len(first)))
 
     def _to_env(self, action: Any) -> Tree:
