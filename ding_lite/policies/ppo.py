@@ -45,6 +45,7 @@ from ding_lite.trees import box_size, example_observations
 
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
 
+
 @POLICY_REGISTRY.register("ppo")
 class PPOPolicy(Policy):
     """PPO with the options of "The 37 Implementation Details of PPO".
@@ -207,7 +208,9 @@ class PPOPolicy(Policy):
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
         if self.cfg.on_policy:
             return Replay(device=self.device)
-        return Replay(*(limits[name] for name in ("replay_buffer_size", "max_use", "max_staleness")), self.device)
+        return Replay(
+            *(limits[name] for name in ("replay_buffer_size", "max_use", "max_staleness")), self.device
+        )
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
