@@ -97,7 +97,7 @@ class Policy:
         # DI-engine's. With device="auto", True is "cuda" and False "cpu".
         cuda=Key(None, (bool,), optional=True),
         # On a GPU, without a recurrent network: launch all kernels of acting in one call, and those of a
-        # gradient. Python side effects in losses and models, such as print, then happen only when a graph is captured.
+        # gradient. Then a print in a loss or a model runs only while a graph is captured.
         cuda_graph=True,
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,

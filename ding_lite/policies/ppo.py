@@ -208,9 +208,8 @@ class PPOPolicy(Policy):
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
         if self.cfg.on_policy:
             return Replay(device=self.device)
-        return Replay(
-            *(limits[name] for name in ("replay_buffer_size", "max_use", "max_staleness")), self.device
-        )
+        capacity, device = limits.replay_buffer_size, self.device
+        return Replay(capacity, limits.max_use, limits.max_staleness, device=device)
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
