@@ -352,7 +352,7 @@ def test_features_and_gradients_in_bfloat16_are_float32_and_rounded(space):
 def test_a_policy_in_bfloat16_acts_as_it_learns(kind):
     policy, collector = trainee(kind, model={"encoder_dtype": "bfloat16"})
     rollout = collector.collect()
-    batch = next(policy.minibatches(rollout))
+    batch = next(policy.minibatches(rollout).batches)
     dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
     assert dist.log_prob(batch.action).dtype == torch.float32
     torch.testing.assert_close(dist.log_prob(batch.action), batch.log_prob, rtol=0, atol=5e-3)
