@@ -251,6 +251,8 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
     }
     if kl_penalty is not None:
         learn["dual_clip"] = None  # the penalty replaces the clip
+    if choose.one("adaptive", *[False] * 5, True):
+        learn |= {"lr_schedule": "adaptive", "desired_kl": choose.one("desired_kl", 1e-5, 1e-4, 1e-3)}
     if choose.one("kl_beta", False, False, False, True):
         learn |= {"kl_beta": 0.3, "kl_type": choose.one("kl_type", "exact", "k1", "k2", "k3")}
         learn["pretrained_model_path"] = "a policy that is given by use_reference"
@@ -293,6 +295,8 @@ def _draw_replay(policy: dict[str, Any], choose: Chooser, rows: int, *, has_runs
     learn["weight_bound"] = choose.one("weight_bound", 1.0, 1.01, 2.0)
     if choose.one("update_per_collect", False, False, True) or has_runs:
         learn["update_per_collect"] = choose.whole(2, 10)
+        if is_ppg:
+            learn |= {"actor_epoch_per_collect": 1, "critic_epoch_per_collect": 1}
     elif not is_ppg:
         learn["reuse"] = choose.one("reuse", 0.7, 1.0, 2.0, 3.0)
 
