@@ -158,9 +158,11 @@ class Samples:
             hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in each])
             runs = Runs(length.cumsum(0) - length, length, hidden)
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
-        place = torch.cat([part.place + start for part, start in zip(parts, starts, strict=True)])  # type: ignore[operator]
+        places = [
+            part.place + start for part, start in zip(parts, starts, strict=True) if part.place is not None
+        ]
         fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
-        return Samples(fields, runs, place, first.inputs)
+        return Samples(fields, runs, torch.cat(places), first.inputs)
 
     def minibatches(
         self,
@@ -305,7 +307,7 @@ class Store:
     def append(self, samples: Samples, planned: int) -> None:
         """Adds the samples of an iteration; ``planned``: number of samples when the store is full."""
         end = self.size + len(samples)
-        if self.size == 0 or leading_size(self._fields) < end:
+        if not self._fields or leading_size(self._fields) < end:
             kept, room = self._all(), max(planned, end)
             self._fields = map_tree(
                 lambda leaf: torch.empty((room, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields

@@ -159,14 +159,6 @@ class NumpyActing(Acting):
         return rollout
 
     @torch.inference_mode()
-    def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        found = self.sample_now(obs)
-        if RAW in found:
-            raw = torch.from_numpy(found.pop(RAW))
-            found["log_prob"] = self._distribution(self.policy.inputs(obs), raw).log_prob(found["action"])
-        return found
-
-    @torch.inference_mode()
     def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
         raw = self._raw(obs)
         if type(self._out) is DiscreteHead and self._is_known:

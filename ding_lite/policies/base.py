@@ -285,7 +285,10 @@ class Policy:
 
     def _is_ours(self, *methods: str) -> bool:
         """Returns whether methods are those of the library, so that faster ones may stand for them."""
-        return all(getattr(type(self), name).__module__.startswith("ding_lite.policies.") for name in methods)
+        return all(
+            name not in vars(self) and getattr(type(self), name).__module__.startswith("ding_lite.policies.")
+            for name in methods
+        )
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
         if mode != self.collect_mode or not self._is_ours("_forward_collect"):
@@ -352,7 +355,7 @@ class Policy:
             hidden, n = self._hidden_of_act, leading_size(tree)
             if hidden is not None and leading_size(hidden) != n:
                 raise ContractError(
-                    f"act: {n} observations after {leading_size(hidden)}; this policy remembers each episode, "
+                    f"act: {n} observations after {leading_size(hidden)}; it remembers each episode, "
                     "so call policy.reset() before another number of them"
                 )
             output = forward(tree, hidden)
@@ -531,7 +534,7 @@ class Policy:
         """
         if missing := [name for name in self.parts if name not in state]:
             raise CheckpointError(
-                f"the saved policy has no {missing[0]!r}; it has {sorted(state)}. A run that is resumed cannot "
+                f"the saved policy has no {missing[0]!r}; it has {sorted(state)}. A resumed run cannot "
                 "be given it; a new run can begin with its weights (--init-from, init_from=)"
             )
         for name, part in self.parts.items():

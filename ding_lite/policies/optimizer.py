@@ -7,16 +7,14 @@ the same Adam, and layers may be frozen at any time.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
@@ -68,7 +66,6 @@ class Optimizer:
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         # Whether flags are read before Adam's step. On a GPU that would wait; Adam on mps ignores found_inf.
         self.on_host = self._counts.device.type in ("cpu", "mps")
-        self._has_modes = _has_modes(model)
         self._reached: dict[tuple[bool, ...], Any] = {}  # what a step changes, by what its loss reaches
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +85,8 @@ class Optimizer:
         history: list[Metrics] = []
         bad: list[Number] = []
         gradient_of, self._reached = self.gradients.of(objective), {}
-        with _in_training(self.model, self._has_modes):
+        self.model.train()
+        try:
             for batch in minibatches:
                 gradient = gradient_of(batch)
                 if self.ranks.size > 1:
@@ -98,6 +96,8 @@ class Optimizer:
                 bad.append(is_bad)
                 if self.on_host and is_bad:
                     raise _not_finite(objective, len(history), history[-1], batch)
+        finally:
+            self.model.eval()  # outside of gradient steps it is always in eval mode
         if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
             step = flags.index(1.0)
             raise _not_finite(objective, step + 1, history[step], None)
@@ -244,37 +244,3 @@ def _flat(x: Tensor) -> Tensor:
 
 def _laid_out_as(like: Tensor, x: Tensor) -> Tensor:
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
-
-
-# Of torch's layers, those whose outputs depend on the mode, or whose gradients do on a GPU.
-WITH_MODES = (
-    nn.modules.dropout._DropoutNd,
-    nn.modules.batchnorm._NormBase,
-    nn.MultiheadAttention,
-    nn.RNNBase,
-    nn.RReLU,
-)
-
-
-def _has_modes(model: nn.Module) -> bool:
-    """Returns whether a model may compute something else in training mode; code of the user may."""
-    return any(
-        isinstance(layer, WITH_MODES)
-        or not type(layer).__module__.startswith(("torch.", "ding_lite."))
-        or bool(layer._forward_pre_hooks or layer._forward_hooks)  # such as of spectral_norm
-        or parametrize.is_parametrized(layer)
-        for layer in model.modules()
-    )
-
-
-@contextlib.contextmanager
-def _in_training(model: nn.Module, has_modes: bool) -> Iterator[None]:
-    """Puts a model that has modes into training mode; outside of gradient steps it is in eval mode."""
-    if not has_modes:
-        yield
-        return
-    model.train()
-    try:
-        yield
-    finally:
-        model.eval()

@@ -33,7 +33,7 @@ from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
 from ding_lite.policies.optimizer import mean_metrics
-from ding_lite.policies.ppo import PPOPolicy, buffer_capacity, named
+from ding_lite.policies.ppo import PPOPolicy, named
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
@@ -127,16 +127,12 @@ class PPGPolicy(PPOPolicy):
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         if not isinstance(self.model, PhasicActorCritic):
             raise ContractError(
-                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a subclass "
-                "of ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
+                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a "
+                "subclass of ding_lite.models.PhasicActorCritic, such as 'ppg'"
             )
-        limits = [{**each, "size": self._capacity(each)} for each in (kept.policy, kept.value)]
-        same_limits = (
-            self.cfg.on_policy or len({(x["size"], x["max_use"], x["max_staleness"]) for x in limits}) == 1
-        )
-        self.has_one_loop = bool(
-            learn.actor_epoch_per_collect == learn.critic_epoch_per_collect and same_limits
-        )
+        same_limits = self.cfg.on_policy or kept.policy == kept.value
+        same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
+        self.has_one_loop = bool(same_limits and same_epochs)
         self.order = self.own_generator("minibatch", device=self.device)
         self.replay = self.keep("replay", self.make_replay(kept.policy))
         self.optimizer = self.keep("optimizer", self.make_optimizer())
@@ -150,9 +146,6 @@ class PPGPolicy(PPOPolicy):
             self.store = self.keep("store", Store())
             samples = learn.aux_freq * self.cfg.collect.n_sample
             self.say(f"auxiliary phase: every {learn.aux_freq} iterations, of about {samples:,} samples")
-
-    def _capacity(self, limits: Any) -> int:
-        return buffer_capacity(limits["replay_buffer_size"], self.cfg.collect.n_sample)
 
     # -- One iteration
 
@@ -276,6 +269,9 @@ class PPGPolicy(PPOPolicy):
     def auxiliary_objective(self) -> Objective:
         reads = ("actor", "auxiliary", "critic")
         return Objective(self._checked_auxiliary_loss, reads, self.with_outputs)
+
+    def _get_batch_size(self) -> dict[str, int]:
+        return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
 
     def apply_learning_rate(self) -> None:
         super().apply_learning_rate()

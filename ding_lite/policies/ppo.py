@@ -240,7 +240,7 @@ class PPOPolicy(Policy):
         learn = self.cfg.learn
         found = Reference(reference, learn.kl_beta, learn.kl_type)
         found.check_fits(self, example_observations(self.obs_space, 2))
-        self.reference = self.keep("reference", found)
+        self.reference = found if reference.recurrence is None else self.keep("reference", found)
         self.say(
             f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
         )
@@ -345,8 +345,8 @@ class PPOPolicy(Policy):
         metrics = dict(zip(log, torch.stack(list(log.values())).tolist(), strict=True))  # waits once
         if self.ranks.any(not math.isfinite(metrics["adv_mean"] + metrics["value_mean"])):
             raise NumericsError(
-                f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean {metrics['value_mean']}) "
-                "are not finite; nothing was learned from it. The largest reward is "
+                f"the means of the rollout's advantages, {metrics['adv_mean']}, or values, "
+                f"{metrics['value_mean']}, are not finite; nothing is learned from it. The largest reward is "
                 f"{float(rollout.reward.abs().max()):g}: look at the value network's output, and at rewards "
                 "whose sum exceeds the range of float32"
             )
@@ -555,6 +555,10 @@ class PPOPolicy(Policy):
         if "auxiliary" in outputs:
             found["auxiliary"] = outputs["auxiliary"]
         return batch.plus(**found)
+
+    def _get_batch_size(self) -> int | dict[str, int]:
+        """Returns the size of minibatches, of each buffer if there are two; DI-engine's method."""
+        return int(self.cfg.learn.batch_size)
 
     # -- Schedules
 

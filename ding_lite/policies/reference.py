@@ -60,8 +60,8 @@ class Reference:
                 raise ValueError(f"{type(dists[1]).__name__} and {type(dists[0]).__name__}")
         except (RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ConfigError(
-                "policy.learn.pretrained_model_path: the reference must be a policy for the same observations "
-                f"and actions, here {policy.obs_space} and {policy.action_space}; it was made for "
+                "policy.learn.pretrained_model_path: the reference must be a policy for the same "
+                f"observations and actions, {policy.obs_space} and {policy.action_space}; it was made for "
                 f"{self.policy.obs_space} and {self.policy.action_space}: {error}"
             ) from error
 
