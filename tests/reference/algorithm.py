@@ -404,7 +404,9 @@ class Reference:
         elif 0 < kl < self.cfg.learn.desired_kl / 2:
             self.learning_rate = min(1e-2, self.learning_rate * 1.5)
         self.watch.saw("another learning rate", self.learning_rate != self.cfg.learn.learning_rate)
+        at_start = self.metrics["cur_lr"]
         self._apply_schedules()
+        self.metrics["cur_lr"] = at_start
 
     def _push(self, collected: dict[Key, Credit]) -> None:
         """Adds the rollout to the buffers, and sets pi_prox to the current policy.

@@ -145,9 +145,7 @@ def _draw_case(seed: int, choose: Chooser, ranks: int) -> Case:
     policy["recompute_adv"] = choose.one("recompute_adv", True, True, False)
     policy["collect"] = {
         "n_sample": n_sample,
-        "unroll_len": 1
-        if rnn or intrinsic
-        else choose.one("unroll_len", 1, 1, 2, 3, 4, 5),
+        "unroll_len": 1 if rnn or intrinsic else choose.one("unroll_len", 1, 1, 2, 3, 4, 5),
         "discount_factor": choose.one("discount_factor", 0.7, 0.9, 0.99),
         "gae_lambda": choose.one("gae_lambda", 0.0, 0.5, 0.95, 1.0),
     }
