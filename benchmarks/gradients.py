@@ -3,7 +3,7 @@
     python benchmarks/gradients.py
 
 autograd: torch alone. NumPy layers, any loss: NumPy runs the linear layers, and torch the loss above them.
-NumPy layers and slopes: PPO's own clipped loss, whose slopes are written in NumPy, too. A step is the gradient,
+NumPy layers and slopes: PPO's own clipped loss, whose slopes are in NumPy, too. A step is the gradient,
 its clip and Adam. Each number is the median of the rounds' lower quartiles.
 """
 

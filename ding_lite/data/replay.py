@@ -68,6 +68,11 @@ class Replay:
         self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
 
+    @property
+    def limits(self) -> tuple[int, int, int]:
+        """What decides which transitions are drawn."""
+        return self.capacity, self.max_use, self.max_staleness
+
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration."""
         uses = torch.zeros(rollout.valid.shape, dtype=torch.int32, device=rollout.valid.device)

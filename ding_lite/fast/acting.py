@@ -125,9 +125,8 @@ class NumpyActing(Acting):
         self._out: Any = getattr(policy.model.actor_head, "out", None)
         kind = type(self._out)
         is_normal = kind is BoxHead and self._out.kind == "normal" and self._out.sigma_type != "conditioned"
-        self._is_known = type(policy).distribution.__module__.startswith("ding_lite.policies.") and (
-            kind in (DiscreteHead, MultiDiscreteHead) or is_normal
-        )
+        is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
+        self._is_known = is_known and policy.is_ours("distribution")
 
     def _raw(self, obs: Tree) -> np.ndarray:
         norm = self.policy.obs_norm
@@ -197,11 +196,8 @@ def acting_of(policy: Any) -> Acting:
     if policy.device.type == "cuda":
         hooks = any(module._forward_hooks or module._forward_pre_hooks for module in policy.model.modules())
         return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
-    ours = all(
-        getattr(type(policy), name).__module__.startswith("ding_lite.policies.")
-        for name in ("inputs", "scaled")
-    )
-    stacks = numpy_stacks(policy.model, ("actor",)) if ours and policy.device.type == "cpu" else None
+    ours = policy.device.type == "cpu" and policy.is_ours("inputs", "scaled")
+    stacks = numpy_stacks(policy.model, ("actor",)) if ours else None
     return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"])
 
 

@@ -283,7 +283,7 @@ class Policy:
         if field not in self.fields:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
-    def _is_ours(self, *methods: str) -> bool:
+    def is_ours(self, *methods: str) -> bool:
         """Returns whether methods are those of the library, so that faster ones may stand for them."""
         return all(
             name not in vars(self) and getattr(type(self), name).__module__.startswith("ding_lite.policies.")
@@ -291,10 +291,10 @@ class Policy:
         )
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
-        if mode != self.collect_mode or not self._is_ours("_forward_collect"):
+        if mode != self.collect_mode or not self.is_ours("_forward_collect"):
             return mode  # a caller or a subclass has replaced a function
         acting = acting_of(self)
-        if not self._is_ours("_process_transition", "_get_train_sample", "_to_env"):
+        if not self.is_ours("_process_transition", "_get_train_sample", "_to_env"):
             return mode._replace(forward=acting.sample)
         return mode._replace(
             forward=acting.sample_now,
@@ -302,7 +302,7 @@ class Policy:
         )
 
     def _evaluation_mode(self, mode: EvalMode) -> EvalMode:
-        if mode != self.eval_mode or not self._is_ours("_forward_eval"):
+        if mode != self.eval_mode or not self.is_ours("_forward_eval"):
             return mode
         return mode._replace(forward=acting_of(self).greedy)
 

@@ -78,9 +78,9 @@ class PPGPolicy(PPOPolicy):
             # E_pi: passes of the policy over each rollout; off-policy the mean number of uses of a
             # transition. If both buffers have the same limits, one loop and one Adam serve both losses. Else
             # the value's epochs come first, and each loss has its own Adam.
-            actor_epoch_per_collect=Key(1, low=1, high=MOST_USES),
+            actor_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
             # E_V: as actor_epoch_per_collect, of the value.
-            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES),
+            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
             aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
             aux_freq=Key(
                 8, low=1, needs="learn.aux_train_epoch"
@@ -130,14 +130,15 @@ class PPGPolicy(PPOPolicy):
                 f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a "
                 "subclass of ding_lite.models.PhasicActorCritic, such as 'ppg'"
             )
-        same_limits = self.cfg.on_policy or kept.policy == kept.value
+        replay, value_replay = self.make_replay(kept.policy), self.make_replay(kept.value)
         same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
-        self.has_one_loop = bool(same_limits and same_epochs)
+        same_epochs |= learn.update_per_collect is not None  # which takes their place
+        self.has_one_loop = bool(replay.limits == value_replay.limits and same_epochs)
         self.order = self.own_generator("minibatch", device=self.device)
-        self.replay = self.keep("replay", self.make_replay(kept.policy))
+        self.replay = self.keep("replay", replay)
         self.optimizer = self.keep("optimizer", self.make_optimizer())
         if not self.has_one_loop:
-            self.value_replay = self.keep("value_replay", self.make_replay(kept.value))
+            self.value_replay = self.keep("value_replay", value_replay)
             self.value_optimizer = self.keep("value_optimizer", self.make_optimizer())
         self.say(f"gradients: {self.optimizer.gradients.name_of(self.objective)}")
         if learn.aux_train_epoch:

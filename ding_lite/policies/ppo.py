@@ -256,7 +256,7 @@ class PPOPolicy(Policy):
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
         value = rollout.pop(VALUE, None)  # of the network as it is until the next gradient step
-        has_value = value is not None and self._is_ours("credit", "rollout_values", "values")
+        has_value = value is not None and self.is_ours("credit", "rollout_values", "values")
         credit = self.credit(rollout, value=value) if has_value else self.credit(rollout)
         for name, field in credit.items():
             setattr(rollout, name, field)
@@ -540,7 +540,7 @@ class PPOPolicy(Policy):
         """Returns what stands for the losses above on small networks; None if they are not these."""
         learn, out = self.cfg.learn, getattr(self.model.actor_head, "out", None)
         is_other = learn.kl_penalty is not None or isinstance(self.reference, Reference)
-        if is_other or not has_slopes(out) or not self._is_ours(*LOSSES):
+        if is_other or not has_slopes(out) or not self.is_ours(*LOSSES):
             return None
         value_clip = None if self.value_clip is None else float(self.value_clip)
         return ClippedSlopes(out, learn, float(self.clip_ratio), float(self.entropy_weight), value_clip)
