@@ -28,14 +28,14 @@ class Stored:
         rollout: (T, B), as it was collected, with its credit.
         iteration: in which it was collected.
         uses: (T, B), how often each transition was drawn.
-        ratio: (T, B), pi_prox / mu, see ``policies.ppo``; None: 1, since pi_prox has collected it.
+        prox_over_mu: (T, B), pi_prox / mu of each action (``policies.ppo``); None: it is fresh, so 1.
         newer: fields (T, B, ...) of this iteration that replace those of collection, or are added to them.
     """
 
     rollout: Rollout
     iteration: int
     uses: Tensor
-    ratio: Tensor | None = None
+    prox_over_mu: Tensor | None = None
     newer: dict[str, Any] = field(default_factory=dict)
 
 
@@ -111,7 +111,7 @@ class Replay:
             if self.age(stored) <= self.max_staleness and bool(self.live(stored).any())
         )
         for stored in self.rollouts:
-            stored.ratio, stored.newer = None, {}
+            stored.prox_over_mu, stored.newer = None, {}
             if self.age(stored) == 1:  # the collector writes its next rollout into the same memory
                 stored.rollout = as_rollout(map_tree(torch.clone, stored.rollout))
 
@@ -125,7 +125,9 @@ class Replay:
         ages = torch.tensor([min(self.age(stored), OLDEST_SHOWN) for stored, _ in live])
         age = ages.repeat_interleave(torch.tensor([int(which.sum()) for _, which in live]))
         uses = torch.cat([stored.uses[which] for stored, which in live])
-        ratios = [torch.ones_like(s.rollout.reward) if s.ratio is None else s.ratio for s, _ in live]
+        ratios = [
+            torch.ones_like(s.rollout.reward) if s.prox_over_mu is None else s.prox_over_mu for s, _ in live
+        ]
         ratio = torch.cat([x[which] for x, (_, which) in zip(ratios, live, strict=True)]).cpu()
         outside = ((ratio - 1).abs() > clip_ratio.cpu()).float()
         return {

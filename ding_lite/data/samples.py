@@ -75,12 +75,7 @@ class Batch:
         return len(self.value_target)
 
     def __getattr__(self, name: str) -> Any:
-        hint = (
-            "; a policy's auxiliary_fields are kept for the auxiliary phase"
-            if "old_logit" in vars(self)
-            else ""
-        )
-        raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}{hint}")
+        raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}")
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields by name."""

@@ -199,6 +199,11 @@ class Optimizer:
             tensor.copy_(value)
 
 
+def named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics whose names begin with a prefix."""
+    return {f"{prefix}_{name}": value for name, value in metrics.items()}
+
+
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:
     """Returns the mean of every metric over the steps that have it, waiting for a device once."""
     names = sorted({name for step in history for name in step})
