@@ -397,7 +397,7 @@ class Reference:
 
         (arXiv:2109.11978, appendix.) It stays within 1e-5 .. 1e-2.
         """
-        for bound in (0.5, 2.0):
+        for bound in (0.0, 0.5, 2.0):  # the KL of the first minibatch is 0, but for rounding
             self.watch.near("desired_kl", kl / self.cfg.learn.desired_kl - bound)
         if kl > 2 * self.cfg.learn.desired_kl:
             self.learning_rate = max(1e-5, self.learning_rate / 1.5)
