@@ -120,6 +120,7 @@ class Reference:
         self.optimizers = {name: self._adam(parameters) for name in (*self.buffers, "auxiliary")}
         self.memory: dict[Key, tuple[Step, float]] = {}  # of the auxiliary phase: steps and targets
         self.remembered = 0  # iterations in the memory
+        self.learning_rate = cfg.learn.learning_rate  # before its schedule
         self.env_step = 0
         self.iteration = 0
 
@@ -383,13 +384,29 @@ class Reference:
             return losses.schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
 
         for optimizer in self.optimizers.values():
-            optimizer.learning_rate = learn.learning_rate * factor("lr")
+            optimizer.learning_rate = self.learning_rate * factor("lr")
         if self.is_ppg and learn.aux_learning_rate is not None:
             self.optimizers["auxiliary"].learning_rate = learn.aux_learning_rate * factor("lr")
         self.clip = learn.clip_ratio * factor("clip")
         self.value_clip = None if learn.value_clip is None else learn.value_clip * factor("clip")
         self.entropy_weight = learn.entropy_weight * factor("entropy")
         self.metrics |= {"cur_lr": self.optimizers["policy"].learning_rate, "clip_ratio": self.clip}
+
+    def _adapt_learning_rate(self, kl: float) -> None:
+        """Divides the learning rate by 1.5 if the KL of a pass is above 2 desired_kl; the reverse below 1/2.
+
+        (arXiv:2109.11978, appendix.) It stays within 1e-5 .. 1e-2.
+        """
+        for bound in (0.0, 0.5, 2.0):  # the KL of the first minibatch is 0, but for rounding
+            self.watch.near("desired_kl", kl / self.cfg.learn.desired_kl - bound)
+        if kl > 2 * self.cfg.learn.desired_kl:
+            self.learning_rate = max(1e-5, self.learning_rate / 1.5)
+        elif 0 < kl < self.cfg.learn.desired_kl / 2:
+            self.learning_rate = min(1e-2, self.learning_rate * 1.5)
+        self.watch.saw("another learning rate", self.learning_rate != self.cfg.learn.learning_rate)
+        at_start = self.metrics["cur_lr"]
+        self._apply_schedules()
+        self.metrics["cur_lr"] = at_start
 
     def _push(self, collected: dict[Key, Credit]) -> None:
         """Adds the rollout to the buffers, and sets pi_prox to the current policy.
@@ -442,6 +459,8 @@ class Reference:
             history += metrics
             epochs += not stopped
             kls = [each["approx_kl"] for each in metrics if "approx_kl" in each]
+            if cfg.learn.lr_schedule == "adaptive" and kls:
+                self._adapt_learning_rate(sum(kls) / len(kls))
             if target_kl is not None and kls:
                 self.watch.near("target_kl", sum(kls) / len(kls) / target_kl - 1.5)
                 stopped = sum(kls) / len(kls) > 1.5 * target_kl

@@ -66,8 +66,8 @@ def own_weight_in_the_advantage(gae, *fields, weight=None, **options):
     return advantage if weight is None else weight * advantage, target
 
 
-def ends_with_the_rollout(continuing_gae, reward, value, last_value, *others, **options):
-    return continuing_gae(reward, value, 0 * last_value, *others, **options)
+def ends_with_the_rollout(values_after, value, last_value, valid):
+    return values_after(value, 0 * last_value, valid)
 
 
 def clips_on_both_sides(clipped_surrogate, log_ratio, advantage, clip_ratio, dual_clip=None):
@@ -115,7 +115,7 @@ FAULTS = (
     ),
     Fault(
         "intrinsic returns end with the rollout",
-        "ding_lite.rl.returns:continuing_gae",
+        "ding_lite.rl.returns:values_after",
         ends_with_the_rollout,
         lambda case: "intrinsic" in case.policy,
     ),

@@ -249,6 +249,8 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
     }
     if kl_penalty is not None:
         learn["dual_clip"] = None  # the penalty replaces the clip
+    if choose.one("adaptive", *[False] * 5, True):
+        learn |= {"lr_schedule": "adaptive", "desired_kl": choose.one("desired_kl", 1e-5, 1e-4, 1e-3)}
     if choose.one("kl_beta", False, False, False, True):
         learn |= {"kl_beta": 0.3, "kl_type": choose.one("kl_type", "exact", "k1", "k2", "k3")}
         learn["pretrained_model_path"] = "a policy that is given by use_reference"

@@ -36,6 +36,7 @@ MECHANISMS = (
     *("the observation clip", "the reward clip", "V-trace", "the weight bound"),
     *("a sample alone joins a minibatch", "the last pass is cut short", "a rollout makes room"),
     *("too little to draw", "the auxiliary phase", "the auxiliary phase, again", "an intrinsic reward"),
+    "another learning rate",
     *("kl_type=exact", "kl_type=k1", "kl_type=k2", "kl_type=k3", "a hidden state of an open episode"),
 )
 
