@@ -192,7 +192,11 @@ def test_a_loaded_policy_remembers(tmp_path):
 @pytest.mark.parametrize(("kind", "rnn"), [("ppo", "lstm"), ("ppg", "gru")])
 def test_the_first_observation_is_remembered_and_not_without_a_recurrent_network(kind, rnn, tmp_path):
     def mean_return(rnn, folder, steps):
-        epochs = ["epoch_per_collect"] if kind == "ppo" else ["actor_epoch_per_collect", "critic_epoch_per_collect"]
+        epochs = (
+            ["epoch_per_collect"]
+            if kind == "ppo"
+            else ["actor_epoch_per_collect", "critic_epoch_per_collect"]
+        )
         worlds = dict(collector_env_num=16, evaluator_env_num=10, n_evaluator_episode=50, stop_value=0.955)
         config = dict(
             num_threads=1,
