@@ -251,7 +251,10 @@ class NothingReturned(PPOPolicy):
 )
 def test_a_method_that_returns_something_else_is_named(policy, told, tmp_path):
     config = small_config(policy={"type": policy, "eval": {"eval_freq": 1}})
-    with pytest.raises(ContractError, match=told), SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+    with (
+        pytest.raises(ContractError, match=told),
+        SerialPipeline(config, folder=tmp_path / "run") as pipeline,
+    ):
         list(pipeline)
 
 
