@@ -281,6 +281,6 @@ def contrary(base, method, place):
     ],
 )
 def test_a_model_whose_methods_contradict_each_other_is_found(policy, model, told):
+    config = {"model": {"type": model}, "learn": {"value_norm": True}}
     with pytest.raises(ContractError, match=told):
-        config = {"model": {"type": model}, "learn": {"value_norm": True}}
         check_policy(policy, config, learns=False, action_spaces=["Discrete"])

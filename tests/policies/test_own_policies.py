@@ -1,4 +1,4 @@
-"""Policies and models of one's own: what they may override, mistakes that are named, the contracts of modes."""
+"""Policies and models of one's own: what they may override, mistakes that are named, and modes."""
 
 import gymnasium as gym
 import numpy as np
