@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SeededBox
-from worlds import digest, policy_for, small_config, trainee, vector_of
+from worlds import digest, policy_for, rollout_log_probs, small_config, trainee, vector_of
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, load_policy
 from ding_lite.config.registry import POLICY_REGISTRY
@@ -138,6 +138,38 @@ def test_what_a_subclass_gives_its_model_is_the_same_in_acting_and_learning(kind
         log_prob, value = policy.log_prob(batch.obs, batch.action), policy.model.compute_critic(batch.obs)
     torch.testing.assert_close(log_prob, batch.log_prob, atol=1e-5, rtol=0)
     torch.testing.assert_close(value, batch.value, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rnn", [None, "gru"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_field_of_ones_own_stays_with_its_row(kind, rnn):
+    library, seen = POLICY_REGISTRY.get(kind), []
+
+    class Own(library):
+        def _process_transition(self, obs, output, transition):
+            fields = super()._process_transition(obs, output, transition)
+            return {**fields, "shown": np.array(obs[:, 0], np.float32)}
+
+        def policy_loss(self, batch):
+            obs = batch.obs if rnn is None else batch.obs.obs
+            seen.append(torch.equal(batch.shown, obs[:, 0]))
+            return super().policy_loss(batch)
+
+    policy, collector = trainee(kind, cls=Own, model=dict(rnn=rnn), autoreset="next_step")
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    assert seen
+    assert all(seen)
+
+
+@pytest.mark.parametrize("rnn", [None, "gru"])
+def test_a_mode_with_a_replaced_function_is_used_as_it_is(rnn):
+    policy, collector = trainee("ppo", model=dict(rnn=rnn))
+    calls, mode = [], policy.collect_mode
+    collector.mode = mode._replace(forward=lambda *given: calls.append(1) or mode.forward(*given))
+    rollout = collector.collect()
+    assert len(calls) == 16
+    torch.testing.assert_close(rollout_log_probs(policy, rollout), rollout.log_prob, atol=1e-5, rtol=0)
 
 
 # ------------------------------------------------------------------ whole policies
