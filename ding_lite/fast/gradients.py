@@ -98,8 +98,10 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
         raise ContractError(f"{where} must return (loss, dict of metrics), got {returned!r:.60}")
     for name, value in {"loss": returned[0], **returned[1]}.items():
         if not isinstance(value, Tensor) or value.dim():
-            advice = "take the mean over the minibatch" if isinstance(value, Tensor) else "use torch.tensor"
-            raise ContractError(f"{where} must return 0-d tensors, got {value!r:.60} as {name!r}: {advice}")
+            got, advice = f"{value!r:.60}", "use torch.tensor"
+            if isinstance(value, Tensor):
+                got, advice = f"the shape {tuple(value.shape)}", "take the mean over the minibatch"
+            raise ContractError(f"{where} must return 0-d tensors, got {got} as {name!r}: {advice}")
     return returned
 
 

@@ -1,4 +1,4 @@
-"""What must be equal to the last bit: PPO and its relatives, runs of one seed, copies, and poisoned rollouts."""
+"""What is equal to the last bit: PPO and its relatives, runs of one seed, copies, and poisoned rollouts."""
 
 from __future__ import annotations
 

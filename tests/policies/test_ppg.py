@@ -59,7 +59,7 @@ def test_unequal_epochs_are_value_first_then_policy_and_equal_ones_are_one_loop(
 @pytest.mark.parametrize("critic", [1, 2])
 @pytest.mark.parametrize("arch", ARCHS)
 def test_each_part_is_trained_where_it_should_be(arch, critic):
-    """The auxiliary head takes no part in the policy phase, and with arch="shared" the value moves the policy."""
+    """The auxiliary head is not in the policy phase; with arch="shared" the value moves the policy."""
     options = epochs_of(1, critic, value_norm=False, allow_raw_values=True, entropy_weight=0.0)
     policy, collector = trainee("ppg", **merged(options, dict(model=dict(arch=arch), recompute_adv=False)))
     changed = []

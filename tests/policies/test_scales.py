@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -14,9 +11,6 @@ from worlds import merged, small_config, trainee
 
 from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.compile import load_config
-from ding_lite.data.rollout import PREPARED_BY, as_rollout
-from ding_lite.errors import NumericsError
-from ding_lite.policies.replay import CREDIT
 from ding_lite.rl.scales import RewardScale
 
 GAMMA = 0.9
@@ -58,84 +52,11 @@ def test_rollouts_are_in_the_scale_once_before_they_are_learned_from(rollouts):
     assert count == sum(int(rollout.valid.sum()) for rollout in collected)
 
 
-WITH_INTRINSIC = merged(SCALED, {"intrinsic": {"type": "rnd"}})
-
-
-def scales_of(policy):
-    return [(scale.count, float(scale.std)) for scale in (policy.reward_scale, policy.intrinsic.scale)]
-
-
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("again", [lambda x: x, lambda x: x.clone()], ids=["itself", "a clone"])
-def test_a_rollout_that_is_learned_from_twice_is_in_the_scales_once(own, again):
-    policy, collector = trainee("ppo", SeededEnv, **WITH_INTRINSIC)
-    learner = policy if own else trainee("ppo", SeededEnv, seed=1, **WITH_INTRINSIC)[0]
-    rollout = collector.collect()
-    learner.learn_mode.forward(rollout)
-    scales = scales_of(learner)
-    assert [count for count, _ in scales] == [64, 64]
-    learner.learn_mode.forward(again(rollout))
-    assert scales_of(learner) == scales
-
-
-def test_rollouts_that_were_not_learned_from_leave_those_of_other_policies_to_be_prepared():
-    policy, collector = trainee("ppo", SeededEnv, **WITH_INTRINSIC)
-    other, other_collector = trainee("ppo", SeededEnv, seed=1, **WITH_INTRINSIC)
-    copies(collector, 2)
-    (foreign,) = copies(other_collector, 1)
-    policy.learn_mode.forward(foreign)
-    assert [count for count, _ in scales_of(policy)] == [192, 192]
-    state, (unlearned,) = policy.state_dict(), copies(collector, 1)
-    policy.load_state_dict(state)  # which has no trace of it
-    policy.learn_mode.forward(unlearned)
-    assert [count for count, _ in scales_of(policy)] == [256, 256]
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda policy: pickle.loads(pickle.dumps(policy))])
-def test_the_rollouts_of_a_copy_are_those_of_another_policy(copied):
-    policy, collector = trainee("ppo", SeededEnv, **SCALED)
-    actor = copied(policy)
-    collector.mode = actor.collect_mode
-    policy.learn_mode.forward(collector.collect())
-    assert policy.reward_scale.count == actor.reward_scale.count == 64
-
-
-def test_a_credit_that_makes_a_new_rollout_is_prepared_once():
-    class Anew(PPOPolicy):
-        def _get_train_sample(self, rollout):
-            sample = super()._get_train_sample(rollout)
-            names = ("obs", "action", "log_prob", "reward", "terminated", "truncated", "valid", "last_obs")
-            return as_rollout({name: sample[name] for name in (*names, *CREDIT)})
-
-    policy, collector = trainee("ppo", SeededEnv, cls=Anew, **SCALED)
-    policy.learn_mode.forward(collector.collect())
-    assert policy.reward_scale.count == 64
-
-
-def test_the_mark_of_a_rollout_is_in_no_buffer_and_no_minibatch():
-    policy, collector = trainee("ppo_offpolicy", SeededEnv, learn=dict(update_per_collect=1), **SCALED)
-    policy.learn_mode.forward(collector.collect())
-    assert PREPARED_BY not in policy.sources["policy"].buffer.data
-    rollout = collector.collect()
-    assert PREPARED_BY in rollout
-    assert PREPARED_BY not in next(policy.minibatches(rollout)).fields()
-
-
-@pytest.mark.parametrize("fields", [["learn"], None])
-def test_a_policy_that_learns_from_the_rollouts_of_another_has_the_same_scale(fields):
-    policy, collector = trainee("ppo", SeededEnv, **SCALED)
-    learner = type(policy)(policy.cfg, policy.obs_space, policy.action_space, enable_field=fields)
-    for _ in range(2):
-        learner.learn_mode.forward(collector.collect())
-    assert learner.reward_scale.count == policy.reward_scale.count == 128
-    assert learner.reward_scale.std == policy.reward_scale.std
-
-
 def test_a_policy_with_its_own_credit_has_a_reward_scale_in_time():
     class OneStep(PPOPolicy):
         def _get_train_sample(self, rollout):
             rollout.value = torch.zeros_like(rollout.reward)
-            rollout.advantage = rollout.value_target = self._training_reward(rollout.reward)
+            rollout.advantage = rollout.value_target = self.training_reward(rollout.reward)
             return rollout
 
     policy, collector = trainee("ppo", SeededEnv, cls=OneStep, **SCALED)
@@ -145,18 +66,6 @@ def test_a_policy_with_its_own_credit_has_a_reward_scale_in_time():
     torch.testing.assert_close(rollout.advantage, rollout.reward / std)
     policy.learn_mode.forward(rollout)
     assert policy.reward_scale.count == 64
-
-
-def test_a_rollout_whose_learning_failed_does_not_count_as_prepared():
-    policy, collector = trainee("ppo", SeededEnv, **SCALED)
-    other, other_collector = trainee("ppo", SeededEnv, seed=1, **SCALED)
-    (rollout,) = copies(collector, 1)
-    rollout.advantage[:] = torch.nan
-    with pytest.raises(NumericsError):
-        policy.learn_mode.forward(rollout)
-    (foreign,) = copies(other_collector, 1)
-    policy.learn_mode.forward(foreign)
-    assert policy.reward_scale.count == 128, "both rollouts are in the scale"
 
 
 def test_no_return_runs_on_over_a_row_that_is_not_valid():
