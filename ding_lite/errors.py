@@ -105,7 +105,7 @@ class EnvWorkerError(EnvError):
 
 
 class NumericsError(DingLiteError, ArithmeticError):
-    """Raised when a loss or a gradient is not finite; the parameters are as they were before the step."""
+    """Raised when a loss or a gradient is not finite. The parameters are those of before the step."""
 
     exit_code = 4
 

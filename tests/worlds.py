@@ -50,26 +50,9 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
     return trained, Collector(vector, trained.collect_mode, n_sample)
 
 
-def log_probs(policy, obs, action):
-    """Returns the log-probs (N,), under the newest policy, of actions (N, ...)."""
-    return policy.in_chunks(policy._log_prob, obs, action)
-
-
 def rollout_log_probs(policy, rollout):
     """Returns the log-probs (T, B), under the newest policy, of the actions of a rollout."""
-    every_row = torch.arange(rollout.valid.numel())
-    return policy.rollout_log_probs(rollout, every_row).view(rollout.valid.shape)
-
-
-def take_step(optimizer, loss, *parts):
-    """Takes one step down ``loss`` in a phase of its own, and returns its metrics."""
-    with optimizer.phase(lambda *_: AssertionError("the step is not finite")) as steps:
-        return steps.take(loss, *parts, remake=lambda: None)
-
-
-def gradient_of(optimizer, loss, *parts):
-    """Returns the gradient that a step of ``optimizer`` down ``loss`` takes."""
-    return optimizer.gradient_function(loss)(parts, optimizer.clip)
+    return policy.over_rollout(policy.log_prob, rollout, rollout.action)
 
 
 def random_actions(space, num_envs, rng):
@@ -104,7 +87,7 @@ def digest(tree):
 
 def _feed(hasher, value):
     if isinstance(value, dict):
-        for key in sorted(value.keys(), key=lambda k: (type(k).__name__, k)):
+        for key in sorted(value, key=lambda k: (type(k).__name__, k)):
             hasher.update(f"{{{key!r}:".encode())
             _feed(hasher, value[key])
         hasher.update(b"}")

@@ -168,7 +168,7 @@ class RolloutStorage:
         """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
 
         Args:
-                **others: fields that are not (T, B, ...).
+            **others: fields that are not (T, B, ...).
         """
         written = {name: array for name, array in self._arrays.items() if name in self._written}
         fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)

@@ -75,12 +75,7 @@ class Batch:
         return len(self.value_target)
 
     def __getattr__(self, name: str) -> Any:
-        hint = (
-            "; a policy's auxiliary_fields are kept for the auxiliary phase"
-            if "old_logit" in vars(self)
-            else ""
-        )
-        raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}{hint}")
+        raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}")
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields by name."""
@@ -217,7 +212,10 @@ class Samples:
 
     def _inputs(self, obs: Any, group: Group) -> Any:
         obs = obs if self.inputs is None else self.inputs(obs)
-        return as_field(obs) if group.sizes is None else Sequences(obs, group.hidden, group.sizes)
+        if group.sizes is None:
+            return as_field(obs)
+        hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
+        return Sequences(obs, hidden, group.sizes)
 
     def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
         assert self.runs is not None

@@ -122,9 +122,9 @@ class NumpyActing(Acting):
     def __init__(self, policy: Any, stack: NumpyStack) -> None:
         super().__init__(policy)
         self.stack = stack
-        self._out: Any = getattr(policy.model.actor_head, "out", None)
-        kind = type(self._out)
-        is_normal = kind is BoxHead and self._out.kind == "normal" and self._out.sigma_type != "conditioned"
+        out: Any = getattr(policy.model.actor_head, "out", None)
+        kind, self._out = type(out), out
+        is_normal = kind is BoxHead and out.kind == "normal" and out.sigma_type != "conditioned"
         is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
         self._is_known = is_known and policy.is_ours("distribution")
 

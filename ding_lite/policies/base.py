@@ -31,7 +31,7 @@ from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
@@ -97,7 +97,7 @@ class Policy:
         # DI-engine's. With device="auto", True is "cuda" and False "cpu".
         cuda=Key(None, (bool,), optional=True),
         # On a GPU, without a recurrent network: launch all kernels of acting in one call, and those of a
-        # gradient. Python in losses and models then runs in the first steps of a phase only.
+        # gradient. Then a print in a loss or a model runs only while a graph is captured.
         cuda_graph=True,
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,
@@ -372,7 +372,7 @@ class Policy:
         """Returns hidden states (B, ...), begun anew where ``first`` (B,) is True."""
         if hidden is None or first is None or self.recurrence is None:
             return hidden
-        first = np.broadcast_to(np.asarray(first, bool), (leading_size(hidden),))
+        first = np.broadcast_to(np.asarray(first, bool), (leading_size(hidden),)).copy()
         return begin_episodes(hidden, first, self.recurrence.initial_hidden(len(first)))
 
     def _to_env(self, action: Any) -> Tree:
@@ -400,6 +400,11 @@ class Policy:
             obs, self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden
         )
 
+    @property
+    def inputs_of_samples(self) -> Callable[[Tree], Any]:
+        """What ``Samples`` apply to raw observations; the hidden states are theirs."""
+        return self.inputs if self.recurrence is None else self.scaled
+
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
         obs, mask = obs.obs if isinstance(obs, Sequences) else obs, None
@@ -424,7 +429,7 @@ class Policy:
     @torch.no_grad()
     def over(self, function: Callable[..., Any], samples: Samples, *others: Any) -> Any:
         """Returns ``function(inputs, *others)`` of raw samples (N, ...), some megabytes at a time."""
-        samples.inputs = self.inputs if self.recurrence is None else self.scaled
+        samples.inputs = self.inputs_of_samples
         sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
         order, found = [], []
         for rows, inputs in samples.chunks(max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))):
@@ -446,15 +451,11 @@ class Policy:
         """
         shape, fields = rollout.valid.shape, {"obs": rollout.obs}
         if self.recurrence is None:
-            found = self.over(
-                function, Samples(map_tree(_flat, fields)), *(map_tree(_flat, x) for x in others)
-            )
+            found = self.over(function, Samples(flat(fields)), *map(flat, others))
             return map_tree(lambda leaf: leaf.unflatten(0, shape), found)
         samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
         place = samples.place
-        found = self.over(
-            function, samples, *(map_tree(lambda x: _flat(x)[place], other) for other in others)
-        )
+        found = self.over(function, samples, *(map_tree(lambda x: x[place], flat(other)) for other in others))
 
         def scattered(leaf: Tensor) -> Tensor:
             whole = leaf.new_zeros((shape.numel(), *leaf.shape[1:]))
@@ -623,10 +624,6 @@ def check_constructor(factory: Any) -> None:
             "Declare __init__(self, cfg, obs_space, action_space, **options), and pass them on to "
             "super().__init__"
         ) from error
-
-
-def _flat(leaf: Tensor) -> Tensor:
-    return leaf.flatten(0, 1)
 
 
 def _shown(shapes: Mapping[tuple[str, ...], Any]) -> str:

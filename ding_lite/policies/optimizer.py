@@ -120,7 +120,8 @@ class Optimizer:
         values = [_laid_out_as(p, x) for p, x in zip(originals, values, strict=True)]
         values = values if is_plain else [_flat(value) for value in values]
         if gradient.flat is not None:
-            norm: Any = math.sqrt(np.dot(gradient.flat, gradient.flat))
+            with np.errstate(all="ignore"):
+                norm: Any = math.sqrt(np.dot(gradient.flat, gradient.flat))
         else:
             norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(values))))
         is_bad: Any = 0.0
@@ -197,6 +198,11 @@ class Optimizer:
             if value.shape != tensor.shape:
                 raise ValueError(f"{name}: expected {tuple(tensor.shape)}, got {tuple(value.shape)}")
             tensor.copy_(value)
+
+
+def named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics whose names begin with a prefix."""
+    return {f"{prefix}_{name}": value for name, value in metrics.items()}
 
 
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:

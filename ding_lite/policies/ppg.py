@@ -32,8 +32,8 @@ from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
-from ding_lite.policies.optimizer import mean_metrics
-from ding_lite.policies.ppo import PPOPolicy, named
+from ding_lite.policies.optimizer import mean_metrics, named
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
@@ -170,26 +170,19 @@ class PPGPolicy(PPOPolicy):
 
     def policy_phase(self, rollout: Rollout) -> dict[str, float]:
         """Takes E_V epochs of the value and E_pi of the policy, in one loop if both are equal."""
-        learn = self.cfg.learn
-        of_policy, of_value = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
-        log: dict[str, float] = {}
+        actor, critic = self.cfg.learn.actor_epoch_per_collect, self.cfg.learn.critic_epoch_per_collect
         if self.has_one_loop:
-            replays = {"buffer": self.replay}
-        else:
-            replays = {"policy_buffer": self.replay, "value_buffer": self.value_replay}
+            return self.one_loop(rollout, actor, actor)
+        replays = {"policy_buffer": self.replay, "value_buffer": self.value_replay}
         for replay in replays.values():  # all before the first step, which changes pi_prox
             replay.push(rollout)
             self.set_proximal(replay)
-        if self.has_one_loop:
-            log |= self.passes(self.drawn(self.replay, of_policy, of_policy), self.optimizer, self.objective)
-        else:
-            drawn = self.drawn(self.value_replay, of_value, of_value)
-            value = self.passes(drawn, self.value_optimizer, self.critic_objective)
-            drawn = self.drawn(self.replay, of_policy, of_policy, moved=True)
-            policy = self.passes(drawn, self.optimizer, self.actor_objective)
-            updates = value.pop("updates") + policy["updates"]
-            value["value_grad_norm"] = value.pop("grad_norm")
-            log |= {**value, **policy, "updates": updates}
+        drawn = self.drawn(self.value_replay, critic, critic)
+        value = self.passes(drawn, self.value_optimizer, self.critic_objective)
+        drawn = self.drawn(self.replay, actor, actor, moved=True)
+        log = self.passes(drawn, self.optimizer, self.actor_objective)
+        log["updates"] += value["updates"]
+        log = {**value, **log, "value_grad_norm": value["grad_norm"]}
         for name, replay in replays.items():
             replay.end_iteration()
             log |= named(name, replay.log)
@@ -200,7 +193,7 @@ class PPGPolicy(PPOPolicy):
         learn, history = self.cfg.learn, []
         samples = self.store.samples()
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
-        samples.inputs, samples.device = self.inputs if self.recurrence is None else self.scaled, self.device
+        samples.inputs, samples.device = self.inputs_of_samples, self.device
         before = self.measured(samples.some(MEASURED))
         for _ in range(learn.aux_train_epoch):
             size = learn.aux_batch_size or learn.batch_size
@@ -264,15 +257,12 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def actor_objective(self) -> Objective:
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes())
+        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes(), "the policy loss")
 
     @property
     def auxiliary_objective(self) -> Objective:
         reads = ("actor", "auxiliary", "critic")
-        return Objective(self._checked_auxiliary_loss, reads, self.with_outputs)
-
-    def _get_batch_size(self) -> dict[str, int]:
-        return dict.fromkeys(("policy", "value"), self.cfg.learn.batch_size)
+        return Objective(self._checked_auxiliary_loss, reads, self.with_outputs, name="the auxiliary loss")
 
     def apply_learning_rate(self) -> None:
         super().apply_learning_rate()

@@ -35,7 +35,7 @@ from ding_lite.fast.gradients import Objective, checked
 from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic, NoIntrinsic
-from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of
+from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
 from ding_lite.policies.reference import NoReference, Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
@@ -44,12 +44,6 @@ from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, TrainingProgress, adapte
 from ding_lite.trees import box_size, example_observations
 
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
-ROLLOUTS_KEPT = 4  # by a replay buffer without a given size
-
-
-def buffer_capacity(size: int | None, n_sample: int) -> int:
-    """Returns the transitions that a replay buffer of the given size holds; None: four rollouts."""
-    return ROLLOUTS_KEPT * n_sample if size is None else size
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -63,7 +57,8 @@ class PPOPolicy(Policy):
 
     config: dict[str, Any] = dict(
         on_policy=True,  # learn from each rollout once it is collected, or draw from a replay buffer
-        recompute_adv=False,  # compute values and advantages again at each pass, by the newest network
+        # Compute values and advantages again at each pass, by the newest network; off-policy by V-trace.
+        recompute_adv=False,
         priority=Key(False, fixed_because="transitions are drawn without priorities"),
         priority_IS_weight=Key(False, fixed_because="transitions are drawn without priorities"),
         transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
@@ -213,8 +208,8 @@ class PPOPolicy(Policy):
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
         if self.cfg.on_policy:
             return Replay(device=self.device)
-        capacity = buffer_capacity(limits.replay_buffer_size, self.cfg.collect.n_sample)
-        return Replay(capacity, limits.max_use, limits.max_staleness, device=self.device)
+        capacity, device = limits.replay_buffer_size, self.device
+        return Replay(capacity, limits.max_use, limits.max_staleness, device=device)
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
@@ -255,7 +250,7 @@ class PPOPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        value = rollout.pop(VALUE, None)  # of the network as it is until the next gradient step
+        value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
         has_value = value is not None and self.is_ours("credit", "rollout_values", "values")
         credit = self.credit(rollout, value=value) if has_value else self.credit(rollout)
         for name, field in credit.items():
@@ -356,11 +351,14 @@ class PPOPolicy(Policy):
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
         """Takes the gradient steps of an iteration, and returns metrics."""
-        learn, replay = self.cfg.learn, self.replay
+        return self.one_loop(rollout, self.cfg.learn.epoch_per_collect, self.cfg.learn.reuse)
+
+    def one_loop(self, rollout: Rollout, epochs: int, reuse: float) -> dict[str, float]:
+        """Takes steps down the sum of both losses."""
+        replay = self.replay
         replay.push(rollout)
         self.set_proximal(replay)
-        drawn = self.drawn(replay, learn.epoch_per_collect, learn.reuse)
-        log = self.passes(drawn, self.optimizer, self.objective)
+        log = self.passes(self.drawn(replay, epochs, reuse), self.optimizer, self.objective)
         replay.end_iteration()
         return log | named("buffer", replay.log)
 
@@ -381,7 +379,7 @@ class PPOPolicy(Policy):
         Args:
             replay: with the rollout of this iteration.
             epochs, reuse: see above.
-            moved: whether the value network has learned since its credit was assigned.
+            moved: whether the value network has learned since the credit of the replay was computed.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
@@ -392,7 +390,7 @@ class PPOPolicy(Policy):
             return
         steps = learn.update_per_collect or math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if moved or any(stored.ratio is not None for stored in replay.rollouts):
+            if moved or any(stored.prox_over_mu is not None for stored in replay.rollouts):
                 self.renew_credit(replay)
             drawn, moved = self.minibatches(replay, steps), True
             replay.use(drawn.place)  # type: ignore[arg-type]
@@ -403,7 +401,7 @@ class PPOPolicy(Policy):
     def passes(self, drawn: Iterable[Pass], optimizer: Optimizer, objective: Objective) -> dict[str, float]:
         """Takes the steps of passes, and returns mean metrics.
 
-        After target_kl the policy rests, and the value goes on if the objective reads it.
+        After target_kl no more steps are taken down the policy loss; those of the value go on.
         """
         learn, history, epochs = self.cfg.learn, [], 0
         needs_kl = learn.lr_schedule == ADAPTIVE or learn.target_kl is not None
@@ -435,7 +433,7 @@ class PPOPolicy(Policy):
             if replay.age(stored):
                 log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
                 ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
-                stored.ratio = ratio
+                stored.prox_over_mu = ratio
                 if learn.proximal == "decoupled":
                     stored.newer["log_prob"] = log_prob
             if has_stale and learn.proximal == "decoupled":
@@ -445,10 +443,10 @@ class PPOPolicy(Policy):
         replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
-        """Computes credit, or with nstep_return alone the targets, again by the newest value network."""
+        """Computes what the newest value network changes: credit under recompute_adv, n-step targets."""
         for stored in replay.rollouts if self.cfg.recompute_adv or self.cfg.nstep_return else ():
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
-            weight = None if stored.ratio is None else stored.ratio.clamp(max=1.0)
+            weight = None if stored.prox_over_mu is None else stored.prox_over_mu.clamp(max=1.0)
             credit = self.credit(stored.rollout, weight)
             names = tuple(credit) if self.cfg.recompute_adv else ("value_target",)
             stored.newer |= {name: credit[name] for name in names}
@@ -467,8 +465,7 @@ class PPOPolicy(Policy):
                 fields[name] = self.value_norm.normalize(fields[name])
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
-        scaled = self.inputs if self.recurrence is None else self.scaled
-        samples.fields["obs"] = scaled(samples.fields["obs"])
+        samples.fields["obs"] = self.inputs_of_samples(samples.fields["obs"])
         learn = self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
@@ -530,11 +527,11 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes())
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes(), "the loss")
 
     @property
     def critic_objective(self) -> Objective:
-        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes())
+        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes(), "the value loss")
 
     def slopes(self) -> ClippedSlopes | None:
         """Returns what stands for the losses above on small networks; None if they are not these."""
@@ -555,10 +552,6 @@ class PPOPolicy(Policy):
         if "auxiliary" in outputs:
             found["auxiliary"] = outputs["auxiliary"]
         return batch.plus(**found)
-
-    def _get_batch_size(self) -> int | dict[str, int]:
-        """Returns the size of minibatches, of each buffer if there are two; DI-engine's method."""
-        return int(self.cfg.learn.batch_size)
 
     # -- Schedules
 
@@ -624,8 +617,3 @@ class PPOOffPolicy(PPOPolicy):
     """PPO that draws from a replay buffer: the same code with other defaults."""
 
     config: dict[str, Any] = dict(on_policy=False, learn=dict(learning_rate=1e-3))
-
-
-def named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns metrics whose names begin with a prefix."""
-    return {f"{prefix}_{name}": value for name, value in metrics.items()}

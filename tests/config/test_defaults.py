@@ -39,7 +39,6 @@ PPO = {
 ON_POLICY = {"on_policy": True, "learn.epoch_per_collect": 10}
 OFF_POLICY = {
     "on_policy": False,
-   
     "learn.learning_rate": 1e-3,
     "learn.reuse": 3.0,
     "learn.update_per_collect": None,

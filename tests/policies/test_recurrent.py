@@ -1,0 +1,219 @@
+"""Recurrent policies: what they compute along runs is what they compute step by step."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from small_worlds import SeededEnv
+from worlds import digest, merged, small_config, trainee
+
+from ding_lite import SerialPipeline, check_policy, load_policy
+from ding_lite.data.hidden import begin_episodes
+from ding_lite.errors import ContractError
+
+
+def recurrent(kind="ppo", world=SeededEnv, rnn="lstm", autoreset="same_step", **policy):
+    """Returns a policy whose weights are large enough for its hidden state to matter."""
+    options = dict(model=dict(rnn=rnn, rnn_hidden_size=6), learn=dict(sequence_length=7))
+    policy, collector = trainee(kind, world, 80, 4, autoreset=autoreset, **merged(options, policy))
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if ".rnn." in name or "head" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    return policy, collector
+
+
+def test_the_hidden_state_is_that_of_each_environment_with_two_halves(tmp_path):
+    """Every second environment is stepped while the others wait; hidden states stay with theirs."""
+    config = dict(
+        num_threads=1,
+        env=dict(type=SeededEnv, collector_env_num=4, manager=dict(type="subprocess", double_buffer=True)),
+        policy=dict(
+            model=dict(rnn="gru", rnn_hidden_size=6, encoder_hidden_size_list=[8]),
+            collect=dict(n_sample=64),
+            learn=dict(sequence_length=5),
+        ),
+    )
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        assert len(pipeline.collector.envs.groups) == 2
+        for _ in range(2):
+            rollout = pipeline.collector.collect()
+            values = pipeline.policy.rollout_values(rollout)
+            assert torch.allclose(values[rollout.valid], rollout.value[rollout.valid], atol=1e-5)
+
+
+def test_act_remembers_until_it_is_reset():
+    policy, collector = recurrent()
+    obs = collector.collect().obs.numpy().copy()
+    single = [policy.act(row[0], deterministic=True) for row in obs]
+    policy.reset()
+    batch = [policy.act(row, deterministic=True) for row in obs]
+    assert [actions[0] for actions in batch] == single
+    policy.reset()
+    assert [policy.act(row[0]) for row in obs] == single
+    forgetful = []
+    for row in obs:
+        policy.reset()
+        forgetful.append(policy.act(row[0]))
+    assert forgetful != single
+    with pytest.raises(ContractError, match=r"policy\.reset\(\) before another number"):
+        policy.act(obs[0])
+    policy.reset()
+    policy.act(obs[0])
+    # Of a batch, single episodes begin; the others go on. What is not finite reaches none.
+    hidden = copy.deepcopy(policy._hidden_of_act)
+    with pytest.raises(ContractError, match="not finite"):
+        policy.act(np.full_like(obs[0], np.nan))
+    assert digest(policy._hidden_of_act) == digest(hidden)
+    policy.reset(np.array([False, True, False, False]))
+    h = policy._hidden_of_act["actor"]["h"]
+    assert (h[1] == 0).all()
+    assert torch.equal(h[[0, 2, 3]], hidden["actor"]["h"][[0, 2, 3]])
+
+
+@pytest.mark.parametrize("mode", ["collect_mode", "eval_mode"])
+@pytest.mark.parametrize("as_given", [list, torch.tensor], ids=["list", "tensor"])
+def test_modes_begin_the_episodes_that_first_names(mode, as_given):
+    policy, collector = recurrent()
+    rows = collector.collect().obs.numpy()
+    forward, initial = getattr(policy, mode).forward, policy.recurrence.initial_hidden(4)
+    hidden, first = forward(rows[0], initial)["hidden"], [False, True, False, True]
+    begun = begin_episodes(hidden, np.array(first), initial)
+
+    def after(*given):
+        return digest(forward(rows[1], *given)["hidden"])
+
+    assert after(hidden, as_given(first)) == after(begun) != after(hidden)
+    assert after(None) == after(initial)
+
+
+def test_a_rollout_without_hidden_states_is_refused():
+    policy, _ = recurrent()
+    _, collector = trainee("ppo")
+    with pytest.raises(ContractError, match="last_hidden"):
+        policy.collect_mode.get_train_sample(collector.collect())
+
+
+def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):
+    policy, collector = recurrent()
+    rollout = collector.collect()
+    whole, sizes = policy.rollout_values(rollout), []
+    critic = policy.model.compute_critic
+    policy.model.compute_critic = lambda inputs: (sizes.append(len(inputs.obs)), critic(inputs))[1]
+    monkeypatch.setattr("ding_lite.policies.base.CHUNK_BYTES", 10 * 4 * 3)  # of 10 samples
+    torch.testing.assert_close(policy.rollout_values(rollout), whole)
+    assert len(sizes) > 3
+    assert max(sizes) < 20
+
+
+def test_hidden_states_stay_with_their_rows_in_a_buffer():
+    """Nothing is learned, so log-probs along the runs of old rollouts are those of their collection."""
+    limits = dict(max_use=9, max_staleness=9, replay_buffer_size=10_000)
+    policy, collector = recurrent("ppo_offpolicy", autoreset="next_step", other=dict(replay_buffer=limits))
+    for _ in range(3):
+        policy.replay.push(collector.collect())
+        policy.replay.end_iteration()
+    assert len(policy.replay.rollouts) == 3
+    for stored in policy.replay.rollouts:
+        rollout, valid = stored.rollout, stored.rollout.valid
+        found = policy.over_rollout(policy.log_prob, rollout, rollout.action)
+        torch.testing.assert_close(found[valid], rollout.log_prob[valid], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy"])
+def test_valid_samples_are_drawn_as_often_as_the_limits_allow(kind):
+    limits = dict(max_use=2, max_staleness=3)
+    more = {} if kind == "ppo" else dict(learn=dict(reuse=1.4), other=dict(replay_buffer=limits))
+    policy, collector = recurrent(kind, autoreset="next_step", **more)
+    seen, plain, uses, ages = [], policy.policy_loss, {}, set()
+    policy.policy_loss = lambda batch: (seen.append(batch.mark.tolist()), plain(batch))[1]
+    for iteration in range(5):
+        seen.clear()
+        rollout = collector.collect()
+        rollout.mark = 1000 * iteration + torch.arange(rollout.valid.numel()).view(rollout.valid.shape)
+        uses |= dict.fromkeys(rollout.mark[rollout.valid].tolist(), 0)
+        told = policy.learn_mode.forward(rollout)
+        for mark in (mark for batch in seen for mark in batch):
+            uses[mark] += 1  # a KeyError: a filler was drawn
+            ages.add(iteration - mark // 1000)
+        assert told["updates"] == len(seen)
+        for stored in policy.replay.rollouts:
+            marks = stored.rollout.mark[stored.rollout.valid].tolist()
+            assert [uses[mark] for mark in marks] == stored.uses[stored.rollout.valid].tolist()
+    if kind == "ppo":
+        assert set(uses.values()) == {10}, "epochs"
+        assert ages == {0}
+    else:
+        assert max(uses.values()) == 2
+        assert len(ages) > 1
+
+
+@pytest.mark.parametrize("rnn", [None, "lstm"])
+def test_transitions_are_drawn_as_often_as_asked_for_also_in_whole_runs(rnn):
+    learn = dict(sequence_length=16, reuse=2.0, batch_size=16)
+    options = dict(learn=learn, other=dict(replay_buffer=dict(max_use=30)), model=dict(rnn=rnn))
+    policy, collector = trainee("ppo_offpolicy", n_sample=128, **options)
+    drawn, use, collected = [], policy.replay.use, 0
+    policy.replay.use = lambda place: drawn.append(len(place)) or use(place)
+    for _ in range(8):
+        rollout = collector.collect()
+        collected += int(rollout.valid.sum())
+        policy.learn_mode.forward(rollout)
+    assert sum(drawn) / collected == pytest.approx(2.0, rel=0.25)
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("ppo", dict(learn=dict(sequence_length=5))),
+        ("ppg", dict(model=dict(arch="detach"), learn=dict(aux_freq=1))),
+        ("ppg_offpolicy", dict(model=dict(arch="shared"), learn=dict(sequence_length=4))),
+    ],
+)
+def test_check_policy_passes_with_every_length_and_arch(kind, options):
+    options = merged(dict(model=dict(rnn="gru", rnn_hidden_size=6)), options)
+    check_policy(kind, options, learns=False, action_spaces=["Discrete", "Dict"])
+
+
+def test_a_loaded_policy_remembers(tmp_path):
+    config = small_config(SeededEnv, max_env_step=256, policy=dict(model=dict(rnn="gru")))
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        for _ in pipeline:
+            pass
+    loaded = load_policy(tmp_path / "run", checkpoint="last", trust=["small_worlds"])
+    for obs in np.random.default_rng(0).normal(size=(5, *loaded.obs_space.shape)):
+        assert loaded.act(obs) == pipeline.policy.act(obs)
+    assert digest(loaded._hidden_of_act) == digest(pipeline.policy._hidden_of_act)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "rnn"), [("ppo", "lstm"), ("ppg", "gru")])
+def test_the_first_observation_is_remembered_and_not_without_a_recurrent_network(kind, rnn, tmp_path):
+    def mean_return(rnn, folder, steps):
+        epochs = (
+            ["epoch_per_collect"]
+            if kind == "ppo"
+            else ["actor_epoch_per_collect", "critic_epoch_per_collect"]
+        )
+        worlds = dict(collector_env_num=16, evaluator_env_num=10, n_evaluator_episode=50, stop_value=0.955)
+        config = dict(
+            num_threads=1,
+            max_env_step=steps,
+            env=dict(type="memory_env:RepeatFirst", **worlds),
+            policy=dict(
+                type=kind,
+                model=dict(rnn=rnn, rnn_hidden_size=64, encoder_hidden_size_list=[64]),
+                collect=dict(n_sample=2048),
+                learn=dict(batch_size=512, learning_rate=1e-3, **dict.fromkeys(epochs, 4)),
+                eval=dict(eval_freq=8192),
+            ),
+        )
+        with SerialPipeline(config, folder=folder) as pipeline:
+            for _ in pipeline:
+                pass
+        return pipeline.scores.last.mean
+
+    assert mean_return(rnn, tmp_path / "with", 100_000) > 0.95
+    assert mean_return(None, tmp_path / "without", 40_000) < 0.5
