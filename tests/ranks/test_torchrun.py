@@ -20,7 +20,7 @@ from ding_lite.run.rank_states import digest
 pytestmark = pytest.mark.slow
 TRAIN = ("-m", "ding_lite", "train")  # of an interpreter for each rank
 OPTIONS = [
-    *("-c", "pendulum_ppg", "-q", "policy.check_ranks=True"),
+    *("-c", "pendulum_ppg", "-q"),
     *("policy.collect.n_sample=1024", "policy.learn.aux_freq=2", "policy.eval.eval_freq=2048"),
     *("env.n_evaluator_episode=6", "checkpoint.freq=1024"),
 ]

@@ -5,7 +5,6 @@ import functools
 import gc
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -433,7 +432,7 @@ class Unsaveable(PPOPolicy):
     """Raises an error when its state is taken, from the third iteration on."""
 
     def state_dict(self):
-        if self.iteration > 2:
+        if self.replay.iteration > 2:
             raise KeyError("own")
         return super().state_dict()
 
@@ -770,9 +769,9 @@ def test_env_setting_of_another_kind_is_refused(setting, told, make):
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        (lambda obs, actions: "vac", "expected an instance of a subclass of ding_lite.ActorCritic"),
-        (lambda obs, actions: ActorCritic, "expected an instance"),
-        (lambda obs, actions: torch.nn.Linear(4, 2), "expected an instance"),
+        (lambda obs, actions: "vac", "expected an object of a subclass of ding_lite.ActorCritic"),
+        (lambda obs, actions: ActorCritic, "expected an object"),
+        (lambda obs, actions: torch.nn.Linear(4, 2), "expected an object"),
         (lambda obs, actions: VAC(obs, type(actions)(3)), r"for .* Discrete\(3\), but .* have Discrete\(2\)"),
     ],
     ids=["a name", "a class", "another module", "another space"],
@@ -892,11 +891,6 @@ def test_mode_that_was_not_enabled_says_so(mode):
     others = [name for name in ("learn", "collect", "eval") if name != mode]
     with pytest.raises(ContractError, match=f"without '{mode}'"):
         getattr(policy_with(*others), f"{mode}_mode")
-
-
-def test_unknown_mode_is_refused():
-    with pytest.raises(ConfigError, match="'command'"):
-        policy_with("learn", "command")
 
 
 # ---------------------------------------------------------------------- runs that fail
@@ -1146,17 +1140,9 @@ def test_an_id_that_the_type_does_not_read_is_said_to_have_no_effect(make):
     assert "env.env_id='CartPole-v1': no effect, since env.type makes the environment" in log
 
 
-def test_progress_and_minibatches_are_printed_in_a_line(make):
-    printed = []
-
-    class Prints(PPOPolicy):
-        def policy_loss(self, batch):
-            printed.append(str(batch))
-            return super().policy_loss(batch)
-
-    progress = next(iter(make(small_config(LengthEnv, policy={"type": Prints}))))
+def test_progress_is_printed_in_a_line(make):
+    progress = next(iter(make(small_config(LengthEnv))))
     assert str(progress).startswith("Progress(env_step=256, iteration=1, episode_return=")
-    assert re.match(r"Batch\(action=\(64,\), .*dist=Categorical, .*obs=\(64, \d\), ", printed[0])
 
 
 def test_a_solved_run_is_taken_further_by_a_higher_limit_and_its_log_says_so(make):
