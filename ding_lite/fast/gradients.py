@@ -171,8 +171,9 @@ class ThroughStacks:
         for place, value in direct.items():
             memory = self._memory[place]
             values[place] = memory.copy_(value) if values[place] is None else memory.add_(value)
-        is_whole = all(value is not None for value in values)
-        return Gradient(total, metrics, values, self._flat if is_whole else None)
+        if unreached := [memory for memory, x in zip(self._memory, values, strict=True) if x is None]:
+            torch._foreach_zero_(unreached)  # not the numbers of the step before: the norm reads all
+        return Gradient(total, metrics, values, self._flat)
 
     def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
         for p in parameters:
