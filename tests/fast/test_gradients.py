@@ -46,8 +46,9 @@ def assert_equal(found, expected):
     numbers = {**expected.metrics, "total": expected.total}
     for name, value in {**found.metrics, "total": found.total}.items():
         assert float(value) == pytest.approx(float(numbers[name]), rel=TOLERANCE, abs=TOLERANCE)
-    norm = math.sqrt(sum(float(value.square().sum()) for value in reached))
-    assert math.sqrt(np.dot(found.flat, found.flat)) == pytest.approx(norm, rel=1e-4)
+    if found.flat is not None:
+        norm = math.sqrt(sum(float(value.square().sum()) for value in reached))
+        assert math.sqrt(np.dot(found.flat, found.flat)) == pytest.approx(norm, rel=1e-4)
 
 
 def compare(policy, batch):
@@ -58,7 +59,7 @@ def compare(policy, batch):
         assert_equal(in_numpy(policy, objective._replace(slopes=None), batch), expected)
         if objective.slopes is not None:
             assert_equal(in_numpy(policy, objective, batch), expected)
-            with_slopes.append(objective.name)
+            with_slopes.append(objective.loss.__name__)
     return with_slopes
 
 
@@ -273,8 +274,7 @@ def test_frozen_layers_have_no_gradient(part, when):
     for objective in (policy.objective, policy.objective._replace(slopes=None)):
         expected = in_torch(policy, objective, batch)
         found = policy.optimizer.gradients.of(objective)(batch)
-        if found.flat is not None:
-            assert_equal(found, expected)
+        assert_equal(found, expected)
         reached = {
             id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
         }
@@ -326,7 +326,7 @@ def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_not
     policy, objective, _ = policy_by(way)
     batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
     before = [p.detach().clone() for p in policy.model.parameters()]
-    with pytest.raises(NumericsError, match="gradient step 1 of loss was not finite"):
+    with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
         policy.optimizer.steps(objective, [batch])
     assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
 
