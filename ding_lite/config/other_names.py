@@ -147,7 +147,6 @@ SYNONYMS = {
     "beta_weight": "aux_bc_weight",
     "aux_lr": "aux_learning_rate",
     "num_aux_rollouts": "aux_batch_size",
-    "n_aux_grad_accum": "aux_grad_accum",
 }
 
 # Added to the suggestion for a word whose value is another one here.

@@ -35,8 +35,8 @@ class Key:
         optional: whether None is accepted too; it always is if it is the default.
         fixed_because: why only the default is accepted. For keys of DI-engine that exist here for
             compatibility only; they are not part of the complete config.
-        faults: returns further faults of ``(value, path)``, one message each.
-        needs: what gives the key an effect, by the paths of other keys of its section: "a.b" (set), "not a.b",
+        faults: returns further faults of ``(value, path)``, one message each. needs: what gives the key an
+        effect, by the paths of other keys of its section: "a.b" (set), "not a.b",
             "a.b=value", or several of these with " or " between them.
     """
 

@@ -42,8 +42,8 @@ class CollectMode(NamedTuple):
     def for_rollout(self) -> CollectMode:
         """Returns the mode for one rollout, during which the policy does not change.
 
-        It gives the same rollout, perhaps faster: the policy decides once how it acts, and may leave log-probs
-        to ``get_train_sample``.
+        It gives the same rollout, perhaps faster: the policy decides once how it acts, and may leave
+        log-probs to ``get_train_sample``.
         """
         mode: CollectMode = self if self.specialize is None else self.specialize(self)
         return mode

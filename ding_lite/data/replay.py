@@ -17,6 +17,7 @@ from ding_lite.data.rollout import Rollout, as_rollout, to_device
 from ding_lite.trees import in_one_order, map_tree
 
 MOST_USES = 2**31 - 1  # uses are counted in int32
+ROLLOUTS_KEPT = 4  # without a given capacity
 OLDEST_SHOWN = 8  # iterations; older samples are counted with it
 
 
@@ -28,24 +29,24 @@ class Stored:
         rollout: (T, B), as it was collected, with its credit.
         iteration: in which it was collected.
         uses: (T, B), how often each transition was drawn.
-        ratio: (T, B), pi_prox / mu, see ``policies.ppo``; None: 1, since pi_prox has collected it.
+        prox_over_mu: (T, B), pi_prox / mu of each action (``policies.ppo``); None: it is fresh, so 1.
         newer: fields (T, B, ...) of this iteration that replace those of collection, or are added to them.
     """
 
     rollout: Rollout
     iteration: int
     uses: Tensor
-    ratio: Tensor | None = None
+    prox_over_mu: Tensor | None = None
     newer: dict[str, Any] = field(default_factory=dict)
 
 
 class Replay:
-    """A queue of rollouts. A rollout leaves when the room is needed, or all its transitions are spent or stale.
+    """A queue of rollouts; one leaves when its room is needed, or all its transitions are spent or stale.
 
     The defaults hold one fresh rollout for one iteration.
 
     Args:
-        capacity: transitions; the newest rollout always stays.
+        capacity: transitions; the newest rollout always stays. None: four rollouts.
         max_use: draws of one transition.
         max_staleness: iterations after its own in which a transition may be drawn.
         device: of the rollouts.
@@ -57,7 +58,7 @@ class Replay:
 
     def __init__(
         self,
-        capacity: int = 0,
+        capacity: int | None = 0,
         max_use: int = MOST_USES,
         max_staleness: int = 0,
         device: torch.device | str = "cpu",
@@ -68,12 +69,22 @@ class Replay:
         self.log: dict[str, float] = {}
         self.rollouts: deque[Stored] = deque()
 
+    @property
+    def limits(self) -> tuple[int | None, int, int]:
+        """What decides which transitions are drawn."""
+        return self.capacity, self.max_use, self.max_staleness
+
     def push(self, rollout: Rollout) -> None:
         """Adds the rollout (T, B) of this iteration."""
         uses = torch.zeros(rollout.valid.shape, dtype=torch.int32, device=rollout.valid.device)
         self.rollouts.append(Stored(rollout, self.iteration, uses))
-        while len(self.rollouts) > 1 and sum(each.uses.numel() for each in self.rollouts) > self.capacity:
+        while len(self.rollouts) > 1 and self._is_over():
             self.rollouts.popleft()
+
+    def _is_over(self) -> bool:
+        if self.capacity is None:
+            return len(self.rollouts) > ROLLOUTS_KEPT
+        return sum(stored.uses.numel() for stored in self.rollouts) > self.capacity
 
     def age(self, stored: Stored) -> int:
         """Returns the iterations since a rollout was collected."""
@@ -91,7 +102,7 @@ class Replay:
         return any(bool(self.live(stored).any()) for stored in self.rollouts)
 
     def use(self, place: Tensor) -> None:
-        """Counts a draw of transitions (N,), by their places in the flattened rollouts, one after the other."""
+        """Counts a draw of transitions (N,), by their places in all flattened rollouts."""
         for stored in self.rollouts:
             size = stored.uses.numel()
             stored.uses.view(-1)[place[(place >= 0) & (place < size)]] += 1
@@ -106,7 +117,7 @@ class Replay:
             if self.age(stored) <= self.max_staleness and bool(self.live(stored).any())
         )
         for stored in self.rollouts:
-            stored.ratio, stored.newer = None, {}
+            stored.prox_over_mu, stored.newer = None, {}
             if self.age(stored) == 1:  # the collector writes its next rollout into the same memory
                 stored.rollout = as_rollout(map_tree(torch.clone, stored.rollout))
 
@@ -120,7 +131,9 @@ class Replay:
         ages = torch.tensor([min(self.age(stored), OLDEST_SHOWN) for stored, _ in live])
         age = ages.repeat_interleave(torch.tensor([int(which.sum()) for _, which in live]))
         uses = torch.cat([stored.uses[which] for stored, which in live])
-        ratios = [torch.ones_like(s.rollout.reward) if s.ratio is None else s.ratio for s, _ in live]
+        ratios = [
+            torch.ones_like(s.rollout.reward) if s.prox_over_mu is None else s.prox_over_mu for s, _ in live
+        ]
         ratio = torch.cat([x[which] for x, (_, which) in zip(ratios, live, strict=True)]).cpu()
         outside = ((ratio - 1).abs() > clip_ratio.cpu()).float()
         return {

@@ -5,8 +5,8 @@ policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs
 observation after the last row, and, where episodes were cut, ``final``: ``final.obs`` (K, ...), the true
 last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
 
-A recurrent policy adds (``data.hidden``): ``hidden`` (slots, B, ...), before the rows in which runs may begin;
-``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
+A recurrent policy adds (``data.hidden``): ``hidden`` (slots, B, ...), before the rows in which runs may
+begin; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
 
 This is the only module that imports treetensor: the warnings of that import are silenced here.
 """
@@ -168,7 +168,7 @@ class RolloutStorage:
         """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
 
         Args:
-                **others: fields that are not (T, B, ...).
+            **others: fields that are not (T, B, ...).
         """
         written = {name: array for name, array in self._arrays.items() if name in self._written}
         fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)

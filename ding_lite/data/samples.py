@@ -53,9 +53,9 @@ class Runs(NamedTuple):
 class Batch:
     """The fields of a minibatch, as attributes. A loss changes nothing in it.
 
-    In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob (of pi_prox),
-    reward, value, advantage and value_target; in the auxiliary phase obs, old_logit, value_target and the
-    ``auxiliary_fields``. With a recurrent network obs are ``Sequences``.
+    In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob (of
+    pi_prox), reward, value, advantage and value_target; in the auxiliary phase obs, old_logit, value_target
+    and the ``auxiliary_fields``. With a recurrent network obs are ``Sequences``.
 
     Attributes:
         dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
@@ -75,12 +75,7 @@ class Batch:
         return len(self.value_target)
 
     def __getattr__(self, name: str) -> Any:
-        hint = (
-            "; a policy's auxiliary_fields are kept for the auxiliary phase"
-            if "old_logit" in vars(self)
-            else ""
-        )
-        raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}{hint}")
+        raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}")
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields by name."""
@@ -158,9 +153,11 @@ class Samples:
             hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in each])
             runs = Runs(length.cumsum(0) - length, length, hidden)
         starts = [sum(sizes[:k]) for k in range(len(sizes))]
-        place = torch.cat([part.place + start for part, start in zip(parts, starts, strict=True)])  # type: ignore[operator]
+        places = [
+            part.place + start for part, start in zip(parts, starts, strict=True) if part.place is not None
+        ]
         fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
-        return Samples(fields, runs, place, first.inputs)
+        return Samples(fields, runs, torch.cat(places), first.inputs)
 
     def minibatches(
         self,
@@ -215,7 +212,10 @@ class Samples:
 
     def _inputs(self, obs: Any, group: Group) -> Any:
         obs = obs if self.inputs is None else self.inputs(obs)
-        return as_field(obs) if group.sizes is None else Sequences(obs, group.hidden, group.sizes)
+        if group.sizes is None:
+            return as_field(obs)
+        hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
+        return Sequences(obs, hidden, group.sizes)
 
     def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
         assert self.runs is not None
@@ -249,7 +249,7 @@ class Samples:
         return next(self._batches([self._packed(torch.arange(0, len(self.runs.length), step))], None))
 
     def _packed(self, index: Tensor) -> Group:
-        """Returns the runs ``index`` (S,) in packed order: the first rows of all, longest first, and so on."""
+        """Returns runs (S,) in packed order: the first rows of all, longest first, and so on."""
         runs = self.runs
         assert runs is not None
         index = index[runs.length[index].argsort(descending=True, stable=True)]
@@ -277,7 +277,7 @@ class Pass(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The rows (n,) of a minibatch; with runs, in packed order, their sizes (L,) and hidden states (S, ...)."""
+    """The rows (n,) of a minibatch; with runs packed, their sizes (L,) and hidden states (S, ...)."""
 
     rows: Any
     sizes: Tensor | None = None
@@ -285,7 +285,7 @@ class Group(NamedTuple):
 
 
 class Store:
-    """Samples of the last iterations, in memory of the host that is allocated once (arXiv:2009.04416, buffer B).
+    """Samples of the last iterations, in memory of the host that is allocated once.
 
     Leaves keep their dtype: uint8 images stay uint8.
 
@@ -305,7 +305,7 @@ class Store:
     def append(self, samples: Samples, planned: int) -> None:
         """Adds the samples of an iteration; ``planned``: number of samples when the store is full."""
         end = self.size + len(samples)
-        if self.size == 0 or leading_size(self._fields) < end:
+        if not self._fields or leading_size(self._fields) < end:
             kept, room = self._all(), max(planned, end)
             self._fields = map_tree(
                 lambda leaf: torch.empty((room, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields

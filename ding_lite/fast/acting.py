@@ -1,7 +1,7 @@
 """What acts for a policy: its model in torch, the same as a CUDA graph, or a small network in NumPy.
 
-All give the same actions within rounding, from the same random numbers. :func:`acting_of` decides when a rollout
-or an evaluation begins.
+All give the same actions within rounding, from the same random numbers. :func:`acting_of` decides when a
+rollout or an evaluation begins.
 
 Shapes: B environments, A actions or action size.
 """
@@ -41,7 +41,7 @@ class Acting:
 
     @torch.inference_mode()
     def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        """Returns actions (B, ...) and their log-probs (B,); of a recurrent policy the hidden states after."""
+        """Returns actions (B, ...), log-probs (B,), and of a recurrent policy the hidden states after."""
         return self._sample(obs, hidden, with_value=False)
 
     @torch.inference_mode()
@@ -122,12 +122,11 @@ class NumpyActing(Acting):
     def __init__(self, policy: Any, stack: NumpyStack) -> None:
         super().__init__(policy)
         self.stack = stack
-        self._out: Any = getattr(policy.model.actor_head, "out", None)
-        kind = type(self._out)
-        is_normal = kind is BoxHead and self._out.kind == "normal" and self._out.sigma_type != "conditioned"
-        self._is_known = type(policy).distribution.__module__.startswith("ding_lite.policies.") and (
-            kind in (DiscreteHead, MultiDiscreteHead) or is_normal
-        )
+        out: Any = getattr(policy.model.actor_head, "out", None)
+        kind, self._out = type(out), out
+        is_normal = kind is BoxHead and out.kind == "normal" and out.sigma_type != "conditioned"
+        is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
+        self._is_known = is_known and policy.is_ours("distribution")
 
     def _raw(self, obs: Tree) -> np.ndarray:
         norm = self.policy.obs_norm
@@ -157,14 +156,6 @@ class NumpyActing(Acting):
             dist = self._distribution(flat(rollout.obs), flat(raw))
             rollout.log_prob = dist.log_prob(flat(rollout.action)).unflatten(0, rollout.valid.shape)
         return rollout
-
-    @torch.inference_mode()
-    def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
-        found = self.sample_now(obs)
-        if RAW in found:
-            raw = torch.from_numpy(found.pop(RAW))
-            found["log_prob"] = self._distribution(self.policy.inputs(obs), raw).log_prob(found["action"])
-        return found
 
     @torch.inference_mode()
     def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
@@ -205,11 +196,8 @@ def acting_of(policy: Any) -> Acting:
     if policy.device.type == "cuda":
         hooks = any(module._forward_hooks or module._forward_pre_hooks for module in policy.model.modules())
         return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
-    ours = all(
-        getattr(type(policy), name).__module__.startswith("ding_lite.policies.")
-        for name in ("inputs", "scaled")
-    )
-    stacks = numpy_stacks(policy.model, ("actor",)) if ours and policy.device.type == "cpu" else None
+    ours = policy.device.type == "cpu" and policy.is_ours("inputs", "scaled")
+    stacks = numpy_stacks(policy.model, ("actor",)) if ours else None
     return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"])
 
 

@@ -1,7 +1,8 @@
 """The slopes of PPO's own losses by raw outputs, in NumPy: for Categorical actions and Normals.
 
-They save the hundred calls of torch that these losses and their autograd take on small minibatches. A policy with
-a loss of its own does not use them; tests compare them with autograd. With weights w and r = pi / pi_prox,
+They save the hundred calls of torch that these losses and their autograd take on small minibatches. A policy
+with a loss of its own does not use them; tests compare them with autograd. With weights w and r = pi /
+pi_prox,
 
     d L_pi / d log pi(a|s) = -w r A / N where the clip does not hold, else 0;   d L_V / d V = (V - R) / N
     Categorical of z       d log pi(a|s) / d z = onehot(a) - p;   d H / d z = -p (log p + H)
@@ -39,23 +40,21 @@ class ClippedSlopes:
 
     Args:
         out: the head of the action space.
-        clip_ratio, entropy_weight, dual_clip, value_clip, value_weight, value_loss: as in ``policies.ppo``.
+        learn: the section ``policy.learn``.
+        clip_ratio, entropy_weight, value_clip: as schedules have them now.
     """
 
     def __init__(
-        self,
-        out: Any,
-        *,
-        clip_ratio: float,
-        entropy_weight: float,
-        dual_clip: float | None,
-        value_clip: float | None,
-        value_weight: float,
-        value_loss: str,
+        self, out: Any, learn: Any, clip_ratio: float, entropy_weight: float, value_clip: float | None
     ) -> None:
-        self.out, self.clip, self.entropy_weight = out, clip_ratio, entropy_weight
-        self.dual_clip, self.value_clip = dual_clip, value_clip
-        self.value_weight, self.value_loss = value_weight, value_loss
+        self.out, self.clip, self.entropy_weight, self.value_clip = (
+            out,
+            clip_ratio,
+            entropy_weight,
+            value_clip,
+        )
+        self.dual_clip, self.value_weight = learn.dual_clip, learn.value_weight
+        self.value_loss = learn.value_loss
 
     def __call__(
         self, batch: Batch, raw: Mapping[str, np.ndarray]

@@ -1,8 +1,9 @@
 """The gradient of a loss: by autograd, compiled, captured as a CUDA graph, or through NumPy stacks.
 
-A loss is written once, in torch. For small networks on the CPU (``fast.stacks``) NumPy computes the last linear
-outputs, which become leaves of autograd. The loss runs on them, and its slopes by them go back through NumPy.
-What a loss reads besides these leaves, such as log sigma or a further head, autograd differentiates as usual.
+A loss is written once, in torch. For small networks on the CPU (``fast.stacks``) NumPy computes the last
+linear outputs, which become leaves of autograd. The loss runs on them, and its slopes by them go back through
+NumPy. What a loss reads besides these leaves, such as log sigma or a further head, autograd differentiates as
+usual.
 """
 
 from __future__ import annotations
@@ -37,23 +38,21 @@ class Objective(NamedTuple):
         loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
         reads: outputs of the model: "actor", "auxiliary", "critic".
         with_outputs: (batch, {output: its value}) -> the batch for the loss.
-        slopes: what may stand for the loss on raw outputs in NumPy (``fast.clipped``); None: nothing.
+        slopes: NumPy code for this loss and its slopes (``fast.clipped``); None: there is none.
+        name: of the loss, for messages.
     """
 
     loss: Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
     reads: tuple[str, ...] = ()
     with_outputs: Callable[[Batch, Mapping[str, Any]], Batch] = lambda batch, outputs: batch
     slopes: Any = None
-
-    @property
-    def name(self) -> str:
-        return self.loss.__name__
+    name: str = "loss"
 
 
 class Gradient(NamedTuple):
     """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach.
 
-    ``flat`` is the memory of all values, if it is one array.
+    ``flat`` is the memory of all values, if they are one array.
     """
 
     total: Number
@@ -140,7 +139,10 @@ class ThroughStacks:
         self._in_trained = [self._place[id(p)] for p in self.trained]
         flat = torch.zeros(sum(p.numel() for p in parameters))
         pieces = flat.split([p.numel() for p in parameters])
-        self._memory = [piece.view(p.shape) for piece, p in zip(pieces, parameters, strict=True)]
+        # In the layout of the parameters: that of large layers is not the usual one (``fast.stacks``).
+        self._memory = [
+            piece.as_strided(p.shape, p.stride()) for piece, p in zip(pieces, parameters, strict=True)
+        ]
         self._flat = view(flat)
         self._count = len(parameters)
 
@@ -169,11 +171,12 @@ class ThroughStacks:
         for place, value in direct.items():
             memory = self._memory[place]
             values[place] = memory.copy_(value) if values[place] is None else memory.add_(value)
-        return Gradient(total, metrics, values, self._flat)
+        is_whole = all(value is not None for value in values)
+        return Gradient(total, metrics, values, self._flat if is_whole else None)
 
     def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
         for p in parameters:
-            values[self._place[id(p)]] = self._memory[self._place[id(p)]] if p.requires_grad else None
+            values[self._place[id(p)]] = self._memory[self._place[id(p)]]
 
     def _slopes(
         self, batch: Batch, raw: Mapping[str, np.ndarray]
@@ -181,7 +184,7 @@ class ThroughStacks:
         """Returns loss, metrics, the slopes by raw outputs (N, K), and the gradient by single parameters."""
         if self.objective.slopes is not None:
             total, metrics, slopes, direct = self.objective.slopes(batch, raw)
-            return total, metrics, slopes, {self._place[id(p)]: value for p, value in direct}
+            return total, metrics, slopes, {self._place[id(p)]: x for p, x in direct if p.requires_grad}
         leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}
         outputs = {name: self.model.from_raw(name, leaf) for name, leaf in leaves.items()}
         loss, of_loss = evaluated(self.objective, batch, outputs)
@@ -241,7 +244,7 @@ class Gradients:
         stacks = numpy_stacks(self.model, objective.reads)
         if stacks is None or torch.is_autocast_enabled("cpu"):
             return None
-        own = {id(p) for p in self.parameters}
+        own = {id(p) for p in self.parameters if p.requires_grad}
         parts = [part for stack in stacks.values() for part in (stack.encoder, stack.head)]
         return stacks if all(id(p) in own for part in parts for p in part.parameters) else None
 
@@ -258,7 +261,9 @@ class Gradients:
         if is_full not in self._compiled:
             self._compiled[is_full] = compiled(_of_fields)
         try:
-            return self._compiled[is_full](*arguments, fields)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's advice about its own compilation
+                return self._compiled[is_full](*arguments, fields)
         except Exception as error:
             if not type(error).__module__.startswith("torch."):
                 raise
@@ -287,20 +292,21 @@ class Gradients:
         return of_batch
 
 
-def compiled(function: Callable[..., Any], numbers: Any = itertools.count()) -> Callable[..., Any]:
+NUMBERS = itertools.count()  # of compiled functions
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function as one graph of torch.compile."""
     import torch._dynamo  # it takes a second, and most runs do not need it
 
     # Allows a gradient inside of the graph; by default torch breaks the graph there.
     torch._dynamo.config.trace_autograd_ops = True
     # Torch remembers sizes and numbers by the name of the code, and generalises later graphs: a new name.
-    code = function.__code__.replace(co_name=f"{function.__name__}_{next(numbers)}")
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(NUMBERS)}")
     own = types.FunctionType(code, function.__globals__)
     # cpp_wrapper: torch's Python code around the kernels costs a tenth; tanh by exp takes half the time.
     options: dict[str, Any] = {"cpp_wrapper": True, "cpp.use_decompose_tanh": True}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's advice about its own compilation
-        made: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
+    made: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
     return made
 
 

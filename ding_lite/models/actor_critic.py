@@ -44,7 +44,14 @@ from ding_lite.trees import Tree
 COMBINED = {
     "compute_actor_critic": ("compute_actor", "compute_critic"),
     "step": ("compute_actor", "compute_critic"),
-    "stacks": ("compute_actor", "compute_critic", "compute_actor_critic", "compute_auxiliary"),
+    "stacks": (
+        "compute_actor",
+        "compute_critic",
+        "compute_actor_critic",
+        "compute_auxiliary",
+        "distribution",
+        "from_raw",
+    ),
 }
 
 
@@ -200,7 +207,6 @@ class VAC(ActorCritic):
         init: str = "orthogonal",
         init_gain: Mapping[str, float] | None = None,
     ) -> None:
-        super().__init__(obs_space, action_space)
         super().__init__(obs_space, action_space)
         self.share_encoder = has_image(obs_space) if share_encoder is None else share_encoder
         self.detaches_value = False  # whether the value's gradient stops at shared features

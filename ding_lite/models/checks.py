@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ding_lite.errors import FOREIGN, ContractError, DingLiteError, error_text
+from ding_lite.errors import FOREIGN, ConfigError, ContractError, DingLiteError, error_text
 from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
 from ding_lite.rl.seeding import torch_generator
 from ding_lite.trees import children, example_observations, map_space, map_tree, tree_leaves
@@ -93,6 +93,17 @@ def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bo
                 f"{where}: actor_head.to_env must return actions (N, *shape), here {(SAMPLES, *shape)} for "
                 f"{space}; got {found}"
             )
+
+
+def check_value_heads(model: Any) -> None:
+    """Raises a ConfigError unless PopArt can rescale the values of a model."""
+    heads = model.value_heads
+    if not heads or any(head.bias is None for head in heads):
+        raise ConfigError(
+            f"policy.learn.value_norm: PopArt corrects weight and bias of each value head; set "
+            f"{type(model).__name__}.value_heads = (its last linear value layer, with bias,), or "
+            "value_norm=False"
+        )
 
 
 def check_distribution(dist: Distribution, space: gym.Space, device: torch.device, n: int) -> None:

@@ -4,7 +4,7 @@ The samples of several sequences are in packed order: the first samples of all s
 first, then their second samples, and so on. So there is no padding, and all layers but the recurrent one
 treat them as a batch.
 
-Shapes: S sequences, M samples of them, N samples among those whose outputs are computed, H hidden units.
+Shapes: S sequences, N samples of them, H hidden units.
 """
 
 from __future__ import annotations
@@ -26,21 +26,14 @@ class Sequences(NamedTuple):
     """What a recurrent model is given in place of observations.
 
     Attributes:
-        obs: (M, ...), observations in packed order.
+        obs: (N, ...), observations in packed order.
         hidden: (S, ...), the hidden state before the first sample of each sequence, longest sequence first.
         sizes: (L,), on the host: how many sequences have a first sample, a second one, and so on.
-        kept: (N,), the samples whose outputs are computed; the others only bring the hidden state up to date.
-            None: all samples.
     """
 
     obs: Any
     hidden: Tree
     sizes: Tensor
-    kept: Tensor | None = None
-
-    def as_tree(self) -> dict[str, Any]:
-        """Returns the fields as a tree; ``Sequences(**tree)`` makes it again."""
-        return {name: field for name, field in self._asdict().items() if field is not None}
 
 
 def chosen_hidden(first: Tensor, initial: Tree, hidden: Tree) -> Tree:
@@ -67,7 +60,7 @@ class RecurrentLayer(nn.Module):
         layers: number of recurrent layers.
 
     Shapes:
-        features (M, F), hidden {name: (S, layers, H)} -> output (M, H), hidden {name: (S, layers, H)}
+        features (N, F), hidden {name: (S, layers, H)} -> output (N, H), hidden {name: (S, layers, H)}
     """
 
     def __init__(self, kind: str, features: int, hidden_size: int, layers: int) -> None:
@@ -116,7 +109,7 @@ class RecurrentLayer(nn.Module):
         return features, {name: torch.stack(layers, 1) for name, layers in after.items()}
 
     def outputs(self, features: Tensor, hidden: Mapping[str, Tensor], sizes: Tensor) -> Tensor:
-        """Returns the output (M, H) of :meth:`forward` alone.
+        """Returns the output (N, H) of :meth:`forward` alone.
 
         On the CPU torch's fast LSTM kernel (oneDNN) takes only sequences of one length, and is several times
         as fast. So shorter sequences are padded for it, unless that would be much more work.
@@ -155,10 +148,9 @@ class RecurrentEncoder(nn.Module):
         self.out_features = int(layer.rnn.hidden_size)
 
     def forward(self, inputs: Sequences) -> Tensor:
-        output = self.layer.outputs(self.encoder(inputs.obs), inputs.hidden[self.name], inputs.sizes)
-        return output if inputs.kept is None else output[inputs.kept]
+        return self.layer.outputs(self.encoder(inputs.obs), inputs.hidden[self.name], inputs.sizes)
 
     def step(self, inputs: Sequences) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the features (N, H), and the hidden state (S, ...) after each sequence."""
         output, hidden = self.layer(self.encoder(inputs.obs), inputs.hidden[self.name], inputs.sizes)
-        return output if inputs.kept is None else output[inputs.kept], hidden
+        return output, hidden

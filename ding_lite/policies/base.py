@@ -5,9 +5,9 @@
     learn_mode.forward(rollout)       -> metrics                     improves the model
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
-Everything is batched. ``collect_mode.for_rollout()`` gives the same functions for one rollout, in which log_prob
-may be computed by get_train_sample. The forward of a recurrent policy also takes hidden states (B, ...), and
-returns those after the step as "hidden".
+Everything is batched. ``collect_mode.for_rollout()`` gives the same functions for one rollout, in which
+log_prob may be computed by get_train_sample. The forward of a recurrent policy also takes hidden states (B,
+...), and returns those after the step as "hidden".
 
 Shapes: T steps, B environments, N samples.
 """
@@ -31,7 +31,7 @@ from ding_lite.config.schema import Key, merged_config
 from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
-from ding_lite.data.rollout import Rollout, require_rollout, to_device
+from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
@@ -74,9 +74,9 @@ GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as l
 class Policy:
     """Base class of all policies.
 
-    A subclass defines ``_init_learn`` and ``_forward_learn``, and ``_get_train_sample``. It may override what the
-    modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`inputs` (what the model is
-    given; :meth:`scaled` if it is recurrent) and :meth:`distribution` (what its output means).
+    A subclass defines ``_init_learn`` and ``_forward_learn``, and ``_get_train_sample``. It may override what
+    the modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`inputs` (what the
+    model is given; :meth:`scaled` if it is recurrent) and :meth:`distribution` (what its output means).
     :meth:`keep` puts a part into the saved state, :meth:`say` a line into the first lines of a run.
 
     Args:
@@ -97,19 +97,19 @@ class Policy:
         # DI-engine's. With device="auto", True is "cuda" and False "cpu".
         cuda=Key(None, (bool,), optional=True),
         # On a GPU, without a recurrent network: launch all kernels of acting in one call, and those of a
-        # gradient. Python in losses and models then runs in the first steps of a phase only.
+        # gradient. Then a print in a loss or a model runs only while a graph is captured.
         cuda_graph=True,
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,
         bp_update_sync=Key(True, fixed_because="gradients are averaged over the ranks at every minibatch"),
         traj_len_inf=Key(False, fixed_because="rollouts have a fixed length"),
         multi_agent=Key(False, fixed_because="multi-agent training is not built"),
-        # DI-engine's. Read from the environment; if it is given, it must agree.
+        # DI-engine's. Spaces are read from the environment.
         action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
         model=dict(
             # The model: a registered name, or "package.module:Class".
             type=Key("vac", (str, object)),
-            # DI-engine's. Spaces are read from the environment; if this is given, it must agree.
+            # DI-engine's. Spaces are read from the environment.
             obs_shape=Key(None, (int, list), optional=True),
             # As obs_shape, of actions.
             action_shape=Key(None, (int, list), optional=True),
@@ -150,7 +150,6 @@ class Policy:
         enable_field: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        _check_arguments(cfg, obs_space, action_space, enable_field)
         self.cfg: Any = EasyDict(cfg)
         self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
@@ -284,15 +283,18 @@ class Policy:
         if field not in self.fields:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
-    def _is_ours(self, *methods: str) -> bool:
+    def is_ours(self, *methods: str) -> bool:
         """Returns whether methods are those of the library, so that faster ones may stand for them."""
-        return all(getattr(type(self), name).__module__.startswith("ding_lite.policies.") for name in methods)
+        return all(
+            name not in vars(self) and getattr(type(self), name).__module__.startswith("ding_lite.policies.")
+            for name in methods
+        )
 
     def _rollout_mode(self, mode: CollectMode) -> CollectMode:
-        if mode != self.collect_mode or not self._is_ours("_forward_collect"):
+        if mode != self.collect_mode or not self.is_ours("_forward_collect"):
             return mode  # a caller or a subclass has replaced a function
         acting = acting_of(self)
-        if not self._is_ours("_process_transition", "_get_train_sample", "_to_env"):
+        if not self.is_ours("_process_transition", "_get_train_sample", "_to_env"):
             return mode._replace(forward=acting.sample)
         return mode._replace(
             forward=acting.sample_now,
@@ -300,7 +302,7 @@ class Policy:
         )
 
     def _evaluation_mode(self, mode: EvalMode) -> EvalMode:
-        if mode != self.eval_mode or not self._is_ours("_forward_eval"):
+        if mode != self.eval_mode or not self.is_ours("_forward_eval"):
             return mode
         return mode._replace(forward=acting_of(self).greedy)
 
@@ -337,7 +339,7 @@ class Policy:
         is_single = shapes == one
         if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
             raise ContractError(
-                f"act: expected an observation of the shape {_shown(one)} or a batch of such, got {_shown(shapes)}"
+                f"act: expected an observation {_shown(one)} or a batch of such, got {_shown(shapes)}"
             )
         if is_single:
             tree = map_tree(lambda x: x[None], tree)
@@ -353,8 +355,8 @@ class Policy:
             hidden, n = self._hidden_of_act, leading_size(tree)
             if hidden is not None and leading_size(hidden) != n:
                 raise ContractError(
-                    f"act: {n} observations after {leading_size(hidden)}; this policy remembers each episode, so "
-                    "call policy.reset() before another number of them"
+                    f"act: {n} observations after {leading_size(hidden)}; it remembers each episode, "
+                    "so call policy.reset() before another number of them"
                 )
             output = forward(tree, hidden)
             self._hidden_of_act = output["hidden"]
@@ -398,6 +400,11 @@ class Policy:
             obs, self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden
         )
 
+    @property
+    def inputs_of_samples(self) -> Callable[[Tree], Any]:
+        """What ``Samples`` apply to raw observations; the hidden states are theirs."""
+        return self.inputs if self.recurrence is None else self.scaled
+
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
         obs, mask = obs.obs if isinstance(obs, Sequences) else obs, None
@@ -421,8 +428,8 @@ class Policy:
 
     @torch.no_grad()
     def over(self, function: Callable[..., Any], samples: Samples, *others: Any) -> Any:
-        """Returns ``function(inputs, *others)`` of raw samples (N, ...), computed some megabytes at a time."""
-        samples.inputs = self.inputs if self.recurrence is None else self.scaled
+        """Returns ``function(inputs, *others)`` of raw samples (N, ...), some megabytes at a time."""
+        samples.inputs = self.inputs_of_samples
         sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
         order, found = [], []
         for rows, inputs in samples.chunks(max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))):
@@ -439,20 +446,16 @@ class Policy:
         """Returns ``function(inputs, *others)`` of the rows of a rollout, a tensor or a dict.
 
         Shapes:
-            rollout, each of ``others``: (T, B, ...) -> (T, B, ...); of a recurrent policy 0 in rows that are not
-            valid
+            rollout, each of ``others``: (T, B, ...) -> (T, B, ...); of a recurrent policy 0 in rows that are
+            not valid
         """
         shape, fields = rollout.valid.shape, {"obs": rollout.obs}
         if self.recurrence is None:
-            found = self.over(
-                function, Samples(map_tree(_flat, fields)), *(map_tree(_flat, x) for x in others)
-            )
+            found = self.over(function, Samples(flat(fields)), *map(flat, others))
             return map_tree(lambda leaf: leaf.unflatten(0, shape), found)
         samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
         place = samples.place
-        found = self.over(
-            function, samples, *(map_tree(lambda x: _flat(x)[place], other) for other in others)
-        )
+        found = self.over(function, samples, *(map_tree(lambda x: x[place], flat(other)) for other in others))
 
         def scattered(leaf: Tensor) -> Tensor:
             whole = leaf.new_zeros((shape.numel(), *leaf.shape[1:]))
@@ -532,8 +535,8 @@ class Policy:
         """
         if missing := [name for name in self.parts if name not in state]:
             raise CheckpointError(
-                f"the saved policy has no {missing[0]!r}; it has {sorted(state)}. A run that is resumed cannot be "
-                "given it; a new run can begin with its weights (--init-from, init_from=)"
+                f"the saved policy has no {missing[0]!r}; it has {sorted(state)}. A resumed run cannot "
+                "be given it; a new run can begin with its weights (--init-from, init_from=)"
             )
         for name, part in self.parts.items():
             try:
@@ -557,9 +560,8 @@ class Policy:
     def _make_model(self) -> ActorCritic:
         options = dict(self.cfg.model)
         kind = options.pop("type")
-        declared = {key: options.pop(key, None) for key in DECLARED}
-        check_declared(self.obs_space, self.action_space, declared, "policy.model")
-        check_declared(self.obs_space, self.action_space, {"action_space": self.cfg.action_space}, "policy")
+        for key in DECLARED:
+            options.pop(key, None)
         factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
         with seeded_layers(self.seed, "policy", "model"):
             return self._checked(factory(self.obs_space, self.action_space, **options))
@@ -567,7 +569,7 @@ class Policy:
     def _checked(self, model: Any) -> Any:
         if not isinstance(model, ActorCritic):
             raise ContractError(
-                f"policy.model: expected an instance of a subclass of ding_lite.ActorCritic, got {model!r:.60}"
+                f"policy.model: expected an object of a subclass of ding_lite.ActorCritic, got {model!r:.60}"
             )
         made_for = getattr(model, "action_space", self.action_space)
         if made_for != self.action_space:
@@ -580,8 +582,8 @@ class Policy:
 def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch.device:
     """Returns the device that ``policy.device`` and ``policy.cuda`` ask for; of a rank its own GPU.
 
-    "auto" is a GPU, if there is one, for a model with a convolution or a layer of more than 256 x 256 weights.
-    A model that is on a GPU stays there.
+    "auto" is a GPU, if there is one, for a model with a convolution or a layer of more than 256 x 256
+    weights. A model that is on a GPU stays there.
 
     Raises:
         ConfigError: if there is none such.
@@ -613,7 +615,7 @@ def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch
 
 
 def check_constructor(factory: Any) -> None:
-    """Raises ContractError if the ``__init__`` of a class of policies lacks an argument of :class:`Policy`."""
+    """Raises ContractError if the ``__init__`` of a policy lacks an argument of :class:`Policy`."""
     try:
         inspect.signature(factory).bind(None, None, None, model=None, enable_field=None, seed=0)
     except TypeError as error:
@@ -622,52 +624,6 @@ def check_constructor(factory: Any) -> None:
             "Declare __init__(self, cfg, obs_space, action_space, **options), and pass them on to "
             "super().__init__"
         ) from error
-
-
-def check_declared(
-    obs_space: gym.Space, action_space: gym.Space, declared: Mapping[str, Any], section: str
-) -> None:
-    """Compares the spaces that a config declares (None: not declared) with those of the environment.
-
-    Raises:
-        ConfigError: if they differ, naming the key in ``section``.
-    """
-    kinds = {gym.spaces.Box: "continuous", gym.spaces.Dict: "hybrid", gym.spaces.Tuple: "hybrid"}
-    kind = next((name for cls, name in kinds.items() if isinstance(action_space, cls)), "discrete")
-    accepted: dict[str, list[Any]] = {
-        "obs_shape": [list(obs_space.shape or ())],
-        "action_shape": [list(action_space.shape or ())],
-        "action_space": [kind],
-    }
-    if isinstance(action_space, gym.spaces.Discrete):
-        accepted["action_shape"] = [[int(action_space.n)]]
-    if isinstance(action_space, gym.spaces.MultiDiscrete):  # in DI-engine the choices of each action
-        accepted["action_shape"].append(action_space.nvec.tolist())
-    for name, value in declared.items():
-        if value is not None and ([value] if isinstance(value, int) else value) not in accepted[name]:
-            actual = " or ".join(map(repr, accepted[name]))
-            raise ConfigError(
-                f"{section}.{name}: the config says {value!r}, the environment {actual}; leave the key "
-                f"out ({section}.{name}=None on the command line), spaces are read from the environment"
-            )
-
-
-def _check_arguments(cfg: Any, obs_space: Any, action_space: Any, enable_field: Any) -> None:
-    missing = [name for name in ("model", *FIELDS) if not isinstance(cfg, Mapping) or name not in cfg]
-    if missing:
-        raise ConfigError(
-            "cfg: expected the section policy of a complete config, compile_config(config).values.policy; "
-            f"it lacks {', '.join(missing)}"
-        )
-    for name, space in (("obs_space", obs_space), ("action_space", action_space)):
-        if not isinstance(space, gym.Space):
-            raise ContractError(f"{name}: expected a gymnasium space of one environment, got {space!r:.80}")
-    if isinstance(enable_field, str) or set(enable_field or ()) - set(FIELDS):
-        raise ConfigError(f"enable_field: expected a list of {', '.join(FIELDS)}, got {enable_field!r}")
-
-
-def _flat(leaf: Tensor) -> Tensor:
-    return leaf.flatten(0, 1)
 
 
 def _shown(shapes: Mapping[tuple[str, ...], Any]) -> str:

@@ -3,8 +3,8 @@
     r_t   = reward of ``models.intrinsic`` / std of its running discounted return
     A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
 
-Intrinsic returns have a small value network of their own, so every model will do. They continue over the ends of
-episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and their scale is
+Intrinsic returns have a small value network of their own, so every model will do. They continue over the ends
+of episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and their scale is
 updated, before credit is assigned. The networks, and then the scale of observations, learn after the policy.
 
 Shapes: T steps, B environments, N samples.
@@ -28,7 +28,7 @@ from ding_lite.models.actor_critic import value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.init import initialize
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
-from ding_lite.policies.optimizer import Optimizer, mean_metrics
+from ding_lite.policies.optimizer import Optimizer, mean_metrics, named
 from ding_lite.ranks import Ranks
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
@@ -180,8 +180,8 @@ class Intrinsic:
         """Returns the loss of the reward on the steps that train it, and that of the value on all.
 
         Shapes:
-            ``batch.obs``: Steps of N samples; ``value_target``: (N,); ``reward_weight``: (N,), 0 for a step that
-            does not train the reward
+            ``batch.obs``: Steps of N samples; ``value_target``: (N,); ``reward_weight``: (N,), 0 for a step
+            that does not train the reward
         """
         reward_loss = losses.weighted_mean(self.of_steps("loss", batch.obs), batch.reward_weight)
         value_loss = losses.value_error(self.critic(batch.obs.obs), batch.value_target).mean()
@@ -207,7 +207,7 @@ class Intrinsic:
             "scale": float(self.scale.std),
             "explained_variance": float(explained),
         }
-        return {f"intrinsic_{name}": value for name, value in metrics.items()}
+        return named("intrinsic", metrics)
 
     def _weighted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Draws the steps of each minibatch that train the reward, and adds weights (N,).

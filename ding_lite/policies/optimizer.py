@@ -1,22 +1,20 @@
 """Adam with clipped gradients, and the one loop of gradient steps.
 
-The parameters stay torch's own tensors. One flat tensor for all of them would save a few calls in Adam, but a step
-must leave alone the parameters that its loss does not reach: after target_kl the value is trained with the
-same Adam, and layers may be frozen at any time.
+The parameters stay torch's own tensors. One flat tensor for all of them would save a few calls in Adam, but a
+step must leave alone the parameters that its loss does not reach: after target_kl the value is trained with
+the same Adam, and layers may be frozen at any time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from ding_lite.data.samples import Batch
 from ding_lite.errors import ContractError, NumericsError
@@ -38,7 +36,7 @@ class Optimizer:
         eps: Adam's.
         grad_clip_type: ``"clip_norm"`` over all parameters together, ``"clip_value"``, or ``None``.
         grad_clip_value: the bound.
-        gradients: computes them; by autograd or NumPy stacks if None.
+        size, compiled, captured: see :class:`~ding_lite.fast.gradients.Gradients`.
         ranks: that take each step together; its gradient is the mean of theirs.
     """
 
@@ -50,7 +48,9 @@ class Optimizer:
         eps: float,
         grad_clip_type: str | None,
         grad_clip_value: float,
-        gradients: Gradients | None = None,
+        size: int = 0,
+        compiled: bool = False,
+        captured: bool = False,
         ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.ranks = model, ranks
@@ -59,14 +59,13 @@ class Optimizer:
             raise ContractError("the optimiser has no parameter: all layers of the model are frozen")
         self.learning_rate, self.eps = learning_rate, eps
         self.clip_type, self.clip_value = grad_clip_type, grad_clip_value
-        self.gradients = gradients or Gradients(model, self.parameters)
+        self.gradients = Gradients(model, self.parameters, size, compiled=compiled, captured=captured)
         self.ranges = parameter_ranges(model)
         # Not a torch.optim.Adam: creating one imports torch's compiler, which takes a second.
         self._means, self._squares = ([torch.zeros_like(p) for p in self.parameters] for _ in range(2))
         self._counts = torch.zeros(len(self.parameters), device=self.parameters[0].device)  # steps of each
         # Whether flags are read before Adam's step. On a GPU that would wait; Adam on mps ignores found_inf.
         self.on_host = self._counts.device.type in ("cpu", "mps")
-        self._has_modes = _has_modes(model)
         self._reached: dict[tuple[bool, ...], Any] = {}  # what a step changes, by what its loss reaches
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,7 +85,8 @@ class Optimizer:
         history: list[Metrics] = []
         bad: list[Number] = []
         gradient_of, self._reached = self.gradients.of(objective), {}
-        with _in_training(self.model, self._has_modes):
+        self.model.train()
+        try:
             for batch in minibatches:
                 gradient = gradient_of(batch)
                 if self.ranks.size > 1:
@@ -96,6 +96,8 @@ class Optimizer:
                 bad.append(is_bad)
                 if self.on_host and is_bad:
                     raise _not_finite(objective, len(history), history[-1], batch)
+        finally:
+            self.model.eval()  # outside of gradient steps it is always in eval mode
         if not self.on_host and bad and (flags := stacked(bad).tolist()).count(1.0):
             step = flags.index(1.0)
             raise _not_finite(objective, step + 1, history[step], None)
@@ -198,6 +200,11 @@ class Optimizer:
             tensor.copy_(value)
 
 
+def named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns metrics whose names begin with a prefix."""
+    return {f"{prefix}_{name}": value for name, value in metrics.items()}
+
+
 def mean_metrics(history: Sequence[Metrics]) -> dict[str, float]:
     """Returns the mean of every metric over the steps that have it, waiting for a device once."""
     names = sorted({name for step in history for name in step})
@@ -231,8 +238,8 @@ def _not_finite(objective: Objective, step: int, metrics: Metrics, batch: Batch 
     results = {name: value for name, x in metrics.items() if not math.isfinite(value := float(x))}
     return NumericsError(
         f"gradient step {step} of {objective.name} was not finite (inputs that are not: "
-        f"{', '.join(inputs) or 'none found'}; results: {results}). The parameters are as they were before it. "
-        "Try a lower policy.learn.learning_rate or grad_clip_value, or look at the scale of the rewards"
+        f"{', '.join(inputs) or 'none found'}; results: {results}). The parameters are as they were before "
+        "it. Try a lower policy.learn.learning_rate or grad_clip_value, or look at the scale of the rewards"
     )
 
 
@@ -243,37 +250,3 @@ def _flat(x: Tensor) -> Tensor:
 
 def _laid_out_as(like: Tensor, x: Tensor) -> Tensor:
     return x if x.stride() == like.stride() else torch.empty_like(like).copy_(x)
-
-
-# Of torch's layers, those whose outputs depend on the mode, or whose gradients do on a GPU.
-WITH_MODES = (
-    nn.modules.dropout._DropoutNd,
-    nn.modules.batchnorm._NormBase,
-    nn.MultiheadAttention,
-    nn.RNNBase,
-    nn.RReLU,
-)
-
-
-def _has_modes(model: nn.Module) -> bool:
-    """Returns whether a model may compute something else in training mode; code of the user may."""
-    return any(
-        isinstance(layer, WITH_MODES)
-        or not type(layer).__module__.startswith(("torch.", "ding_lite."))
-        or bool(layer._forward_pre_hooks or layer._forward_hooks)  # such as of spectral_norm
-        or parametrize.is_parametrized(layer)
-        for layer in model.modules()
-    )
-
-
-@contextlib.contextmanager
-def _in_training(model: nn.Module, has_modes: bool) -> Iterator[None]:
-    """Puts a model that has modes into training mode; outside of gradient steps it is in eval mode."""
-    if not has_modes:
-        yield
-        return
-    model.train()
-    try:
-        yield
-    finally:
-        model.eval()

@@ -10,9 +10,10 @@ The paper's names, and the config's:
     E_aux  aux_train_epoch   E_V         critic_epoch_per_collect
                              beta_clone  aux_bc_weight
 
-In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of collection,
-on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the errors are in
-normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the policy near pi_old.
+In the auxiliary phase pi_old is the policy at the start of the phase, and the targets R are those of
+collection, on- and off-policy. The KL has no unit and the errors have the unit of squared returns, so the
+errors are in normalised units (value_norm): with raw returns of 100 they would outweigh the KL that holds the
+policy near pi_old.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from ding_lite.data.samples import Batch, Samples, Store
 from ding_lite.errors import ContractError
 from ding_lite.fast.gradients import Objective, checked, outputs_of
 from ding_lite.models.actor_critic import PhasicActorCritic
-from ding_lite.policies.optimizer import mean_metrics
-from ding_lite.policies.ppo import PPOPolicy, buffer_capacity, named
+from ding_lite.policies.optimizer import mean_metrics, named
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance
 from ding_lite.trees import map_tree
@@ -77,9 +78,9 @@ class PPGPolicy(PPOPolicy):
             # E_pi: passes of the policy over each rollout; off-policy the mean number of uses of a
             # transition. If both buffers have the same limits, one loop and one Adam serve both losses. Else
             # the value's epochs come first, and each loss has its own Adam.
-            actor_epoch_per_collect=Key(1, low=1, high=MOST_USES),
+            actor_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
             # E_V: as actor_epoch_per_collect, of the value.
-            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES),
+            critic_epoch_per_collect=Key(1, low=1, high=MOST_USES, needs="not learn.update_per_collect"),
             aux_train_epoch=Key(6, low=0),  # E_aux: passes of an auxiliary phase; 0: no such phase
             aux_freq=Key(
                 8, low=1, needs="learn.aux_train_epoch"
@@ -126,21 +127,18 @@ class PPGPolicy(PPOPolicy):
         learn, kept = self.cfg.learn, self.cfg.other.replay_buffer
         if not isinstance(self.model, PhasicActorCritic):
             raise ContractError(
-                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a subclass of "
-                "ding_lite.models.PhasicActorCritic, which defines compute_auxiliary(obs), such as 'ppg'"
+                f"policy.model: {type(self.model).__name__} has no auxiliary value head; PPG needs a "
+                "subclass of ding_lite.models.PhasicActorCritic, such as 'ppg'"
             )
-        limits = [{**each, "size": self._capacity(each)} for each in (kept.policy, kept.value)]
-        same_limits = (
-            self.cfg.on_policy or len({(x["size"], x["max_use"], x["max_staleness"]) for x in limits}) == 1
-        )
-        self.has_one_loop = bool(
-            learn.actor_epoch_per_collect == learn.critic_epoch_per_collect and same_limits
-        )
+        replay, value_replay = self.make_replay(kept.policy), self.make_replay(kept.value)
+        same_epochs = learn.actor_epoch_per_collect == learn.critic_epoch_per_collect
+        same_epochs |= learn.update_per_collect is not None  # which takes their place
+        self.has_one_loop = bool(replay.limits == value_replay.limits and same_epochs)
         self.order = self.own_generator("minibatch", device=self.device)
-        self.replay = self.keep("replay", self.make_replay(kept.policy))
+        self.replay = self.keep("replay", replay)
         self.optimizer = self.keep("optimizer", self.make_optimizer())
         if not self.has_one_loop:
-            self.value_replay = self.keep("value_replay", self.make_replay(kept.value))
+            self.value_replay = self.keep("value_replay", value_replay)
             self.value_optimizer = self.keep("value_optimizer", self.make_optimizer())
         self.say(f"gradients: {self.optimizer.gradients.name_of(self.objective)}")
         if learn.aux_train_epoch:
@@ -149,9 +147,6 @@ class PPGPolicy(PPOPolicy):
             self.store = self.keep("store", Store())
             samples = learn.aux_freq * self.cfg.collect.n_sample
             self.say(f"auxiliary phase: every {learn.aux_freq} iterations, of about {samples:,} samples")
-
-    def _capacity(self, limits: Any) -> int:
-        return buffer_capacity(limits["replay_buffer_size"], self.cfg.collect.n_sample)
 
     # -- One iteration
 
@@ -175,26 +170,19 @@ class PPGPolicy(PPOPolicy):
 
     def policy_phase(self, rollout: Rollout) -> dict[str, float]:
         """Takes E_V epochs of the value and E_pi of the policy, in one loop if both are equal."""
-        learn = self.cfg.learn
-        of_policy, of_value = learn.actor_epoch_per_collect, learn.critic_epoch_per_collect
-        log: dict[str, float] = {}
+        actor, critic = self.cfg.learn.actor_epoch_per_collect, self.cfg.learn.critic_epoch_per_collect
         if self.has_one_loop:
-            replays = {"buffer": self.replay}
-        else:
-            replays = {"policy_buffer": self.replay, "value_buffer": self.value_replay}
+            return self.one_loop(rollout, actor, actor)
+        replays = {"policy_buffer": self.replay, "value_buffer": self.value_replay}
         for replay in replays.values():  # all before the first step, which changes pi_prox
             replay.push(rollout)
             self.set_proximal(replay)
-        if self.has_one_loop:
-            log |= self.passes(self.drawn(self.replay, of_policy, of_policy), self.optimizer, self.objective)
-        else:
-            drawn = self.drawn(self.value_replay, of_value, of_value)
-            value = self.passes(drawn, self.value_optimizer, self.critic_objective)
-            drawn = self.drawn(self.replay, of_policy, of_policy, moved=True)
-            policy = self.passes(drawn, self.optimizer, self.actor_objective)
-            updates = value.pop("updates") + policy["updates"]
-            value["value_grad_norm"] = value.pop("grad_norm")
-            log |= {**value, **policy, "updates": updates}
+        drawn = self.drawn(self.value_replay, critic, critic)
+        value = self.passes(drawn, self.value_optimizer, self.critic_objective)
+        drawn = self.drawn(self.replay, actor, actor, moved=True)
+        log = self.passes(drawn, self.optimizer, self.actor_objective)
+        log["updates"] += value["updates"]
+        log = {**value, **log, "value_grad_norm": value["grad_norm"]}
         for name, replay in replays.items():
             replay.end_iteration()
             log |= named(name, replay.log)
@@ -205,7 +193,7 @@ class PPGPolicy(PPOPolicy):
         learn, history = self.cfg.learn, []
         samples = self.store.samples()
         samples.fields["old_logit"] = map_tree(Tensor.cpu, self.over(self.model.compute_actor, samples))
-        samples.inputs, samples.device = self.inputs if self.recurrence is None else self.scaled, self.device
+        samples.inputs, samples.device = self.inputs_of_samples, self.device
         before = self.measured(samples.some(MEASURED))
         for _ in range(learn.aux_train_epoch):
             size = learn.aux_batch_size or learn.batch_size
@@ -251,8 +239,9 @@ class PPGPolicy(PPOPolicy):
         No term is clipped. A subclass may add terms.
 
         Shapes:
-            ``batch.obs``: (N, ...), scaled; ``dist``, ``auxiliary``, ``new_value``: fresh outputs; ``old_logit``:
-            of pi_old; ``value_target``: (N,), normalised under value_norm; and the ``auxiliary_fields``
+            ``batch.obs``: (N, ...), scaled; ``dist``, ``auxiliary``, ``new_value``: fresh outputs;
+            ``old_logit``: of pi_old; ``value_target``: (N,), normalised under value_norm; and the
+            ``auxiliary_fields``
         """
         learn = self.cfg.learn
         terms = {
@@ -268,12 +257,12 @@ class PPGPolicy(PPOPolicy):
 
     @property
     def actor_objective(self) -> Objective:
-        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes())
+        return Objective(self.actor_loss, ("actor",), self.with_outputs, self.slopes(), "the policy loss")
 
     @property
     def auxiliary_objective(self) -> Objective:
         reads = ("actor", "auxiliary", "critic")
-        return Objective(self._checked_auxiliary_loss, reads, self.with_outputs)
+        return Objective(self._checked_auxiliary_loss, reads, self.with_outputs, name="the auxiliary loss")
 
     def apply_learning_rate(self) -> None:
         super().apply_learning_rate()

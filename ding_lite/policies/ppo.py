@@ -1,15 +1,15 @@
 """Proximal Policy Optimization (arXiv:1707.06347), on fresh rollouts or from a replay buffer.
 
     r    = pi(a|s) / pi_prox(a|s)     pi_prox: the policy when the iteration began
-    w    = pi_prox(a|s) / mu(a|s)     mu: the policy that collected; 1 on fresh rollouts (arXiv:2110.00641, eq. 9)
+    w    = pi_prox(a|s) / mu(a|s)     mu: the policy that collected (arXiv:2110.00641, eq. 9)
     L_pi = -mean(w min(r A, clip(r, 1 - eps, 1 + eps) A)) - entropy_weight entropy
     L_V  = 0.5 mean((V - R)^2)
     L    = L_pi + value_weight L_V
 
 With ``proximal="behaviour"``, r = pi / mu and w = 1: stale samples start outside the clip.
 
-Rewards are stored raw. Values, advantages and targets are in units of the training reward, which is scaled and
-clipped as ``normalize`` says; the losses see values normalised by ``value_norm``.
+Rewards are stored raw. Values, advantages and targets are in units of the training reward, which is scaled
+and clipped as ``normalize`` says; the losses see values normalised by ``value_norm``.
 
 Shapes: T steps, B environments, N samples of a minibatch.
 """
@@ -31,10 +31,11 @@ from ding_lite.data.samples import Batch, Pass, Samples
 from ding_lite.errors import ConfigError, ContractError, NumericsError
 from ding_lite.fast.acting import VALUE
 from ding_lite.fast.clipped import ClippedSlopes, has_slopes
-from ding_lite.fast.gradients import Gradients, Objective, checked
+from ding_lite.fast.gradients import Objective, checked
+from ding_lite.models.checks import check_value_heads
 from ding_lite.policies.base import Policy
 from ding_lite.policies.intrinsic import Intrinsic, NoIntrinsic
-from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of
+from ding_lite.policies.optimizer import Optimizer, mean_metrics, mean_of, named
 from ding_lite.policies.reference import NoReference, Reference
 from ding_lite.rl import losses
 from ding_lite.rl.returns import explained_variance, gae, nstep_return
@@ -43,12 +44,6 @@ from ding_lite.rl.schedules import ADAPTIVE, SCHEDULES, TrainingProgress, adapte
 from ding_lite.trees import box_size, example_observations
 
 LOSSES = ("policy_loss", "value_loss", "loss", "actor_loss", "critic_loss", "with_outputs", "distribution")
-ROLLOUTS_KEPT = 4  # by a replay buffer without a given size
-
-
-def buffer_capacity(size: int | None, n_sample: int) -> int:
-    """Returns the transitions that a replay buffer of the given size holds; None: four rollouts."""
-    return ROLLOUTS_KEPT * n_sample if size is None else size
 
 
 @POLICY_REGISTRY.register("ppo")
@@ -56,13 +51,14 @@ class PPOPolicy(Policy):
     """PPO with the options of "The 37 Implementation Details of PPO".
 
     A custom policy overrides :meth:`policy_loss`, which may read ``batch.dist``, or :meth:`value_loss`, which
-    may read ``batch.new_value``: the model's fresh outputs on a :class:`~ding_lite.data.samples.Batch`. A loss
-    changes nothing and returns ``(0-d loss, dict of 0-d metrics)``.
+    may read ``batch.new_value``: the model's fresh outputs on a :class:`~ding_lite.data.samples.Batch`. A
+    loss changes nothing and returns ``(0-d loss, dict of 0-d metrics)``.
     """
 
     config: dict[str, Any] = dict(
         on_policy=True,  # learn from each rollout once it is collected, or draw from a replay buffer
-        recompute_adv=False,  # compute values and advantages again at each pass, by the newest network
+        # Compute values and advantages again at each pass, by the newest network; off-policy by V-trace.
+        recompute_adv=False,
         priority=Key(False, fixed_because="transitions are drawn without priorities"),
         priority_IS_weight=Key(False, fixed_because="transitions are drawn without priorities"),
         transition_with_policy_data=Key(True, fixed_because="log_prob is always stored"),
@@ -168,64 +164,38 @@ class PPOPolicy(Policy):
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
         policy, faults = values["policy"], super().config_faults(values)
-        # A key that belongs to the other kind of data is a mistake; another one without effect is a note.
-        faults += [line for line, need in without_effect(policy, cls, "policy") if need.endswith("on_policy")]
-        learn, kept = policy["learn"], policy["other"]["replay_buffer"]
-        if bool(learn["kl_beta"]) != (learn["pretrained_model_path"] is not None):
-            faults.append(
-                f"policy.learn.kl_beta: {learn['kl_beta']:g} and policy.learn.pretrained_model_path="
-                f"{learn['pretrained_model_path']!r}; the penalty needs both. To begin with weights "
-                "of another run: --init-from"
-            )
-        count, n_sample = values["env"]["collector_env_num"], policy["collect"]["n_sample"]
-        buffers = {"": kept} if "replay_buffer_size" in kept else {f"{name}.": kept[name] for name in kept}
-        for name, buffer in buffers.items():
-            size = buffer_capacity(buffer["replay_buffer_size"], n_sample)
-            if not policy["on_policy"] and size < -(-n_sample // count) * count:
-                faults.append(
-                    f"policy.other.replay_buffer.{name}replay_buffer_size: {size} transitions are less than a "
-                    f"rollout of {count} environments; a buffer holds at least one"
-                )
-        return faults
+        # A key without effect is a note in the first lines of a run; these would be mistakes.
+        mistakes = ("on_policy", "kl_beta", "pretrained_model_path")
+        return faults + [
+            line for line, need in without_effect(policy, cls, "policy") if need.endswith(mistakes)
+        ]
 
     # -- Construction
 
     def _init_shared(self) -> None:
-        learn, norm = self.cfg.learn, self.cfg.normalize
-        gamma = self.cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
+        cfg, learn, norm = self.cfg, self.cfg.learn, self.cfg.normalize
+        self.progress = self.keep("progress", TrainingProgress(learn.learning_rate))
+        self.reference: Any = NoReference()
         self.reward_scale: Any = NoScale()
         if norm.reward:
+            gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
             self.reward_scale = self.keep("reward_scale", RewardScale(gamma, ranks=self.ranks))
         if learn.value_norm:
-            heads = self.model.value_heads
-            if not heads or any(head.bias is None for head in heads):
-                raise ConfigError(
-                    f"policy.learn.value_norm: PopArt corrects weight and bias of each value head; set "
-                    f"{type(self.model).__name__}.value_heads = (its last linear value layer, with bias,), or "
-                    "value_norm=False"
-                )
+            check_value_heads(self.model)
             self.value_norm = self.keep("value_norm", ValueNorm(learn.value_norm_decay, self.ranks))
-        self.progress = self.keep("progress", TrainingProgress(learn.learning_rate))
         self.intrinsic: Any = NoIntrinsic()
-        if self.cfg.intrinsic.type is not None:
-            generator = self.own_generator("intrinsic", device=self.device)
-            own: dict[str, Any] = dict(
-                device=self.device, seed=self.seed, ranks=self.ranks, generator=generator
-            )
-            self.intrinsic = self.keep(
-                "intrinsic", Intrinsic(self.cfg, self.obs_space, self.action_space, **own)
-            )
-            name = type(self.intrinsic.reward).__name__
-            self.say(f"intrinsic reward: {name}, weight {self.cfg.intrinsic.weight:g}")
-        self.reference: Any = NoReference()
+        if cfg.intrinsic.type is not None:
+            own: dict[str, Any] = dict(device=self.device, seed=self.seed, ranks=self.ranks)
+            own["generator"] = self.own_generator("intrinsic", device=self.device)
+            self.intrinsic = self.keep("intrinsic", Intrinsic(cfg, self.obs_space, self.action_space, **own))
+            self.say(f"intrinsic reward: {cfg.intrinsic.type}, weight {cfg.intrinsic.weight:g}")
         weight = learn.entropy_weight
         self._entropy_weight = (0.0 if box_size(self.action_space) else 0.01) if weight is None else weight
         # Tensors, since torch.compile treats every other number as a constant.
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
         self._factors = {k: torch.ones((), dtype=dtype, device=self.device) for k in ("clip", "entropy")}
-        for line, _ in without_effect(self.cfg, type(self), "policy"):
-            self.say(line)
-        for line, _ in without_effect(self.cfg.model, type(self.model), "policy.model"):
+        notes = without_effect(cfg, type(self), "policy")
+        for line, _ in (*notes, *without_effect(cfg.model, type(self.model), "policy.model")):
             self.say(line)
 
     def _init_learn(self) -> None:
@@ -238,27 +208,21 @@ class PPOPolicy(Policy):
         """Returns a queue of rollouts: on-policy for the fresh one, else within the limits of the config."""
         if self.cfg.on_policy:
             return Replay(device=self.device)
-        capacity = buffer_capacity(limits.replay_buffer_size, self.cfg.collect.n_sample)
-        return Replay(capacity, limits.max_use, limits.max_staleness, device=self.device)
+        capacity, device = limits.replay_buffer_size, self.device
+        return Replay(capacity, limits.max_use, limits.max_staleness, device=device)
 
     def make_optimizer(self, size: int | None = None) -> Optimizer:
         """Returns an optimiser by the config; ``size``: samples of full minibatches."""
-        learn, on_gpu = self.cfg.learn, self.device.type == "cuda"
-        is_plain = self.recurrence is None
-        gradients = Gradients(
-            self.model,
-            [p for p in self.model.parameters() if p.requires_grad],
-            size or learn.batch_size,
-            compiled=bool(learn.compile) and is_plain and self.device.type == "cpu",
-            captured=bool(self.cfg.cuda_graph) and is_plain and on_gpu,
-        )
+        learn, is_plain = self.cfg.learn, self.recurrence is None
         return Optimizer(
             self.model,
             learning_rate=learn.learning_rate,
             eps=learn.adam_eps,
             grad_clip_type=learn.grad_clip_type,
             grad_clip_value=learn.grad_clip_value,
-            gradients=gradients,
+            size=size or learn.batch_size,
+            compiled=learn.compile and is_plain and self.device.type == "cpu",
+            captured=self.cfg.cuda_graph and is_plain and self.device.type == "cuda",
             ranks=self.ranks,
         )
 
@@ -271,7 +235,7 @@ class PPOPolicy(Policy):
         learn = self.cfg.learn
         found = Reference(reference, learn.kl_beta, learn.kl_type)
         found.check_fits(self, example_observations(self.obs_space, 2))
-        self.reference = self.keep("reference", found)
+        self.reference = found if reference.recurrence is None else self.keep("reference", found)
         self.say(
             f"stays near {learn.pretrained_model_path}: {learn.kl_beta:g} times the KL ({learn.kl_type})"
         )
@@ -286,14 +250,9 @@ class PPOPolicy(Policy):
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         rollout = rollout.to(self.device)
-        value = rollout.pop(VALUE, None)  # of the network as it is until the next gradient step
-        if value is not None and self._is_ours("credit", "rollout_values", "values"):
-            return self.with_credit(rollout, self.credit(rollout, value=value))
-        return self.with_credit(rollout, self.credit(rollout))
-
-    @staticmethod
-    def with_credit(rollout: Rollout, credit: Mapping[str, Tensor]) -> Rollout:
-        """Sets value, advantage and value_target (T, B)."""
+        value = rollout.pop(VALUE, None)  # computed while acting; the network has not changed since
+        has_value = value is not None and self.is_ours("credit", "rollout_values", "values")
+        credit = self.credit(rollout, value=value) if has_value else self.credit(rollout)
         for name, field in credit.items():
             setattr(rollout, name, field)
         return rollout
@@ -381,8 +340,8 @@ class PPOPolicy(Policy):
         metrics = dict(zip(log, torch.stack(list(log.values())).tolist(), strict=True))  # waits once
         if self.ranks.any(not math.isfinite(metrics["adv_mean"] + metrics["value_mean"])):
             raise NumericsError(
-                f"the rollout's advantages (mean {metrics['adv_mean']}) or values (mean {metrics['value_mean']}) are "
-                "not finite; nothing was learned from it. The largest reward is "
+                f"the means of the rollout's advantages, {metrics['adv_mean']}, or values, "
+                f"{metrics['value_mean']}, are not finite; nothing is learned from it. The largest reward is "
                 f"{float(rollout.reward.abs().max()):g}: look at the value network's output, and at rewards "
                 "whose sum exceeds the range of float32"
             )
@@ -392,11 +351,14 @@ class PPOPolicy(Policy):
 
     def improve(self, rollout: Rollout) -> dict[str, float]:
         """Takes the gradient steps of an iteration, and returns metrics."""
-        learn, replay = self.cfg.learn, self.replay
+        return self.one_loop(rollout, self.cfg.learn.epoch_per_collect, self.cfg.learn.reuse)
+
+    def one_loop(self, rollout: Rollout, epochs: int, reuse: float) -> dict[str, float]:
+        """Takes steps down the sum of both losses."""
+        replay = self.replay
         replay.push(rollout)
         self.set_proximal(replay)
-        drawn = self.drawn(replay, learn.epoch_per_collect, learn.reuse)
-        log = self.passes(drawn, self.optimizer, self.objective)
+        log = self.passes(self.drawn(replay, epochs, reuse), self.optimizer, self.objective)
         replay.end_iteration()
         return log | named("buffer", replay.log)
 
@@ -411,13 +373,13 @@ class PPOPolicy(Policy):
     def drawn(self, replay: Replay, epochs: int, reuse: float, *, moved: bool = False) -> Iterator[Pass]:
         """Yields the passes of an iteration over the rollouts of ``replay``.
 
-        Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until samples
-        have been used ``reuse`` times on average or none is left.
+        Fresh rollouts are passed ``epochs`` times. Off-policy each pass draws every live sample, until
+        samples have been used ``reuse`` times on average or none is left.
 
         Args:
             replay: with the rollout of this iteration.
             epochs, reuse: see above.
-            moved: whether the value network has learned since its credit was assigned.
+            moved: whether the value network has learned since the credit of the replay was computed.
         """
         learn = self.cfg.learn
         if self.cfg.on_policy:
@@ -428,7 +390,7 @@ class PPOPolicy(Policy):
             return
         steps = learn.update_per_collect or math.ceil(reuse * self.cfg.collect.n_sample / learn.batch_size)
         while steps > 0 and not self.ranks.any(not replay.has_live()):
-            if moved or any(stored.ratio is not None for stored in replay.rollouts):
+            if moved or any(stored.prox_over_mu is not None for stored in replay.rollouts):
                 self.renew_credit(replay)
             drawn, moved = self.minibatches(replay, steps), True
             replay.use(drawn.place)  # type: ignore[arg-type]
@@ -439,7 +401,7 @@ class PPOPolicy(Policy):
     def passes(self, drawn: Iterable[Pass], optimizer: Optimizer, objective: Objective) -> dict[str, float]:
         """Takes the steps of passes, and returns mean metrics.
 
-        After target_kl the policy rests, and the value goes on if the objective reads it.
+        After target_kl no more steps are taken down the policy loss; those of the value go on.
         """
         learn, history, epochs = self.cfg.learn, [], 0
         needs_kl = learn.lr_schedule == ADAPTIVE or learn.target_kl is not None
@@ -471,7 +433,7 @@ class PPOPolicy(Policy):
             if replay.age(stored):
                 log_prob = self.over_rollout(self.log_prob, rollout, rollout.action)
                 ratio = torch.exp(log_prob - rollout.log_prob).masked_fill(~rollout.valid, 1.0)
-                stored.ratio = ratio
+                stored.prox_over_mu = ratio
                 if learn.proximal == "decoupled":
                     stored.newer["log_prob"] = log_prob
             if has_stale and learn.proximal == "decoupled":
@@ -481,11 +443,10 @@ class PPOPolicy(Policy):
         replay.log = {} if self.cfg.on_policy else replay.metrics(self.clip_ratio)
 
     def renew_credit(self, replay: Replay) -> None:
-        """Computes what the config asks for by the newest value network: credit, or targets of nstep_return."""
+        """Computes what the newest value network changes: credit under recompute_adv, n-step targets."""
         for stored in replay.rollouts if self.cfg.recompute_adv or self.cfg.nstep_return else ():
-            weight = (
-                None if stored.ratio is None else stored.ratio.clamp(max=1.0)
-            )  # V-trace: c-bar = rho-bar = 1
+            # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
+            weight = None if stored.prox_over_mu is None else stored.prox_over_mu.clamp(max=1.0)
             credit = self.credit(stored.rollout, weight)
             names = tuple(credit) if self.cfg.recompute_adv else ("value_target",)
             stored.newer |= {name: credit[name] for name in names}
@@ -504,8 +465,7 @@ class PPOPolicy(Policy):
                 fields[name] = self.value_norm.normalize(fields[name])
             parts.append(Samples.of(stored.rollout, replay.live(stored), fields, self.recurrence))
         samples = Samples.joined(parts, [stored.uses.numel() for stored in replay.rollouts])
-        scaled = self.inputs if self.recurrence is None else self.scaled
-        samples.fields["obs"] = scaled(samples.fields["obs"])
+        samples.fields["obs"] = self.inputs_of_samples(samples.fields["obs"])
         learn = self.cfg.learn
         return samples.minibatches(
             learn.batch_size, self.order, steps=steps, adv_norm=learn.adv_norm, ranks=self.ranks
@@ -567,27 +527,20 @@ class PPOPolicy(Policy):
 
     @property
     def objective(self) -> Objective:
-        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes())
+        return Objective(self.loss, ("actor", "critic"), self.with_outputs, self.slopes(), "the loss")
 
     @property
     def critic_objective(self) -> Objective:
-        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes())
+        return Objective(self.critic_loss, ("critic",), self.with_outputs, self.slopes(), "the value loss")
 
     def slopes(self) -> ClippedSlopes | None:
         """Returns what stands for the losses above on small networks; None if they are not these."""
         learn, out = self.cfg.learn, getattr(self.model.actor_head, "out", None)
         is_other = learn.kl_penalty is not None or isinstance(self.reference, Reference)
-        if is_other or not has_slopes(out) or not self._is_ours(*LOSSES):
+        if is_other or not has_slopes(out) or not self.is_ours(*LOSSES):
             return None
-        return ClippedSlopes(
-            out,
-            clip_ratio=float(self.clip_ratio),
-            entropy_weight=float(self.entropy_weight),
-            dual_clip=learn.dual_clip,
-            value_clip=None if self.value_clip is None else float(self.value_clip),
-            value_weight=learn.value_weight,
-            value_loss=learn.value_loss,
-        )
+        value_clip = None if self.value_clip is None else float(self.value_clip)
+        return ClippedSlopes(out, learn, float(self.clip_ratio), float(self.entropy_weight), value_clip)
 
     def with_outputs(self, batch: Batch, outputs: Mapping[str, Any]) -> Batch:
         """Returns a batch with fresh outputs of the model: dist, new_value, auxiliary."""
@@ -664,8 +617,3 @@ class PPOOffPolicy(PPOPolicy):
     """PPO that draws from a replay buffer: the same code with other defaults."""
 
     config: dict[str, Any] = dict(on_policy=False, learn=dict(learning_rate=1e-3))
-
-
-def named(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns metrics whose names begin with a prefix."""
-    return {f"{prefix}_{name}": value for name, value in metrics.items()}

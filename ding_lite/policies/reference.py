@@ -1,7 +1,7 @@
 """The frozen policy that the penalty ``learn.kl_beta`` refers to.
 
-It sees each rollout once, before the policy learns from it. If it is recurrent it follows the same episodes: its
-hidden state continues over rollouts, begins anew with each episode, and is saved.
+It sees each rollout once, before the policy learns from it. If it is recurrent it follows the same episodes:
+its hidden state continues over rollouts, begins anew with each episode, and is saved.
 
 Shapes: T steps, B environments.
 """
@@ -49,7 +49,7 @@ class Reference:
 
     @torch.no_grad()
     def check_fits(self, policy: Any, obs: Tree) -> None:
-        """Raises ConfigError unless the reference and ``policy`` have comparable actions on ``obs`` (N, ...)."""
+        """Raises ConfigError unless the two have comparable actions on observations (N, ...)."""
         try:
             dists = [
                 each.distribution(inputs := each.inputs(obs), each.model.compute_actor(inputs))
@@ -60,8 +60,8 @@ class Reference:
                 raise ValueError(f"{type(dists[1]).__name__} and {type(dists[0]).__name__}")
         except (RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
             raise ConfigError(
-                "policy.learn.pretrained_model_path: the reference must be a policy for the same observations and "
-                f"actions, here {policy.obs_space} and {policy.action_space}; it was made for "
+                "policy.learn.pretrained_model_path: the reference must be a policy for the same "
+                f"observations and actions, {policy.obs_space} and {policy.action_space}; it was made for "
                 f"{self.policy.obs_space} and {self.policy.action_space}: {error}"
             ) from error
 

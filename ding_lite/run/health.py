@@ -23,7 +23,6 @@ import gymnasium as gym
 from ding_lite.data.episodes import SUCCESS
 from ding_lite.envs.transition import RECENT_EPISODES
 from ding_lite.models.encoders import has_image
-from ding_lite.policies.ppo import buffer_capacity
 from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
@@ -207,9 +206,8 @@ def _buffer_holds_one_rollout(recent: RecentMetrics) -> Finding | None:
         # it.
         if not (recent[f"{prefix}_age"] == 0 and buffer.get("max_staleness")):
             continue
-        size = buffer.get("replay_buffer_size")
-        capacity = size or buffer_capacity(size, recent.policy["collect"]["n_sample"])
-        if 2 * samples > capacity:
+        capacity = buffer.get("replay_buffer_size")
+        if capacity is not None and 2 * samples > capacity:
             return Finding(
                 "the replay buffer holds the newest rollout only",
                 f"rollouts of {samples:,.0f} samples, policy.other.{section}.replay_buffer_size "

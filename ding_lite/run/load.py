@@ -13,7 +13,6 @@ from torch import nn
 
 from ding_lite.config.named_classes import classes_of_policy, policy_names
 from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
-from ding_lite.config.schema import default_values, merged_config
 from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
@@ -80,7 +79,7 @@ def policy_from_state(
         for registry, name in classes_of_policy(trusted["policy"]):
             if name is not None and registry is not ENCODER_REGISTRY:
                 _refuse_unregistered(registry, name, advised_imports(saved, trust))
-        config = with_earlier_defaults(trusted, saved)["policy"]
+        config = trusted["policy"]
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
         builds_registered_model = policy_class._make_model is Policy._make_model
@@ -107,32 +106,6 @@ def policy_from_state(
             f"the checkpoint's policy cannot be built: {type(error).__name__}: {error}"
         ) from error
     return policy
-
-
-def with_earlier_defaults(config: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the config of a checkpoint with the keys of its policy that earlier versions did not have.
-
-    They have their defaults, or what earlier versions did where that is something else.
-
-    Args:
-        config: in the checkpoint, whose modules the user trusts.
-        saved: config and spaces of the checkpoint.
-    """
-    declared = default_values(merged_config(POLICY_REGISTRY.get(config["policy"]["type"])))
-    return {**config, "policy": _filled(config["policy"], declared)}
-
-
-def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a nested dict with the keys that it lacks, and their defaults."""
-    return {
-        **defaults,
-        **values,
-        **{
-            name: _filled(values[name], default)
-            for name, default in defaults.items()
-            if isinstance(default, Mapping) and isinstance(values.get(name), Mapping)
-        },
-    }
 
 
 def _refuse_unregistered(registry: Registry, name: str, imports: str) -> None:

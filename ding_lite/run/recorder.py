@@ -201,9 +201,8 @@ class Recorder:
             self._outputs.tracking.video(progress.env_step, "eval/episode", file)
 
     def fail(self, error: BaseException) -> None:
-        """Writes an error that ends the run, with its traceback, and the gradient step that it carries."""
+        """Writes an error that ends the run, with its traceback."""
         if self._outputs is not None:
-            self.checkpoints.dump(error)
             self._outputs.logger.write_traceback(error)
             self._outputs.logger.log(f"{type(error).__name__}: {error}")
 

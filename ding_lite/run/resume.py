@@ -28,7 +28,6 @@ import gymnasium as gym
 from ding_lite.config.compile import Config, compile_config, differences
 from ding_lite.config.named_classes import names_of
 from ding_lite.config.schema import leaves
-from ding_lite.config.sections import device_contradicts
 from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
@@ -37,7 +36,6 @@ from ding_lite.rl.seeding import GeneratorState
 from ding_lite.run.atomic_files import read_bounded
 from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, damage_of, find_checkpoint, load_checkpoint
 from ding_lite.run.folder import claim
-from ding_lite.run.load import with_earlier_defaults
 from ding_lite.run.progress import Progress
 from ding_lite.trees import space_leaves, stored_dtype
 
@@ -87,14 +85,13 @@ EFFECTS = {
     "policy.intrinsic.obs_clip": WARNED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
-    "policy.collect.unroll_len": REFUSED,
     "policy.learn": WARNED,
     "policy.learn.value_norm": REFUSED,
-    "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores memories
+    "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores hidden states
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two
     "policy.learn.critic_epoch_per_collect": REFUSED,
-    "policy.learn.aux_freq": REFUSED,  # the size of the auxiliary memory
-    "policy.learn.aux_train_epoch": REFUSED,  # 0: no auxiliary memory
+    "policy.learn.aux_freq": REFUSED,  # the size of the store
+    "policy.learn.aux_train_epoch": REFUSED,  # 0: no store
     "policy.normalize": WARNED,
     "policy.normalize.obs": REFUSED,
     "policy.normalize.reward": REFUSED,
@@ -354,12 +351,6 @@ def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence
         )
     config: Mapping[str, Any] = trusted_config(saved, names_of, trust)
     try:
-        config = with_earlier_defaults(config, saved)
-        policy = config["policy"]
-        if device_contradicts(
-            policy.get("device", "auto"), policy.get("cuda")
-        ):  # of a version that ignored cuda then
-            config = {**config, "policy": {**policy, "cuda": None}}
         return compile_config({"config": config, "source": saved["source"]})
     except Exception as error:  # a forged config can fail in any way
         reason = str(error).rstrip(".")

@@ -1148,7 +1148,6 @@ def test_every_default_of_di_engines_ppo_is_taken():
         ("policy.learn.epoch_per_collect", 3),
         ("policy.learn.value_weight", 1.0),
         ("policy.learn.grad_clip_type", "clip_value"),
-        ("policy.learn.ignore_done", True),
         ("policy.recompute_adv", False),
         ("policy.collect.gae_lambda", 0.5),
         ("policy.collect.unroll_len", 0),

@@ -23,13 +23,13 @@ class Fault(NamedTuple):
 
     Attributes:
         where: module and name of a function, or of a class and a method.
-        wrong: makes the faulty function of the right one.
+        wrong: the faulty function, given the right one before its arguments.
         shows: whether a case may show it.
     """
 
     name: str
     where: str
-    wrong: Callable[[Callable[..., Any]], Callable[..., Any]]
+    wrong: Callable[..., Any]
     shows: Callable[[Case], bool] = lambda case: True
 
     @contextlib.contextmanager
@@ -41,92 +41,66 @@ class Fault(NamedTuple):
         for part in owners:
             owner = getattr(owner, part)
         right = vars(owner)[name]
+
+        def wrong(*arguments: Any, **options: Any) -> Any:
+            return self.wrong(right, *arguments, **options)
+
+        modules = [module for key, module in sys.modules.items() if key.startswith("ding_lite")]
         with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(owner, name, self.wrong(right)))
-            for other in [each for key, each in sys.modules.items() if key.startswith("ding_lite")]:
-                if vars(other).get(name) is right:
-                    stack.enter_context(mock.patch.object(other, name, self.wrong(right)))
+            for each in [owner, *modules]:
+                if vars(each).get(name) is right:
+                    stack.enter_context(mock.patch.object(each, name, wrong))
             yield
 
 
-def no_gamma_in_delta(gae):
-    def wrong(reward, value, next_value, *flags, gamma, **options):
-        return gae(reward, value, next_value / gamma, *flags, gamma=gamma, **options)
-
-    return wrong
+def no_gamma_in_delta(gae, reward, value, next_value, *flags, gamma, **options):
+    return gae(reward, value, next_value / gamma, *flags, gamma=gamma, **options)
 
 
-def goes_on_after_truncations(gae):
-    def wrong(reward, value, next_value, terminated, truncated, **options):
-        return gae(reward, value, next_value, terminated, truncated & terminated, **options)
-
-    return wrong
+def goes_on_after_truncations(gae, reward, value, next_value, terminated, truncated, **options):
+    return gae(reward, value, next_value, terminated, truncated & terminated, **options)
 
 
-def own_weight_in_the_advantage(gae):
-    def wrong(*fields, weight=None, **options):
-        advantage, target = gae(*fields, weight=weight, **options)
-        return advantage if weight is None else weight * advantage, target
-
-    return wrong
+def own_weight_in_the_advantage(gae, *fields, weight=None, **options):
+    advantage, target = gae(*fields, weight=weight, **options)
+    return advantage if weight is None else weight * advantage, target
 
 
-def ends_with_the_rollout(continuing_gae):
-    def wrong(reward, value, last_value, *others, **options):
-        return continuing_gae(reward, value, 0 * last_value, *others, **options)
-
-    return wrong
+def ends_with_the_rollout(continuing_gae, reward, value, last_value, *others, **options):
+    return continuing_gae(reward, value, 0 * last_value, *others, **options)
 
 
-def clips_on_both_sides(clipped_surrogate):
-    def wrong(log_ratio, advantage, clip_ratio, dual_clip=None):
-        return log_ratio.exp().clamp(1 - clip_ratio, 1 + clip_ratio) * advantage
-
-    return wrong
+def clips_on_both_sides(clipped_surrogate, log_ratio, advantage, clip_ratio, dual_clip=None):
+    return log_ratio.exp().clamp(1 - clip_ratio, 1 + clip_ratio) * advantage
 
 
-def no_maximum_of_the_errors(value_error):
-    def wrong(value, target, old_value=None, value_clip=None, kind="mse"):
-        if value_clip is not None:
-            value = old_value + torch.clamp(value - old_value, -value_clip, value_clip)
-        return value_error(value, target, kind=kind)
-
-    return wrong
+def no_maximum_of_the_errors(value_error, value, target, old_value=None, value_clip=None, kind="mse"):
+    if value_clip is not None:
+        value = old_value + torch.clamp(value - old_value, -value_clip, value_clip)
+    return value_error(value, target, kind=kind)
 
 
-def std_of_a_sample(normalize_advantage):
-    def wrong(advantage, *others, **options):
-        n = advantage.shape[-1]
-        return normalize_advantage(advantage, *others, **options) * ((n - 1) / n) ** 0.5
-
-    return wrong
+def std_of_a_sample(normalize_advantage, advantage, *others, **options):
+    n = advantage.shape[-1]
+    return normalize_advantage(advantage, *others, **options) * ((n - 1) / n) ** 0.5
 
 
-def no_gradient_of_the_ratio(reference_kl):
-    def wrong(log_prob, reference, collected, kind):
-        return reference_kl(log_prob, reference, log_prob - (log_prob - collected).detach(), kind)
-
-    return wrong
+def no_gradient_of_the_ratio(reference_kl, log_prob, reference, collected, kind):
+    return reference_kl(log_prob, reference, log_prob - (log_prob - collected).detach(), kind)
 
 
-def entropy_malus(policy_loss):
-    def wrong(self, batch):
-        loss, metrics = policy_loss(self, batch)
-        return loss + 2 * self.entropy_weight * metrics["entropy_loss"], metrics
-
-    return wrong
+def entropy_malus(policy_loss, policy, batch):
+    loss, metrics = policy_loss(policy, batch)
+    return loss + 2 * policy.entropy_weight * metrics["entropy_loss"], metrics
 
 
-def no_value_in_the_auxiliary_phase(auxiliary_loss):
-    def wrong(self, batch):
-        total, terms = auxiliary_loss(self, batch)
-        return total - self.cfg.learn.aux_value_weight * terms["aux_value_loss"], terms
-
-    return wrong
+def no_value_in_the_auxiliary_phase(auxiliary_loss, policy, batch):
+    total, terms = auxiliary_loss(policy, batch)
+    return total - policy.cfg.learn.aux_value_weight * terms["aux_value_loss"], terms
 
 
-def reversed_kl(kl):
-    return lambda self, other: kl(other, self)
+def reversed_kl(kl, dist, other):
+    return kl(other, dist)
 
 
 GAE, LOSSES = "ding_lite.rl.returns:gae", "ding_lite.rl.losses"

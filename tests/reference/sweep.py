@@ -6,7 +6,6 @@ python -m reference.sweep 0 400        compares these seeds; prints the seeds th
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 from dataclasses import dataclass, field
@@ -38,13 +37,12 @@ OF_RESULTS = 1e-4  # log-probs, values, advantages, targets: relative to the lar
 OF_A_STEP = 0.01  # parameters: relative to the learning rate, about the length of one step of Adam,
 OF_PARAMETERS = 1e-5  # plus relative to the largest number in the tensor, which PopArt multiplies
 OF_METRICS = 5e-4
-OF_TANH_ENTROPY = 1e-3  # nats; the error of the library's quadrature is at most 2e-4 per dimension
+OF_TANH_ENTROPY = 8e-3  # nats: the sum over points errs by 3e-3 a dimension at sigma 7.4
 # A sample this near to a corner of its loss may be on different sides of it in float32 and in float64. A case
 # that differs afterwards is not counted as a disagreement.
 TIE = 1e-5
 KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 MOST_TRIES = 50  # to draw a configuration that the library accepts
-DISAGREES = 3  # exit status
 METRICS = (
     *("cur_lr", "clip_ratio", "epochs", "updates", "policy_loss", "value_loss", "total_loss", "approx_kl"),
     *("clipfrac", "kl", "grad_norm", "value_grad_norm", "buffer_missing_updates", "entropy_loss"),
@@ -99,11 +97,6 @@ class Chooser:
         """Returns a log-uniform number."""
         return float(np.exp(self.rng.uniform(np.log(low), np.log(high))))
 
-    def number_or_none(self, name: str, low: float, high: float) -> float | None:
-        """Returns a log-uniform number, or None with probability 2/3."""
-        number = self.number(low, high)
-        return number if self.one(name, None, None, "a number") else None
-
     def whole(self, low: int, high: int) -> int:
         return int(self.rng.integers(low, high + 1))
 
@@ -152,9 +145,7 @@ def _draw_case(seed: int, choose: Chooser, ranks: int) -> Case:
     policy["recompute_adv"] = choose.one("recompute_adv", True, True, False)
     policy["collect"] = {
         "n_sample": n_sample,
-        "unroll_len": 1
-        if rnn or intrinsic
-        else choose.one("unroll_len", 1, 1, 2, 3, 4, 5),
+        "unroll_len": 1 if rnn or intrinsic else choose.one("unroll_len", 1, 1, 2, 3, 4, 5),
         "discount_factor": choose.one("discount_factor", 0.7, 0.9, 0.99),
         "gae_lambda": choose.one("gae_lambda", 0.0, 0.5, 0.95, 1.0),
     }
@@ -243,7 +234,7 @@ def _draw_learn(kind: str, choose: Chooser, n_sample: int) -> dict[str, Any]:
         "value_clip": choose.one("value_clip", None, None, 0.01, 0.1),
         "value_loss": choose.one("value_loss", "mse", "mse", "smooth_l1"),
         "kl_penalty": kl_penalty,
-        "target_kl": choose.number_or_none("target_kl", 3e-5, 1e-3),
+        "target_kl": choose.one("target_kl", None, None, 1e-4, 5e-4),
         "grad_clip_type": choose.one("grad_clip_type", "clip_norm", "clip_value", None),
         "grad_clip_value": choose.number(0.02, 1.0),
         "adv_norm": choose.one("adv_norm", "minibatch", "batch", False),
@@ -300,6 +291,8 @@ def _draw_replay(policy: dict[str, Any], choose: Chooser, rows: int, *, has_runs
     learn["weight_bound"] = choose.one("weight_bound", 1.0, 1.01, 2.0)
     if choose.one("update_per_collect", False, False, True) or has_runs:
         learn["update_per_collect"] = choose.whole(2, 10)
+        if is_ppg:
+            learn |= {"actor_epoch_per_collect": 1, "critic_epoch_per_collect": 1}
     elif not is_ppg:
         learn["reuse"] = choose.one("reuse", 0.7, 1.0, 2.0, 3.0)
 
@@ -325,13 +318,11 @@ class Outcome:
     Attributes:
         difference: the first difference, or None.
         tie: a corner of a loss that is near enough to explain the difference by rounding, or None.
-        errors: the largest error of each kind of number, divided by its tolerance.
     """
 
     seed: int
     difference: str | None = None
     tie: str | None = None
-    errors: dict[str, float] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)  # mechanisms that the run used
     chosen: dict[str, Any] = field(default_factory=dict)  # the options of the case
 
@@ -466,8 +457,6 @@ class Comparison:
         scale = float(np.abs(expected).max(initial=0.0)) + 1e-3 if scale is None else scale
         off = np.abs(found - expected)
         worst = float(off.max(initial=0.0)) / (tolerance * scale) if np.isfinite(off).all() else math.inf
-        kind = what.split(":")[0]
-        self.outcome.errors[kind] = max(self.outcome.errors.get(kind, 0.0), worst)
         if worst > 1:
             k = int(np.argmax(np.where(np.isfinite(off), off, np.inf)))
             raise Mismatch(
@@ -528,26 +517,14 @@ def compare(case: Case) -> Outcome:
     return Comparison(case, case.record()).run()
 
 
-def main(arguments: list[str]) -> int:
-    """Compares the seeds from the first argument up to, not including, the second.
-
-    Stops at the first disagreement unless there is a third argument ``all``.
-    """
+def main(first: str, last: str) -> None:
+    """Compares the seeds from ``first`` up to, not including, ``last``."""
     torch.set_num_threads(1)
-    first, last, *rest = arguments
-    status = 0
     for seed in range(int(first), int(last)):
         outcome = compare(random_case(seed))
         if outcome.difference is not None:
-            print(
-                json.dumps({"seed": seed, "difference": outcome.difference, "tie": outcome.tie}), flush=True
-            )
-        if outcome.disagrees:
-            status = DISAGREES
-            if not rest:
-                break
-    return status
+            print(seed, outcome.difference, f"near {outcome.tie}" if outcome.tie else "", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(*sys.argv[1:])

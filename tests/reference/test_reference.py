@@ -4,11 +4,8 @@
 check that the comparison finds faults planted in the library.
 """
 
-import fcntl
-import functools
 import itertools
 import os
-import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -24,10 +21,10 @@ from reference.distributions import distribution
 from reference.faults import FAULTS
 from reference.recording import ACTION_SPACES, Mismatch
 
-ALL, PART = 400, 20  # cases; those of one test
+ALL = 400  # cases
 DAILY = range(0, 50, 5)  # of all kinds
 DAILY_FAULTS = ("no gamma in delta", "the value clip is no maximum")
-TRIED = 6  # cases that may show a fault
+TRIED = 10  # cases that may show a fault
 TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 # Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
@@ -51,53 +48,15 @@ def test_the_library_agrees_with_the_reference(seed):
     assert outcome.difference is None
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """Returns the outcomes of the cases from a seed on, and the options offered to them.
-
-    Each case is run once: where several processes test, they share the outcomes.
-    """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "outcomes"
-    folder.mkdir(exist_ok=True)
-
-    @functools.cache
-    def outcomes(first):
-        with (folder / str(first)).open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            file.seek(0)
-            if not file.read(1):
-                found = [sweep.compare(sweep.random_case(seed)) for seed in range(first, first + PART)]
-                pickle.dump((found, sweep.Chooser.offered), file)
-                file.flush()
-            file.seek(0)
-            return pickle.load(file)
-
-    return outcomes
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, ALL, PART))
-def test_the_library_agrees_with_the_reference_on_many_cases(first, outcomes):
-    assert [(o.seed, o.difference) for o in outcomes(first)[0] if o.disagrees] == []
-
-
-@pytest.mark.slow
-def test_many_cases_use_every_mechanism_often(outcomes):
-    found = [outcome for first in range(0, ALL, PART) for outcome in outcomes(first)[0]]
-    assert [outcome.seed for outcome in found] == list(range(ALL))
+def test_many_cases_agree_with_the_reference_and_use_every_mechanism_and_option():
+    found = [sweep.compare(sweep.random_case(seed)) for seed in range(ALL)]
+    assert [(o.seed, o.difference) for o in found if o.disagrees] == []
     assert [(o.seed, o.difference, o.tie) for o in found if o.tie is not None][TIES:] == []
     happened = Counter(what for outcome in found for what in outcome.seen)
     assert {what: happened[what] for what in MECHANISMS if happened[what] < OFTEN} == {}
-
-
-@pytest.mark.slow
-def test_every_value_of_every_option_is_drawn_often(outcomes):
-    drawn, offered = Counter(), set()
-    for first in range(0, ALL, PART):
-        found, values = outcomes(first)
-        offered |= {(name, value) for name, own in values.items() for value in own}
-        drawn.update((name, str(value)) for outcome in found for name, value in outcome.chosen.items())
+    drawn = Counter((name, str(value)) for outcome in found for name, value in outcome.chosen.items())
+    offered = {(name, value) for name, own in sweep.Chooser.offered.items() for value in own}
     assert {option: drawn[option] for option in offered if drawn[option] < 5} == {}
 
 

@@ -449,24 +449,6 @@ class SmallCamera(CountingEnv):
         return (obs, 1.0, *rest)
 
 
-def without_key(checkpoint, name, section):
-    """Makes a checkpoint one from before a key of its policy existed."""
-    state, saved = load_checkpoint(checkpoint)
-    policy = saved["config"]["policy"]
-    del (policy[section] if section else policy)[name]
-    save_checkpoint(checkpoint, state, saved)
-
-
-@pytest.mark.parametrize(("name", "section"), [("cuda_graph", None), ("skip_bad_steps", "learn")])
-def test_a_run_from_before_a_key_of_its_policy_has_the_default(name, section, tmp_path):
-    run = tmp_path / "run"
-    pipeline = trained(run, SmallCamera, policy={"eval": {"eval_freq": 0}})
-    without_key(run / "ckpt" / "last", name, section)
-    policy = load_policy(run, checkpoint="last")
-    assert policy.cfg == {**pipeline.policy.cfg, "device": "cpu", "cuda": None}
-    SerialPipeline.resume(run, max_env_step=600, trust=[__name__]).close()
-
-
 def test_classes_of_the_library_have_their_registered_names(tmp_path):
     policy = {"type": PPGPolicy, "model": {"type": PPG}}
     config = small_config(policy=policy)

@@ -228,16 +228,15 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         k for k, kind in kinds.items() if kind == REFUSED and not k.startswith(("env.", "policy.model."))
     } == {
         *("exp_name", "seed", "policy.type", "policy.action_space", "policy.on_policy"),
-        *("policy.collect.n_episode", "policy.collect.unroll_len"),
         *(f"policy.learn.{who}_epoch_per_collect" for who in ("actor", "critic")),
         *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
-        *("policy.learn.sequence_length", "policy.learn.burn_in"),
+        "policy.learn.sequence_length",
         *(
             f"policy.intrinsic.{key}"
             for key in ("type", "encoder", "encoder_hidden_size_list", "feature_size")
         ),
         *(f"policy.other.replay_buffer.{name}.{key}" for name in ("policy", "value") for key in BUFFER),
-        *("policy.learn.value_norm", "policy.learn.ignore_done"),
+        "policy.learn.value_norm",
         *("policy.normalize.obs", "policy.normalize.reward"),
     }
     assert kinds["policy.learn.learning_rate"] == kinds["num_threads"] == WARNED
@@ -430,10 +429,10 @@ def test_an_off_policy_run_goes_on_with_another_reference_without_its_old_rollou
     config = merged(CONFIG, {"policy": {"type": "ppo_offpolicy", "learn": learn, "other": kept}})
     folder = train(tmp_path / "run", config, 2)
     with SerialPipeline.resume(folder) as pipeline:
-        assert pipeline.policy.buffers["policy"].data is not None
+        assert pipeline.policy.replay.rollouts
     changes = {f"policy.learn.{key}": value for key, value in (off if had_it else on).items()}
     with SerialPipeline.resume(folder, changes=changes) as pipeline:
-        assert pipeline.policy.buffers["policy"].data is None
+        assert not pipeline.policy.replay.rollouts
         next(iter(pipeline))
 
 

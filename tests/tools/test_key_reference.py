@@ -18,7 +18,6 @@ POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 LIBRARY = Path(ding_lite.__file__).parent
 # Words of messages that look like keys, and are methods, files, keys of the user or placeholders.
 NO_KEYS = {
-    "policy.use_reference",
     "policy.reset",
     "policy.onnx",
     "policy.onnx.json",

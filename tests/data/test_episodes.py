@@ -8,13 +8,15 @@ from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv
 from worlds import digest, policy_for, vector_of
 
 from ding_lite.config.compile import compile_config
-from ding_lite.data.episodes import Evaluator
+from ding_lite.data.episodes import Evaluator, means_of
 from ding_lite.data.modes import EvalMode
+from ding_lite.data.samples import Recurrence
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import EnvContractError
+from ding_lite.run.rank_reports import merged_metrics
 
 
 def passive(action=0):
@@ -116,18 +118,14 @@ def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut(autoreset):
     assert result.cut_short == 6
 
 
+@pytest.mark.parametrize("bound", [5, 6])
+def test_an_episode_that_ends_by_itself_is_not_reported_as_cut(bound):
+    envs = make_vector_env(section(max_eval_steps=bound), 2, seed=0, evaluate=True)
+    assert Evaluator(envs, passive(), 4, bound).evaluate(0).cut_short == 0
+
+
 def section(**env):
     return compile_config({"env": {"type": LengthEnv, **env}}).values.env
-
-
-def test_episode_that_ends_before_the_bound_is_not_reported_as_cut():
-    envs = make_vector_env(section(max_eval_steps=6), 2, seed=0, evaluate=True)
-    assert Evaluator(envs, passive(), 4, 6).evaluate(0).cut_short == 0
-
-
-def test_episode_that_ends_by_itself_at_the_bound_is_not_reported_as_cut():
-    envs = make_vector_env(section(max_eval_steps=5), 2, seed=0, evaluate=True)
-    assert Evaluator(envs, passive(), 4, 5).evaluate(0).cut_short == 0
 
 
 @pytest.mark.parametrize("manager", ["vector", pytest.param("env_pool", marks=pytest.mark.slow)])
@@ -167,22 +165,9 @@ def test_an_episode_that_is_cut_keeps_its_last_info():
     assert Evaluator(envs, passive(), 2, 3).evaluate(0).infos == ({"is_success": 0.0}, {"is_success": 1.0})
 
 
-def test_evaluation_always_ends_where_episodes_never_do():
-    """Also without the time limit that evaluation environments have."""
-    result = evaluator_of(lambda i: LengthEnv(10**9), 2, 2, max_steps=5).evaluate(0)
-    assert len(result.lengths) == 2
-    assert result.cut_short == 2
-
-
 def test_returns_are_raw_below_wrappers():
     envs = InProcessVectorEnv(lambda i: HalveReward(EpisodeRecorder(LengthEnv(4))), 2)
     assert Evaluator(envs, passive(), 2, 100).evaluate(0).returns == (4.0, 4.0)
-
-
-def test_two_evaluations_in_a_row_do_not_mix():
-    evaluator = evaluator_of(lambda i: LengthEnv(1 if i else 9), 2, 2)
-    assert evaluator.evaluate(0) == evaluator.evaluate(0)
-    assert evaluator.evaluate(1).lengths == (9, 1)
 
 
 def test_policy_and_every_generator_stay_as_they_were():
@@ -208,19 +193,31 @@ def test_policy_plays_greedily():
     assert torch.equal(torch.stack(played), torch.stack(greedy))
 
 
-def test_each_episode_begins_with_the_initial_memory():
-    """The memory counts the steps of its episode, as the observations do."""
+def test_each_episode_begins_with_the_initial_hidden_state():
+    """The hidden state counts the steps of its episode, as the observations do."""
     seen = []
 
-    def forward(obs, state):
-        seen.append((state.tolist(), obs[:, 1].tolist()))
-        return {"action": np.zeros(len(obs), np.int64), "state": state + 1}
+    def forward(obs, hidden):
+        seen.append((hidden["h"].tolist(), obs[:, 1].tolist()))
+        return {"action": np.zeros(len(obs), np.int64), "hidden": {"h": hidden["h"] + 1}}
 
     envs = vector_of(lambda i: CountingEnv(SCRIPTS[i]), 2, autoreset="same_step")
-    mode = passive()._replace(forward=forward, initial_state=torch.zeros)
-    Evaluator(envs, mode, 6, 100).evaluate(0)
+    recurrence = Recurrence(4, lambda n: {"h": torch.zeros(n)})
+    Evaluator(envs, passive()._replace(forward=forward, recurrence=recurrence), 6, 100).evaluate(0)
     assert len(seen) > 5
-    assert all(memory == steps for memory, steps in seen)
+    assert all(hidden == steps for hidden, steps in seen)
 
 
-# ---------------------------------------------------------------------- scores
+# ---------------------------------------------------------------------- infos
+
+
+def test_means_are_over_the_episodes_that_have_the_key_but_for_successes():
+    infos = [{"is_success": 1.0, "crashes": 2.0}, {}, {"crashes": 4.0}, {"is_success": 0.0}]
+    assert means_of(infos) == {"is_success": 0.25, "crashes": 3.0}
+    assert means_of([{}, {}]) == {}
+
+
+def test_a_rank_without_a_success_counts_in_the_rate_of_all():
+    had_episodes = {"collect/episode_return": 1.0}
+    reports = [{**had_episodes, "collect/is_success": 0.5}, had_episodes, {}]
+    assert merged_metrics(reports)["collect/is_success"] == 0.25
