@@ -192,7 +192,6 @@ def test_nothing_of_a_transition_changes_while_it_is_in_the_buffer():
 
 
 REFUSED = {
-    "a small buffer": ({"other": {"replay_buffer": {"replay_buffer_size": 59}}}, r"59 transitions are less"),
     "max_use 0": ({"other": {"replay_buffer": {"max_use": 0}}}, r"max_use.*at least 1"),
     "a bound below that of fresh samples": ({"learn": {"weight_bound": 0.5}}, r"weight_bound.*at least 1"),
     "epochs": ({"learn": {"epoch_per_collect": 3}}, r"learn\.epoch_per_collect.*on_policy"),

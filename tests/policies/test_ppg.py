@@ -248,7 +248,7 @@ def test_a_target_that_is_not_finite_is_reported_and_moves_nothing(bad):
     policy.learn_mode.forward(collector.collect())
     before = digest(policy.model.state_dict())
     policy.store.samples().fields["value_target"][7] = bad
-    with pytest.raises(NumericsError, match=r"step 1 of \w*auxiliary_loss .*value_target"):
+    with pytest.raises(NumericsError, match=r"step 1 of the auxiliary loss .*value_target"):
         policy.auxiliary_phase()
     assert digest(policy.model.state_dict()) == before
     assert not policy.aux_optimizer.state_dict()["counts"].any()
@@ -306,7 +306,7 @@ def test_what_cannot_work_is_refused_saying_why(policy, why, kind):
 
 def test_a_model_without_an_auxiliary_head_is_refused_naming_what_it_lacks():
     with pytest.raises(
-        ContractError, match=r"VAC has no auxiliary value head.*compute_auxiliary\(obs\).*'ppg'"
+        ContractError, match="VAC has no auxiliary value head.*PhasicActorCritic, such as 'ppg'"
     ):
         trainee("ppg", model=dict(type="vac"))
 
@@ -380,7 +380,7 @@ def test_a_field_that_an_auxiliary_loss_reads_and_does_not_name_is_explained():
             return batch.reward.mean(), {}
 
     policy, collector = trainee("ppg", cls=Unnamed, learn=dict(aux_freq=1))
-    with pytest.raises(AttributeError, match=r"no 'reward'.*a policy's auxiliary_fields"):
+    with pytest.raises(AttributeError, match="a minibatch has no 'reward'; it has"):
         policy.learn_mode.forward(collector.collect())
 
 

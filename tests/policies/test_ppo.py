@@ -268,7 +268,7 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_named(spoil, words, ow
     rollout = collector.collect()
     spoil(policy, rollout)
     before, moments = parameters(policy), digest(policy.optimizer.state_dict())
-    with pytest.raises(NumericsError, match=f"gradient step 1 of loss was not finite .*{words}"):
+    with pytest.raises(NumericsError, match=f"gradient step 1 of the loss was not finite .*{words}"):
         policy.learn_mode.forward(rollout)
     assert equal(before, parameters(policy))
     assert digest(policy.optimizer.state_dict()) == moments
@@ -286,7 +286,7 @@ class Root(PPOPolicy):
 def test_a_gradient_alone_that_is_not_finite_is_found_at_its_step():
     policy, collector = trainee("ppo", cls=Root)
     with pytest.raises(
-        NumericsError, match=r"gradient step [13] of loss.*none found; results: \{'grad_norm': nan"
+        NumericsError, match=r"gradient step [13] of the loss.*none found; results: \{'grad_norm': nan"
     ):
         policy.learn_mode.forward(collector.collect())
     assert all(torch.isfinite(p).all() for p in policy.model.parameters())
@@ -314,7 +314,7 @@ def test_credit_that_is_not_finite_reaches_no_scale_and_no_step(field):
     rollout = collector.collect()
     rollout[field][0, 0] = math.inf
     before = digest(policy.state_dict())
-    with pytest.raises(NumericsError, match="not finite; nothing was learned from it"):
+    with pytest.raises(NumericsError, match="not finite; nothing is learned from it"):
         policy.learn_mode.forward(rollout)
     assert digest(policy.state_dict()) == before
 
