@@ -10,7 +10,7 @@ from worlds import digest, policy_for, rollout_log_probs, small_config, trainee,
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, load_policy
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.rollout import flat
-from ding_lite.errors import CheckpointError, ConfigError, ContractError
+from ding_lite.errors import CheckpointError, ContractError
 from ding_lite.models import PPG, VAC
 from ding_lite.policies.base import Policy
 from ding_lite.rl.distributions import LOG_2PI, Normal
@@ -454,13 +454,8 @@ def test_act_takes_one_observation_or_a_batch_and_refuses_the_rest():
             policy.act(wrong_obs)
 
 
-def test_arguments_of_a_policy_and_its_modes_are_checked():
+def test_states_and_rollouts_of_another_kind_are_refused():
     policy, _ = trainee("ppo")
-    spaces = policy.obs_space, policy.action_space
-    with pytest.raises(ConfigError, match="enable_field: expected a list .* got .learn."):
-        PPOPolicy(policy.cfg, *spaces, enable_field="learn")
-    with pytest.raises(ContractError, match="obs_space: expected a gymnasium space"):
-        PPOPolicy(policy.cfg, 3, spaces[1])
     with pytest.raises(CheckpointError, match="the saved policy has no 'model'"):
         policy.load_state_dict(policy.model.state_dict())
     for call in (policy.learn_mode.forward, policy.collect_mode.get_train_sample):
