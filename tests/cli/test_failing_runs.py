@@ -181,7 +181,7 @@ def test_an_observation_at_its_bound_is_not_reported(train):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("NoScalar", "a 0-d tensor as its loss, got (3,)"),
+        ("NoScalar", "0-d tensors, got tensor("),
         ("OnlyLoss", "(loss, dict of metrics), got a tensor alone"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_loss_of_the_wrong_shape_is_an_error_in_words(fault, message, base, wa
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("NeedsMore", "NeedsMore.__init__ raised TypeError: NeedsMore.__init__() missing 1 required"),
+        ("NeedsMore", "NeedsMore: TypeError: NeedsMore.__init__() missing 1 required"),
         ("RaisesLater", "RaisesLater.reward raised TypeError: unsupported operand"),
     ],
 )
