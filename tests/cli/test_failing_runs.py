@@ -259,7 +259,7 @@ def test_damage_of_best_is_said_by_resume_and_eval_names_last(warm, cartpole):
     assert warm.run("eval", "run/ckpt/last", "-n", "1", cwd=cartpole).code == 0
     job = warm.run("train", "--resume", "run", "max_env_step=320", "policy.eval.eval_freq=0", cwd=cartpole)
     assert job.code == 0
-    assert "WARNING: checkpoint run/ckpt/best: tensors.safetensors has 7 bytes" in job.output
+    assert "WARNING: checkpoint best: run/ckpt/best/tensors.safetensors has 7 bytes" in job.output
 
 
 def test_rows_that_metrics_csv_lacks_are_said(warm, cartpole):
