@@ -294,6 +294,10 @@ class Store:
     """
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops all samples and the memory, such as for observations of another layout."""
         self.clear()
         self._fields: dict[str, Any] = {}
 

@@ -520,7 +520,7 @@ class Policy:
             if (isinstance(part, Replay) and part.rollouts) or (isinstance(part, Store) and part.size)
         }
         for part in filled.values():
-            part.clear()
+            part.forget() if isinstance(part, Store) else part.clear()
         return list(filled)
 
     def state_dict(self) -> dict[str, Any]:

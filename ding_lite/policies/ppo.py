@@ -607,7 +607,7 @@ class PPOPolicy(Policy):
             self.reference.hidden = None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
+        super().load_state_dict({"reference": {"hidden": None}, **state})  # a resumed run may get one
         if "learn" in self.fields:
             self.apply_schedules()
 

@@ -263,7 +263,7 @@ class SerialPipeline:
         if isinstance(weights, Mapping):
             refuse_misfit(point.checkpoint, self.policy.model.state_dict(), weights)
         has_episodes = self._restore(point)
-        if point.observations_differ(self.policy.obs_space):
+        if point.observations_differ(self.policy.obs_space) or point.has_other_reference:
             self._dropped += self.policy.forget_stored()
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)

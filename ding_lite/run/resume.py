@@ -170,6 +170,11 @@ class ResumePoint:
         """Whether returns from here on are not comparable with those before."""
         return any(key.startswith("env.") and not key.startswith(SAME_TASK) for key in self.changed)
 
+    @property
+    def has_other_reference(self) -> bool:
+        """Whether stored rollouts lack the logits of the reference policy, or have those of another one."""
+        return "policy.learn.pretrained_model_path" in self.changed
+
     def observations_differ(self, space: gym.Space) -> bool:
         """Returns whether observations of ``space`` are other arrays than those of the checkpoint."""
         try:
@@ -197,6 +202,8 @@ class ResumePoint:
             reasons.append(f"number of ranks {saved_by} -> {ranks}: {', '.join(others)} and {last}")
         if dropped and self.observations_differ(policy.obs_space):
             reasons.append(f"the observations have other shapes or dtypes: new {' and '.join(dropped)}")
+        if dropped and self.has_other_reference:
+            reasons.append(f"another reference policy: new {' and '.join(dropped)}")
         collector = self.state["collector"]
         if collector.get("envs", True) is None:
             reasons.append("the rollout after this checkpoint did not end: new episodes")
