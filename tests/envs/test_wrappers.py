@@ -558,11 +558,7 @@ def test_a_run_begins_every_game_anew_even_after_a_lost_life(autoreset):
 
 @pytest.mark.parametrize("backend", ["base", "subprocess"])
 def test_ignore_done_bootstraps_at_the_end_of_an_episode(backend):
-<<<<<<< HEAD
-    """CountingEnv shows 1, 2, 3 in an episode of 3 steps; with lambda 0, target = r + V(next) / 2."""
-=======
     """Rewards of the first episode are 1, 2, 3; with lambda 0, target = r + V(next) / 2."""
->>>>>>> tC
     targets = {}
     for wrappers in ([], ["ignore_done"]):
         env = {"type": CountingEnv, "wrappers": wrappers, "manager": backend}
