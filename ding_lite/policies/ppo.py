@@ -109,7 +109,7 @@ class PPOPolicy(Policy):
             kl_beta=Key(0.0, low=0, needs="learn.pretrained_model_path"),
             # That KL: "exact" is over the whole distribution; k1, k2, k3 are estimates by the actions taken
             # (rl.losses.reference_kl).
-            kl_type=Key("exact", choices=("exact", "k1", "k2", "k3"), needs="learn.kl_beta"),
+            kl_type=Key("exact", choices=("exact", "k1", "k2", "k3")),
             # The run or checkpoint of the frozen policy that kl_beta refers to.
             pretrained_model_path=Key(None, (str,), optional=True, needs="learn.kl_beta"),
             # Epochs of the policy end when the KL of an epoch exceeds 1.5 times this; None: they do not.
@@ -608,8 +608,6 @@ class PPOPolicy(Policy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict({"reference": {"hidden": None}, **state})  # a resumed run may get one
-        if "learn" in self.fields:
-            self.apply_schedules()
 
 
 @POLICY_REGISTRY.register("ppo_offpolicy")

@@ -181,7 +181,7 @@ def test_an_observation_at_its_bound_is_not_reported(train):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("NoScalar", "0-d tensors, got tensor("),
+        ("NoScalar", "0-d tensors, got the shape (3,) as 'loss'"),
         ("OnlyLoss", "(loss, dict of metrics), got a tensor alone"),
     ],
 )

@@ -204,13 +204,12 @@ def test_a_buffer_without_room_for_two_rollouts_is_named(samples, found):
 
 @pytest.mark.parametrize("prefix", ["buffer", "policy_buffer", "value_buffer"])
 @pytest.mark.parametrize(("samples", "found"), [(400.0, False), (600.0, True)])
-@pytest.mark.parametrize("size", [1000, None], ids=["size", "four rollouts"])
-def test_a_buffer_of_ppg_without_room_for_two_rollouts_is_named(prefix, samples, found, size):
+def test_a_buffer_of_ppg_without_room_for_two_rollouts_is_named(prefix, samples, found):
     cause = "the replay buffer holds the newest rollout only"
-    of_each = {"replay_buffer_size": size, "max_staleness": 4}
+    of_each = {"replay_buffer_size": 1000, "max_staleness": 4}
     # Those that PPO has stand for those of each network.
     kept = {"replay_buffer_size": None, "max_staleness": None, "policy": of_each, "value": of_each}
-    policy = {"other": {"replay_buffer": kept}, "collect": {"n_sample": 250}}
+    policy = {"other": {"replay_buffer": kept}}
     metrics = {f"learn/{prefix}_age": 0.0, f"learn/{prefix}_samples": samples}
     assert causes_of(metrics, policy) == ({cause} if found else set())
 
