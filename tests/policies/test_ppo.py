@@ -180,8 +180,9 @@ def test_schedules_are_functions_of_saved_progress():
     metrics = policy.learn_mode.forward(collector.collect())
     assert metrics["cur_lr"] == pytest.approx(1e-2 * (1 - 64 / 256))
     assert metrics["clip_ratio"] == pytest.approx(0.4 * 0.5 * (1 + math.cos(math.pi / 4)))
-    other, _ = trainee("ppo", learn=learn)
+    other, collector = trainee("ppo", learn=learn)
     other.load_state_dict(policy.state_dict())
+    other.learn_mode.forward(collector.collect())
     assert float(other.entropy_weight) == pytest.approx(0.1 * (1 - 0.5 * 128 / 256))
 
 
