@@ -166,10 +166,8 @@ def gradients(out: Out) -> Result:
                 continue  # encoders of vectors have no other precision
             policy = _policy(shape, size, model, options, out)
             steps = 2 if out.dry else 10
-            batches = list(policy.minibatches(_rollout(policy, shape, steps, size)))
-            with policy.optimizer.phase(policy.failure_of) as gradient_steps:
-                for batch in batches:
-                    gradient_steps.take(policy.loss, batch, remake=batch.remake)
+            batches = list(policy.minibatches(_rollout(policy, shape, steps, size)).batches)
+            policy.optimizer.steps(policy.objective, batches)
             parameters = torch.cat([p.detach().flatten().float() for p in policy.model.parameters()])
             eager = parameters if eager is None else eager
             speed = _steps_per_second(policy, batches, out)
@@ -224,9 +222,7 @@ def _steps_per_second(policy: PPOPolicy, batches: list[Any], out: Out) -> float:
     steps, began = 0, time.perf_counter()
     seconds = 0.0 if out.dry else 3.0
     while not steps or time.perf_counter() - began < seconds:
-        with policy.optimizer.phase(policy.failure_of) as gradient_steps:  # its end waits for the device
-            for batch in batches:
-                gradient_steps.take(policy.loss, batch, remake=batch.remake)
+        policy.optimizer.steps(policy.objective, batches)  # its end waits for the device
         steps += len(batches)
     return steps / (time.perf_counter() - began)
 

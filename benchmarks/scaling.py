@@ -102,7 +102,7 @@ def torchrun(ranks: int, *arguments: str) -> list[str]:
 
 def exchange() -> None:
     """Prints the seconds of an all-reduce by its number of floats; runs under torchrun."""
-    from ding_lite.rl.ranks import joined
+    from ding_lite.ranks import joined
 
     torch.set_num_threads(1)
     with joined() as ranks:
@@ -148,11 +148,10 @@ def costs() -> dict[str, Any]:
         collector = Collector(envs, policy.collect_mode, 16_384)
         rollout = collector.collect()
         times = []
-        with policy.optimizer.phase(policy.failure_of) as gradient_steps:
-            for batch in policy.minibatches(rollout):
-                began = time.perf_counter()
-                gradient_steps.take(policy.loss, batch, remake=batch.remake)
-                times.append(time.perf_counter() - began)
+        for batch in policy.minibatches(rollout).batches:
+            began = time.perf_counter()
+            policy.optimizer.steps(policy.objective, [batch])
+            times.append(time.perf_counter() - began)
         found["gradient_s"][str(size)] = statistics.median(times)
         mode, times = policy.collect_mode.for_rollout(), []
         for _ in range(100):

@@ -197,6 +197,7 @@ SPEED_ROWS = {
                 (20_480, 163_840),
                 {
                     **OURS,
+                    "ding_lite, a loss of the user": ("ours:train", {"own_loss": True}),
                     **PEERS,
                     "DI-engine": ("di_engine_ppo:train", {}),
                     "single file, CleanRL's manner": ("single_file_ppo:train", {}),

@@ -19,10 +19,8 @@ from __future__ import annotations
 import os
 import signal
 import sysconfig
-from collections.abc import Mapping
 from opcode import opname
 from traceback import walk_tb
-from typing import Any
 
 # The errors to catch around calls of code outside of ding_lite: environments, config files, user modules.
 # SystemExit is one of them, because sys.exit in that code would end a run without a message.
@@ -31,7 +29,7 @@ FOREIGN = (Exception, SystemExit)
 ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))  # end a program
 OWN_PREFIX = os.path.dirname(__file__) + os.sep
 # An error raised in these files comes from the arguments of their caller.
-HELPERS = tuple(OWN_PREFIX + path for path in ("rl" + os.sep, os.path.join("data", "minibatches.py")))
+HELPERS = tuple(OWN_PREFIX + path for path in ("rl" + os.sep, os.path.join("data", "samples.py")))
 # Frames whose file name begins with one of these are not code of the user.
 LIBRARY_PREFIXES = (
     "<",  # frozen modules, and code without a file
@@ -107,18 +105,9 @@ class EnvWorkerError(EnvError):
 
 
 class NumericsError(DingLiteError, ArithmeticError):
-    """Raised when a loss or a gradient is not finite. The parameters keep their values from before the step.
-
-    Attributes:
-        dump: the minibatch and the policy's state, from which the step can be repeated; None if the error
-            did not occur in a gradient step.
-    """
+    """Raised when a loss or a gradient is not finite. The parameters are those of before the step."""
 
     exit_code = 4
-
-    def __init__(self, message: str, dump: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.dump = dump
 
 
 class CheckpointError(DingLiteError, OSError):

@@ -1,8 +1,7 @@
 """Tools for testing user code.
 
-``check_policy("my_policy")`` checks a policy. ``replay_step`` repeats a gradient step that was not finite.
-``MatchEnv`` is an environment with a known optimal policy, which is learned in seconds. ``FaultyEnv`` is a
-wrapper that fails on purpose, to test how a run reacts.
+``check_policy("my_policy")`` checks a policy. ``MatchEnv`` is an environment with a known optimal policy,
+which is learned in seconds. ``FaultyEnv`` is a wrapper that fails on purpose, to test how a run reacts.
 """
 
 from __future__ import annotations
@@ -24,37 +23,31 @@ from gymnasium import spaces
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
-from ding_lite.data.memories import begin_episodes
-from ding_lite.data.minibatches import Batch
-from ding_lite.data.rollout import Rollout, as_field
-from ding_lite.data.sequences import Grid, SequenceTable
+from ding_lite.data.hidden import begin_episodes
+from ding_lite.data.rollout import Rollout, as_field, as_rollout
+from ding_lite.data.samples import Batch, Samples
 from ding_lite.envs.faulty import FaultyEnv as FaultyEnv  # defined there because workers import it quickly
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
-from ding_lite.errors import CheckpointError, ConfigError, ContractError
-from ding_lite.models.contract import check_distribution
+from ding_lite.errors import ConfigError, ContractError
+from ding_lite.fast.gradients import outputs_of
+from ding_lite.models.checks import check_distribution, undisturbed
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
-from ding_lite.models.memory import Sequences, single_steps
-from ding_lite.models.phasic import PhasicActorCritic
-from ding_lite.policies.actor_critic import ActorCriticPolicy
-from ding_lite.policies.base import Policy
-from ding_lite.policies.contract import check_constructor
-from ding_lite.policies.failed_step import bad_gradients, tensors_are_finite
+from ding_lite.models.recurrent import Sequences
+from ding_lite.policies.base import Policy, check_constructor
 from ding_lite.policies.intrinsic import Intrinsic, StepTable
-from ding_lite.policies.ppo import LOSSES, PPOPolicy
+from ding_lite.policies.ppg import PPGPolicy
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.rl.distributions import Distribution
-from ding_lite.run.checkpoint import load_checkpoint
-from ding_lite.run.load import as_tensors, policy_from_state
 from ding_lite.run.pipeline import SerialPipeline
-from ding_lite.trees import map_tree, tree_leaves
+from ding_lite.trees import map_tree, to_dict, tree_leaves
 
-REPLAYED = (*LOSSES, "checked_auxiliary_loss", "intrinsic_loss")  # losses that a dump may name
 SAMPLES = 20_000  # number of samples of the Monte-Carlo checks
 SHARP = 4.0  # smallest ratio of a KL to its accepted difference that shows that kl was checked
 PARAMETERS = 4  # models with other parameters in these checks
 STANDARD_ERRORS = 5.0  # accepted difference in these checks
-ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the quadrature of TanhNormal
+ROUNDING = 1e-3  # accepted in addition, in nats or relative: float32, and the entropy of TanhNormal
 STEPS_OF_CHECK = 12  # of each environment; an episode of MatchEnv has 8
 STEPS = 12_000  # env steps of the learning check; too few for the run to compile its gradient steps
 
@@ -122,11 +115,13 @@ def check_policy(
     * the shapes of a rollout, and that actions are in the action space;
     * that the log-probabilities of a rollout can be recomputed, so that the first ratio is 1;
     * log-prob, entropy and KL divergence, by sampling from policies with other parameters;
+    * that ``compute_actor_critic`` and ``compute_auxiliary`` return what ``compute_actor`` and
+      ``compute_critic`` do, and that all values come from ``value_heads``;
     * that a loss changes nothing in its minibatch;
     * that the loss has a gradient for every parameter; in PPG's policy phase, that the value loss has none
       for the parameters of the policy;
-    * of a policy with memory, that values along sequences and their gradient are those of single steps, with
-      a new memory in each episode;
+    * of a recurrent policy, that values along runs and their gradient are those of single steps, with a new
+      hidden state in each episode;
     * of an intrinsic reward, that it is a finite number for each step, and that its loss has a gradient for
       every parameter;
     * that a learning step changes the parameters and returns metrics;
@@ -181,48 +176,6 @@ def _named(what: str) -> Iterator[None]:
         raise
 
 
-def replay_step(
-    folder: str | Path, *, trust: Sequence[str] = (), model: torch.nn.Module | None = None
-) -> dict[str, Any]:
-    """Recomputes the loss and gradient of a step that was not finite, from the ``dump`` that its run saved.
-
-    Args:
-        folder: the folder ``dump`` in the run's folder.
-        trust: modules that the saved config may import.
-        model: takes the weights, for a run that was given a model.
-
-    Returns:
-        a dict with ``metrics``, those of the loss; ``inputs``, the names of the fields of the minibatch that
-        are not finite; and ``gradients``, the names of the parameters whose gradients are not finite.
-
-    Raises:
-        CheckpointError: if there is no dump, or it does not fit the policy.
-    """
-    state, saved = load_checkpoint(Path(folder))
-    policy = policy_from_state(Path(folder), state, saved, device="cpu", trust=trust, model=model)
-    fields = as_tensors(state["batch"])
-    inputs = {name: as_field(tree) for name, tree in fields.items()}
-    batch = Batch(**inputs)
-    if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
-        obs = {"kept" if name == "burnt_in" else name: x for name, x in fields["obs"].items()}  # older dumps
-        batch = batch.with_outputs(obs=Sequences(**obs))
-    module: torch.nn.Module = policy.model
-    if isinstance(policy, PPOPolicy) and "reference_logit" in fields:
-        policy.use_reference(policy)  # the penalty reads the outputs of the frozen policy from the batch
-    intrinsic = policy.intrinsic if isinstance(policy, ActorCriticPolicy) else None
-    if intrinsic is not None and state["loss"] == "intrinsic_loss":
-        module = intrinsic.networks
-    if state["loss"] not in REPLAYED:
-        known = ", ".join(REPLAYED)
-        raise CheckpointError(f"{folder}: {state['loss']!r:.60} is not a loss; expected one of {known}")
-    loss, metrics = getattr(policy, state["loss"])(batch)
-    return {
-        "metrics": {name: float(value.detach()) for name, value in metrics.items()},
-        "inputs": sorted(name for name, value in inputs.items() if not tensors_are_finite(value)),
-        "gradients": bad_gradients(module, loss),
-    }
-
-
 def _complete(name: str | type, config: Mapping[str, Any]) -> Any:
     """Returns a complete config of a run on MatchEnv with this policy."""
     policy = {"type": name, **copy.deepcopy(dict(config))}
@@ -240,11 +193,13 @@ def _check_on(name: str | type, config: dict[str, Any], space: gym.Space) -> Non
         rollout = Collector(envs, policy.collect_mode, n_sample=4 * STEPS_OF_CHECK).collect()
         _check_shapes(policy, rollout)
         _check_distribution(policy, rollout.obs[0, :1])
-        if isinstance(policy, ActorCriticPolicy) and policy.memory is not None:
-            _check_memory(policy, rollout)
+        if isinstance(policy, PPOPolicy):
+            _check_model(policy, rollout)
+        if policy.recurrence is not None:
+            _check_recurrence(policy, rollout)
         _check_gradients(policy, rollout)
-        if isinstance(policy, ActorCriticPolicy) and policy.intrinsic is not None:
-            _check_intrinsic(policy.intrinsic, rollout)
+        if isinstance(getattr(policy, "intrinsic", None), Intrinsic):
+            _check_intrinsic(policy.intrinsic, rollout)  # type: ignore[attr-defined]
         _check_learning_step(policy, rollout)
         _check_state(cls, policy, envs, rollout)
     finally:
@@ -271,13 +226,7 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
             f"act returns an action in {policy.action_space}, got {single!r}",
         )
     policy.reset()
-    if isinstance(policy, ActorCriticPolicy):
-        recomputed = policy.rollout_log_probs(rollout, torch.arange(rollout.valid.numel()))
-    else:
-        with torch.no_grad():
-            inputs = rollout.obs.flatten(0, 1)
-            dist = policy.distribution(inputs, policy.model.compute_actor(inputs))
-            recomputed = dist.log_prob(map_tree(lambda x: x.flatten(0, 1), rollout.action))
+    recomputed = policy.over_rollout(policy.log_prob, rollout, rollout.action).flatten()
     difference = float((recomputed - rollout.log_prob.flatten()).abs().max())
     reduced_precision = any(
         isinstance(part, Encoder) and part.dtype != torch.float32 for part in policy.model.modules()
@@ -289,20 +238,23 @@ def _check_shapes(policy: Policy, rollout: Rollout) -> None:
     )
 
 
-def _check_memory(policy: ActorCriticPolicy, rollout: Rollout) -> None:
-    """Compares values along the sequences of a rollout, and their gradient, with those of single steps."""
-    memory, model = policy.memory, policy.model
-    assert memory is not None
+def _check_recurrence(policy: Policy, rollout: Rollout) -> None:
+    """Compares values along the runs of a rollout, and their gradient, with those of single steps."""
+    recurrence, model = policy.recurrence, policy.model
+    assert recurrence is not None
     # No cut but at episode starts: a cut ends the gradient, and that of single steps does not end there.
-    table = SequenceTable(rollout, Grid(STEPS_OF_CHECK))
-    packed = table.packed(torch.arange(len(table), device=table.counts.device))
-    along = model.compute_critic(memory.packed_inputs(packed, rollout))
-    state, values = map_tree(lambda leaf: leaf[0], rollout.memory), []
+    whole = recurrence._replace(length=STEPS_OF_CHECK)
+    samples = Samples.of(rollout, rollout.valid, {"obs": rollout.obs}, whole)
+    samples.inputs = policy.scaled
+    ((rows, inputs),) = samples.chunks(len(samples))
+    place = samples.place[rows]  # type: ignore[index]
+    along = model.compute_critic(inputs)
+    hidden, values = map_tree(lambda leaf: leaf[0], rollout.hidden), []
     for obs, done in zip(rollout.obs, (rollout.terminated | rollout.truncated).cpu().numpy(), strict=True):
-        _, value, state = model.step(single_steps(policy.scaled(obs), state))
-        state = begin_episodes(state, done, memory.initial_state(4))
+        _, value, hidden = model.step(policy.inputs(obs, hidden))
+        hidden = begin_episodes(hidden, done, recurrence.initial_hidden(4))
         values.append(value)
-    one_by_one = torch.stack(values).flatten()[packed.rows]
+    one_by_one = torch.stack(values).flatten()[place]
     parameters = [p for p in model.parameters() if p.requires_grad]
     weight = torch.linspace(-1, 1, len(along), device=policy.device)
     gradients = [
@@ -314,8 +266,44 @@ def _check_memory(policy: ActorCriticPolicy, rollout: Rollout) -> None:
         difference = float(((one - other).norm() / other.norm().clamp_min(1e-12)).detach())
         _expect(
             difference < 1e-4,
-            f"{what} along sequences are those of single steps, with a new memory in each episode, got a "
+            f"{what} along runs are those of single steps, with a new hidden state in each episode, got a "
             f"relative difference of {difference:.2g}",
+        )
+
+
+def _check_model(policy: PPOPolicy, rollout: Rollout) -> None:
+    """Compares methods of several outputs with single ones, and checks that PopArt can rescale the values."""
+    model: Any = policy.model
+    inputs, title = policy.inputs(rollout.obs[0]), type(model).__name__
+
+    def values_of(model: Any) -> torch.Tensor:
+        auxiliary = [model.compute_auxiliary(inputs)[1]] if hasattr(model, "compute_auxiliary") else []
+        return torch.stack([model.compute_critic(inputs), *auxiliary])
+
+    def are_near(found: Any, expected: Any) -> bool:
+        pairs = zip(tree_leaves(found), tree_leaves(expected), strict=True)
+        return all(x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-4) for x, y in pairs)
+
+    with undisturbed(model):
+        singles = {name: getattr(model, name)(inputs) for name in ("compute_actor", "compute_critic")}
+        for method in ("compute_actor_critic", "compute_auxiliary"):
+            if not hasattr(model, method):
+                continue
+            first, *_, last = getattr(model, method)(inputs)
+            for (name, output), found in zip(singles.items(), (first, last), strict=True):
+                _expect(
+                    are_near(found, output),
+                    f"{title}.{method} returns the output of {name}, got another one: the first trains, the "
+                    "second acts or values",
+                )
+        rescaled = copy.deepcopy(model)
+        for head in rescaled.value_heads:
+            head.weight.mul_(2.0)
+            head.bias.mul_(2.0).add_(1.0)
+        _expect(
+            not policy.cfg.learn.value_norm or are_near(values_of(rescaled), 2.0 * values_of(model) + 1.0),
+            f"values come from {title}.value_heads, which PopArt rescales, got others: set self.value_heads "
+            "to the last linear layer of every value, after the layers are made, or value_norm=False",
         )
 
 
@@ -360,8 +348,7 @@ def _dist_of_samples(policy: Policy, obs: Any) -> Distribution:
         return map_tree(lambda leaf: leaf.expand(SAMPLES, *leaf.shape[1:]), tree)
 
     inputs, of_samples = (
-        policy.inputs(each) if isinstance(policy, ActorCriticPolicy) else each
-        for each in (obs, repeated(obs))
+        policy.inputs(each) if isinstance(policy, PPOPolicy) else each for each in (obs, repeated(obs))
     )
     return policy.distribution(of_samples, repeated(policy.model.compute_actor(inputs)))
 
@@ -400,39 +387,30 @@ def _compare_with_samples(p: Distribution, q: Distribution, generator: torch.Gen
 
 
 def _check_gradients(policy: Policy, rollout: Rollout) -> None:
-    if not hasattr(policy, "loss"):
+    if not isinstance(policy, PPOPolicy):
         return
-    batch = next(policy.minibatches(rollout))  # type: ignore[attr-defined]
-    policy.model.zero_grad(set_to_none=True)
-    _loss_on(batch, policy.loss, "loss").backward()
-    if isinstance(policy.model, PhasicActorCritic):  # only the auxiliary phase trains its auxiliary head
-        _auxiliary_loss_on(policy, rollout).backward()
+    model, reads = policy.model, ["actor", "critic"]
+    model.zero_grad(set_to_none=True)
+    batch = next(policy.minibatches(rollout).batches)
+    _loss_on(policy.with_outputs(batch, outputs_of(model, reads, batch.obs)), policy.loss, "loss").backward()
+    if isinstance(policy, PPGPolicy):  # only the auxiliary phase trains the auxiliary head
+        outputs = outputs_of(model, (*reads, "auxiliary"), batch.obs)
+        old_logit = as_field(map_tree(torch.clone, to_dict(outputs["actor"])))
+        fields = {name: rollout[name].flatten(0, 1)[: len(batch)] for name in policy.auxiliary_fields}
+        batch = policy.with_outputs(batch.plus(old_logit=old_logit, **fields), outputs)
+        _loss_on(batch, policy.auxiliary_loss, "auxiliary_loss").backward()
         _check_no_value_gradient(policy, batch)
-    without = [
-        name for name, param in policy.model.named_parameters() if param.requires_grad and param.grad is None
-    ]
+    without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     _expect(not without, f"the loss has a gradient for every parameter, got none for {', '.join(without)}")
-    policy.model.zero_grad(set_to_none=True)
-
-
-def _auxiliary_loss_on(policy: Any, rollout: Rollout) -> torch.Tensor:
-    """Returns the loss () of the auxiliary phase on a rollout; without a phase, that of its value head."""
-    phase = getattr(policy, "auxiliary", None)
-    if phase is None:
-        total: torch.Tensor = policy.model.compute_auxiliary(policy.inputs(rollout.last_obs))[1].sum()
-        return total
-    phase.remember(rollout, 0)
-    (index,) = phase.minibatches(phase.stored.size)
-    loss = _loss_on(phase.batch(index, phase.old_logits()), policy.auxiliary_loss, "auxiliary_loss")
-    phase.stored.clear()
-    return loss
+    model.zero_grad(set_to_none=True)
 
 
 def _loss_on(batch: Batch, function: Callable[[Batch], Any], name: str) -> torch.Tensor:
     """Returns the loss () of a minibatch, after checking what the function returns and leaves behind."""
-    before = copy.deepcopy(batch.fields())
+    given = {name: field for name, field in batch.fields().items() if not isinstance(field, Distribution)}
+    before = {name: _copied(field) for name, field in given.items()}
     loss, metrics = function(batch)
-    changed = [field for field, value in batch.fields().items() if not _same(value, before[field])]
+    changed = [name for name, field in given.items() if not _same(_copied(field), before[name])]
     _expect(
         not changed,
         f"{name} changes nothing in its minibatch, got other values in batch.{', batch.'.join(changed)}: "
@@ -445,43 +423,46 @@ def _loss_on(batch: Batch, function: Callable[[Batch], Any], name: str) -> torch
     return loss
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Returns whether two fields of a minibatch have the same numbers."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, tuple):  # such as Sequences
-        return all(map(_same, one, other))
-    leaves, others = (tree_leaves(tree) for tree in (one, other))
-    return leaves[0] is one or all(map(_same, leaves, others))
+def _copied(field: Any) -> list[torch.Tensor]:
+    """Returns copies of the tensors of a field of a minibatch."""
+    tree = field._asdict() if isinstance(field, Sequences) else field
+    return [leaf.detach().clone() for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
-def _check_no_value_gradient(policy: Any, batch: Batch) -> None:
+def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(map(torch.equal, one, other))
+
+
+def _check_no_value_gradient(policy: PPGPolicy, batch: Batch) -> None:
     """Checks that the value loss of PPG's policy phase has no gradient for parameters of the policy.
 
     Models with ``arch="shared"``, or without ``arch``, may share layers, and are exempt.
     """
-    if getattr(policy.model, "arch", "shared") == "shared":
+    model: Any = policy.model
+    if getattr(model, "arch", "shared") == "shared":
         return
-    actor = policy.reached_by(policy.model.compute_actor)
-    gradients = torch.autograd.grad(policy.critic_loss(batch)[0], actor, allow_unused=True)
-    names = {id(param): name for name, param in policy.model.named_parameters()}
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    logit = sum(leaf.sum() for leaf in tree_leaves(model.compute_actor(batch.obs)))
+    value = policy.critic_loss(batch.plus(new_value=model.compute_critic(batch.obs)))[0]
+    of_policy, of_value = (
+        torch.autograd.grad(total, list(named.values()), allow_unused=True) for total in (logit, value)
+    )
     reached = [
-        names[id(param)]
-        for param, gradient in zip(actor, gradients, strict=True)
-        if gradient is not None and bool(gradient.any())
+        name
+        for name, p, v in zip(named, of_policy, of_value, strict=True)
+        if p is not None and v is not None and bool(v.any())
     ]
     _expect(
         not reached,
-        "in the policy phase the value loss has no gradient for the policy, got one for "
-        + ", ".join(reached),
+        f"the policy phase's value loss has no gradient for the policy, got one for {', '.join(reached[:5])}",
     )
 
 
 def _check_intrinsic(intrinsic: Intrinsic, rollout: Rollout) -> None:
     """Checks that the loss of an intrinsic reward has a gradient for every parameter that it trains."""
     title, reward = type(intrinsic.reward).__name__, intrinsic.reward
-    table = StepTable(intrinsic, rollout)
-    loss = intrinsic.loss_of_steps(table.at(table.rows))
+    table = StepTable(rollout, intrinsic.obs_norm, intrinsic.device)
+    loss = intrinsic.of_steps("loss", table.at(table.rows))
     named = {name: p for name, p in reward.named_parameters() if p.requires_grad}
     _expect(
         loss.requires_grad or not named, f"{title}.loss has a gradient for its parameters, got a constant"
@@ -502,35 +483,34 @@ def _check_state(cls: type, policy: Policy, envs: InProcessVectorEnv, rollout: R
     _expect(
         same, "a policy loaded from state_dict() acts the same, got other actions: the state is incomplete"
     )
-    if isinstance(policy, ActorCriticPolicy) and policy.intrinsic is not None:
+    if isinstance(getattr(policy, "intrinsic", None), Intrinsic):
         rewards = []
-        for intrinsic in (policy.intrinsic, other.intrinsic):  # type: ignore[attr-defined]
-            table = StepTable(intrinsic, rollout)
-            with torch.no_grad():
-                rewards.append(intrinsic.reward_of_steps(table.at(table.rows)))
+        for each in (policy, other):
+            copied = as_rollout(to_dict(rollout))
+            each.intrinsic.add_reward(copied)  # type: ignore[attr-defined]
+            rewards.append(copied.intrinsic_reward)
         _expect(
             torch.equal(*rewards),
             "a policy loaded from state_dict() gives the same intrinsic rewards, got others: keep what "
-            f"{type(policy.intrinsic.reward).__name__} remembers in parameters or buffers",
+            "the reward remembers in parameters or buffers",
         )
 
 
 def _check_learning_step(policy: Policy, rollout: Rollout) -> None:
     before = [p.detach().clone() for p in policy.model.parameters()]
     metrics = policy.learn_mode.forward(rollout)
-    auxiliary = getattr(policy, "auxiliary", None)
-    if auxiliary is not None and auxiliary.stored.size:  # run it now, although it may not be due
-        metrics |= auxiliary.run()
+    if isinstance(policy, PPGPolicy) and policy.cfg.learn.aux_train_epoch and policy.store.size:
+        metrics |= policy.auxiliary_phase()  # although it may not be due
     after = list(policy.model.parameters())
     changed = any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     _expect(changed, "learn_mode.forward changes parameters, got the same ones")
     _expect("updates" in metrics, f"learn_mode.forward returns the metric 'updates', got {sorted(metrics)}")
     numbers = all(isinstance(value, float) for value in metrics.values())
     _expect(numbers, "learn_mode.forward returns a dict of floats")
-    if isinstance(policy, ActorCriticPolicy):
+    if isinstance(policy, PPOPolicy):
         learned, valid = policy.progress.env_step, int(rollout.valid.sum())
         _expect(
-            learned == valid and (policy.value_norm is None or policy.value_norm.count > 0),
+            learned == valid and (not policy.cfg.learn.value_norm or policy.value_norm.count > 0),
             f"_forward_learn calls begin_learning before its gradient steps and end_learning after them, got "
             f"scales and schedules that know {learned} of {valid} steps",
         )

@@ -282,6 +282,13 @@ def path_text(path: Sequence[str]) -> str:
     return "".join(f"[{name!r}]" for name in path)
 
 
+def is_image(space: gym.Space) -> bool:
+    """Returns whether a space is a Box with three dimensions, or a uint8 Box with two."""
+    return isinstance(space, gym.spaces.Box) and (
+        len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
+    )
+
+
 def box_size(space: gym.Space) -> int:
     """Returns how many numbers the Boxes in ``space`` have; 0 if there is none."""
     return sum(math.prod(leaf.shape) for _, leaf in space_leaves(space) if isinstance(leaf, gym.spaces.Box))

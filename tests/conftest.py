@@ -90,11 +90,3 @@ def interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def uncompiled():
-    """No run of a test is compiled for the length that a config's default says; fixtures' runs neither."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ding_lite.policies.ppo.COMPILE_FROM", float("inf"))
-        yield

@@ -11,6 +11,7 @@ from worlds import policy_for, vector_of
 from ding_lite import PPGPolicy, PPOPolicy, check_policy
 from ding_lite.data.collector import Collector
 from ding_lite.errors import ConfigError, ContractError
+from ding_lite.models import PPG, VAC
 from ding_lite.rl import distributions as D
 from ding_lite.rl.distributions import Normal
 from ding_lite.testing import ACTION_SPACES, MatchEnv, _check_distribution
@@ -214,7 +215,7 @@ class WritesOldLogit(PPGPolicy):
 
 class Doubles(PPOPolicy):
     def policy_loss(self, batch):
-        return super().policy_loss(batch.with_outputs(advantage=batch.advantage * 2))
+        return super().policy_loss(batch.plus(advantage=batch.advantage * 2))
 
 
 @pytest.mark.parametrize(
@@ -247,3 +248,39 @@ def test_a_write_into_sequences_is_found(only):
 
     with pytest.raises(ContractError, match="in batch.obs:"):
         check_policy(WritesState, dict(model=dict(rnn="gru", rnn_hidden_size=6)), learns=False)
+
+
+# ------------------------------------------------------------------ models that are wrong
+
+
+class NewValueHead(VAC):
+    """Replaces the layers of the value, and not ``value_heads``."""
+
+    def __init__(self, *spaces, **options):
+        super().__init__(*spaces, **options)
+        self.critic_head = torch.nn.Sequential(torch.nn.Linear(self.critic_head[-1].in_features, 1))
+
+
+def contrary(base, method, place):
+    def joint(self, obs):
+        outputs = list(getattr(base, method)(self, obs))
+        outputs[place] = outputs[place] + 0.5
+        return tuple(outputs)
+
+    return type("Contrary", (base,), {method: joint})
+
+
+@pytest.mark.parametrize(
+    ("policy", "model", "told"),
+    [
+        ("ppo", NewValueHead, "values come from NewValueHead.value_heads"),
+        ("ppo", contrary(VAC, "compute_actor_critic", 0), "compute_actor_critic .* output of compute_actor,"),
+        ("ppo", contrary(VAC, "compute_actor_critic", 1), "compute_actor_critic .* output of compute_critic"),
+        ("ppg", contrary(PPG, "compute_auxiliary", 0), "compute_auxiliary .* output of compute_actor,"),
+        ("ppg", contrary(PPG, "compute_auxiliary", 2), "compute_auxiliary .* output of compute_critic"),
+    ],
+)
+def test_a_model_whose_methods_contradict_each_other_is_found(policy, model, told):
+    config = {"model": {"type": model}, "learn": {"value_norm": True}}
+    with pytest.raises(ContractError, match=told):
+        check_policy(policy, config, learns=False, action_spaces=["Discrete"])

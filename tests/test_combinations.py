@@ -30,10 +30,8 @@ PARTS = {
     "normalize": [{}, dict(obs="initial"), dict(obs=True, reward=True)],
     "value_norm": [True, False],
     "intrinsic": [None, "rnd"],
-    "rollout": ["steps", "episodes"],
 }
 PHASE = dict(aux_freq=2, aux_train_epoch=1, allow_raw_values=True)
-EPISODES = dict(n_episode=8)  # of 5 steps each
 
 
 def covering(parts, seed=0):
@@ -76,7 +74,7 @@ def test_every_pair_is_among_the_combinations(name, parts):
 def config_of(c, compiled=False):
     """Returns the config of a combination."""
     phasic, offpolicy = c["kind"].startswith("ppg"), c["kind"].endswith("offpolicy")
-    learn = dict(batch_size=16, value_norm=c["value_norm"], sequence_length=4, burn_in=1)
+    learn = dict(batch_size=16, value_norm=c["value_norm"], sequence_length=4)
     learn |= PHASE if phasic else dict(update_per_collect=4) if offpolicy else dict(epoch_per_collect=2)
     masked = c["action"] == "masked"
     action = "discrete" if masked else c["action"]
@@ -102,7 +100,7 @@ def config_of(c, compiled=False):
             type=c["kind"],
             model=model,
             intrinsic=dict(type=c["intrinsic"]) if c["intrinsic"] else {},
-            collect=dict(n_sample=40, **(EPISODES if c["rollout"] == "episodes" else {})),
+            collect=dict(n_sample=40),
             learn=learn | (dict(compile=True) if compiled else {}),
             normalize=c["normalize"] | (dict(obs_samples=40)),
             eval=dict(eval_freq=0),
@@ -115,10 +113,8 @@ def first_ratios(pipeline):
     """Returns pi / pi_old of all samples of a first rollout, drawn as minibatches."""
     policy = pipeline.policy
     rollout = pipeline.collector.collect()
-    training_set = policy.sources["policy"].training_set(rollout)
     ratios = []
-    generator = torch.Generator().manual_seed(0)
-    for batch in training_set.draw(training_set.count, generator)[1]:
+    for batch in policy.minibatches(rollout).batches:
         with torch.no_grad():
             dist = policy.distribution(batch.obs, policy.model.compute_actor(batch.obs))
             ratios.append((dist.log_prob(batch.action) - batch.log_prob).exp())

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-from ding_lite.data.minibatches import Batch, TrainingSet
-from ding_lite.data.rollout import flat_at
+from ding_lite.data.rollout import require_rollout
+from ding_lite.data.samples import Batch, Samples
 from ding_lite.errors import error_text, is_of_user
 from ding_lite.rl.losses import weighted_mean
 from ding_lite.trees import map_tree
@@ -33,8 +33,8 @@ def test_error_in_another_library_that_the_user_calls_is_the_users():
 
 
 def test_error_in_the_library_is_not_the_users_even_if_the_user_calls_it():
-    assert not is_of_user(caught(flat_at, None, None))
-    assert not is_of_user(caught(map_tree, lambda leaf: flat_at(None, None), {"a": 1}))
+    assert not is_of_user(caught(require_rollout, None, None))
+    assert not is_of_user(caught(map_tree, lambda leaf: require_rollout(None, "it"), {"a": 1}))
 
 
 def test_error_of_a_helper_that_the_user_calls_is_the_users():
@@ -46,8 +46,8 @@ def test_error_of_a_helper_that_the_user_calls_is_the_users():
 
 
 def test_error_of_a_helper_that_the_library_calls_is_not_the_users():
-    training_set = TrainingSet({"advantage": torch.ones(4)}, 2, normalizes=True)
-    error = caught(training_set.batch, None)
+    samples = Samples({"value_target": torch.ones(4)})
+    error = caught(samples.minibatches, 2, None)
     trace = error.__traceback__
     while trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

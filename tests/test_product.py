@@ -54,14 +54,14 @@ def check_run(cfg, folder):
     pipeline = SerialPipeline(cfg, folder=folder)
     policy = pipeline.policy
     rollout = pipeline.collector.collect()
-    batch = policy.sources["policy"].training_set(rollout).batch(torch.arange(16))
+    batch = next(policy.minibatches(rollout).batches)
     with torch.no_grad():
         logit = policy.model.compute_actor(batch.obs)
-        batch = batch.with_outputs(dist=policy.distribution(batch.obs, logit))
+        batch = batch.plus(dist=policy.distribution(batch.obs, logit))
         ratio = (batch.dist.log_prob(batch.action) - batch.log_prob).exp()
         assert torch.allclose(ratio, torch.ones_like(ratio), atol=1e-4)
         assert torch.isfinite(batch.dist.entropy()).all()
-        assert torch.allclose(batch.dist.kl(batch.dist), torch.zeros(16), atol=1e-6)
+        assert torch.allclose(batch.dist.kl(batch.dist), torch.zeros(len(batch)), atol=1e-6)
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
     for _ in pipeline:
         pass

@@ -11,7 +11,6 @@ from small_worlds import SPACES, CountingEnv, SeededEnv
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
-from ding_lite.data.rollout import PREPARED_BY
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.policies import PPOPolicy
@@ -48,29 +47,12 @@ def trainee(kind, world=SeededEnv, n_sample=64, envs=4, seed=0, autoreset="same_
     cfg = compile_config({"env": {"type": world, "collector_env_num": envs}, "policy": policy}).values.policy
     vector = vector_of(lambda index: world(), envs, autoreset=autoreset)
     trained = (cls or POLICY_REGISTRY.get(kind))(cfg, vector.obs_space, vector.action_space, seed=seed)
-    return trained, Collector(vector, trained.collect_mode, n_sample, cfg.collect.n_episode)
-
-
-def log_probs(policy, obs, action):
-    """Returns the log-probs (N,), under the newest policy, of actions (N, ...)."""
-    return policy.in_chunks(policy._log_prob, obs, action)
+    return trained, Collector(vector, trained.collect_mode, n_sample)
 
 
 def rollout_log_probs(policy, rollout):
     """Returns the log-probs (T, B), under the newest policy, of the actions of a rollout."""
-    every_row = torch.arange(rollout.valid.numel())
-    return policy.rollout_log_probs(rollout, every_row).view(rollout.valid.shape)
-
-
-def take_step(optimizer, loss, *parts):
-    """Takes one step down ``loss`` in a phase of its own, and returns its metrics."""
-    with optimizer.phase(lambda *_: AssertionError("the step is not finite")) as steps:
-        return steps.take(loss, *parts, remake=lambda: None)
-
-
-def gradient_of(optimizer, loss, *parts):
-    """Returns the gradient that a step of ``optimizer`` down ``loss`` takes."""
-    return optimizer.gradient_function(loss)(parts, optimizer.clip)
+    return policy.over_rollout(policy.log_prob, rollout, rollout.action)
 
 
 def random_actions(space, num_envs, rng):
@@ -97,10 +79,7 @@ def same_tree(a, b):
 
 
 def digest(tree):
-    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan equals itself.
-
-    Of a rollout it leaves out the mark of the policy, which no seed gives.
-    """
+    """Returns a hash of a tree of dicts, lists, arrays, tensors and numbers; a nan equals itself."""
     hasher = hashlib.sha256()
     _feed(hasher, tree)
     return hasher.hexdigest()
@@ -108,7 +87,7 @@ def digest(tree):
 
 def _feed(hasher, value):
     if isinstance(value, dict):
-        for key in sorted(value.keys() - {PREPARED_BY}, key=lambda k: (type(k).__name__, k)):
+        for key in sorted(value, key=lambda k: (type(k).__name__, k)):
             hasher.update(f"{{{key!r}:".encode())
             _feed(hasher, value[key])
         hasher.update(b"}")

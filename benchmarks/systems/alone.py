@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from work import Done, Work, cores
 
-from ding_lite.models.memory_layout import lay_out
+from ding_lite.models.layout import lay_out
 from ding_lite.run.resources import keep_freed_memory
 from systems.single_file_ppg import Network, PoolEnvs
 

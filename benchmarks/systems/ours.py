@@ -9,12 +9,27 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import torch
 from work import Done, Skipped, Work
 
-from ding_lite import SerialPipeline
+from ding_lite import PPOPolicy, SerialPipeline
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.config.schema import merged_config
 from ding_lite.errors import EnvError
+from ding_lite.rl.losses import approx_kl, weighted_mean
+
+
+class PenalizedPPO(PPOPolicy):
+    """PPO with a loss of the user: the quadratic penalty of SPO (arXiv:2401.16025) in place of the clip."""
+
+    def policy_loss(self, batch: Any) -> Any:
+        log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
+        ratio, advantage = torch.exp(log_ratio), batch.advantage
+        gain = ratio * advantage - advantage.abs() * (ratio - 1).square() / 0.4
+        loss, entropy = -weighted_mean(gain, batch.policy_weight), batch.dist.entropy().mean()
+        metrics = {"policy_loss": loss, "entropy_loss": entropy, "approx_kl": approx_kl(log_ratio)}
+        return loss - self.entropy_weight * entropy, metrics
+
 
 SHORT_EVALUATION = dict(n_evaluator_episode=1, evaluator_env_num=1, max_eval_steps=1)
 # Settings of a task beside the numbers that every system receives.
@@ -47,9 +62,12 @@ def train(
     every: int = 0,
     dtype: str = "float32",
     cuda_graph: bool = True,
+    own_loss: bool = False,
 ) -> Done:
     """Trains; with ``every`` also evaluates and saves after each so many steps."""
     config = _config(work, steps, compiled, every)
+    if own_loss:
+        config["policy"]["type"] = PenalizedPPO
     if not cuda_graph:
         config["policy"]["cuda_graph"] = False
     if dtype != "float32":  # older versions do not have the key

@@ -21,7 +21,7 @@ from ding_lite.cli.common import (
 from ding_lite.cli.process import stdout_to_stderr
 
 if TYPE_CHECKING:
-    from ding_lite.data.evaluation import Evaluation
+    from ding_lite.data.episodes import Evaluation
     from ding_lite.envs.transition import Episode
 
 SUMMARY = "play episodes with a trained policy"
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Plays the episodes and prints the result."""
     from ding_lite.config.files import parse_overrides
-    from ding_lite.data.evaluation import SUCCESS, means_of
+    from ding_lite.data.episodes import SUCCESS, means_of
     from ding_lite.tools.evaluate import evaluate_checkpoint
 
     if args.episodes is None:
@@ -129,7 +129,7 @@ def _progress(episodes: int, shown: bool) -> Iterator[Callable[[Episode], None]]
 def _table(report: dict[str, Any], evaluation: Evaluation) -> str:
     import numpy as np
 
-    from ding_lite.data.evaluation import SUCCESS
+    from ding_lite.data.episodes import SUCCESS
     from ding_lite.run.score_text import score_digits
 
     quartiles = np.percentile(evaluation.returns, (0, 25, 50, 75, 100))

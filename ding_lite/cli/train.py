@@ -152,7 +152,7 @@ def _train_one(args: argparse.Namespace) -> int:
 
 def _continue_after_restart(args: argparse.Namespace) -> None:
     """Makes this a resumed run if torchrun has started the ranks again after a failure (--max-restarts)."""
-    from ding_lite.rl.ranks import kept_before_restart, restarts
+    from ding_lite.ranks import kept_before_restart, restarts
     from ding_lite.run.checkpoint import checkpoints_of
     from ding_lite.run.resume import run_of
 
@@ -236,7 +236,7 @@ def _refuse_init_from(args: argparse.Namespace) -> None:
 
 def _train_seeds(args: argparse.Namespace, seeds: list[int]) -> int:
     """Trains one run for each seed; returns the exit code of a signal, or of the first run that failed."""
-    from ding_lite.rl.ranks import number_of_processes
+    from ding_lite.ranks import number_of_processes
     from ding_lite.run.display import Lines
     from ding_lite.tools.seeds import seed_trainings, seeds_report, seeds_table
 

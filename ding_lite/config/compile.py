@@ -50,9 +50,8 @@ from ding_lite.errors import ConfigError
 
 # Sources of values, besides "default" and the name of a config file.
 COMMAND_LINE = "command line"
-PLANNED_STEPS = "planned gradient steps"  # derived from the number of gradient steps of the run
 PAIR = f"({MAIN}, {CREATE})"
-DERIVED = ("default", PLANNED_STEPS, "max_env_step", "env and policy")  # sources of values that no user wrote
+DERIVED = ("default", "max_env_step", "env and policy")  # sources of values that no user wrote
 
 
 @dataclass(frozen=True)
@@ -91,9 +90,6 @@ class Config:
         _refuse("the call", faults)
         source = {**self.source, **dict.fromkeys(checked, COMMAND_LINE)}
         complete = EasyDict({**copy.deepcopy(dict(self.values)), **checked})
-        is_planned = source.get("policy.learn.compile") == PLANNED_STEPS
-        if is_planned and checked.keys() & {"max_env_step", "max_train_iter"}:
-            complete.policy.learn.compile = _planned_compile(complete)
         return replace(self, values=complete, source=source)
 
     def written(self) -> dict[str, Any]:
@@ -339,18 +335,10 @@ def _fill_derived(values: dict[str, Any], source: dict[str, str]) -> None:
     reference = learn.get("pretrained_model_path")
     if reference is not None and Path(reference).exists():  # a resumed run may begin in another folder
         learn["pretrained_model_path"] = str(Path(reference).absolute())
-    if learn.get("compile") == "auto":
-        learn["compile"] = _planned_compile(values)
-        source["policy.learn.compile"] = PLANNED_STEPS
     values["exp_name"] = below_runs(values["exp_name"])
     if not values["exp_name"]:
         values["exp_name"] = file_name(f"{env_name(values['env'])}_{name_of(values['policy']['type'])}")
         source["exp_name"] = "env and policy"
-
-
-def _planned_compile(values: Mapping[str, Any]) -> Any:
-    """Returns the value that ``policy.learn.compile="auto"`` stands for in this run."""
-    return POLICY_REGISTRY.get(values["policy"]["type"]).planned_compile(values)
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

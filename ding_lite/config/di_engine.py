@@ -48,7 +48,7 @@ SAME = (
     *_paths("policy", "on_policy action_space multi_agent multi_gpu bp_update_sync traj_len_inf"),
     *_paths("policy", "priority priority_IS_weight transition_with_policy_data"),
     *_paths("policy.learn", "batch_size learning_rate value_weight entropy_weight clip_ratio adv_norm"),
-    *_paths("policy.learn", "ignore_done resume_training"),
+    *_paths("policy.learn", "resume_training"),
     *_paths("policy.collect", "n_sample n_episode unroll_len discount_factor gae_lambda"),
     *_paths("policy.model", "type action_space norm_type"),
     *_paths("policy.model", "sigma_type fixed_sigma_value bound_type"),
@@ -66,7 +66,7 @@ SAME_BY_POLICY = {
         *PPO_LEARN,
         *_paths("policy", "nstep nstep_return"),
         "policy.learn.update_per_collect",
-        *_paths(BUFFER, "replay_buffer_size max_use alpha beta"),
+        *_paths(BUFFER, "replay_buffer_size max_use"),
     ),
     "ppg": (
         *AUXILIARY,
@@ -105,7 +105,7 @@ IN_EVERY_FILE = (CREATE, "policy.type")  # left out without a note
 BUFFERS = {"ppo_offpolicy": (BUFFER,), "ppg_offpolicy": (f"{BUFFER}.policy", f"{BUFFER}.value")}
 BUFFER_MACHINERY = (
     *("type", "deepcopy", "anneal_step", "enable_track_used_data", "periodic_thruput_seconds"),
-    *("thruput_controller", "monitor"),
+    *("thruput_controller", "monitor", "alpha", "beta"),
 )
 # DI-engine's values of keys that a count of train iterations depends on.
 DEFAULTS = {"epoch_per_collect": 10, "update_per_collect": 5, "batch_size": 64}
@@ -365,6 +365,8 @@ class _Conversion:
             )
 
     def _learning(self) -> None:
+        if self.take("policy.learn.ignore_done"):
+            self.wrap("ignore_done")
         per_collect, rows = self._train_iterations(), self._rows()
         self._frequency("policy.eval.evaluator.eval_freq", "policy.eval.eval_freq", per_collect, rows)
         snapshots = "policy.learn.learner.hook.save_ckpt_after_iter"
@@ -412,8 +414,8 @@ class _Conversion:
         if not per_collect or not rows:
             self.note(
                 path,
-                f"{train_iterations} train iterations are an unknown number of env steps with whole "
-                f"episodes; {here} keeps its default",
+                f"{train_iterations} train iterations are an unknown number of env steps; "
+                f"{here} keeps its default",
             )
             return
         iterations = max(1, math.ceil(train_iterations / per_collect))

@@ -58,7 +58,7 @@ SYNONYMS = {
     "vf_clip_param": "value_clip",
     "loss_critic_type": "value_loss",
     "kl_coeff": "kl_penalty",
-    "dtarg": "kl_target",
+    "dtarg": "desired_kl",
     "max_grad_norm": "grad_clip_value",
     "clip_grad_norm": "grad_clip_value",
     "clip_norm": "grad_clip_value",
@@ -147,7 +147,6 @@ SYNONYMS = {
     "beta_weight": "aux_bc_weight",
     "aux_lr": "aux_learning_rate",
     "num_aux_rollouts": "aux_batch_size",
-    "n_aux_grad_accum": "aux_grad_accum",
 }
 
 # Added to the suggestion for a word whose value is another one here.

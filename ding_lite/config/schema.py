@@ -35,7 +35,9 @@ class Key:
         optional: whether None is accepted too; it always is if it is the default.
         fixed_because: why only the default is accepted. For keys of DI-engine that exist here for
             compatibility only; they are not part of the complete config.
-        faults: returns further faults of ``(value, path)``, one message each.
+        faults: returns further faults of ``(value, path)``, one message each. needs: what gives the key an
+        effect, by the paths of other keys of its section: "a.b" (set), "not a.b",
+            "a.b=value", or several of these with " or " between them.
     """
 
     default: Any
@@ -49,6 +51,7 @@ class Key:
     optional: bool = False
     fixed_because: str = ""
     faults: Callable[[Any, str], list[str]] | None = None
+    needs: str = ""
 
     @property
     def kinds(self) -> tuple[type, ...]:
@@ -159,6 +162,35 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             yield from leaves(value, where)
         else:
             yield where, value
+
+
+def without_effect(values: Mapping[str, Any], cls: type, path: str) -> list[tuple[str, str]]:
+    """Returns the keys that were changed although they have no effect, each as a line and what it needs.
+
+    Args:
+        values: the complete section that ``cls`` has declared.
+        cls: with the ``config``.
+        path: of the section.
+    """
+    found = dict(leaves(values))
+
+    def holds(need: str) -> bool:
+        name, _, expected = need.removeprefix("not ").partition("=")
+        value = found.get(name)
+        return (str(value) == expected if expected else bool(value)) != need.startswith("not ")
+
+    notes = []
+    for name, key in leaves(merged_config(cls)):
+        if (
+            not key.needs
+            or found.get(name, key.default) == key.default
+            or any(map(holds, key.needs.split(" or ")))
+        ):
+            continue
+        without, word = key.needs.removeprefix("not "), "with" if key.needs.startswith("not ") else "without"
+        effect = f"no effect {word} {path}.{without.replace(' or ', f' or {path}.')}"
+        notes.append((f"{path}.{name}={found[name]}: {effect}", key.needs))
+    return notes
 
 
 def check(

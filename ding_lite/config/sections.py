@@ -271,23 +271,10 @@ def cross_checks(values: Mapping[str, Any]) -> list[str]:
     policy = values["policy"]
     env_num = env["collector_env_num"]
     n_sample = policy["collect"].get("n_sample")
-    n_episode = policy["collect"].get("n_episode")
-    length = policy["collect"].get("unroll_len") or 0
     batch_size = policy["learn"].get("batch_size")
     faults: list[str] = _envs().section_faults(env)
-    if n_episode is not None and n_episode < env_num:
-        faults.append(
-            f"policy.collect.n_episode: got {n_episode} episodes for {env_num} environments, each of which "
-            "plays at least one; increase it, or decrease env.collector_env_num"
-        )
-    if isinstance(n_sample, int) and n_episode is None:
-        steps = -(-n_sample // env_num)  # rounded up
-        if length > 1 and steps % length:
-            faults.append(
-                f"policy.collect.unroll_len: a rollout of {steps} steps cannot be cut into segments of "
-                f"{length}; policy.collect.n_sample={-(-steps // length) * length * env_num} would fit"
-            )
-        rows = steps * env_num
+    if isinstance(n_sample, int):
+        rows = -(-n_sample // env_num) * env_num
         if isinstance(batch_size, int) and batch_size > rows:
             faults.append(
                 f"policy.learn.batch_size: a minibatch of {batch_size} samples is larger than a rollout, "

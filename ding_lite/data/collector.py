@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ding_lite.data.episode_quota import EpisodeQuota
-from ding_lite.data.evaluation import means_of
-from ding_lite.data.memories import Memories
+from ding_lite.data.episodes import means_of
+from ding_lite.data.hidden import HiddenStates
 from ding_lite.data.modes import CollectMode, check_output
 from ding_lite.data.rollout import Rollout, RolloutStorage, require_rollout
-from ding_lite.envs.bad_values import DROP
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.transition import RECENT_EPISODES, Episode
@@ -34,18 +32,15 @@ from ding_lite.trees import MASK_KEY, Tree, map_tree
 
 
 class Collector:
-    """Collects rollouts of T = ceil(n_sample / B) steps from B environments, or of whole episodes.
+    """Collects rollouts of T = ceil(n_sample / B) steps from B environments.
 
     Args:
         envs: only the collector steps them.
         mode: collect mode of the policy.
         n_sample: transitions in a rollout, rounded up to whole steps.
-        n_episode: if given, a rollout has this many whole episodes, an equal share for each environment, and
-            ``n_sample`` only sets the initial size of the storage. Rows after an environment's share are not
-            valid, and each rollout begins with a reset of all environments.
 
     Attributes:
-        steps: T; with ``n_episode`` the rows that the storage has at the start.
+        steps: T.
         obs: current observations of each group, (G, ...).
         finished: return and length of the most recent finished episodes.
         infos: the numbers that ``env.info_keys`` takes from their last infos.
@@ -64,37 +59,28 @@ class Collector:
         "bad_values",
     )
 
-    def __init__(
-        self, envs: VectorEnv, mode: CollectMode, n_sample: int, n_episode: int | None = None
-    ) -> None:
+    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int) -> None:
         self.envs = envs
         self.mode = mode
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
-        self.quota = None if n_episode is None else EpisodeQuota(n_episode, envs.num_envs)
         self.storage = RolloutStorage(self.steps, envs.num_envs)
         self._env_indices = [np.arange(envs.num_envs)[rows] for rows in envs.groups]  # of each group
-        # The memory of each environment, for a policy that has one.
-        self.memories: Memories | None = None
-        if mode.initial_state is not None and mode.grid is not None:
-            self.memories = Memories(mode.initial_state, mode.grid, self._env_indices)
-        # Of the current rollout: (t, environments, last observations and memories) of the episodes that were
-        # cut at row t.
+        self.hidden = None if mode.recurrence is None else HiddenStates(mode.recurrence, self._env_indices)
+        # Of the current rollout: (t, environments, last observations and hidden states) of the episodes that
+        # were cut at row t.
         self._finals: list[tuple[int, np.ndarray, dict[str, Tree]]] = []
-        # Of the current rollout: (t, environments) whose step at row t gave a value that is not finite.
-        self._spoiled: list[tuple[int, np.ndarray]] = []
         self._start_from(self._watch.reset("collect"))
         self.finished: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self.infos: deque[Mapping[str, float]] = deque(maxlen=RECENT_EPISODES)
         self.episodes: list[Episode] = []
         self.episode_count = 0
-        self._rollouts = 0  # since the start of the run; they number the episodes of a quota
         self.bad_values = 0
         self.is_incomplete = False
 
     @property
     def n_sample(self) -> int:
-        """Transitions in a rollout, T * B; with ``n_episode`` an estimate."""
+        """Transitions in a rollout, T * B."""
         return self.steps * self.envs.num_envs
 
     def collect(self) -> Rollout:
@@ -115,49 +101,38 @@ class Collector:
         bad_before = envs.bad_values
         self._begin_rollout()
         mode = self.mode.for_rollout()
-        t = 0
         with torch.inference_mode(), leaving_cores(envs.busy_cores):
-            while t < self.steps if self.quota is None else not self.quota.is_met:
-                storage.reserve(t + 1)
+            for t in range(self.steps):
                 for group in groups:
                     if t:
                         self._finish_row(mode, t - 1, group)
                     self._act(mode, t, group)
-                t += 1
             last_row = RolloutStorage(1, envs.num_envs)
             for group in groups:
-                self._finish_row(mode, t - 1, group)
+                self._finish_row(mode, self.steps - 1, group)
                 # A worker that is replaced while the next group finishes writes over these observations.
                 last_row.write(0, "obs", self.obs[group], envs.groups[group])
-        steps = t if self.quota is None else self.quota.steps
         self.bad_values = envs.bad_values - bad_before
-        self._correct_rows(steps)
+        self._truncate_lost_episodes()
+        if not self.storage.array("valid").any():
+            raise self._no_valid_row()
+        self._watch.look_at_bounds(self.storage.array("obs"))
         recent = self.episodes[-RECENT_EPISODES:]
         self.finished.extend((episode.episode_return, episode.length) for episode in recent)
         self.infos.extend(episode.info for episode in recent)
         self.episode_count += len(self.episodes)
-        self._rollouts += 1
         others = {"last_obs": map_tree(lambda rows: rows[0], last_row.array("obs"))}
-        if self.memories is not None:
-            others |= self.memories.fields(steps)
+        if self.hidden is not None:
+            others |= self.hidden.fields(self.steps)
         if self._finals:
             others["final"] = _final_fields(self._finals)
         self.is_incomplete = False
-        sample = mode.get_train_sample(storage.rollout(steps, **others))
+        sample = mode.get_train_sample(storage.rollout(**others))
         require_rollout(sample, "the result of the policy's _get_train_sample")
         return sample
 
-    def _correct_rows(self, steps: int) -> None:
-        """Corrects the rows of episodes that were lost or spoiled, and checks the observations' bounds."""
-        if self._spoiled and self.envs.on_bad_value == DROP:
-            self._drop_spoiled_episodes()
-        self._truncate_lost_episodes(steps)
-        if not self.storage.array("valid")[:steps].any():
-            raise self._no_valid_row(steps)
-        self._watch.look_at_bounds(map_tree(lambda leaf: leaf[:steps], self.storage.array("obs")))
-
-    def _no_valid_row(self, steps: int) -> EnvError:
-        rows = steps * self.envs.num_envs
+    def _no_valid_row(self) -> EnvError:
+        rows = self.n_sample
         if self.bad_values:
             return NotFiniteError(
                 f"all {rows} steps of a rollout are lost to values that are not finite; env.on_bad_value="
@@ -174,27 +149,22 @@ class Collector:
             if pending is not None:  # an error interrupted the last rollout while the group was stepping
                 transition = self.envs.receive(group)
                 self.obs[group], self._pending[group] = transition.obs, None
-                if self.memories is not None:
-                    self.memories.after(0, group, pending[1]["state"], transition)
-        if self.quota is not None:
-            self.quota.begin()
-            played = self._rollouts * self.quota.n_episode  # a rollout may report fewer, or none
-            self._start_from(self._watch.reset("collect", "episodes", played))
+                if self.hidden is not None:
+                    self.hidden.after(0, group, pending[1]["hidden"], transition)
         self.episodes = []
         self._finals = []
-        self._spoiled = []
         self.storage.begin()
-        if self.memories is not None:
-            self.memories.begin_rollout()
+        if self.hidden is not None:
+            self.hidden.begin_rollout()
 
     def _act(self, mode: CollectMode, t: int, group: int) -> None:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
         # The policy reads the row of the storage, because the environments may reuse their arrays.
         obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
-        if self.memories is None:
+        if self.hidden is None:
             output = mode.forward(obs)
         else:
-            output = mode.forward(obs, self.memories.before(t, group, self.envs.groups[group]))
+            output = mode.forward(obs, self.hidden.before(t, group, self.envs.groups[group]))
         if t == 0:
             check_output(output, "_forward_collect")
         self.envs.send(mode.to_env(output["action"]), group)
@@ -203,23 +173,20 @@ class Collector:
     def _finish_row(self, mode: CollectMode, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
         obs, output = self._pending[group]
-        received = self.envs.receive(group)
-        self.obs[group], self._pending[group] = received.obs, None
+        transition = self.envs.receive(group)
+        self.obs[group], self._pending[group] = transition.obs, None
         rows = self.envs.groups[group]
         env_indices = self._env_indices[group]
-        transition = received if self.quota is None else self.quota.count(t, received, env_indices)
         final = {"obs": transition.final_obs}
-        if self.memories is not None:
+        if self.hidden is not None:
             output = dict(output)
-            final["memory"] = self.memories.after(t, group, output.pop("state"), transition)
+            final["hidden"] = self.hidden.after(t, group, output.pop("hidden"), transition)
         for name, value in mode.process_transition(obs, output, transition).items():
             if name != "obs":
                 self.storage.write(t, name, value, rows)
         if transition.final_obs is not None:
             self._finals.append((t, env_indices[transition.final_env], final))
-        if transition.spoiled:
-            self._spoiled.append((t, env_indices[transition.spoiled]))
-        self._watch.look(received, env_indices)
+        self._watch.look(transition, env_indices)
         episodes = transition.episodes
         if len(self._env_indices) > 1:  # a transition counts the environments of its group from 0
             episodes = [episode._replace(env=int(env_indices[episode.env])) for episode in episodes]
@@ -230,10 +197,10 @@ class Collector:
         self.obs = [map_tree(lambda leaf, rows=rows: leaf[rows], obs) for rows in self.envs.groups]
         # For each group: observations and policy output of the row that is being stepped, or None.
         self._pending: list[Any] = [None] * len(self.obs)
-        if self.memories is not None:
-            self.memories.begin_all()
+        if self.hidden is not None:
+            self.hidden.begin_all()
 
-    def _truncate_lost_episodes(self, steps: int) -> None:
+    def _truncate_lost_episodes(self) -> None:
         """Marks episodes that were lost with their worker as truncated at their last known observation.
 
         An episode was lost if it is open and its next row is not valid. That row holds the last known
@@ -241,7 +208,7 @@ class Collector:
         the rollout, nothing needs to be done: the previous rollout ended with a bootstrap there.
         """
         valid, terminated, truncated = (
-            self.storage.array(name)[:steps] for name in ("valid", "terminated", "truncated")
+            self.storage.array(name) for name in ("valid", "terminated", "truncated")
         )
         lost = valid[:-1] & ~terminated[:-1] & ~truncated[:-1] & ~valid[1:]
         for t in np.flatnonzero(lost.any(axis=1)).tolist():
@@ -249,24 +216,9 @@ class Collector:
             truncated[t, envs] = True
             last_obs = map_tree(lambda obs, t=t, envs=envs: obs[t + 1, envs], self.storage.array("obs"))
             final = {"obs": last_obs}
-            if self.memories is not None:
-                final["memory"] = self.memories.before_lost(t + 1, envs)
+            if self.hidden is not None:
+                final["hidden"] = self.hidden.before_lost(t + 1, envs)
             self._finals.append((t, envs, final))
-
-    def _drop_spoiled_episodes(self) -> None:
-        """Marks the rows of episodes that ended in a value that is not finite as not valid.
-
-        Rows of these episodes in earlier rollouts have been learned from already.
-        """
-        valid, terminated, truncated = (
-            self.storage.array(name) for name in ("valid", "terminated", "truncated")
-        )
-        is_border = terminated | truncated | ~valid
-        for t, envs in self._spoiled:
-            for env in envs:
-                borders = np.flatnonzero(is_border[:t, env])
-                first_row = borders[-1] + 1 if len(borders) else 0
-                valid[first_row:t, env] = False
 
     def random_observations(self, n: int, seed: int, *stream: str | int) -> Tree:
         """Returns the observations of random steps, and resets all environments afterwards.
@@ -335,21 +287,18 @@ class Collector:
         """Returns the state of the environments, the recent finished episodes and their count.
 
         During a rollout, such as after an environment has failed, it is the state before the rollout, without
-        the open episodes. With ``n_episode`` it never has them: each rollout begins new ones.
+        the open episodes.
         """
-        has_open_episodes = self.quota is None and not self.is_incomplete
         state: dict[str, Any] = {
-            "envs": self.envs.state_dict() if has_open_episodes else None,
+            "envs": None if self.is_incomplete else self.envs.state_dict(),
             "finished": np.array(self.finished, np.float64).reshape(-1, 2),
             "episode_count": self.episode_count,
         }
-        if self.quota is not None:
-            state["rollouts"] = self._rollouts
         if self.envs.calls:
             state["calls"] = self.envs.saved_calls()
         if any(self.infos):
             state["infos"] = [dict(info) for info in self.infos]
-        return state if self.memories is None else {**state, "memories": self.memories.state_dict()}
+        return state if self.hidden is None else {**state, "hidden": self.hidden.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, new_episodes: bool = False, stream: tuple[str | int, ...] = ()
@@ -366,15 +315,12 @@ class Collector:
         self.infos = deque(map(dict, infos), maxlen=RECENT_EPISODES)
         self.episode_count = int(state["episode_count"])
         calls = state.get("calls", {})
-        if self.quota is not None:  # checkpoints of earlier versions do not have the number of rollouts
-            self._rollouts = int(state.get("rollouts", -(-self.episode_count // self.quota.n_episode)))
-            new_episodes = True
         if self.envs.restorable and not new_episodes and state["envs"] is not None:
             obs = self.envs.load_state_dict(state["envs"])
             self.envs.repeat_calls(calls)  # after the open episodes, which may be from before the first call
             self._start_from(obs)
-            if self.memories is not None:
-                self.memories.load_state_dict(state["memories"])
+            if self.hidden is not None:
+                self.hidden.load_state_dict(state["hidden"])
         else:
             # The last rollout bootstrapped the open episodes at its last row, like truncated ones.
             self.envs.repeat_calls(calls)
@@ -386,10 +332,10 @@ def _final_fields(finals: list[tuple[int, np.ndarray, dict[str, Tree]]]) -> dict
     """Returns the last observations of cut episodes, with the rows and columns that they belong to.
 
     Args:
-        finals: ``(t, environments, last observations and memories)`` of each row with cut episodes.
+        finals: ``(t, environments, last observations and hidden states)`` of each row with cut episodes.
 
     Shapes:
-        -> "obs", "memory": (K, ...); "t", "env": (K,)
+        -> "obs", "hidden": (K, ...); "t", "env": (K,)
     """
     return {
         **map_tree(lambda *leaves: np.concatenate(leaves), *[final for _, _, final in finals]),

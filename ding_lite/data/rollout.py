@@ -5,11 +5,8 @@ policy adds: value, advantage, value_target. Two more are not (T, B): ``last_obs
 observation after the last row, and, where episodes were cut, ``final``: ``final.obs`` (K, ...), the true
 last observations of the rows ``final.t`` (K,), ``final.env`` (K,).
 
-A policy with memory adds (``data.memories``): ``memory`` (slots, B, ...), before the rows in which the
-rollout is cut into sequences; ``last_memory`` (B, ...), after the last row; ``final.memory`` (K, ...).
-
-``prepared_by`` (B,) is the mark of the policy whose statistics contain a column (``policies.actor_critic``).
-No stored rollout has it.
+A recurrent policy adds (``data.hidden``): ``hidden`` (slots, B, ...), before the rows in which runs may
+begin; ``last_hidden`` (B, ...), after the last row; ``final.hidden`` (K, ...).
 
 This is the only module that imports treetensor: the warnings of that import are silenced here.
 """
@@ -35,9 +32,7 @@ with warnings.catch_warnings():
 
 # A treetensor whose leaves are the fields above. (The library ships no type hints.)
 Rollout = Any
-PREPARED_BY = "prepared_by"
-OF_COLUMNS = ("last_obs", "last_memory", PREPARED_BY)  # fields that are (B, ...)
-UNLIKE_THE_REST = (*OF_COLUMNS, "final", "memory")  # fields that are not (T, B, ...)
+UNLIKE_THE_REST = ("last_obs", "last_hidden", "final", "hidden")  # fields that are not (T, B, ...)
 
 
 def as_rollout(fields: Mapping[str, Any]) -> Rollout:
@@ -79,29 +74,9 @@ def to_device(tree: Any, device: torch.device) -> Any:
     return map_tree(lambda x: torch.as_tensor(x, device=device), tree)
 
 
-def places(mask: Tensor) -> Tensor:
-    """Returns the places (N,) of True in the flattened ``mask`` (T, C), in ascending order."""
-    return mask.flatten().nonzero().squeeze(-1)
-
-
 def time_major_fields(rollout: Rollout) -> dict[str, Any]:
     """Returns the fields that are (T, B, ...), by name."""
     return {k: v for k, v in to_dict(rollout).items() if k not in UNLIKE_THE_REST}
-
-
-def flat_at(fields: Mapping[str, Any], place: Tensor) -> dict[str, Any]:
-    """Returns fields (T, B, ...) at some places of their flattened rows, as (N, ...).
-
-    Args:
-        fields: by name.
-        place: (N,), ascending. If it is every place, nothing is copied.
-    """
-
-    def at_place(leaf: Tensor) -> Tensor:
-        leaf = leaf.flatten(0, 1)
-        return leaf if len(leaf) == len(place) else leaf.index_select(0, place)
-
-    return {name: map_tree(at_place, field) for name, field in fields.items()}
 
 
 def flat(tree: Any) -> Any:
@@ -189,15 +164,14 @@ class RolloutStorage:
         """Returns the array (T, B, ...) of one field."""
         return self._arrays[name]
 
-    def rollout(self, steps: int | None = None, **others: Any) -> Rollout:
+    def rollout(self, **others: Any) -> Rollout:
         """Returns all fields, and ``others``, as one tree of tensors that share the memory of the storage.
 
         Args:
-            steps: number of rows; None is all.
             **others: fields that are not (T, B, ...).
         """
         written = {name: array for name, array in self._arrays.items() if name in self._written}
-        fields = map_tree(lambda leaf: torch.from_numpy(leaf[:steps]), written)
+        fields = map_tree(lambda leaf: torch.from_numpy(leaf), written)
         others = {name: to_device(value, torch.device("cpu")) for name, value in others.items()}
         return as_rollout({**fields, **others})
 

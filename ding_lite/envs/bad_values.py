@@ -13,8 +13,7 @@ from ding_lite.trees import Tree, map_tree, named_leaves, path_text, tree_leaves
 # The values of env.on_bad_value; see docs/environments.md.
 RAISE = "raise"
 RESET_ENV = "reset_env"
-DROP = "drop"
-ON_BAD_VALUE = (RAISE, RESET_ENV, DROP)
+ON_BAD_VALUE = (RAISE, RESET_ENV)
 LAST_OBSERVATION = "last observation of the episode before, "  # begins the path of a leaf of ``final_obs``
 FLOAT32_MAX = float(np.finfo(np.float32).max)  # rewards are stored as float32
 

@@ -77,12 +77,11 @@ class InProcessVectorEnv(VectorEnv):
         seed: of the run.
         autoreset: ``"next_step"`` uses one row for each reset, as gymnasium does by default; ``"same_step"``
             and ``"disabled"`` reset in the row of the last step.
-        final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
         index_offset: number of the first environment if these are a part of a larger vector. ``make``, seeds
             and messages count from it; rows count from 0.
-        on_bad_value: with ``"raise"`` the caller checks observations. With ``"reset_env"`` and ``"drop"``
-            every returned observation is finite: in place of one that is not, the environment begins a new
-            episode, and the row is not valid.
+        on_bad_value: with ``"raise"`` the caller checks observations. With ``"reset_env"`` every returned
+            observation is finite: in place of one that is not, the environment begins a new episode, and the
+            row is not valid.
 
     Raises:
         EnvError: if an environment cannot be made, or the environments differ in their spaces.
@@ -94,7 +93,6 @@ class InProcessVectorEnv(VectorEnv):
         num_envs: int,
         seed: int = 0,
         autoreset: str = "same_step",
-        final_of_terminated: bool = False,
         index_offset: int = 0,
         on_bad_value: str = RAISE,
     ) -> None:
@@ -105,7 +103,6 @@ class InProcessVectorEnv(VectorEnv):
         self.num_envs = num_envs
         self.seed = seed
         self.has_fillers = autoreset == "next_step"
-        self.final_of_terminated = final_of_terminated
         self.index_offset = index_offset
         self.on_bad_value = on_bad_value
         self.backend = f"{num_envs} environments in this process"
@@ -215,7 +212,6 @@ class InProcessVectorEnv(VectorEnv):
         valid = ~self._pending_reset[rows]
         final_rows: list[int] = []
         final_obs: list[Tree] = []
-        spoiled: list[int] = []
         episodes: list[Episode] = []
         for row, (i, one) in enumerate(zip(envs, actions, strict=True)):
             if valid[row]:
@@ -225,12 +221,11 @@ class InProcessVectorEnv(VectorEnv):
                     if self.on_bad_value == RAISE:
                         raise
                     self._restart_after(i, error)
-                    spoiled.append(row)
                     valid[row] = False
                     continue
                 if over or cut:
                     terminated[row], truncated[row] = over, not over
-                    if not over or self.final_of_terminated:
+                    if not over:
                         final_rows.append(row)
                         final_obs.append(self._buffer.rows(slice(i, i + 1)))
                     if self.has_fillers:
@@ -253,7 +248,6 @@ class InProcessVectorEnv(VectorEnv):
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
             final_env=np.array(final_rows) if final_rows else NO_ENVS,
             episodes=episodes,
-            spoiled=spoiled,
         )
 
     def _single_actions(self, batch: Tree, count: int) -> list[Any]:

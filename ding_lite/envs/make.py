@@ -50,8 +50,7 @@ CONFIG: dict[str, Any] = dict(
     # Steps after which an evaluation episode is truncated, and reported as cut.
     max_eval_steps=Key(10_000, low=1),
     # What a nan or an infinite number in an observation or a reward does. "raise" ends the run; "reset_env"
-    # ends its episode before that step; "drop" also excludes that episode from training. vector and env_pool
-    # support "raise" only.
+    # ends its episode before that step, and vector and env_pool do not have it.
     on_bad_value=Key(RAISE, choices=ON_BAD_VALUE),
     # Where action masks come from: "obs" (its key "action_mask", if present) or "info".
     action_mask=Key("obs", choices=("obs", "info")),
@@ -246,7 +245,6 @@ def make_vector_env(
     seed: int,
     *,
     evaluate: bool = False,
-    final_of_terminated: bool = False,
     index_offset: int = 0,
 ) -> VectorEnv:
     """Makes a vector of environments on the backend that the config selects.
@@ -257,14 +255,11 @@ def make_vector_env(
         seed: of the run.
         evaluate: truncate every episode after ``max_eval_steps``, and leave out the wrappers that are for
             training only.
-        final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
         index_offset: number of the first environment, which names its seeds, if these are the part of one
             rank of a larger vector.
     """
     kind = backend_of(env_cfg)
-    options: dict[str, Any] = dict(
-        seed=seed, index_offset=index_offset, final_of_terminated=final_of_terminated
-    )
+    options: dict[str, Any] = dict(seed=seed, index_offset=index_offset)
     if kind in ("vector", "env_pool"):
         make = _make_native if kind == "vector" else _make_env_pool
         return make(env_cfg, num_envs, **options)
@@ -390,7 +385,6 @@ def vector_env_of(
     cfgs: Sequence[Any],
     seed: int,
     max_steps: int | None = None,
-    final_of_terminated: bool = False,
     on_bad_value: str = RAISE,
     part: slice = ALL,
     info_keys: tuple[str, ...] = (),
@@ -402,7 +396,7 @@ def vector_env_of(
         cfgs: arguments of ``make``.
         seed: of the run.
         max_steps: truncate every episode after so many steps; None: do not.
-        final_of_terminated, on_bad_value: as in :class:`InProcessVectorEnv`.
+        on_bad_value: as in :class:`InProcessVectorEnv`.
         part: the cfgs to make environments of; they have the seeds that they have in the whole vector.
         info_keys: keys of an ended episode's info that are recorded.
     """
@@ -416,7 +410,6 @@ def vector_env_of(
         make_numbered,
         len(numbers),
         seed,
-        final_of_terminated=final_of_terminated,
         on_bad_value=on_bad_value,
         index_offset=numbers.start,
     )

@@ -83,7 +83,6 @@ class NativeVectorEnv(VectorEnv):
         info_keys: keys of an ended episode's info that are recorded.
         mask_from_info: whether to copy ``info["action_mask"]`` into the observation.
         index_offset: number of the first environment if these are a part of a larger vector.
-        final_of_terminated: return the last observations of terminated episodes too, for ``ignore_done``.
 
     Raises:
         EnvContractError: if the environment does not declare its spaces or its autoreset mode.
@@ -97,7 +96,6 @@ class NativeVectorEnv(VectorEnv):
         info_keys: tuple[str, ...] = (),
         mask_from_info: bool = False,
         index_offset: int = 0,
-        final_of_terminated: bool = False,
     ) -> None:
         check_spaces(env, "single_")
         self.env = env
@@ -119,7 +117,6 @@ class NativeVectorEnv(VectorEnv):
         self.backend = f"{type(env.unwrapped).__name__}, {self.num_envs} environments in one call"
         self.adapter = STATE_ADAPTERS.get(entry_point)
         self.restorable = self.adapter is not None
-        self.final_of_terminated = final_of_terminated
         self.episode_returns = np.zeros(self.num_envs, np.float64)
         self.episode_lengths = np.zeros(self.num_envs, np.int64)
         self._pending_reset = np.zeros(self.num_envs, bool)
@@ -210,7 +207,7 @@ class NativeVectorEnv(VectorEnv):
         final_obs, final_env, episodes, masks = None, NO_ENVS, [], self._masks_of(info)
         if any_done:
             truncated = truncated & ~terminated
-            final_env = np.flatnonzero(done if self.final_of_terminated else truncated)
+            final_env = np.flatnonzero(truncated)
             final_obs = self._final_obs(obs, info, final_env) if len(final_env) else None
             episodes = self._finish(done, info)
             if self.mode is AutoresetMode.DISABLED:

@@ -5,7 +5,6 @@ Shapes: B envs, K episodes with a final observation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,9 +41,8 @@ class Transition(NamedTuple):
             worker was replaced, or its step gave a value that is not finite. An episode that was open
             before such a row was lost, and the row before holds its last step
         final_obs: (K, ...), the true last observations of the truncated episodes of the environments
-            ``final_env``; with ``final_of_terminated``, of terminated episodes too. None if K is 0
+            ``final_env``; None if K is 0
         final_env: (K,), rows of these environments
-        spoiled: rows whose step gave a value that is not finite, and that are not valid for this reason
     """
 
     obs: Tree
@@ -55,4 +53,3 @@ class Transition(NamedTuple):
     final_obs: Tree | None
     final_env: np.ndarray
     episodes: list[Episode]
-    spoiled: Sequence[int] = ()

@@ -150,7 +150,7 @@ class VectorEnv(ABC):
         restorable: whether ``load_state_dict`` can restore open episodes.
         restarts: number of workers that were lost and replaced.
         cut_steps: number of steps of the episodes that were lost with them.
-        on_bad_value: what happens at a value that is not finite: "raise", "reset_env" or "drop".
+        on_bad_value: what happens at a value that is not finite: "raise" or "reset_env".
         bad_values: number of values that ended an episode, or were in the first observation of an episode,
             because they were not finite.
         say: called with one line of text after a restart and after the first bad value; warns by default.

@@ -231,6 +231,21 @@ def time_limit(
     return env if evaluate and training_only else TimeLimit(env, max_episode_steps)
 
 
+@WRAPPER_REGISTRY.register("ignore_done")
+class IgnoreDone(gym.Wrapper):
+    """Turns the end of an episode into a cut, so that training bootstraps there; not in evaluation."""
+
+    def __init__(self, env: gym.Env, *, evaluate: bool = False) -> None:
+        super().__init__(env)
+        self.evaluate = evaluate
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if self.evaluate:
+            return obs, reward, terminated, truncated, info
+        return obs, reward, False, terminated or truncated, info
+
+
 @WRAPPER_REGISTRY.register("reward_clip")
 def reward_clip(
     env: gym.Env, low: float | None = None, high: float | None = None, *, evaluate: bool = False

@@ -1,168 +1,212 @@
-"""What acts: the model in torch, the model as a CUDA graph, or a small network in NumPy.
+"""What acts for a policy: its model in torch, the same as a CUDA graph, or a small network in NumPy.
 
-All give the same actions and log-probs within rounding; :mod:`ding_lite.fast.switch` decides between them.
+All give the same actions within rounding, from the same random numbers. :func:`acting_of` decides when a
+rollout or an evaluation begins.
 
-Shapes: B environments.
+Shapes: B environments, A actions or action size.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ding_lite.data.rollout import Rollout, view
-from ding_lite.fast.cuda_graphs import CapturedFunction, GraphPool, PinnedMemory
-from ding_lite.fast.numpy_actor import NumpyActor
-from ding_lite.models.actor_critic import ActorCritic
-from ding_lite.rl.distributions import Distribution
-from ding_lite.trees import Tree, map_tree
+from ding_lite.data.rollout import Rollout, flat
+from ding_lite.fast.cuda_graphs import PinnedMemory
+from ding_lite.fast.stacks import NumpyStack, numpy_stacks
+from ding_lite.models.heads import BoxHead, DiscreteHead, MultiDiscreteHead
+from ding_lite.rl.distributions import ILLEGAL
+from ding_lite.trees import MASK_KEY, Tree, map_tree
 
 # Fields of a rollout between acting and get_train_sample.
-ACTING_OUTPUT = "acting_output"  # the output of the NumPy actor, from which log-probs are computed at once
-ACTING_VALUE = "acting_value"  # values that a shared network, or one with a memory, gave while it acted
+RAW = "acting_raw"  # the output of the network in NumPy, from which log-probs are computed at once
+VALUE = "acting_value"  # values that a shared or a recurrent network gave while it acted
 
 
-class ActorCriticLike(Protocol):
-    """What ``fast`` uses of every policy; ``policies.actor_critic`` documents it.
+class Acting:
+    """Acts by the model in torch.
 
-    Not listed are the methods that ``switch`` names in its tables and looks up by these names, since not
-    every policy has all of them: PPG alone has an auxiliary loss.
+    Args:
+        policy: with ``model``, ``inputs``, ``distribution``, ``generator`` and ``value_norm``.
     """
-
-    model: ActorCritic
-    obs_norm: Any
-    generator: torch.Generator
-    device: torch.device
-
-    @property
-    def uses_cuda_graphs(self) -> bool: ...
-
-    def inputs(self, obs: Tree) -> Any: ...
-    def distribution(self, inputs: Any, logit: Any) -> Distribution: ...
-    def denormalized_values(self, value: Tensor) -> Tensor: ...
-
-
-class TorchActing:
-    """Acts by the model."""
 
     name = "torch"
 
-    def __init__(self, policy: ActorCriticLike) -> None:
+    def __init__(self, policy: Any) -> None:
         self.policy = policy
 
-    def sample(self, obs: Tree) -> dict[str, Any]:
-        """Returns actions and their log-probs."""
-        policy = self.policy
-        with torch.inference_mode():
-            inputs = policy.inputs(obs)
-            return self._drawn(inputs, policy.model.compute_actor(inputs))
+    @torch.inference_mode()
+    def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        """Returns actions (B, ...), log-probs (B,), and of a recurrent policy the hidden states after."""
+        return self._sample(obs, hidden, with_value=False)
 
-    def sample_with_values(self, obs: Tree) -> dict[str, Any]:
-        """Returns actions, their log-probs, and the values of the observations in training units."""
-        policy = self.policy
-        with torch.inference_mode():
-            inputs = policy.inputs(obs)
-            logit, value = policy.model.compute_actor_critic(inputs)
-            return {**self._drawn(inputs, logit), ACTING_VALUE: policy.denormalized_values(value)}
+    @torch.inference_mode()
+    def sample_now(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        """Does :meth:`sample` for a rollout that :meth:`finished` completes."""
+        shares = getattr(self.policy.model, "share_encoder", False)
+        return self._sample(obs, hidden, with_value=bool(shares) or self.policy.recurrence is not None)
 
-    def _drawn(self, inputs: Any, logit: Any) -> dict[str, Any]:
-        dist = self.policy.distribution(inputs, logit)
+    def finished(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout of :meth:`sample_now`, with its log-probs."""
+        return rollout
+
+    @torch.inference_mode()
+    def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        """Returns the greedy actions (B, ...); of a recurrent policy the hidden states after, too."""
+        dist, found = self._outputs(obs, hidden, with_value=False)
+        return {"action": dist.mode(), **found}
+
+    def _sample(self, obs: Tree, hidden: Tree, *, with_value: bool) -> dict[str, Any]:
+        dist, found = self._outputs(obs, hidden, with_value=with_value)
         action = dist.sample(self.policy.generator)
-        return {"action": action, "log_prob": dist.log_prob(action)}
+        return {"action": action, "log_prob": dist.log_prob(action), **found}
 
-    def greedy(self, obs: Tree) -> dict[str, Any]:
-        """Returns the greedy actions."""
-        policy = self.policy
-        with torch.inference_mode():
+    def _outputs(self, obs: Tree, hidden: Tree, *, with_value: bool) -> tuple[Any, dict[str, Any]]:
+        policy, found = self.policy, {}
+        if policy.recurrence is not None:
+            inputs = policy.inputs(obs, hidden)
+            logit, value, found["hidden"] = policy.model.step(inputs)
+        else:
             inputs = policy.inputs(obs)
-            return {"action": policy.distribution(inputs, policy.model.compute_actor(inputs)).mode()}
+            if with_value:
+                logit, value = policy.model.compute_actor_critic(inputs)
+            else:
+                logit = policy.model.compute_actor(inputs)
+        if with_value:
+            found[VALUE] = policy.value_norm.denormalize(value)
+        return policy.distribution(inputs, logit), found
 
 
-class GraphActing:
+class GraphActing(Acting):
     """Acts by the model on a GPU, whose kernels are launched together and waited for once.
 
     It is for one rollout or one evaluation. Its results are on the host.
-
-    Args:
-        policy: with its model on a GPU.
-        pool: of the graphs of all rollouts and evaluations.
     """
 
     name = "torch (CUDA graph)"
 
-    def __init__(self, policy: ActorCriticLike, pool: GraphPool) -> None:
-        self.device = policy.device
+    def __init__(self, policy: Any) -> None:
+        super().__init__(policy)
         self._stream = torch.cuda.current_stream(policy.device)
         self._pinned = PinnedMemory()
-        acting = TorchActing(policy)
-        functions = (acting.sample, acting.sample_with_values, acting.greedy)
-        self._sample, self._sample_with_values, self._greedy = (
-            pool.captured(function, function.__name__, policy.generator) for function in functions
-        )
+        acting, pool = Acting(policy), policy._graph_pool
+        functions = (acting.sample, acting.sample_now, acting.greedy)
+        self._functions = [pool.captured(f, f.__name__, policy.generator) for f in functions]
 
-    def sample(self, obs: Tree) -> dict[str, Any]:
-        """Returns actions and their log-probs."""
-        return self._on_host(self._sample, obs)
+    def sample(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        return self._on_host(self._functions[0], obs)
 
-    def sample_with_values(self, obs: Tree) -> dict[str, Any]:
-        """Returns actions, their log-probs, and the values of the observations in training units."""
-        return self._on_host(self._sample_with_values, obs)
+    def sample_now(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        return self._on_host(self._functions[1], obs)
 
-    def greedy(self, obs: Tree) -> dict[str, Any]:
-        """Returns the greedy actions."""
-        return self._on_host(self._greedy, obs)
+    def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        return self._on_host(self._functions[2], obs)
 
     @torch.inference_mode()
-    def _on_host(self, function: CapturedFunction, obs: Tree) -> dict[str, Any]:
-        results = function(self._pinned.to_device(obs, self.device))
+    def _on_host(self, function: Any, obs: Tree) -> dict[str, Any]:
+        results = function(self._pinned.to_device(obs, self.policy.device))
         found: dict[str, Any] = map_tree(lambda leaf: leaf.to("cpu", non_blocking=True), results)
         self._stream.synchronize()
         return found
 
 
-class NumpyActing:
-    """Acts in NumPy; observations that are not arrays of the space's shapes go to the model."""
+class NumpyActing(Acting):
+    """Acts by the policy network in NumPy. Log-probs of a rollout are computed by torch, all at once."""
 
     name = "NumPy"
 
-    def __init__(self, policy: ActorCriticLike, actor: NumpyActor) -> None:
-        self.policy, self.actor = policy, actor
-        self.torch = TorchActing(policy)
+    def __init__(self, policy: Any, stack: NumpyStack) -> None:
+        super().__init__(policy)
+        self.stack = stack
+        out: Any = getattr(policy.model.actor_head, "out", None)
+        kind, self._out = type(out), out
+        is_normal = kind is BoxHead and out.kind == "normal" and out.sigma_type != "conditioned"
+        is_known = kind in (DiscreteHead, MultiDiscreteHead) or is_normal
+        self._is_known = is_known and policy.is_ours("distribution")
 
-    def _leaves(self, obs: Tree) -> list[np.ndarray] | None:
-        """Returns the scaled input of the network, or None if ``obs`` is not one."""
-        encoder, norm = self.actor.network.encoder, self.policy.obs_norm
-        leaves = encoder.leaves_of(obs)
-        if leaves is None or norm is None:
-            return leaves
-        return [norm.of_array(x, leaf.path) for leaf, x in zip(encoder.leaves, leaves, strict=True)]
+    def _raw(self, obs: Tree) -> np.ndarray:
+        norm = self.policy.obs_norm
+        leaves = [
+            norm(x, leaf.path)
+            for x, leaf in zip(self.stack.leaves_of(obs), self.stack.encoder.leaves, strict=True)
+        ]
+        with np.errstate(all="ignore"):  # the learner checks for numbers that are not finite
+            return self.stack(leaves)
 
-    def sample(self, obs: Tree) -> dict[str, Any]:
-        """Returns actions and their log-probs."""
-        found = self.sample_outputs(obs)
-        if ACTING_OUTPUT in found:
-            found["log_prob"] = self.actor.log_prob(found.pop(ACTING_OUTPUT), obs, found["action"].numpy())
-        return found
+    def _distribution(self, obs: Any, raw: Tensor) -> Any:
+        return self.policy.distribution(obs, self.policy.model.from_raw("actor", raw))
 
-    def sample_outputs(self, obs: Tree) -> dict[str, Any]:
-        """Returns actions, and the outputs from which :meth:`add_log_probs` computes their log-probs."""
-        leaves = self._leaves(obs)
-        if leaves is None:
-            return self.torch.sample(obs)
-        action, output = self.actor.draw(leaves, obs, self.policy.generator)
-        return {"action": action, ACTING_OUTPUT: output}
+    @torch.inference_mode()
+    def sample_now(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        raw = self._raw(obs)
+        if not self._is_known:
+            dist = self._distribution(self.policy.inputs(obs), torch.from_numpy(raw))
+            action = dist.sample(self.policy.generator)
+            return {"action": action, "log_prob": dist.log_prob(action)}
+        return {"action": torch.from_numpy(self._drawn(raw, _mask(obs))), RAW: raw}
 
-    def add_log_probs(self, rollout: Rollout) -> None:
-        """Replaces the outputs in a rollout by log-probs, in one call; sigma must be that of the rollout."""
-        output = rollout.pop(ACTING_OUTPUT, None)
-        if output is not None:
-            obs, action = map_tree(view, rollout.obs), view(rollout.action)
-            rollout.log_prob = self.actor.log_prob(view(output), obs, action)
+    @torch.no_grad()
+    def finished(self, rollout: Rollout) -> Rollout:
+        raw = rollout.pop(RAW, None)
+        if raw is not None:
+            dist = self._distribution(flat(rollout.obs), flat(raw))
+            rollout.log_prob = dist.log_prob(flat(rollout.action)).unflatten(0, rollout.valid.shape)
+        return rollout
 
-    def greedy(self, obs: Tree) -> dict[str, Any]:
-        """Returns the greedy actions."""
-        leaves = self._leaves(obs)
-        return self.torch.greedy(obs) if leaves is None else {"action": self.actor.mode(leaves, obs)}
+    @torch.inference_mode()
+    def greedy(self, obs: Tree, hidden: Tree = None) -> dict[str, Any]:
+        raw = self._raw(obs)
+        if type(self._out) is DiscreteHead and self._is_known:
+            return {"action": torch.from_numpy(_legal(raw, _mask(obs)).argmax(-1))}
+        return {"action": self._distribution(self.policy.inputs(obs), torch.from_numpy(raw)).mode()}
+
+    def _drawn(self, raw: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        """Draws actions as ``rl.distributions`` does, from the same random numbers."""
+        if isinstance(self._out, BoxHead):
+            with torch.inference_mode():
+                logit = self._out.logit(torch.from_numpy(raw))
+                noise = torch.empty(raw.shape).normal_(generator=self.policy.generator)
+            action: np.ndarray = (logit["mu"] + logit["sigma"] * noise).numpy()
+            return action
+        if isinstance(self._out, DiscreteHead):
+            return self._index(raw, mask)
+        ends = np.cumsum(self._out.sizes)[:-1]
+        masks = [None] * (len(ends) + 1) if mask is None else np.split(mask, ends, -1)
+        parts = [self._index(x, m) for x, m in zip(np.split(raw, ends, -1), masks, strict=True)]
+        return np.stack(parts, 1)
+
+    def _index(self, logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        """Returns indices (B,): the argmax of p / Exponential noise has the probabilities p."""
+        logit = _legal(logit, mask)
+        noise = torch.empty(logit.shape).exponential_(generator=self.policy.generator).numpy()
+        weights = np.exp(logit - np.maximum.reduce(logit, axis=1, keepdims=True))
+        weights /= noise
+        action: np.ndarray = weights.argmax(1)
+        return action
+
+
+def acting_of(policy: Any) -> Acting:
+    """Returns what acts in one rollout or evaluation, during which the policy does not change."""
+    if policy.recurrence is not None:
+        return Acting(policy)
+    if policy.device.type == "cuda":
+        hooks = any(module._forward_hooks or module._forward_pre_hooks for module in policy.model.modules())
+        return GraphActing(policy) if policy.cfg.cuda_graph and not hooks else Acting(policy)
+    ours = policy.device.type == "cpu" and policy.is_ours("inputs", "scaled")
+    stacks = numpy_stacks(policy.model, ("actor",)) if ours else None
+    return Acting(policy) if stacks is None else NumpyActing(policy, stacks["actor"])
+
+
+def _mask(obs: Tree) -> np.ndarray | None:
+    mask: Mapping[str, Any] | np.ndarray | None = obs.get(MASK_KEY) if isinstance(obs, dict) else None
+    if isinstance(mask, dict):  # one for each component of a MultiDiscrete action
+        return np.concatenate([np.asarray(mask[str(k)], np.bool_) for k in range(len(mask))], -1)
+    return None if mask is None else np.asarray(mask, np.bool_)
+
+
+def _legal(logit: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    return logit if mask is None else np.where(mask, logit, np.float32(ILLEGAL))

@@ -1,225 +1,314 @@
-"""The clipped gradient of a loss by torch: plain autograd, or the same function compiled or captured."""
+"""The gradient of a loss: by autograd, compiled, captured as a CUDA graph, or through NumPy stacks.
+
+A loss is written once, in torch. For small networks on the CPU (``fast.stacks``) NumPy computes the last
+linear outputs, which become leaves of autograd. The loss runs on them, and its slopes by them go back through
+NumPy. What a loss reads besides these leaves, such as log sigma or a further head, autograd differentiates as
+usual.
+"""
 
 from __future__ import annotations
 
+import itertools
+import types
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ding_lite.data.minibatches import Batch
-from ding_lite.data.rollout import as_field
-from ding_lite.errors import ContractError
-from ding_lite.fast.compiling import CompiledFunction
+from ding_lite.data.rollout import as_field, view
+from ding_lite.data.samples import Batch
+from ding_lite.errors import ConfigError, ContractError, error_text
 from ding_lite.fast.cuda_graphs import GraphPool
-from ding_lite.models.memory_layout import laid_out_as
-from ding_lite.rl.ranks import Ranks
+from ding_lite.fast.stacks import NumpyStack, numpy_stacks
+from ding_lite.models.recurrent import Sequences
+from ding_lite.trees import map_tree, to_dict
 
-# A minibatch, or a part of one -> (0-d loss, dict of 0-d metrics)
-Loss = Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
-Number = Tensor | float  # a float if the host knows it already
+Number = Tensor | float
 Metrics = Mapping[str, Number]
 
 
-class Clip(NamedTuple):
-    """How gradients are clipped: ``kind`` is "clip_norm" (over all parameters), "clip_value" or None."""
+class Objective(NamedTuple):
+    """A loss, and what it reads of the model.
 
-    kind: str | None
-    value: float
+    Attributes:
+        loss: of a batch with these outputs -> (0-d loss, dict of 0-d metrics).
+        reads: outputs of the model: "actor", "auxiliary", "critic".
+        with_outputs: (batch, {output: its value}) -> the batch for the loss.
+        slopes: NumPy code for this loss and its slopes (``fast.clipped``); None: there is none.
+        name: of the loss, for messages.
+    """
+
+    loss: Callable[[Batch], tuple[Tensor, dict[str, Tensor]]]
+    reads: tuple[str, ...] = ()
+    with_outputs: Callable[[Batch, Mapping[str, Any]], Batch] = lambda batch, outputs: batch
+    slopes: Any = None
+    name: str = "loss"
 
 
 class Gradient(NamedTuple):
-    """The gradient of a loss over one minibatch."""
+    """The loss, its metrics, and its gradient by each parameter; None for one that it does not reach.
 
-    values: list[Tensor | None]  # clipped, for each parameter; None if the loss does not reach it
-    norm: Number  # before clipping
-    bad: Number  # 1.0 if the loss or the norm is not finite, else 0.0
+    ``flat`` is the memory of all values, if they are one array.
+    """
+
+    total: Number
     metrics: Metrics
+    values: Sequence[Tensor | None]
+    flat: np.ndarray | None = None
 
 
-# (the parts of a minibatch, clip) -> gradient
-GradientFunction = Callable[[Sequence[Batch], Clip], Gradient]
+def outputs_of(model: Any, reads: Sequence[str], obs: Any) -> dict[str, Any]:
+    """Returns outputs of a model by name, in one pass through what they share."""
+    if "auxiliary" in reads:
+        return dict(zip(("actor", "auxiliary", "critic"), model.compute_auxiliary(obs), strict=True))
+    if "actor" in reads and "critic" in reads:
+        return dict(zip(("actor", "critic"), model.compute_actor_critic(obs), strict=True))
+    return {name: getattr(model, f"compute_{name}")(obs) for name in reads}
 
 
-def autograd_gradient(
-    loss: Loss, parameters: Sequence[Tensor], parts: Sequence[Batch], clip: Clip
-) -> Gradient:
-    """Returns the gradient of ``loss`` over a minibatch. No argument is changed.
+def evaluated(
+    objective: Objective, batch: Batch, outputs: Mapping[str, Any]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns the loss and metrics of a batch.
 
-    ``loss`` is a mean over samples. Each part of the minibatch is weighted by its share of the samples.
+    Raises:
+        ContractError: if the loss has no gradient.
     """
-    values: list[Tensor | None] = [None] * len(parameters)
-    metrics: dict[str, Tensor] = {}
-    total = torch.zeros((), device=parameters[0].device)
-    sizes = [part.size for part in parts] if len(parts) > 1 else [1]
-    for part, size in zip(parts, sizes, strict=True):
-        part_loss, part_metrics = loss(part)
-        share = size / sum(sizes)
-        if not part_loss.requires_grad:
-            raise ContractError(
-                f"{name_of_loss(loss)} has no gradient, so a step would learn nothing: its result is "
-                "detached or computed under torch.no_grad(), or no parameter of the model is in it"
-            )
-        trained = [p for p in parameters if p.requires_grad]
-        of_trained = iter(torch.autograd.grad(share * part_loss, trained, allow_unused=True))
-        gradients = [next(of_trained) if p.requires_grad else None for p in parameters]
-        with torch.no_grad():
-            values = [
-                b if a is None else a if b is None else a + b for a, b in zip(values, gradients, strict=True)
-            ]
-            total = total + share * part_loss.detach()
-            metrics = {k: share * v.detach() + metrics.get(k, 0.0) for k, v in part_metrics.items()}
-    with torch.no_grad():
-        values = [v if v is None else laid_out_as(p, v) for p, v in zip(parameters, values, strict=True)]
-        values, norm = clipped(values, clip)
-        bad = (~torch.isfinite(norm + total)).to(torch.float32)  # which Adam's kernel reads
-    return Gradient(values, norm, bad, metrics)
+    total, metrics = objective.loss(objective.with_outputs(batch, outputs))
+    if not total.requires_grad:
+        raise ContractError(
+            f"{objective.name} has no gradient, so a step would learn nothing: its result is detached or "
+            "computed under torch.no_grad(), or no parameter of the model is in it"
+        )
+    return total, metrics
 
 
-def name_of_loss(loss: Loss) -> str:
-    """Returns the name of a loss as its author knows it, such as "auxiliary_loss"."""
-    return loss.__name__.removeprefix("checked_")
+def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """Returns what a loss of a policy has returned, if it is ``(0-d loss, dict of 0-d metrics)``.
 
-
-def gradient_of_fields(
-    loss: Loss, parameters: Sequence[Tensor], parts: Sequence[Mapping[str, Any]], clip: Clip
-) -> Gradient:
-    """Returns :func:`autograd_gradient` of minibatches that are given by their fields.
-
-    This is the function that is compiled. It is pure, so that it can be called again if that fails.
+    Raises:
+        ContractError: naming the method, if it is something else.
     """
-    return autograd_gradient(loss, parameters, [Batch(**fields) for fields in parts], clip)
+    where = f"{type(policy).__name__}.{method}"
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
+        raise ContractError(f"{where} must return (loss, dict of metrics), got {returned!r:.60}")
+    for name, value in {"loss": returned[0], **returned[1]}.items():
+        if not isinstance(value, Tensor) or value.dim():
+            got, advice = f"{value!r:.60}", "use torch.tensor"
+            if isinstance(value, Tensor):
+                got, advice = f"the shape {tuple(value.shape)}", "take the mean over the minibatch"
+            raise ContractError(f"{where} must return 0-d tensors, got {got} as {name!r}: {advice}")
+    return returned
 
 
-def clipped(values: Sequence[Tensor | None], clip: Clip) -> tuple[list[Tensor | None], Tensor]:
-    """Returns a gradient clipped, and its norm before."""
-    reached = [value for value in values if value is not None]
-    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in reached]))
-    if clip.kind == "clip_norm":
-        scale = (clip.value / (norm + 1e-6)).clamp(max=1.0)  # as nn.utils.clip_grad_norm_
-        reached = list(torch._foreach_mul(reached, scale))
-    elif clip.kind == "clip_value":
-        reached = [value.clamp(-clip.value, clip.value) for value in reached]
-    in_order = iter(reached)
-    return [None if value is None else next(in_order) for value in values], norm
+def by_autograd(objective: Objective, model: Any, parameters: Sequence[Tensor], batch: Batch) -> Gradient:
+    """Returns the gradient by torch's autograd."""
+    total, metrics = evaluated(objective, batch, outputs_of(model, objective.reads, batch.obs))
+    trained = [p for p in parameters if p.requires_grad]
+    found = iter(torch.autograd.grad(total, trained, allow_unused=True))
+    values = [next(found) if p.requires_grad else None for p in parameters]
+    return Gradient(total.detach(), {name: value.detach() for name, value in metrics.items()}, values)
 
 
-@torch.no_grad()
-def averaged(
-    gradient: Gradient, parameters: Sequence[Tensor], samples: int, clip: Clip, ranks: Ranks
+def _of_fields(
+    objective: Objective, model: Any, parameters: Sequence[Tensor], fields: Mapping[str, Any]
 ) -> Gradient:
-    """Returns the mean of the ranks' gradients and metrics, in one message; it is clipped afterwards.
+    """Returns :func:`by_autograd` of the fields of a batch: the function that is compiled or captured."""
+    return by_autograd(objective, model, parameters, Batch(**fields))
 
-    A rank's weight is its share of the samples, so the result is the gradient of the minibatch that all
-    ranks have together. A loss must reach the same parameters on every rank.
+
+class ThroughStacks:
+    """The gradient of an objective through NumPy stacks. The next call overwrites its numbers.
 
     Args:
-        gradient: of this rank, not clipped.
-        parameters: that it belongs to.
-        samples: number of this rank's samples.
-        clip: of the mean.
-        ranks: that exchange their gradients.
+        objective: whose reads the stacks compute.
+        model, parameters: of the optimiser.
+        stacks: in NumPy, of the outputs that the objective reads.
     """
-    metrics = gradient.metrics
-    device, dtype = parameters[0].device, parameters[0].dtype
-    reached = [value for value in gradient.values if value is not None]
-    own = [*reached, stacked([*metrics.values()]), torch.ones(1)]
-    flat = torch.cat([part.reshape(-1).to(device, dtype) for part in own]) * samples
-    bad = torch.as_tensor(gradient.bad).to(device, dtype).view(1)
-    sizes = [*(value.numel() for value in reached), len(metrics), 1, 1]
-    *sums, totals, count, bads = ranks.sum(torch.cat([flat, bad])).split(sizes)
-    means = iter([(part / count).view_as(value) for part, value in zip(sums, reached, strict=True)])
-    values, norm = clipped([None if v is None else next(means) for v in gradient.values], clip)
-    is_bad = ((bads[0] > 0) | ~torch.isfinite(norm)).to(torch.float32)
-    result = Gradient(values, norm, is_bad, dict(zip(metrics, (totals / count).unbind(), strict=True)))
-    return _on_host(result) if device.type == "cpu" else result
+
+    def __init__(
+        self, objective: Objective, model: Any, parameters: Sequence[Tensor], stacks: dict[str, NumpyStack]
+    ) -> None:
+        self.objective, self.model, self.stacks = objective, model, stacks
+        self.trained = [p for p in parameters if p.requires_grad]
+        self._place = {id(p): k for k, p in enumerate(parameters)}
+        self._in_trained = [self._place[id(p)] for p in self.trained]
+        flat = torch.zeros(sum(p.numel() for p in parameters))
+        pieces = flat.split([p.numel() for p in parameters])
+        # In the layout of the parameters: that of large layers is not the usual one (``fast.stacks``).
+        self._memory = [
+            piece.as_strided(p.shape, p.stride()) for piece, p in zip(pieces, parameters, strict=True)
+        ]
+        self._flat = view(flat)
+        self._count = len(parameters)
+
+    def _arrays(self, parameters: Sequence[Tensor]) -> list[np.ndarray]:
+        return [view(self._memory[self._place[id(p)]]) for p in parameters]
+
+    def __call__(self, batch: Batch) -> Gradient:
+        encoders = {stack.encoder: stack.leaves_of(batch.obs) for stack in self.stacks.values()}
+        with np.errstate(all="ignore"):  # the optimiser looks for numbers that are not finite
+            traces = {encoder: encoder.trace(leaves) for encoder, leaves in encoders.items()}
+            heads = {name: stack.head.trace(traces[stack.encoder][-1]) for name, stack in self.stacks.items()}
+            total, metrics, slopes, direct = self._slopes(batch, {name: h[-1] for name, h in heads.items()})
+            values: list[Tensor | None] = [None] * self._count
+            of_features: dict[Any, np.ndarray] = {}
+            for name, slope in slopes.items():
+                stack = self.stacks[name]
+                into = self._arrays(stack.head.parameters)
+                back = stack.head.backward(heads[name], slope, into, to_input=not stack.detached)
+                self._reach(values, stack.head.parameters)
+                if back is not None:
+                    sum_so_far = of_features.get(stack.encoder)
+                    of_features[stack.encoder] = back if sum_so_far is None else sum_so_far + back
+            for encoder, slope in of_features.items():
+                encoder.backward(encoders[encoder], traces[encoder], slope, self._arrays(encoder.parameters))
+                self._reach(values, encoder.parameters)
+        for place, value in direct.items():
+            memory = self._memory[place]
+            values[place] = memory.copy_(value) if values[place] is None else memory.add_(value)
+        if unreached := [memory for memory, x in zip(self._memory, values, strict=True) if x is None]:
+            torch._foreach_zero_(unreached)  # not the numbers of the step before: the norm reads all
+        return Gradient(total, metrics, values, self._flat)
+
+    def _reach(self, values: list[Tensor | None], parameters: Sequence[Tensor]) -> None:
+        for p in parameters:
+            values[self._place[id(p)]] = self._memory[self._place[id(p)]]
+
+    def _slopes(
+        self, batch: Batch, raw: Mapping[str, np.ndarray]
+    ) -> tuple[Number, Metrics, dict[str, np.ndarray], dict[int, Tensor]]:
+        """Returns loss, metrics, the slopes by raw outputs (N, K), and the gradient by single parameters."""
+        if self.objective.slopes is not None:
+            total, metrics, slopes, direct = self.objective.slopes(batch, raw)
+            return total, metrics, slopes, {self._place[id(p)]: x for p, x in direct if p.requires_grad}
+        leaves = {name: torch.from_numpy(x).requires_grad_() for name, x in raw.items()}
+        outputs = {name: self.model.from_raw(name, leaf) for name, leaf in leaves.items()}
+        loss, of_loss = evaluated(self.objective, batch, outputs)
+        found = torch.autograd.grad(loss, [*leaves.values(), *self.trained], allow_unused=True)
+        slopes = {name: view(g) for name, g in zip(leaves, found, strict=False) if g is not None}
+        direct = {k: g for k, g in zip(self._in_trained, found[len(leaves) :], strict=True) if g is not None}
+        return loss.detach(), {name: value.detach() for name, value in of_loss.items()}, slopes, direct
 
 
-def _on_host(gradient: Gradient) -> Gradient:
-    norm, bad, *metrics = stacked([gradient.norm, gradient.bad, *gradient.metrics.values()]).tolist()
-    return Gradient(gradient.values, norm, bad, dict(zip(gradient.metrics, metrics, strict=True)))
-
-
-class TorchGradients:
-    """Gradients by autograd; compiled if ``compiled_size`` is given, or captured as CUDA graphs.
+class Gradients:
+    """Chooses how gradients by the parameters of one optimiser are computed.
 
     Args:
-        parameters: to differentiate by.
-        compiled_size: number of samples of a full minibatch. One graph is compiled for full minibatches and
-            one for all other sizes, such as that of a short last minibatch. None: nothing is compiled.
-        captured_size: for parameters on a GPU, the number of samples of minibatches whose kernels are
-            captured. None: none are.
+        model: that losses read.
+        parameters: of the optimiser.
+        size: samples of a full minibatch.
+        compiled: whether torch compiles them; on the CPU.
+        captured: whether they are captured as CUDA graphs; on a GPU.
     """
 
     def __init__(
         self,
+        model: nn.Module,
         parameters: Sequence[Tensor],
-        compiled_size: int | None = None,
-        captured_size: int | None = None,
+        size: int = 0,
+        *,
+        compiled: bool = False,
+        captured: bool = False,
     ) -> None:
-        self.parameters, self.compiled_size = list(parameters), compiled_size
-        self.captured_size, self.graph_pool = captured_size, GraphPool()
-        self._of_full = CompiledFunction(gradient_of_fields, any_size=False)
-        self._of_others = CompiledFunction(gradient_of_fields, any_size=True)
+        self.model, self.parameters, self.size = model, list(parameters), size
+        self.compiled, self.captured = compiled, captured
+        self.pool = GraphPool()
+        self._compiled: dict[bool, Callable[..., Gradient]] = {}
 
-    def of(self, loss: Loss) -> GradientFunction:
-        """Returns the function that computes the gradient of ``loss``.
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_compiled": {}}  # a compiled function cannot be copied
 
-        It is valid until the policy or its model is changed from outside.
-        """
-        if self._captures():
-            return self._captured(loss)
-        if self.compiled_size is None:
-            return partial(autograd_gradient, loss, self.parameters)
-        return partial(self._compiled, loss)
+    def of(self, objective: Objective) -> Callable[[Batch], Gradient]:
+        """Returns the function of minibatches; valid while only gradient steps change the model."""
+        arguments = (objective, self.model, self.parameters)
+        stacks = None if self.compiled or self.captured else self._stacks(objective)
+        if stacks is not None:
+            return ThroughStacks(*arguments, stacks)
+        if self.compiled:
+            return partial(self._by_compiled, arguments)
+        if self.captured and not self.pool.failed:
+            return self._captured(objective)
+        return partial(by_autograd, *arguments)
 
-    def _captures(self) -> bool:
-        return self.captured_size is not None and not self.graph_pool.failed
+    def name_of(self, objective: Objective) -> str:
+        """Returns "NumPy", "compiled", "CUDA graph" or "autograd"."""
+        if not (self.compiled or self.captured) and self._stacks(objective):
+            return "NumPy"
+        return "compiled" if self.compiled else "CUDA graph" if self.captured else "autograd"
 
-    def _compiled(self, loss: Loss, parts: Sequence[Batch], clip: Clip) -> Gradient:
-        size = sum(part.size for part in parts)
-        compiled = self._of_full if size == self.compiled_size else self._of_others
-        result: Gradient = compiled(loss, self.parameters, [part.fields() for part in parts], clip)
-        return result
+    def _stacks(self, objective: Objective) -> dict[str, NumpyStack] | None:
+        stacks = numpy_stacks(self.model, objective.reads)
+        if stacks is None or torch.is_autocast_enabled("cpu"):
+            return None
+        own = {id(p) for p in self.parameters if p.requires_grad}
+        parts = [part for stack in stacks.values() for part in (stack.encoder, stack.head)]
+        return stacks if all(id(p) in own for part in parts for p in part.parameters) else None
 
-    def _captured(self, loss: Loss) -> GradientFunction:
-        def of_arguments(arguments: Mapping[str, Any]) -> Gradient:
-            parts = [
-                {name: as_field(field) for name, field in fields.items()}
-                for fields in arguments["parts"].values()
-            ]
-            return gradient_of_fields(loss, self.parameters, parts, arguments["clip"])
+    def _by_compiled(self, arguments: tuple[Any, ...], batch: Batch) -> Gradient:
+        # One graph for full minibatches and one for all other sizes, whatever came before: a resumed run then
+        # has the same bits.
+        is_full = len(batch) == self.size
+        fields = {
+            name: field if isinstance(field, Sequences) else to_dict(field)
+            for name, field in batch.fields().items()
+        }
+        if not is_full:
+            map_tree(lambda leaf: leaf.dim() and torch._dynamo.maybe_mark_dynamic(leaf, 0), fields)
+        if is_full not in self._compiled:
+            self._compiled[is_full] = compiled(_of_fields)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's advice about its own compilation
+                return self._compiled[is_full](*arguments, fields)
+        except Exception as error:
+            if not type(error).__module__.startswith("torch."):
+                raise
+            raise ConfigError(
+                f"policy.learn.compile: torch.compile could not take the gradient step; set it to False: "
+                f"{error_text(error)}"
+            ) from error
 
-        captured = self.graph_pool.captured(of_arguments, getattr(loss, "__name__", ""))
+    def _captured(self, objective: Objective) -> Callable[[Batch], Gradient]:
+        def of_fields(fields: Mapping[str, Any]) -> Gradient:
+            tree = {name: as_field(field) for name, field in fields.items()}
+            return _of_fields(objective, self.model, self.parameters, tree)
 
-        def of_parts(parts: Sequence[Batch], clip: Clip) -> Gradient:
-            if sum(part.size for part in parts) != self.captured_size:
-                return autograd_gradient(loss, self.parameters, parts, clip)
-            fields = {str(number): part.fields() for number, part in enumerate(parts)}
-            return _with_own_metrics(captured({"parts": fields, "clip": clip}))
+        captured = self.pool.captured(of_fields, objective.name)
 
-        return of_parts
+        def of_batch(batch: Batch) -> Gradient:
+            if len(batch) != self.size:
+                return by_autograd(objective, self.model, self.parameters, batch)
+            found: Gradient = captured(batch.fields())
+            # A replay writes its results over those of the step before; gradients are read at once.
+            total, *numbers = torch.stack(
+                [torch.as_tensor(x) for x in (found.total, *found.metrics.values())]
+            )
+            return Gradient(total, dict(zip(found.metrics, numbers, strict=True)), found.values)
 
-    def name_of(self, loss: Loss) -> str:
-        """Returns "autograd (CUDA graph)", "compiled" or "autograd"."""
-        if self._captures():
-            return "autograd (CUDA graph)"
-        return "autograd" if self.compiled_size is None else "compiled"
+        return of_batch
 
 
-def _with_own_metrics(gradient: Gradient) -> Gradient:
-    """Returns the gradient with copies of all numbers that are read after its step.
+NUMBERS = itertools.count()  # of compiled functions
 
-    A replay writes its results over those of the step before.
-    """
-    norm, *metrics = stacked([gradient.norm, *gradient.metrics.values()]).unbind()
-    return gradient._replace(
-        norm=norm,
-        bad=torch.as_tensor(gradient.bad).clone(),
-        metrics=dict(zip(gradient.metrics, metrics, strict=True)),
-    )
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function as one graph of torch.compile."""
+    import torch._dynamo  # it takes a second, and most runs do not need it
+
+    # Allows a gradient inside of the graph; by default torch breaks the graph there.
+    torch._dynamo.config.trace_autograd_ops = True
+    # Torch remembers sizes and numbers by the name of the code, and generalises later graphs: a new name.
+    code = function.__code__.replace(co_name=f"{function.__name__}_{next(NUMBERS)}")
+    own = types.FunctionType(code, function.__globals__)
+    # cpp_wrapper: torch's Python code around the kernels costs a tenth; tanh by exp takes half the time.
+    options: dict[str, Any] = {"cpp_wrapper": True, "cpp.use_decompose_tanh": True}
+    made: Callable[..., Any] = torch.compile(own, fullgraph=True, options=options)
+    return made
 
 
 def stacked(numbers: Sequence[Number]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Networks: encoders (observations to features), heads (features to actions), and whole models.
+"""Networks: encoders (observations to features), heads (raw outputs to actions), and whole models.
 
 Importing this package registers its models in ``MODEL_REGISTRY``, its encoders in ``ENCODER_REGISTRY`` and
 its intrinsic rewards in ``INTRINSIC_REGISTRY``.
@@ -11,11 +11,10 @@ The module docstrings show how to add a part:
     an intrinsic reward      ``models.intrinsic``
 """
 
-from ding_lite.models.actor_critic import VAC, ActorCritic
+from ding_lite.models.actor_critic import PPG, VAC, ActorCritic, PhasicActorCritic
 from ding_lite.models.encoders import Encoder
 from ding_lite.models.heads import ActionHead
 from ding_lite.models.intrinsic import RND, IntrinsicReward
-from ding_lite.models.phasic import PPG, PhasicActorCritic
 
 __all__ = [
     "PPG",

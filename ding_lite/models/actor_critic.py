@@ -1,4 +1,4 @@
-"""Actor-critic models: the contract, and ``vac``, the model of PPO.
+"""Actor-critic models: the contract, ``vac``, the model of PPO, and ``ppg``, that of PPG.
 
 **To add a model**, subclass :class:`ActorCritic`, set ``actor_head``, and define ``compute_actor`` and
 ``compute_critic``. The class may be in any module that is imported before the config is compiled
@@ -24,7 +24,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -32,17 +32,34 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key
-from ding_lite.errors import ContractError
 from ding_lite.models.encoders import ACTIVATIONS, Encoder, encoder_faults, has_image, mlp
 from ding_lite.models.heads import ActionHead, box_distribution_faults
 from ding_lite.models.init import chrono, initialize
-from ding_lite.models.memory import RECURRENT_LAYERS, Memory, MemoryEncoder, Sequences
+from ding_lite.models.recurrent import RECURRENT_LAYERS, RecurrentEncoder, RecurrentLayer, Sequences
+from ding_lite.models.stacks import Stack, encoder_stack, stack
 from ding_lite.rl.distributions import Distribution
 from ding_lite.trees import Tree
+
+# Methods that give several outputs, or describe them, and the methods that they stand for.
+COMBINED = {
+    "compute_actor_critic": ("compute_actor", "compute_critic"),
+    "step": ("compute_actor", "compute_critic"),
+    "stacks": (
+        "compute_actor",
+        "compute_critic",
+        "compute_actor_critic",
+        "compute_auxiliary",
+        "distribution",
+        "from_raw",
+    ),
+}
 
 
 class ActorCritic(nn.Module):
     """The base class of models: the methods that a policy calls.
+
+    If a subclass overrides an output, the methods of ``COMBINED`` that it inherits would bypass it. So it has
+    those of this class, unless it defines its own.
 
     Args:
         obs_space: of single observations.
@@ -60,71 +77,55 @@ class ActorCritic(nn.Module):
     actor_head: ActionHead
     value_heads: tuple[nn.Linear, ...] = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, stands_for in COMBINED.items():
+            owner = next(base for base in cls.__mro__ if name in vars(base))
+            if any(getattr(cls, other, None) is not getattr(owner, other, None) for other in stands_for):
+                setattr(cls, name, getattr(ActorCritic, name))
+
     def __init__(self, obs_space: gym.Space, action_space: gym.Space) -> None:
         super().__init__()
         self.obs_space = obs_space
         self.action_space = action_space
 
     def compute_actor(self, obs: Any) -> Any:
-        """Returns ``logit``, the parameters of the action distribution.
-
-        Shapes:
-            obs: (N, ...) or a dict of those -> (N, ...) or a dict of those
-        """
+        """Returns ``logit``, the parameters of the action distribution: (N, ...) or a dict of those."""
         raise NotImplementedError(f"{type(self).__name__} must define compute_actor(obs)")
 
     def compute_critic(self, obs: Any) -> Tensor:
-        """Returns the value, in units of the targets' std where the policy has value_norm.
-
-        Shapes:
-            obs: (N, ...) or a dict of those -> (N,)
-        """
+        """Returns the value (N,), in units of the targets' std where the policy has value_norm."""
         raise NotImplementedError(f"{type(self).__name__} must define compute_critic(obs)")
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
-        """Returns ``(logit, value)``. A model that shares layers between both overrides it to save work.
-
-        Shapes:
-            obs: (N, ...) or a dict of those -> logit, (N,)
-        """
+        """Returns ``(logit, value)``. A model that shares layers between both overrides it to save work."""
         return self.compute_actor(obs), self.compute_critic(obs)
 
-    def initial_state(self, n: int) -> Tree | None:
-        """Returns the memory (n, ...) before the first step of ``n`` episodes; None: the model has no memory.
+    def initial_hidden(self, n: int) -> Tree | None:
+        """Returns the hidden state (n, ...) before the first step of ``n`` episodes; None: there is none.
 
-        A model with memory is given :class:`~ding_lite.models.memory.Sequences` in place of observations,
+        A recurrent model is given :class:`~ding_lite.models.recurrent.Sequences` in place of observations,
         and defines :meth:`step`.
         """
         return None
 
     def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
-        """Returns ``(logit, value, state)``: outputs, and the memory (S, ...) after the last samples."""
-        raise NotImplementedError(f"{type(self).__name__} must define step(inputs), since it has a memory")
+        """Returns ``(logit, value, hidden)``: outputs, and the hidden state (S, ...) after each sequence."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define step(inputs), since it has a hidden state"
+        )
+
+    def stacks(self) -> dict[str, Stack] | None:
+        """Returns the networks by output where NumPy can run them (``models.stacks``), else None."""
+        return None
+
+    def from_raw(self, name: str, raw: Tensor) -> Any:
+        """Returns an output from that of its stack: raw (N, K) -> logit, or (N, 1) -> value (N,)."""
+        return self.actor_head.logit(raw) if name == "actor" else raw.squeeze(-1)
 
     def distribution(self, logit: Any, mask: Any = None) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; ``mask`` is True where legal."""
         return self.actor_head.distribution(logit, mask)
-
-
-def computes_jointly(model: ActorCritic, method: str) -> bool:
-    """Returns whether a method of several outputs was written for the model's own single ones.
-
-    It was written for ``compute_actor`` and ``compute_critic`` of the class that defines it. If the model has
-    others, of another class or assigned to it, the method bypasses them, or asks for both one by one, as that
-    of :class:`ActorCritic` does. False also if the method itself is assigned, since nothing has compared it.
-    """
-    kind = next(kind for kind in type(model).__mro__ if method in vars(kind))
-    names = (method, "compute_actor", "compute_critic")
-    return all(_function(model, name) is getattr(kind, name, None) for name in names)
-
-
-def _function(model: ActorCritic, name: str) -> Any:
-    """Returns the function of a method, which is that of a class if nothing is assigned to the model.
-
-    To look into ``vars(model)`` would not do: torch.compile takes what it finds there for a constant.
-    """
-    method = getattr(model, name)
-    return getattr(method, "__func__", method)
 
 
 @MODEL_REGISTRY.register("vac")
@@ -132,9 +133,6 @@ class VAC(ActorCritic):
     """A policy network and a value network, with separate encoders or a shared one.
 
     The arguments are the keys of ``config``.
-
-    Shapes:
-        obs: (N, ...) or a dict of those; logit: see ``rl.distributions``; value: (N,)
     """
 
     config = dict(
@@ -142,16 +140,13 @@ class VAC(ActorCritic):
         share_encoder=Key(None, (bool,), optional=True),
         # {"type": "impala_cnn"}: of the images; {"leaf": {"type": ...}}: of a leaf; None: by the space.
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
-        # Encoder of images of 16 to 35 pixels for which ``encoder`` names none. Before this key existed they
-        # had "minatar_cnn", whose layers after the convolution are large: 1.8 million parameters at 32 x 32.
-        small_image_encoder=Key("small_cnn", choices=("small_cnn", "minatar_cnn")),
         # Widths of the layers after the encoder; None: 64-64 for vectors, the encoder's own for images.
         encoder_hidden_size_list=Key(None, (list,), item=int, low=1, optional=True),
-        # Memory behind each encoder: "lstm" or "gru"; None: no memory.
+        # Recurrent layers behind each encoder: "lstm" or "gru"; None: none.
         rnn=Key(None, choices=tuple(RECURRENT_LAYERS), optional=True),
-        rnn_hidden_size=Key(128, low=1),  # units of a memory's layer
-        rnn_layers=Key(1, low=1),  # layers of a memory
-        # Steps that the units of a memory remember at first, from 1 up to this many (chrono init); 2: biases
+        rnn_hidden_size=Key(128, low=1),  # units of a recurrent layer
+        rnn_layers=Key(1, low=1),  # number of recurrent layers
+        # Steps that recurrent units remember at first, from 1 up to this many (chrono init); 2: biases
         # of 0.
         rnn_timescale=Key(64.0, low=2),
         # Dtype that encoders compute in; parameters, heads and losses are float32.
@@ -195,7 +190,6 @@ class VAC(ActorCritic):
         *,
         share_encoder: bool | None = None,
         encoder: Mapping[str, Any] | None = None,
-        small_image_encoder: str = "small_cnn",
         encoder_hidden_size_list: Sequence[int] | None = None,
         rnn: str | None = None,
         rnn_hidden_size: int = 128,
@@ -215,15 +209,15 @@ class VAC(ActorCritic):
     ) -> None:
         super().__init__(obs_space, action_space)
         self.share_encoder = has_image(obs_space) if share_encoder is None else share_encoder
-        activation = activation or default_activation(obs_space)
-        self.activation = activation
+        self.detaches_value = False  # whether the value's gradient stops at shared features
+        self.activation = activation = activation or default_activation(obs_space)
 
-        def make_encoder(name: str) -> Encoder | MemoryEncoder:
-            widths = encoder_hidden_size_list
-            made = Encoder(obs_space, encoder, widths, activation, encoder_dtype, small_image_encoder)
+        def make_encoder(name: str) -> Encoder | RecurrentEncoder:
+            made = Encoder(obs_space, encoder, encoder_hidden_size_list, activation, encoder_dtype)
             if rnn is None:
                 return made
-            return MemoryEncoder(name, made, Memory(rnn, made.out_features, rnn_hidden_size, rnn_layers))
+            layer = RecurrentLayer(rnn, made.out_features, rnn_hidden_size, rnn_layers)
+            return RecurrentEncoder(name, made, layer)
 
         self.actor_encoder = make_encoder("actor")
         self.critic_encoder = None if self.share_encoder else make_encoder("critic")
@@ -241,65 +235,129 @@ class VAC(ActorCritic):
         )
         self.critic_head, last = value_head(features, critic_head_hidden_size_list, activation)
         self.value_heads = (last,)
-        initialize(self, init, init_gain or {}, policy_layers=self.actor_head.out, value_layer=last)
+        initialize(self, init, init_gain or {}, policy_layers=self.actor_head.layers[-1], value_layer=last)
         if init != "torch":
             chrono(self, rnn_timescale)
-
-    def _bypasses(self, method: Callable[..., Any]) -> bool:
-        """Returns whether a method of the library gives an output of this model that was replaced.
-
-        A method of a subclass answers for itself, and expects the outputs of the library's layers of it.
-        """
-        name = method.__name__
-        return _function(self, name) is method and not computes_jointly(self, name)
 
     def compute_actor(self, obs: Any) -> Any:
         return self.actor_head(self.actor_encoder(obs))
 
     def compute_critic(self, obs: Any) -> Tensor:
-        return self._value(obs, self.actor_encoder(obs) if self.critic_encoder is None else None)
+        return self._value(obs)
 
     def compute_actor_critic(self, obs: Any) -> tuple[Any, Tensor]:
-        if self._bypasses(VAC.compute_actor_critic):
-            return super().compute_actor_critic(obs)
         features = self.actor_encoder(obs)
         return self.actor_head(features), self._value(obs, features)
 
-    def _value(self, obs: Any, actor_features: Tensor | None) -> Tensor:
-        """Returns the values: obs (N, ...), actor_features (N, F) -> (N,).
-
-        ``actor_features`` may be None if the value has an encoder of its own.
-        """
+    def _value(self, obs: Any, features: Tensor | None = None) -> Tensor:
+        """Returns the values (N,); ``features`` (N, F) are those of the policy's encoder, if known."""
         if self.critic_encoder is None:
-            assert actor_features is not None
-            features = self._shared_features(actor_features)
+            features = self.actor_encoder(obs) if features is None else features
+            features = features.detach() if self.detaches_value else features
         else:
             features = self.critic_encoder(obs)
-        value: Tensor = self.critic_head(features).squeeze(-1)
-        return value
+        value: Tensor = self.critic_head(features)
+        return value.squeeze(-1)
 
-    def _shared_features(self, features: Tensor) -> Tensor:
-        """Returns the input of the value head, of features that it shares with the policy's head."""
-        return features
-
-    def initial_state(self, n: int) -> Tree | None:
-        encoders = [e for e in (self.actor_encoder, self.critic_encoder) if isinstance(e, MemoryEncoder)]
-        return {encoder.name: encoder.memory.initial_state(n) for encoder in encoders} or None
+    def initial_hidden(self, n: int) -> Tree | None:
+        encoders = [e for e in (self.actor_encoder, self.critic_encoder) if isinstance(e, RecurrentEncoder)]
+        return {encoder.name: encoder.layer.initial_hidden(n) for encoder in encoders} or None
 
     def step(self, inputs: Sequences) -> tuple[Any, Tensor, Tree]:
-        if self._bypasses(VAC.step):
-            raise ContractError(
-                f"policy.model: {type(self).__name__} replaces compute_actor or compute_critic, and has a "
-                "memory; it must define step(inputs), too, which acts"
-            )
         actor, critic = self.actor_encoder, self.critic_encoder
-        assert isinstance(actor, MemoryEncoder)
-        features, state = actor.step(inputs)
-        after = {actor.name: state}
-        critic_features = self._shared_features(features)
-        if isinstance(critic, MemoryEncoder):
-            critic_features, after[critic.name] = critic.step(inputs)
-        return self.actor_head(features), self.critic_head(critic_features).squeeze(-1), after
+        assert isinstance(actor, RecurrentEncoder)
+        features, hidden = actor.step(inputs)
+        after = {actor.name: hidden}
+        of_value = features.detach() if self.detaches_value else features
+        if isinstance(critic, RecurrentEncoder):
+            of_value, after[critic.name] = critic.step(inputs)
+        return self.actor_head(features), self.critic_head(of_value).squeeze(-1), after
+
+    def stacks(self) -> dict[str, Stack] | None:
+        encoder = encoder_stack(self.actor_encoder)
+        is_shared = self.critic_encoder is None
+        of_value = encoder if is_shared else encoder_stack(self.critic_encoder)
+        actor = stack(encoder, self.actor_head.layers)
+        critic = stack(of_value, self.critic_head, is_shared and self.detaches_value)
+        if actor is None or critic is None or type(self.actor_head) is not ActionHead:
+            return None
+        return {"actor": actor, "critic": critic}
+
+
+class PhasicActorCritic(ActorCritic):
+    """The base class of models for PPG: an :class:`ActorCritic` with :meth:`compute_auxiliary`."""
+
+    def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
+        """Returns ``(logit, auxiliary value (N,), value (N,))``.
+
+        Both values are in units of the targets' std where the policy has value_norm.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define compute_auxiliary(obs)")
+
+
+@MODEL_REGISTRY.register("ppg")
+class PPG(VAC, PhasicActorCritic):
+    """``vac`` with an auxiliary value head on the encoder of the policy (arXiv:2009.04416, section 2).
+
+        dual      obs - encoder - policy, auxiliary value        obs - encoder - value
+        shared    obs - encoder - policy, auxiliary value, value
+        detach    as shared, but the value's gradient stops at the value head
+
+    The auxiliary value head is trained only in the auxiliary phase. Its gradient trains the encoder of the
+    policy to predict values. The arguments are the keys of ``config``; ``arch`` replaces ``share_encoder``.
+    """
+
+    config = dict(
+        # dual: a separate value network; shared: one encoder for policy and value; detach: one encoder, and
+        # the value's gradient stops at the value head in both phases.
+        arch=Key("dual", choices=("dual", "shared", "detach")),
+        share_encoder=Key(
+            None,
+            fixed_because="the auxiliary head must share the policy's encoder; set model.arch to choose "
+            "whether the value network shares it too",
+        ),
+    )
+
+    def __init__(
+        self,
+        obs_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        arch: str = "dual",
+        critic_head_hidden_size_list: Sequence[int] = (),
+        init: str = "orthogonal",
+        init_gain: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(
+            obs_space,
+            action_space,
+            share_encoder=arch != "dual",
+            critic_head_hidden_size_list=critic_head_hidden_size_list,
+            init=init,
+            init_gain=init_gain,
+            **options,
+        )
+        self.arch = arch
+        self.detaches_value = arch == "detach"
+        # Made last, so that all other layers start with the same random weights as those of ``vac``.
+        features = self.actor_encoder.out_features
+        self.auxiliary_head, last = value_head(features, critic_head_hidden_size_list, self.activation)
+        initialize(self.auxiliary_head, init, init_gain or {}, value_layer=last)
+        self.value_heads = (*self.value_heads, last)
+
+    def compute_auxiliary(self, obs: Any) -> tuple[Any, Tensor, Tensor]:
+        features = self.actor_encoder(obs)
+        if type(self).compute_actor_critic is not VAC.compute_actor_critic:  # a subclass has its own outputs
+            logit, value = self.compute_actor_critic(obs)
+        else:
+            logit, value = self.actor_head(features), self._value(obs, features)
+        return logit, self.auxiliary_head(features).squeeze(-1), value
+
+    def stacks(self) -> dict[str, Stack] | None:
+        stacks = super().stacks()
+        auxiliary = None if stacks is None else stack(stacks["actor"].encoder, self.auxiliary_head)
+        return None if stacks is None or auxiliary is None else {**stacks, "auxiliary": auxiliary}
 
 
 def default_activation(obs_space: gym.Space) -> str:
@@ -310,16 +368,7 @@ def default_activation(obs_space: gym.Space) -> str:
 def value_head(
     features: int, hidden_size_list: Sequence[int], activation: str
 ) -> tuple[nn.Sequential, nn.Linear]:
-    """Returns a value head and its last layer.
-
-    Args:
-        features: F.
-        hidden_size_list: widths of its hidden layers.
-        activation: of its hidden layers.
-
-    Shapes:
-        the head maps (N, F) -> (N, 1)
-    """
+    """Returns a value head, (N, F) -> (N, 1), with hidden layers of these widths, and its last layer."""
     sizes = [features, *hidden_size_list]
     last = nn.Linear(sizes[-1], 1)
     return nn.Sequential(*mlp(sizes, activation), last), last

@@ -48,9 +48,9 @@ from torch import Tensor, nn
 from ding_lite.config.registry import ENCODER_REGISTRY, name_of
 from ding_lite.config.schema import Key, arguments_of
 from ding_lite.errors import ConfigError
-from ding_lite.models.contract import check_encoder
-from ding_lite.models.memory_layout import to_channels_last
-from ding_lite.trees import MASK_KEY, space_leaves, value_at, without_numbers
+from ding_lite.models.checks import check_encoder
+from ding_lite.models.layout import to_channels_last
+from ding_lite.trees import MASK_KEY, is_image, space_leaves, value_at, without_numbers
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -64,26 +64,11 @@ ACTIVATION = Key("relu", choices=tuple(ACTIVATIONS))
 
 
 def mlp(sizes: Sequence[int], activation: str) -> nn.Sequential:
-    """Returns linear layers, each followed by an activation.
-
-    Args:
-        sizes: features before the first layer and after each layer.
-        activation: a key of ``ACTIVATIONS``.
-
-    Shapes:
-        (N, sizes[0]) -> (N, sizes[-1])
-    """
+    """Returns linear layers, each followed by an activation: (N, sizes[0]) -> (N, sizes[-1])."""
     layers: list[nn.Module] = []
     for before, after in zip(sizes, sizes[1:], strict=False):
         layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers)
-
-
-def is_image(space: gym.Space) -> bool:
-    """Returns whether a space is a Box with three dimensions, or a uint8 Box with two."""
-    return isinstance(space, gym.spaces.Box) and (
-        len(space.shape) == 3 or (len(space.shape) == 2 and space.dtype == np.uint8)
-    )
 
 
 def has_image(space: gym.Space) -> bool:
@@ -150,14 +135,6 @@ class IndexEncoder(nn.Module):
         return self.table(index.long() + self.offset).flatten(1)
 
 
-def _activation_of_convolution(name: str) -> nn.Module:
-    """Returns an activation that follows a convolution; relu overwrites its input to save memory.
-
-    The gradient of a convolution does not need its output, so the output may be overwritten.
-    """
-    return nn.ReLU(inplace=True) if name == "relu" else ACTIVATIONS[name]()
-
-
 class ImageEncoder(nn.Module):
     """The base of image encoders: finds the channels, scales uint8 pixels, and computes the output size.
 
@@ -168,9 +145,6 @@ class ImageEncoder(nn.Module):
 
     Shapes:
         (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, F)
-
-    Raises:
-        ConfigError: if the channels cannot be found, or the images are too small for the convolutions.
     """
 
     config = dict(activation=ACTIVATION, channels=Key(None, choices=("first", "last"), optional=True))
@@ -203,11 +177,7 @@ class ImageEncoder(nn.Module):
         return shape[2] < shape[0]
 
     def images(self, x: Tensor) -> Tensor:
-        """Returns scaled float32 images whose channels are adjacent in memory (torch.channels_last).
-
-        Shapes:
-            (N, H, W, C) or (N, C, H, W) or (N, H, W) -> (N, C, H, W)
-        """
+        """Returns scaled float32 images (N, C, H, W) whose channels are adjacent in memory."""
         if self.two_dimensional:
             x = x.unsqueeze(-1)
         if self.channels_last:
@@ -222,11 +192,7 @@ class ImageEncoder(nn.Module):
         return self.layers(self.images(x)).flatten(1)
 
     def features_of(self, convolutions: nn.Module) -> int:
-        """Returns F, the flattened output size of the convolutions.
-
-        Raises:
-            ConfigError: if the images are too small for the convolutions.
-        """
+        """Returns F, the flattened output size of the convolutions."""
         try:
             with torch.no_grad():
                 return convolutions(torch.zeros(1, *self.in_shape)).numel()
@@ -238,86 +204,66 @@ class ImageEncoder(nn.Module):
             ) from error
 
 
-@ENCODER_REGISTRY.register("nature_cnn")
-class NatureCNN(ImageEncoder):
-    """Three convolutions with 32, 64 and 64 channels (Mnih et al., Nature 2015), for at least 36 x 36 pixels.
+class Convolutions(ImageEncoder):
+    """Convolutions in sequence, each followed by an activation.
 
-    Shapes:
-        as :class:`ImageEncoder`
+    A subclass sets ``table``: (channels, kernel, stride) of each. ``widths`` are other numbers of channels.
     """
 
-    trunk = (512,)
-    config = dict(widths=Key([32, 64, 64], item=int, low=1))
+    table: tuple[tuple[int, int, int], ...]
+    config = dict(widths=Key(None, (list,), item=int, low=1, optional=True))
 
     def __init__(
         self,
         space: gym.Space,
         activation: str = "relu",
         channels: str | None = None,
-        widths: Sequence[int] = (32, 64, 64),
+        widths: Sequence[int] | None = None,
     ) -> None:
         super().__init__(space, channels)
-        if len(widths) != 3:
+        widths = [width for width, _, _ in self.table] if widths is None else widths
+        if len(widths) != len(self.table):
             raise ConfigError(
-                f"policy.model.encoder.widths: nature_cnn has 3 convolutions, got {list(widths)}"
+                f"policy.model.encoder.widths: {type(self).__name__} has {len(self.table)} convolutions, got "
+                f"{list(widths)}"
             )
-        first, second, third = widths
-        self.layers = nn.Sequential(
-            nn.Conv2d(self.in_shape[0], first, 8, 4), _activation_of_convolution(activation),
-            nn.Conv2d(first, second, 4, 2), _activation_of_convolution(activation),
-            nn.Conv2d(second, third, 3, 1), _activation_of_convolution(activation),
-        )  # fmt: skip
+        layers: list[nn.Module] = []
+        before = self.in_shape[0]
+        for width, (_, kernel, stride) in zip(widths, self.table, strict=True):
+            # The gradient of a convolution does not need its output, so relu may overwrite it.
+            after = nn.ReLU(inplace=True) if activation == "relu" else ACTIVATIONS[activation]()
+            layers += [nn.Conv2d(before, width, kernel, stride), after]
+            before = width
+        self.layers = nn.Sequential(*layers)
         self.out_features = self.features_of(self.layers)
 
 
-@ENCODER_REGISTRY.register("minatar_cnn")
-class MinAtarCNN(ImageEncoder):
-    """One convolution with 16 filters of 3 x 3 (arXiv:1903.03176), for images from 3 x 3 pixels on.
+@ENCODER_REGISTRY.register("nature_cnn")
+class NatureCNN(Convolutions):
+    """The convolutions of Mnih et al., Nature 2015, for at least 36 x 36 pixels."""
 
-    Shapes:
-        as :class:`ImageEncoder`
-    """
-
-    trunk = (128,)
-
-    def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
-        super().__init__(space, channels)
-        self.layers = nn.Sequential(
-            nn.Conv2d(self.in_shape[0], 16, 3), _activation_of_convolution(activation)
-        )
-        self.out_features = self.features_of(self.layers)
+    table = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+    trunk = (512,)
 
 
 @ENCODER_REGISTRY.register("small_cnn")
-class SmallCNN(ImageEncoder):
-    """Three convolutions with 16, 32 and 32 channels and steps of 2, for images of 16 to 35 pixels.
+class SmallCNN(Convolutions):
+    """Smaller ones, for images of 16 to 35 pixels, in which ``minatar_cnn`` has too many features."""
 
-    Shapes:
-        as :class:`ImageEncoder`
-    """
-
+    table = ((16, 4, 2), (32, 3, 2), (32, 3, 1))
     trunk = (256,)
 
-    def __init__(self, space: gym.Space, activation: str = "relu", channels: str | None = None) -> None:
-        super().__init__(space, channels)
-        self.layers = nn.Sequential(
-            nn.Conv2d(self.in_shape[0], 16, 4, 2), _activation_of_convolution(activation),
-            nn.Conv2d(16, 32, 3, 2), _activation_of_convolution(activation),
-            nn.Conv2d(32, 32, 3, 1), _activation_of_convolution(activation),
-        )  # fmt: skip
-        self.out_features = self.features_of(self.layers)
+
+@ENCODER_REGISTRY.register("minatar_cnn")
+class MinAtarCNN(Convolutions):
+    """One convolution (arXiv:1903.03176), for images from 3 x 3 pixels on."""
+
+    table = ((16, 3, 1),)
+    trunk = (128,)
 
 
 class _Residual(nn.Module):
-    """A residual block: x plus two convolutions of x.
-
-    Args:
-        width: number of channels C.
-        normed_scale: norm of each row of the convolutions with ``init="normed"``.
-
-    Shapes:
-        (N, C, H, W) -> (N, C, H, W)
-    """
+    """A residual block: x plus two convolutions of x; ``init="normed"`` reads ``normed_scale``."""
 
     def __init__(self, width: int, normed_scale: float) -> None:
         super().__init__()
@@ -334,11 +280,7 @@ class _Residual(nn.Module):
 
 @ENCODER_REGISTRY.register("impala_cnn")
 class ImpalaCNN(ImageEncoder):
-    """Residual stages, three with 16, 32 and 32 channels by default (arXiv:1802.01561, figure 3, right).
-
-    Shapes:
-        as :class:`ImageEncoder`
-    """
+    """Residual stages, three with 16, 32 and 32 channels by default (arXiv:1802.01561, figure 3, right)."""
 
     trunk = (256,)
     config = dict(widths=Key([16, 32, 32], item=int, low=1))
@@ -364,25 +306,11 @@ class ImpalaCNN(ImageEncoder):
         self.out_features = self.features_of(self.layers)
 
 
-def is_small_image(space: gym.Space) -> bool:
-    """Returns whether a space is an image whose smaller side has 16 to 35 pixels."""
-    return is_image(space) and 16 <= sorted(space.shape or ())[-2] < 36
-
-
-def default_encoder(space: gym.Space, small_image: str) -> str:
-    """Returns the name of the encoder of a leaf for which the config names none.
-
-    Args:
-        space: of the leaf.
-        small_image: the name for images of 16 to 35 pixels.
-
-    Raises:
-        ConfigError: if the leaf is of a kind that no encoder supports.
-    """
-    if is_small_image(space):
-        return small_image
+def default_encoder(space: gym.Space) -> str:
+    """Returns the name of the encoder of a leaf for which the config names none."""
     if is_image(space):
-        return "nature_cnn" if sorted(space.shape or ())[-2] >= 36 else "minatar_cnn"
+        pixels = sorted(space.shape or ())[-2]
+        return "nature_cnn" if pixels >= 36 else "small_cnn" if pixels >= 16 else "minatar_cnn"
     if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
         return "embedding"
     if isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
@@ -405,7 +333,6 @@ class Encoder(nn.Module):
         activation: a key of ``ACTIVATIONS``.
         dtype: of the linear layers and convolutions, "float32" or "bfloat16". Parameters, gradients and the
             returned features are float32 in both cases.
-        small_image: the encoder of images of 16 to 35 pixels for which ``encoder`` names none.
 
     Attributes:
         paths: of the leaves, in the order of ``leaves``; the action mask is not among them.
@@ -413,10 +340,6 @@ class Encoder(nn.Module):
 
     Shapes:
         (N, ...), or a dict of (N, ...) -> (N, F)
-
-    Raises:
-        ConfigError: if ``encoder`` does not fit the space, or a leaf is not supported.
-        ContractError: if a leaf encoder has no ``out_features``, or returns something else than (N, F).
     """
 
     def __init__(
@@ -426,7 +349,6 @@ class Encoder(nn.Module):
         hidden_size_list: Sequence[int] | None,
         activation: str,
         dtype: str = "float32",
-        small_image: str = "small_cnn",
     ) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, dtype)
@@ -438,7 +360,7 @@ class Encoder(nn.Module):
         for (path, leaf), arguments in zip(
             observed, _arguments_by_leaf(observed, encoder or {}), strict=True
         ):
-            name = arguments.pop("type", None) or default_encoder(leaf, small_image)
+            name = arguments.pop("type", None) or default_encoder(leaf)
             encoder_class = ENCODER_REGISTRY.get(name)
             accepted = arguments_of(encoder_class)
             if accepted is None or "activation" in accepted:
@@ -474,12 +396,7 @@ class Encoder(nn.Module):
 
 
 def encoder_faults(encoder: Mapping[str, Any] | None, path: str) -> list[str]:
-    """Returns the faults of ``policy.model.encoder`` that do not depend on the observation space.
-
-    Args:
-        encoder: as :class:`Encoder` takes it.
-        path: of the key in the config, such as "policy.model.encoder".
-    """
+    """Returns the faults of ``policy.model.encoder`` that do not depend on the observation space."""
     if encoder and _is_by_leaf(encoder):
         return [fault for name, leaf in encoder.items() for fault in encoder_faults(leaf, f"{path}.{name}")]
     return ENCODER_REGISTRY.choice_faults(encoder or {}, path)
@@ -493,11 +410,7 @@ def _is_by_leaf(encoder: Mapping[str, Any]) -> bool:
 def _arguments_by_leaf(
     leaves: Sequence[tuple[tuple[str, ...], gym.Space]], encoder: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Returns ``{"type": name, **arguments}`` of each leaf; it is empty where the config says nothing.
-
-    Raises:
-        ConfigError: if ``encoder`` names a leaf that does not exist.
-    """
+    """Returns ``{"type": name, **arguments}`` of each leaf; it is empty where the config says nothing."""
     names = [".".join(path) for path, _ in leaves]
     if encoder and _is_by_leaf(encoder):
         unknown = sorted(set(encoder) - set(names))

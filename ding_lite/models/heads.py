@@ -1,21 +1,20 @@
 """Heads: from features to action distributions, and from raw actions to environment actions.
 
-:class:`ActionHead` has optional hidden layers and one head for the action space. ``HEADS`` maps each kind of
-action space to its head.
+:class:`ActionHead` has linear layers, and one :class:`Head` that turns their raw outputs into a
+distribution. ``HEADS`` maps each kind of action space to its head.
 
 **To add a head** for another kind of space, subclass :class:`Head` and add it to ``HEADS``. Heads are looked
 up along the base classes of a space, so a subclass of a supported space may have its own head. This may be
 done in any module that is imported before the model is built (``--import MODULE``)::
 
     class SortedHead(Head):  # Discrete actions in an order: neighbours have similar probabilities
-        def __init__(self, space, features, **box_options):
+        def __init__(self, space, **box_options):
             super().__init__()
-            self.start = int(space.start)
-            self.layer = nn.Linear(features, 1)
+            self.size, self.start = 1, int(space.start)
             self.register_buffer("place", torch.linspace(-1, 1, int(space.n)))
 
-        def forward(self, x):
-            return -(self.layer(x) - self.place).square()
+        def logit(self, raw):
+            return -(raw - self.place).square()
 
         def distribution(self, logit, mask=None):
             return D.Categorical(logit, mask)
@@ -27,7 +26,7 @@ done in any module that is imported before the model is built (``--import MODULE
 
 To add a distribution of Box actions, see ``rl.distributions``: no head is needed.
 
-Shapes: N samples, F features, A action size.
+Shapes: N samples, F features, K raw outputs, A action size.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.registry import BOX_DISTRIBUTION_REGISTRY, name_of
 from ding_lite.config.schema import Key, check
-from ding_lite.errors import ConfigError, ContractError
+from ding_lite.errors import ConfigError
 from ding_lite.models.encoders import mlp
 from ding_lite.rl import distributions as D
 from ding_lite.trees import children
@@ -62,31 +61,17 @@ def parameter_ranges(model: nn.Module) -> list[tuple[nn.Parameter, float, float]
 
     A module declares ranges in an attribute ``parameter_ranges``, such as ``{"log_sigma": (-20.0, 2.0)}``.
     They are applied after each gradient step and after weights are loaded.
-
-    Raises:
-        ContractError: if a module names something that is not one of its own parameters.
     """
-    ranges = []
-    for module in model.modules():
-        for name, (low, high) in getattr(module, "parameter_ranges", {}).items():
-            parameter = getattr(module, name, None)
-            if not isinstance(parameter, nn.Parameter):
-                names = ", ".join(own for own, _ in module.named_parameters(recurse=False))
-                raise ContractError(
-                    f"{type(module).__name__}.parameter_ranges names {name!r}, which is not a parameter of "
-                    f"{type(module).__name__}; its parameters are: {names or 'none'}"
-                )
-            ranges.append((parameter, low, high))
-    return ranges
+    return [
+        (getattr(module, name), low, high)
+        for module in model.modules()
+        for name, (low, high) in getattr(module, "parameter_ranges", {}).items()
+    ]
 
 
 @torch.no_grad()
 def clamp_to_ranges(ranges: Sequence[tuple[Tensor, float, float]]) -> None:
-    """Clamps each parameter to its range, in place.
-
-    Args:
-        ranges: ``(parameter, low, high)``, as :func:`parameter_ranges` returns them.
-    """
+    """Clamps each parameter to its range, in place; ``ranges`` are those of :func:`parameter_ranges`."""
     for parameter, low, high in ranges:
         parameter.clamp_(low, high)
 
@@ -95,10 +80,6 @@ def box_distribution_faults(kind: Any, path: str) -> list[str]:
     """Returns the faults of ``model.box_distribution``: unless it is registered, a line with all names.
 
     A class and an import path have none; :class:`BoxHead` checks them, because that imports the module.
-
-    Args:
-        kind: the value.
-        path: of the key in the config, such as "policy.model.box_distribution".
     """
     if isinstance(kind, type) or (isinstance(kind, str) and ":" in kind):
         return []
@@ -109,30 +90,21 @@ def box_distribution_faults(kind: Any, path: str) -> list[str]:
 
 
 class Head(nn.Module, ABC):
-    """The head for one action space: makes a distribution from features, and converts its samples.
+    """What raw outputs of a policy network mean in one action space.
 
-    A subclass is made as ``cls(space, features, **box_options)``. The options are those of :class:`BoxHead`;
-    other heads ignore them.
-
-    Shapes:
-        features (N, F) -> logit, a tensor (N, ...) or a dict of tensors
+    A subclass is made as ``cls(space, **box_options)``. The options are those of :class:`BoxHead`; other
+    heads ignore them. It sets ``size``, K.
     """
 
-    @abstractmethod
-    def forward(self, x: Tensor) -> Any:
-        """Returns ``logit``, the parameters of the distribution.
+    size: int
 
-        Shapes:
-            (N, F) -> (N, ...), or a dict of those
-        """
+    def logit(self, raw: Tensor) -> Any:
+        """Returns the parameters of the distribution: raw (N, K) -> (N, ...), or a dict of those."""
+        return raw
 
     @abstractmethod
     def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
-        """Returns the distribution with the parameters ``logit``.
-
-        Shapes:
-            logit: as ``forward`` returns it; mask: bool, True where an action is legal
-        """
+        """Returns the distribution with the parameters ``logit``; ``mask`` is True where legal."""
 
     @abstractmethod
     def to_env(self, action: Any) -> Any:
@@ -147,16 +119,12 @@ class DiscreteHead(Head):
     """A categorical distribution over Discrete(n, start).
 
     Shapes:
-        (N, F) -> logit (N, n); action: (N,) int64, an index from 0; environment action: index + start
+        logit (N, n); action: (N,) int64, an index from 0; environment action: index + start
     """
 
-    def __init__(self, space: gym.spaces.Discrete, features: int, **box_options: Any) -> None:
+    def __init__(self, space: gym.spaces.Discrete, **box_options: Any) -> None:
         super().__init__()
-        self.start = int(space.start)
-        self.layer = nn.Linear(features, int(space.n))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)
+        self.size, self.start = int(space.n), int(space.start)
 
     def distribution(self, logit: Tensor, mask: Tensor | None = None) -> D.Distribution:
         return D.Categorical(logit, mask)
@@ -169,19 +137,15 @@ class MultiDiscreteHead(Head):
     """Independent categorical distributions over MultiDiscrete(nvec, start).
 
     Shapes:
-        (N, F) -> logit (N, sum nvec); action: (N, K) int64, indices from 0; environment action: (N, *shape)
+        logit (N, sum nvec); action: (N, K) int64, indices from 0; environment action: (N, *shape)
     """
 
-    def __init__(self, space: gym.spaces.MultiDiscrete, features: int, **box_options: Any) -> None:
+    def __init__(self, space: gym.spaces.MultiDiscrete, **box_options: Any) -> None:
         super().__init__()
-        self.shape = space.shape
-        self.dtype = space.dtype
+        self.shape, self.dtype = space.shape, space.dtype
         self._start = torch.from_numpy(np.array(space.start))
         self.sizes = tuple(int(n) for n in space.nvec.flatten())
-        self.layer = nn.Linear(features, sum(self.sizes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)
+        self.size = sum(self.sizes)
 
     def distribution(self, logit: Tensor, mask: Any = None) -> D.Distribution:
         # A mask that the environment gives as a Tuple arrives as a tree with one mask per index.
@@ -197,17 +161,13 @@ class MultiBinaryHead(Head):
     """Independent bits for MultiBinary(shape).
 
     Shapes:
-        (N, F) -> log-odds of a 1 (N, K); action: (N, K) int64; environment action: (N, *shape)
+        logit: log-odds of a 1 (N, K); action: (N, K) int64; environment action: (N, *shape)
     """
 
-    def __init__(self, space: gym.spaces.MultiBinary, features: int, **box_options: Any) -> None:
+    def __init__(self, space: gym.spaces.MultiBinary, **box_options: Any) -> None:
         super().__init__()
-        self.shape = space.shape
-        self.dtype = space.dtype
-        self.layer = nn.Linear(features, math.prod(space.shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)
+        self.shape, self.dtype = space.shape, space.dtype
+        self.size = math.prod(space.shape)
 
     def distribution(self, logit: Tensor, mask: Tensor | None = None) -> D.Distribution:
         return D.Bernoulli(logit, None if mask is None else mask.flatten(1))
@@ -219,34 +179,26 @@ class MultiBinaryHead(Head):
 class BoxHead(Head):
     """Any distribution over a Box (``rl.distributions``), by default one of ``BOX_DISTRIBUTIONS``.
 
-    A free log sigma is clamped to ``LOG_SIGMA_RANGE`` after each gradient step. A clamp in ``forward`` would
-    have no gradient outside of the range, so a log sigma outside of it could not return.
+    A free log sigma is clamped to ``LOG_SIGMA_RANGE`` after each gradient step. A clamp in :meth:`logit`
+    would have no gradient outside of the range, so a log sigma outside of it could not return.
 
     Args:
         space: of floats, with low < high in each dimension.
-        features: F.
         box_distribution: a key of ``BOX_DISTRIBUTIONS``, "package.module:Name", or a class.
         sigma_type: of distributions with a sigma. "independent" is a free parameter; "conditioned" is a
-            softplus of the layer's output, 1 at output 0 and at least 1e-4; "fixed" is a constant.
+            softplus of a raw output, 1 at output 0 and at least 1e-4; "fixed" is a constant.
         initial_sigma_value: sigma at the start with ``sigma_type="independent"``, in the units of the raw
             action.
         fixed_sigma_value: sigma with ``sigma_type="fixed"``, in the units of the raw action.
         bound_type: of distributions with a mu. "tanh" bounds it to -1 .. 1, "soft" to 5 tanh(mu / 5).
 
     Shapes:
-        (N, F) -> logit {name: (N, A)}; action: (N, A) float32; environment action: (N, *shape)
-
-    Raises:
-        ConfigError: if the space or the distribution is not supported, or the distribution needs finite
-            bounds and the space has none.
-        RegistryError: if the class of the distribution cannot be imported.
-        ContractError: if the class is not a ``BoxDistribution``, or lacks a method of it.
+        logit {name: (N, A)}; action: (N, A) float32; environment action: (N, *shape)
     """
 
     def __init__(
         self,
         space: gym.spaces.Box,
-        features: int,
         *,
         box_distribution: str | type = "normal",
         sigma_type: str = "independent",
@@ -256,10 +208,8 @@ class BoxHead(Head):
     ) -> None:
         super().__init__()
         self.kind = name_of(box_distribution)
-        self.sigma_type = sigma_type
-        self.bound_type = bound_type
-        self.shape = space.shape
-        self.dtype = space.dtype
+        self.sigma_type, self.bound_type = sigma_type, bound_type
+        self.shape, self.dtype = space.shape, space.dtype
         faults = box_distribution_faults(box_distribution, "policy.model.box_distribution")
         if faults:
             raise ConfigError(faults[0])
@@ -273,14 +223,11 @@ class BoxHead(Head):
         self.half_width: Tensor
         self.register_buffer("half_width", half, persistent=False)
         has_sigma = self._distribution.has_sigma
-        outputs = 2 * size if not has_sigma or sigma_type == "conditioned" else size
-        self.layer = nn.Linear(features, outputs)
-        if not has_sigma:
-            return
-        if sigma_type == "independent":
+        self.size = 2 * size if not has_sigma or sigma_type == "conditioned" else size
+        if has_sigma and sigma_type == "independent":
             self.log_sigma = nn.Parameter(torch.full((size,), math.log(initial_sigma_value)))
             self.parameter_ranges = {"log_sigma": LOG_SIGMA_RANGE}
-        elif sigma_type == "fixed":
+        elif has_sigma and sigma_type == "fixed":
             self.sigma: Tensor
             self.register_buffer("sigma", torch.full((size,), fixed_sigma_value), persistent=False)
 
@@ -291,8 +238,6 @@ class BoxHead(Head):
                 f"the action space {space} is a Box of integers, got dtype {space.dtype}, expected floats; "
                 "use Discrete or MultiDiscrete"
             )
-        if 0 in space.shape:
-            raise ConfigError(f"the action space {space} is empty: a dimension of its shape is 0")
         if np.any(space.low >= space.high):
             raise ConfigError(
                 f"the action space {space} has a dimension with low >= high; expected low < high"
@@ -304,17 +249,16 @@ class BoxHead(Head):
                 f"{space}; use 'normal', whose actions are only clipped to the bounds"
             )
 
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        out = self.layer(x)
+    def logit(self, raw: Tensor) -> dict[str, Tensor]:
         if not self._distribution.has_sigma:
-            return self._distribution.parameters(out)
+            return self._distribution.parameters(raw)
         if self.sigma_type == "conditioned":
-            mu, raw = out.chunk(2, -1)
-            sigma = F.softplus(raw + math.log(math.e - 1))
+            mu, free = raw.chunk(2, -1)
+            sigma = F.softplus(free + math.log(math.e - 1))
             # The value is clamped, the gradient is not: a sigma at the bound can grow again.
             sigma = sigma + (sigma.clamp_min(MIN_SIGMA) - sigma).detach()
         else:
-            mu = out
+            mu = raw
             sigma = self.log_sigma.exp() if self.sigma_type == "independent" else self.sigma
             sigma = sigma.expand_as(mu)
         if self.bound_type == "tanh":
@@ -336,24 +280,29 @@ class TreeHead(Head):
     """One head for each branch of a Dict or a Tuple; the branches of a Tuple are named "0", "1", ...
 
     Shapes:
-        (N, F) -> logit, action and environment action: dicts with one entry per branch
+        logit, action and environment action: dicts with one entry per branch
     """
 
-    def __init__(self, space: gym.Space, features: int, **box_options: Any) -> None:
+    def __init__(self, space: gym.Space, **box_options: Any) -> None:
         super().__init__()
         branches = cast(dict[str, gym.Space], children(space))
-        self.heads = nn.ModuleList(make_head(child, features, **box_options) for child in branches.values())
+        self.heads = nn.ModuleList(make_head(child, **box_options) for child in branches.values())
         self.by_name: dict[str, Any] = dict(zip(branches, self.heads, strict=True))
+        self.size = sum(head.size for head in self.by_name.values())
 
-    def forward(self, x: Tensor) -> dict[str, Any]:
-        return {name: head(x) for name, head in self.by_name.items()}
+    def logit(self, raw: Tensor) -> dict[str, Any]:
+        parts = raw.split([head.size for head in self.by_name.values()], -1)
+        return {
+            name: head.logit(part) for (name, head), part in zip(self.by_name.items(), parts, strict=True)
+        }
 
     def distribution(self, logit: Mapping[str, Any], mask: Any = None) -> D.Distribution:
-        parts = {}
-        for name, head in self.by_name.items():
-            branch_mask = None if mask is None else mask.get(name)
-            parts[name] = head.distribution(logit[name], branch_mask)
-        return D.Joint(parts)
+        return D.Joint(
+            {
+                name: head.distribution(logit[name], None if mask is None else mask.get(name))
+                for name, head in self.by_name.items()
+            }
+        )
 
     def to_env(self, action: Mapping[str, Any]) -> dict[str, Any]:
         return {name: head.to_env(action[name]) for name, head in self.by_name.items()}
@@ -369,20 +318,11 @@ HEADS: dict[type[gym.Space], type[Head]] = {
 }
 
 
-def make_head(space: gym.Space, features: int, **box_options: Any) -> Head:
-    """Returns the head of an action space: that of its class, or of the nearest base class in ``HEADS``.
-
-    Args:
-        space: of the actions.
-        features: F.
-        box_options: those of :class:`BoxHead`.
-
-    Raises:
-        ConfigError: if no head supports the space.
-    """
+def make_head(space: gym.Space, **box_options: Any) -> Head:
+    """Returns the head of an action space: that of its class, or of the nearest base class in ``HEADS``."""
     for space_class in type(space).__mro__:
         if space_class in HEADS:
-            return HEADS[space_class](space, features, **box_options)
+            return HEADS[space_class](space, **box_options)
     names = ", ".join(space_class.__name__ for space_class in HEADS)
     raise ConfigError(
         f"actions of {type(space).__name__} are not supported; supported are {names}. Use one of these "
@@ -391,20 +331,21 @@ def make_head(space: gym.Space, features: int, **box_options: Any) -> Head:
 
 
 class ActionHead(nn.Module):
-    """The policy head for any supported action space: optional hidden layers, then one linear layer.
+    """The policy head for any supported action space: linear layers, and the meaning of their raw outputs.
 
     Args:
         space: of the actions.
         features: F.
-        hidden_size_list: widths of the hidden layers.
-        activation: of the hidden layers, a key of ``models.encoders.ACTIVATIONS``.
+        hidden_size_list: widths of the layers before the last one.
+        activation: behind each of these, a key of ``models.encoders.ACTIVATIONS``.
         box_options: those of :class:`BoxHead`.
+
+    Attributes:
+        layers: (N, F) -> raw outputs (N, K); the last layer is linear.
+        out: the :class:`Head` of the space.
 
     Shapes:
         features (N, F) -> logit, a tensor or a dict of tensors (see ``rl.distributions``)
-
-    Raises:
-        ConfigError: if the space is not supported.
     """
 
     def __init__(
@@ -418,17 +359,20 @@ class ActionHead(nn.Module):
     ) -> None:
         super().__init__()
         sizes = [features, *hidden_size_list]
-        self.hidden = mlp(sizes, activation)
-        self.out: Any = make_head(space, sizes[-1], **box_options)
+        self.out: Any = make_head(space, **box_options)
+        self.layers = nn.Sequential(*mlp(sizes, activation), nn.Linear(sizes[-1], self.out.size))
 
     def forward(self, features: Tensor) -> Any:
-        return self.out(self.hidden(features))
+        return self.logit(self.layers(features))
+
+    def logit(self, raw: Tensor) -> Any:
+        """Returns the parameters of the distribution from the raw outputs (N, K) of ``layers``."""
+        return self.out.logit(raw)
 
     def distribution(self, logit: Any, mask: Any = None) -> D.Distribution:
-        """Returns the distribution with the parameters ``logit``; ``mask`` is True where an action is legal.
+        """Returns the distribution with the parameters ``logit``.
 
-        Shapes:
-            logit: as ``forward`` returns it; mask: bool, with the structure of the action space, or None
+        ``mask``, with the structure of the action space, is True where an action is legal.
         """
         return self.out.distribution(logit, mask)
 

@@ -107,8 +107,7 @@ class RND(IntrinsicReward):
 
     config = dict(
         feature_size=Key(128, low=1),  # features of the random network
-        # As policy.model.encoder, of both networks; images of 16 to 35 pixels have minatar_cnn by default.
-        # The predictor has two more layers of feature_size.
+        # As policy.model.encoder, of both networks. The predictor has two more layers of feature_size.
         encoder=Key(None, (dict,), optional=True, faults=encoder_faults),
         # As policy.model.encoder_hidden_size_list, of both networks.
         encoder_hidden_size_list=Key(None, (list,), item=int, low=1, optional=True),
@@ -124,10 +123,7 @@ class RND(IntrinsicReward):
         encoder_hidden_size_list: Sequence[int] | None = None,
     ) -> None:
         super().__init__(obs_space, action_space)
-        target, predictor = (
-            Encoder(obs_space, encoder, encoder_hidden_size_list, "relu", small_image="minatar_cnn")
-            for _ in range(2)
-        )
+        target, predictor = (Encoder(obs_space, encoder, encoder_hidden_size_list, "relu") for _ in range(2))
         size = target.out_features
         self.target = nn.Sequential(target, nn.Linear(size, feature_size))
         hidden = mlp([size, feature_size, feature_size], "relu")

@@ -1,20 +1,22 @@
-"""The base class of policies: a model, its state, and three modes.
+"""The base class of policies: a model that acts and values, its state, and the three modes.
 
     collect_mode.forward(obs)         -> {"action", "log_prob"}      acts and explores
     collect_mode.get_train_sample(r)  -> the rollout with advantages
     learn_mode.forward(rollout)       -> metrics                     improves the model
     eval_mode.forward(obs)            -> {"action"}                  acts greedily
 
-``collect_mode.for_rollout()`` gives the same functions for one rollout, in which log_prob may be computed by
-get_train_sample.
+Everything is batched. ``collect_mode.for_rollout()`` gives the same functions for one rollout, in which
+log_prob may be computed by get_train_sample. The forward of a recurrent policy also takes hidden states (B,
+...), and returns those after the step as "hidden".
 
-Everything is batched: forward takes (B, ...) and returns (B, ...), get_train_sample the whole (T, B).
+Shapes: T steps, B environments, N samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -23,24 +25,26 @@ import torch
 from easydict import EasyDict
 from torch import Tensor
 
+from ding_lite import ranks
 from ding_lite.config.registry import MODEL_REGISTRY
 from ding_lite.config.schema import Key, merged_config
-from ding_lite.data.memories import begin_episodes
+from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
-from ding_lite.data.rollout import Rollout, require_rollout, to_device
-from ding_lite.envs.checks import IndexRanges
+from ding_lite.data.replay import Replay
+from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
+from ding_lite.data.samples import Recurrence, Samples, Store
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
-from ding_lite.errors import FOREIGN, CheckpointError, ContractError, error_text
+from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
+from ding_lite.fast.acting import Acting, acting_of
+from ding_lite.fast.cuda_graphs import GraphPool
 from ding_lite.models.actor_critic import ActorCritic
+from ding_lite.models.checks import SAMPLES, check_outputs
 from ding_lite.models.heads import clamp_to_ranges, parameter_ranges
-from ding_lite.models.memory import Sequences
-from ding_lite.models.memory_layout import lay_out
-from ding_lite.policies.contract import DECLARED, FIELDS, check_arguments, check_declared
-from ding_lite.policies.device import chosen_device
-from ding_lite.policies.memory import PolicyMemory
-from ding_lite.rl import ranks
+from ding_lite.models.layout import lay_out
+from ding_lite.models.recurrent import Sequences, single_steps
 from ding_lite.rl.distributions import Distribution
+from ding_lite.rl.scales import NoScale, ObservationNorm
 from ding_lite.rl.seeding import (
     GeneratorState,
     global_streams,
@@ -51,6 +55,7 @@ from ding_lite.rl.seeding import (
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
+    example_observations,
     from_tree,
     leading_size,
     map_tree,
@@ -60,14 +65,19 @@ from ding_lite.trees import (
     tree_leaves,
 )
 
-GENERATORS = "generators"  # in the state: the generators that were drawn from, less those that a part saves
+FIELDS = ("learn", "collect", "eval")
+DECLARED = ("obs_shape", "action_shape", "action_space")  # keys of policy.model that are no arguments of it
+CHUNK_SAMPLES, CHUNK_BYTES = 2**13, 2**24  # what a network is given in one call without a gradient
+GPU_LAYER = 2**16  # weights; with 64 x 64 a gradient step takes four times as long on a GPU
 
 
 class Policy:
-    """Base class of all policies: builds the model, offers the modes, saves and loads.
+    """Base class of all policies.
 
-    A subclass defines ``_init_<field>`` and ``_forward_<field>`` for the fields learn, collect and eval,
-    and ``_get_train_sample``. The parts that a checkpoint must contain go into ``_state``.
+    A subclass defines ``_init_learn`` and ``_forward_learn``, and ``_get_train_sample``. It may override what
+    the modes call: ``_forward_collect``, ``_forward_eval``, ``_process_transition``; :meth:`inputs` (what the
+    model is given; :meth:`scaled` if it is recurrent) and :meth:`distribution` (what its output means).
+    :meth:`keep` puts a part into the saved state, :meth:`say` a line into the first lines of a run.
 
     Args:
         cfg: the section ``policy`` of a complete config.
@@ -75,9 +85,6 @@ class Policy:
         model: used as it is, without initialisation; if None, it is built from ``cfg.model``.
         enable_field: the modes to prepare; all if None. Each mode works without the others.
         seed: of the run.
-
-    Attributes:
-        ranks: the processes that train this policy together (:mod:`ding_lite.rl.ranks`).
     """
 
     config: dict[str, Any] = dict(
@@ -87,20 +94,22 @@ class Policy:
         # One of "auto", "cpu", "cuda", "cuda:N" and "mps". "auto" is a GPU, if there is one, for models with
         # convolutions or a layer of more than 256 x 256 weights; smaller ones are faster on the CPU.
         device="auto",
-        # DI-engine's. With device="auto", True is "cuda" and False "cpu"; another device must agree.
+        # DI-engine's. With device="auto", True is "cuda" and False "cpu".
         cuda=Key(None, (bool,), optional=True),
+        # On a GPU, without a recurrent network: launch all kernels of acting in one call, and those of a
+        # gradient. Then a print in a loss or a model runs only while a graph is captured.
+        cuda_graph=True,
         # DI-engine's. Whether a run is data-parallel is decided by how it is started: torchrun.
         multi_gpu=False,
-        check_ranks=False,  # stop with an error if the ranks' parameters are not bit-equal after an iteration
         bp_update_sync=Key(True, fixed_because="gradients are averaged over the ranks at every minibatch"),
-        traj_len_inf=Key(
-            False, fixed_because="whole episodes are collect.n_episode, else rollouts have a fixed length"
-        ),
-        multi_agent=Key(False, fixed_because="multi-agent training is not built yet"),
+        traj_len_inf=Key(False, fixed_because="rollouts have a fixed length"),
+        multi_agent=Key(False, fixed_because="multi-agent training is not built"),
+        # DI-engine's. Spaces are read from the environment.
+        action_space=Key(None, choices=("discrete", "continuous", "hybrid"), optional=True),
         model=dict(
             # The model: a registered name, or "package.module:Class".
             type=Key("vac", (str, object)),
-            # DI-engine's. Spaces are read from the environment; if this is given, it must agree.
+            # DI-engine's. Spaces are read from the environment.
             obs_shape=Key(None, (int, list), optional=True),
             # As obs_shape, of actions.
             action_shape=Key(None, (int, list), optional=True),
@@ -109,13 +118,25 @@ class Policy:
         ),
         collect=dict(
             n_sample=Key(2048, low=2),  # transitions in a rollout, over all environments
-            # Whole episodes in a rollout instead; n_sample is then an estimate of their transitions.
-            n_episode=Key(None, (int,), low=1, optional=True),
+            n_episode=Key(None, optional=True, fixed_because="rollouts have n_sample transitions"),
         ),
-        learn=dict(resume_training=Key(False, fixed_because="a run is resumed with --resume")),
+        learn=dict(
+            resume_training=Key(False, fixed_because="a run is resumed with --resume"),
+            # Recurrent networks: rows of the runs that rollouts are cut into; gradients go no further back.
+            sequence_length=Key(64, low=1),
+        ),
         eval=dict(
             # Env steps between evaluations, at the first boundary past each multiple; 0: only at the end.
             eval_freq=Key(10_000, low=0),
+        ),
+        normalize=dict(
+            # Scale observations to mean 0 and std 1. Statistics begin with obs_samples random steps before
+            # training; True: they are updated after each iteration, "initial": they stay.
+            obs=Key(False, choices=(False, True, "initial")),
+            obs_samples=Key(1000, low=2),  # random steps, over all environments, before training
+            obs_clip=Key(
+                10.0, above=0, needs="normalize.obs"
+            ),  # scaled observations are clipped to +- obs_clip
         ),
     )
 
@@ -129,18 +150,16 @@ class Policy:
         enable_field: Sequence[str] | None = None,
         seed: int = 0,
     ) -> None:
-        check_arguments(cfg, obs_space, action_space, enable_field)
-        self.cfg = EasyDict(cfg)
-        self.obs_space = obs_space
-        self.action_space = action_space
-        self.seed = seed
+        self.cfg: Any = EasyDict(cfg)
+        self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         self.ranks = ranks.current()
+        self.parts: dict[str, Any] = {}  # what has a state, by name
+        self._lines: list[str] = []
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams
-        self._first_states: dict[str, Tensor] = {}  # of the generators that no part saves
-        self.model: ActorCritic = self._make_model() if model is None else self._checked(model)
+        self.model: Any = self.keep("model", self._make_model() if model is None else self._checked(model))
         self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
-        self.generator = self.own_generator("action", device=self.device, saved_by_part=True)
+        self.generator = self.own_generator("action", device=self.device)
         # While learning, torch's global generators continue these streams: layers and losses draw from them.
         self._layer_generators = [self.own_generator("layers")]
         if self.device.type == "cuda":
@@ -148,82 +167,32 @@ class Policy:
         self.model.to(device=self.device)
         self.model.eval()
         lay_out(self.model)
-        self.memory: PolicyMemory | None = None
-        self._state_of_act: Tree | None = None  # the memory after the last act()
-        self._leaf_shapes = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(obs_space)}
-        self._index_ranges = IndexRanges(obs_space)
+        self.recurrence = (
+            None
+            if self.model.initial_hidden(1) is None
+            else Recurrence(self.cfg.learn.sequence_length, self.model.initial_hidden)
+        )
+        norm = self.cfg.normalize
+        self.obs_norm: Any = NoScale()
+        if norm.obs:
+            scale = ObservationNorm(obs_space, norm.obs_clip, self.device, ranks=self.ranks)
+            self.obs_norm = self.keep("obs_norm", scale)
+            if not scale.stats:
+                self.say("policy.normalize.obs: no effect, since no observation is a Box of floats")
+        self.value_norm: Any = NoScale()  # a policy may set another
+        self._graph_pool = GraphPool()
+        self._hidden_of_act: Tree | None = None
         self._init_shared()
-        if "learn" in self.fields:
-            self._check_model()
+        if "learn" in self.fields and self.device.type != "meta":
+            is_ours = type(self).distribution is Policy.distribution
+            inputs = self.inputs(example_observations(obs_space, SAMPLES))
+            check_outputs(self.model, inputs, action_space, with_actions=is_ours)
         for field in self.fields:
             getattr(self, f"_init_{field}")()
+        if {"collect", "eval"} & set(self.fields):
+            self.say(f"acting: {acting_of(self).name}")
 
-    @classmethod
-    def default_model(cls) -> tuple[str, list[str]]:
-        """Returns the name of the model for configs without one, and the modules to import for it."""
-        declared = merged_config(cls).get("model", {})
-        return declared["type"].default if "type" in declared else "vac", []
-
-    def own_generator(
-        self, name: str, device: Any = "cpu", *, saved_by_part: bool = False
-    ) -> torch.Generator:
-        """Returns a generator for the stream ``name``, which differs between ranks; it is saved.
-
-        Args:
-            name: of the stream.
-            device: of the generator.
-            saved_by_part: whether a part of :meth:`_state` saves it.
-        """
-        generator = torch_generator(self.seed, "policy", name, *self.ranks.stream, device=device)
-        self._generators[name] = generator
-        if not saved_by_part:
-            self._first_states[name] = generator.get_state()
-        return generator
-
-    def forget_open_episodes(self) -> None:
-        """Drops the state of the episodes that were open at a checkpoint; the resumed run begins new ones."""
-
-    def forget_stored(self) -> list[str]:
-        """Drops the rollouts and samples of earlier iterations, and returns the names of what it dropped."""
-        return []
-
-    def change_ranks(self, step: int) -> None:
-        """Begins new random streams, since the saved ones are those of another number of ranks.
-
-        Args:
-            step: of the environments, which names the streams.
-        """
-        for name, generator in self._generators.items():
-            stream = ("policy", name, "step", step, *self.ranks.stream)
-            generator.manual_seed(integer_seed(self.seed, *stream))
-
-    def _make_model(self) -> ActorCritic:
-        options = dict(self.cfg.model)
-        kind = options.pop("type")
-        declared = {key: options.pop(key, None) for key in DECLARED}
-        check_declared(self.obs_space, self.action_space, declared, "policy.model")
-        factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
-        with seeded_layers(self.seed, "policy", "model"):
-            model = factory(self.obs_space, self.action_space, **options)
-        if not isinstance(model, ActorCritic):
-            raise ContractError(
-                f"policy.model.type: {kind!r} made a {type(model).__name__}; a model must subclass "
-                "ding_lite.ActorCritic"
-            )
-        return model
-
-    def _checked(self, model: Any) -> Any:
-        """Returns the model of a caller, after a look at its kind and at the space of its actions."""
-        if not isinstance(model, ActorCritic):
-            raise ContractError(
-                f"model: expected an instance of a subclass of ding_lite.ActorCritic, got {model!r:.60}"
-            )
-        made_for = getattr(model, "action_space", self.action_space)
-        if made_for != self.action_space:
-            raise ContractError(
-                f"model: made for the action space {made_for}, but the environments have {self.action_space}"
-            )
-        return model
+    # -- What a subclass writes
 
     def _init_shared(self) -> None:
         """Prepares the parts that several modes use."""
@@ -237,67 +206,47 @@ class Policy:
     def _init_eval(self) -> None:
         """Prepares evaluating."""
 
-    def _check_model(self) -> None:
-        """Checks what the model returns, before learning is prepared; for policies that know its contract.
-
-        Raises:
-            ContractError: naming the class whose output does not fit.
-        """
-
-    def _forward_learn(self, data: Rollout) -> dict[str, float]:
-        raise NotImplementedError(f"{type(self).__name__} must define _forward_learn(data)")
-
-    def _forward_collect(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__} must define _forward_collect(obs)")
-
-    def _forward_eval(self, obs: Tree, state: Any = None, first: Any = None) -> dict[str, Any]:
-        raise NotImplementedError(f"{type(self).__name__} must define _forward_eval(obs)")
+    def _forward_learn(self, rollout: Rollout) -> dict[str, float]:
+        raise NotImplementedError(f"{type(self).__name__} must define _forward_learn(rollout)")
 
     def _get_train_sample(self, rollout: Rollout) -> Rollout:
         raise NotImplementedError(f"{type(self).__name__} must define _get_train_sample(rollout)")
 
-    def _complete_rollout(self, rollout: Rollout) -> Rollout:
-        """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
-        require_rollout(rollout, "collect_mode.get_train_sample")
-        self._prepare_rollout(rollout)
-        return self._get_train_sample(rollout)
-
     def _prepare_rollout(self, rollout: Rollout) -> None:
         """Updates the statistics that must have a rollout before its advantages are computed."""
+
+    def _forward_collect(self, obs: Tree, hidden: Tree = None, first: Any = None) -> dict[str, Any]:
+        return Acting(self).sample(obs, self._begun(hidden, first))
+
+    def _forward_eval(self, obs: Tree, hidden: Tree = None, first: Any = None) -> dict[str, Any]:
+        return Acting(self).greedy(obs, self._begun(hidden, first))
 
     def _process_transition(
         self, obs: Tree, output: Mapping[str, Any], transition: Transition
     ) -> dict[str, Any]:
         """Returns the fields of one row of the rollout; every leaf is (B, ...), an array or a tensor."""
-        return {
-            "obs": obs,
-            **output,
-            "reward": transition.reward,
-            "terminated": transition.terminated,
-            "truncated": transition.truncated,
-            "valid": transition.valid,
-        }
+        flags = {name: getattr(transition, name) for name in ("reward", "terminated", "truncated", "valid")}
+        return {"obs": obs, **output, **flags}
+
+    def _reset_eval(self) -> None:
+        """Begins an evaluation; for policies that keep a state of their own between calls."""
+
+    def _monitor_vars_learn(self) -> list[str]:
+        """Returns names of metrics that ``learn_mode.forward`` returns; others may be among them."""
+        return []
 
     @classmethod
     def config_faults(cls, values: Mapping[str, Any]) -> list[str]:
         """Returns the contradictions between the keys of a complete config, a line each."""
         return []
 
-    def describe(self) -> list[str]:
-        """Returns the lines about this policy that a run prints when it begins."""
-        return []
+    @classmethod
+    def default_model(cls) -> tuple[str, list[str]]:
+        """Returns the name of the model for configs without one, and the modules to import for it."""
+        declared = merged_config(cls).get("model", {})
+        return declared["type"].default if "type" in declared else "vac", []
 
-    @property
-    def warm_up_steps(self) -> int:
-        """Number of random steps that :meth:`warm_up` needs before training."""
-        return 0
-
-    def warm_up(self, obs: Tree) -> None:
-        """Takes the observations (N, ...) of random steps, once, before training."""
-
-    def _monitor_vars_learn(self) -> list[str]:
-        """Returns the names of the metrics that ``learn_mode.forward`` returns."""
-        return []
+    # -- The modes
 
     @property
     def learn_mode(self) -> LearnMode:
@@ -315,8 +264,8 @@ class Policy:
             get_train_sample=self._complete_rollout,
             state_dict=self.state_dict,
             load_state_dict=self._load_all_but_generators,
-            initial_state=None if self.memory is None else self.memory.initial_state,
-            grid=None if self.memory is None else self.memory.grid,
+            specialize=self._rollout_mode,
+            recurrence=self.recurrence,
         )
 
     @property
@@ -326,163 +275,257 @@ class Policy:
             forward=self._forward_eval,
             to_env=self._to_env,
             reset=self._reset_eval,
-            initial_state=None if self.memory is None else self.memory.initial_state,
+            specialize=self._evaluation_mode,
+            recurrence=self.recurrence,
         )
-
-    def _reset_eval(self) -> None:
-        """Begins an evaluation; for policies that keep a state of their own between calls."""
 
     def _require(self, field: str) -> None:
         if field not in self.fields:
             raise ContractError(f"this policy was built with enable_field={self.fields}, without {field!r}")
 
+    def is_ours(self, *methods: str) -> bool:
+        """Returns whether methods are those of the library, so that faster ones may stand for them."""
+        return all(
+            name not in vars(self) and getattr(type(self), name).__module__.startswith("ding_lite.policies.")
+            for name in methods
+        )
+
+    def _rollout_mode(self, mode: CollectMode) -> CollectMode:
+        if mode != self.collect_mode or not self.is_ours("_forward_collect"):
+            return mode  # a caller or a subclass has replaced a function
+        acting = acting_of(self)
+        if not self.is_ours("_process_transition", "_get_train_sample", "_to_env"):
+            return mode._replace(forward=acting.sample)
+        return mode._replace(
+            forward=acting.sample_now,
+            get_train_sample=lambda rollout: mode.get_train_sample(acting.finished(rollout)),
+        )
+
+    def _evaluation_mode(self, mode: EvalMode) -> EvalMode:
+        if mode != self.eval_mode or not self.is_ours("_forward_eval"):
+            return mode
+        return mode._replace(forward=acting_of(self).greedy)
+
+    def _complete_rollout(self, rollout: Rollout) -> Rollout:
+        """Does what ``collect_mode.get_train_sample`` does: updates statistics, then assigns credit."""
+        require_rollout(rollout, "collect_mode.get_train_sample")
+        self._prepare_rollout(rollout)
+        return self._get_train_sample(rollout)
+
+    # -- Acting
+
     def act(self, obs: Any, *, deterministic: bool = True) -> Any:
         """Returns the environment's action for one observation or for a batch, NumPy in and out.
 
+        A recurrent policy remembers each episode until :meth:`reset`.
+
         Args:
             obs: an observation of the environment, or a batch with a leading dimension.
-            deterministic: return the greedy action; else draw an action from the policy, by the generator
-                that it also collects with.
+            deterministic: return the greedy action; else draw one, by the generator that collects, too.
 
         Raises:
-            ContractError: for other shapes, numbers that are not finite, an index outside its range, or a
-                mask that leaves no legal action.
+            ContractError: for other shapes, numbers that are not finite, or a mask without a legal action.
         """
         try:
-            obs = observation_to_tree(obs, self.obs_space)
+            tree = map_tree(np.asarray, observation_to_tree(obs, self.obs_space))
+            shapes = {tuple(map(str, path)): leaf.shape for path, leaf in named_leaves(tree)}
         except (KeyError, IndexError, TypeError, ValueError) as error:
             is_pair = isinstance(obs, tuple) and len(obs) == 2 and isinstance(obs[1], dict)
             hint = "; reset() returns (obs, info)" if is_pair else ""
             raise ContractError(
                 f"act: expected an observation of {self.obs_space}: {error_text(error)}{hint}"
             ) from error
-        obs = map_tree(np.asarray, obs)
-        single = self._is_single(obs)
-        if single:
-            obs = map_tree(lambda x: x[None], obs)
-        for leaf in tree_leaves(obs):
-            if leaf.dtype.kind not in "biuf":
-                raise ContractError(f"act: expected numbers, got an array of {leaf.dtype}")
-            # A memory would keep such a number, and spoil every later action.
-            if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
-                raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
-        if found := self._index_ranges.first_outside(obs):
-            raise ContractError(f"act: observation{found[1]}")
-        mask = obs.get(MASK_KEY) if isinstance(obs, dict) else None
+        one = {path: tuple(leaf.shape or ()) for path, leaf in space_leaves(self.obs_space)}
+        is_single = shapes == one
+        if not is_single and {path: shape[1:] for path, shape in shapes.items()} != one:
+            raise ContractError(
+                f"act: expected an observation {_shown(one)} or a batch of such, got {_shown(shapes)}"
+            )
+        if is_single:
+            tree = map_tree(lambda x: x[None], tree)
+        if any(leaf.dtype.kind == "f" and not np.isfinite(leaf).all() for leaf in tree_leaves(tree)):
+            raise ContractError("act: the observation has numbers that are not finite (nan or infinity)")
+        mask = tree.get(MASK_KEY) if isinstance(tree, dict) else None
         if mask is not None and without_legal_action(mask, self.action_space).any():
             raise ContractError(f"act: obs[{MASK_KEY!r}] leaves no legal action")
         forward = self._forward_eval if deterministic else self._forward_collect
-        if self.memory is None:
-            output = forward(obs)
+        if self.recurrence is None:
+            output = forward(tree)
         else:
-            output = forward(obs, self._remembered(leading_size(obs)))
-            self._state_of_act = output["state"]
+            hidden, n = self._hidden_of_act, leading_size(tree)
+            if hidden is not None and leading_size(hidden) != n:
+                raise ContractError(
+                    f"act: {n} observations after {leading_size(hidden)}; it remembers each episode, "
+                    "so call policy.reset() before another number of them"
+                )
+            output = forward(tree, hidden)
+            self._hidden_of_act = output["hidden"]
         action = self._to_env(output["action"])
-        return from_tree(map_tree(lambda x: x[0], action) if single else action, self.action_space)
+        return from_tree(map_tree(lambda x: x[0], action) if is_single else action, self.action_space)
 
     def reset(self, first: Any = None) -> None:
-        """Begins the episodes that :meth:`act` plays next; for policies with memory.
+        """Begins the episodes that :meth:`act` plays next: those where ``first`` (B,) is True; None: all."""
+        hidden = self._hidden_of_act
+        self._hidden_of_act = None if first is None else self._begun(hidden, first)
 
-        Args:
-            first: (B,), True for the episodes of a batch that begin; None: all begin.
-
-        Raises:
-            ContractError: if ``first`` has another shape.
-        """
-        state = self._state_of_act
-        if state is None or self.memory is None or first is None:
-            self._state_of_act = None
-            return
-        first, n = np.asarray(first, bool), leading_size(state)
-        if first.shape != (n,):
-            raise ContractError(
-                f"reset: expected first of the shape ({n},), a bool for each episode, got {first.shape}"
-            )
-        self._state_of_act = begin_episodes(state, first, self.memory.initial_state(n))
-
-    def _begun(self, state: Tree | None, first: Any) -> Tree | None:
-        """Returns the memories (B, ...) that a mode is given, begun anew where ``first`` (B,) is True."""
-        if state is None or first is None or self.memory is None:
-            return state
-        return begin_episodes(state, np.asarray(first, bool), self.memory.initial_state(leading_size(state)))
-
-    def _remembered(self, n: int) -> Tree | None:
-        """Returns the memory that :meth:`act` left, of ``n`` episodes."""
-        state = self._state_of_act
-        if state is not None and leading_size(state) != n:
-            raise ContractError(
-                f"act: {n} observations after {leading_size(state)}; this policy remembers each episode, so "
-                "call policy.reset() before another number of them"
-            )
-        return state
-
-    @contextmanager
-    def _shapes_checked_after_errors(self, obs: Tree) -> Iterator[None]:
-        """Replaces an error of the model if the observations are no batch.
-
-        Raises:
-            ContractError: if the shapes are the reason.
-        """
-        try:
-            yield
-        except FOREIGN as error:
-            expected = {path: ("B", *(leaf.shape or ())) for path, leaf in space_leaves(self.obs_space)}
-            try:
-                found = {tuple(map(str, path)): np.shape(leaf) for path, leaf in named_leaves(obs)}
-            except (TypeError, AttributeError):
-                found = {}
-            if found and {path: ("B", *shape[1:]) for path, shape in found.items()} == expected:
-                raise
-            is_single = {path: ("B", *shape) for path, shape in found.items()} == expected
-            advice = "; act(obs) takes a single one" if is_single else ""
-            if isinstance(obs, Mapping) and all(isinstance(key, int) for key in obs):
-                advice = "; a dict by the numbers of environments must be stacked to a batch"
-            raise ContractError(
-                f"a mode acts on a batch of observations of the shape {_shapes_text(expected)}; got "
-                f"{_shapes_text(found) if found else type(obs).__name__}{advice}"
-            ) from error
-
-    def _is_single(self, obs: Tree) -> bool:
-        shapes = {tuple(map(str, path)): np.shape(leaf) for path, leaf in named_leaves(obs)}
-        if shapes == self._leaf_shapes:
-            return True
-        sizes = {shape[:1] for shape in shapes.values()}
-        if {path: shape[1:] for path, shape in shapes.items()} == self._leaf_shapes and len(sizes) == 1:
-            return False
-        raise ContractError(
-            f"act: expected an observation of the shape {_shapes_text(self._leaf_shapes)} or a batch of "
-            f"such, got {_shapes_text(shapes)}"
-        )
+    def _begun(self, hidden: Tree | None, first: Any) -> Tree | None:
+        """Returns hidden states (B, ...), begun anew where ``first`` (B,) is True."""
+        if hidden is None or first is None or self.recurrence is None:
+            return hidden
+        first = np.broadcast_to(np.asarray(first, bool), (leading_size(hidden),)).copy()
+        return begin_episodes(hidden, first, self.recurrence.initial_hidden(len(first)))
 
     def _to_env(self, action: Any) -> Tree:
         is_tensor = isinstance(action, Tensor)  # the usual case; map_tree costs more than the copy
         action = action.cpu().numpy() if is_tensor else map_tree(lambda x: x.cpu().numpy(), action)
         return self.model.actor_head.to_env(action)
 
+    # -- The model
+
+    def scaled(self, obs: Tree) -> Any:
+        """Returns observations on the model's device, normalised."""
+        return self.obs_norm(to_device(obs, self.device))
+
+    def inputs(self, obs: Tree, hidden: Tree = None) -> Any:
+        """Returns observations (N, ...) as the model takes them: scaled; of a recurrent one, as single steps.
+
+        Args:
+            obs: raw.
+            hidden: (N, ...), before the steps; None: that of an episode's start.
+        """
+        obs = self.scaled(obs)
+        if self.recurrence is None:
+            return obs
+        return single_steps(
+            obs, self.recurrence.initial_hidden(leading_size(obs)) if hidden is None else hidden
+        )
+
+    @property
+    def inputs_of_samples(self) -> Callable[[Tree], Any]:
+        """What ``Samples`` apply to raw observations; the hidden states are theirs."""
+        return self.inputs if self.recurrence is None else self.scaled
+
     def distribution(self, obs: Any, logit: Any) -> Distribution:
         """Returns the action distribution with the parameters ``logit``; illegal actions are masked."""
-        mask = None
-        obs, kept = (obs.obs, obs.kept) if isinstance(obs, Sequences) else (obs, None)
+        obs, mask = obs.obs if isinstance(obs, Sequences) else obs, None
         if not isinstance(obs, Tensor) and MASK_KEY in obs:
-            mask = map_tree(lambda m: (m if kept is None else m[kept]).bool(), obs[MASK_KEY])
+            mask = map_tree(lambda leaf: leaf.bool(), obs[MASK_KEY])
         return self.model.distribution(logit, mask)
 
-    def on_device(self, obs: Tree) -> Any:
-        """Returns a tree of arrays or tensors as tensors on the device of the policy."""
-        return to_device(obs, self.device)
+    @torch.no_grad()
+    def values(self, obs: Any, hidden: Tree = None) -> Tensor:
+        """Returns the values (N,) of observations (N, ...), in units of the training reward."""
+        inputs = self.inputs(obs) if hidden is None else self.inputs(obs, to_device(hidden, self.device))
+        return self.value_norm.denormalize(self.model.compute_critic(inputs))
 
-    def _state(self) -> dict[str, Any]:
-        """Returns the parts that have a state_dict, by name. A subclass adds its parts."""
-        return {"model": self.model, "generator": GeneratorState(self.generator)}
+    def rollout_values(self, rollout: Rollout) -> Tensor:
+        """Returns the values (T, B) of a rollout's observations, in units of the training reward."""
+        return self.value_norm.denormalize(self.over_rollout(self.model.compute_critic, rollout))
+
+    def log_prob(self, inputs: Any, action: Any) -> Tensor:
+        """Returns the log-probs (N,) of actions under the newest policy."""
+        return self.distribution(inputs, self.model.compute_actor(inputs)).log_prob(action)
+
+    @torch.no_grad()
+    def over(self, function: Callable[..., Any], samples: Samples, *others: Any) -> Any:
+        """Returns ``function(inputs, *others)`` of raw samples (N, ...), some megabytes at a time."""
+        samples.inputs = self.inputs_of_samples
+        sample_bytes = 4 * sum(math.prod(leaf.shape[1:]) for leaf in tree_leaves(samples.fields["obs"]))
+        order, found = [], []
+        for rows, inputs in samples.chunks(max(1, min(CHUNK_SAMPLES, CHUNK_BYTES // max(1, sample_bytes)))):
+            rest = (to_device(map_tree(lambda x, r=rows: x[r], other), self.device) for other in others)
+            found.append(function(inputs, *rest))
+            order.append(rows)
+        result = found[0] if len(found) == 1 else map_tree(lambda *parts: torch.cat(parts), *found)
+        if samples.runs is None:
+            return result
+        place = torch.cat(order).argsort()  # of each sample in the result
+        return map_tree(lambda leaf: leaf[place.to(leaf.device)], result)
+
+    def over_rollout(self, function: Callable[..., Any], rollout: Rollout, *others: Any) -> Any:
+        """Returns ``function(inputs, *others)`` of the rows of a rollout, a tensor or a dict.
+
+        Shapes:
+            rollout, each of ``others``: (T, B, ...) -> (T, B, ...); of a recurrent policy 0 in rows that are
+            not valid
+        """
+        shape, fields = rollout.valid.shape, {"obs": rollout.obs}
+        if self.recurrence is None:
+            found = self.over(function, Samples(flat(fields)), *map(flat, others))
+            return map_tree(lambda leaf: leaf.unflatten(0, shape), found)
+        samples = Samples.of(rollout, rollout.valid, fields, self.recurrence)
+        place = samples.place
+        found = self.over(function, samples, *(map_tree(lambda x: x[place], flat(other)) for other in others))
+
+        def scattered(leaf: Tensor) -> Tensor:
+            whole = leaf.new_zeros((shape.numel(), *leaf.shape[1:]))
+            return whole.index_copy_(0, place.to(leaf.device), leaf).unflatten(0, shape)  # type: ignore[union-attr]
+
+        return map_tree(scattered, found)
+
+    # -- The scale of observations
+
+    @property
+    def warm_up_steps(self) -> int:
+        """Number of random steps of this rank that :meth:`warm_up` needs; 0 if statistics exist."""
+        begins = any(norm.is_empty for norm in self._obs_norms())
+        return math.ceil(self.cfg.normalize.obs_samples / self.ranks.size) if begins else 0
+
+    def warm_up(self, obs: Tree) -> None:
+        """Takes the scales of observations (N, ...) from random steps; those that exist stay."""
+        obs = to_device(obs, self.device)
+        for norm in self._obs_norms():
+            if norm.is_empty:
+                norm.update(obs, torch.ones(leading_size(obs), dtype=torch.bool, device=self.device))
+
+    def _obs_norms(self) -> list[Any]:
+        return [self.obs_norm]
+
+    # -- State
+
+    def keep(self, name: str, part: Any) -> Any:
+        """Returns ``part``, after putting it into the saved state; it has state_dict and load_state_dict."""
+        self.parts[name] = part
+        return part
+
+    def say(self, line: str) -> None:
+        """Adds a line to the first lines of a run."""
+        self._lines.append(line)
+
+    def describe(self) -> list[str]:
+        """Returns the lines about this policy that a run prints when it begins."""
+        return list(self._lines)
+
+    def own_generator(self, name: str, device: Any = "cpu") -> torch.Generator:
+        """Returns a generator for the stream ``name``, which differs between ranks; it is saved."""
+        generator = torch_generator(self.seed, "policy", name, *self.ranks.stream, device=device)
+        self._generators[name] = generator
+        self.keep(f"generator of {name}", GeneratorState(generator))
+        return generator
+
+    def change_ranks(self, step: int) -> None:
+        """Begins new random streams, since the saved ones are those of another number of ranks."""
+        for name, generator in self._generators.items():
+            stream = ("policy", name, "step", step, *self.ranks.stream)
+            generator.manual_seed(integer_seed(self.seed, *stream))
+
+    def forget_open_episodes(self) -> None:
+        """Drops the state of the episodes that were open at a checkpoint; the resumed run begins new ones."""
+
+    def forget_stored(self) -> list[str]:
+        """Drops the rollouts and samples of earlier iterations, and returns the names of what it dropped."""
+        filled = {
+            name: part
+            for name, part in self.parts.items()
+            if (isinstance(part, Replay) and part.rollouts) or (isinstance(part, Store) and part.size)
+        }
+        for part in filled.values():
+            part.forget() if isinstance(part, Store) else part.clear()
+        return list(filled)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint, as nested dicts of tensors, arrays and numbers."""
-        parts = {name: part.state_dict() for name, part in self._state().items() if part is not None}
-        states = {name: self._generators[name].get_state() for name in self._first_states}
-        drawn = {
-            name: state for name, state in states.items() if not torch.equal(state, self._first_states[name])
-        }
-        return parts | ({GENERATORS: drawn} if drawn else {})
+        return {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Loads a state from :meth:`state_dict`; parts that this policy does not have are ignored.
@@ -490,28 +533,16 @@ class Policy:
         Raises:
             CheckpointError: if a part is missing, or does not fit this policy.
         """
-        parts = {name: part for name, part in self._state().items() if part is not None}
-        for name in parts:  # all of them, before any part is loaded
-            if name in state:
-                continue
-            if name == "model" and self.model.state_dict().keys() <= state.keys():
-                raise CheckpointError(
-                    "expected the state of a policy, got that of its model; model.load_state_dict of the "
-                    "policy loads weights alone"
-                )
+        if missing := [name for name in self.parts if name not in state]:
             raise CheckpointError(
-                f"the saved policy has no {name!r}; it has {sorted(state)}. A run that is resumed cannot "
+                f"the saved policy has no {missing[0]!r}; it has {sorted(state)}. A resumed run cannot "
                 "be given it; a new run can begin with its weights (--init-from, init_from=)"
             )
-        for name, part in parts.items():
+        for name, part in self.parts.items():
             try:
                 part.load_state_dict(state[name])
             except (RuntimeError, ValueError, KeyError) as error:
                 raise CheckpointError(f"the saved {name!r} does not fit this policy: {error}") from error
-        drawn = state.get(GENERATORS, {})
-        for name, first_state in self._first_states.items():
-            generator_state = {"state": drawn.get(name, first_state)}
-            GeneratorState(self._generators[name]).load_state_dict(generator_state)
         clamp_to_ranges(parameter_ranges(self.model))
 
     def _load_all_but_generators(self, state: Mapping[str, Any]) -> None:
@@ -524,8 +555,77 @@ class Policy:
         for name, generator in self._generators.items():
             generator.set_state(own[name])
 
+    # -- Construction
 
-def _shapes_text(shapes: Mapping[tuple[str, ...], tuple[Any, ...]]) -> str:
-    """Returns the shapes of the leaves of an observation, with their paths if it has several."""
-    texts = {".".join(path): f"({', '.join(map(str, shape))})" for path, shape in shapes.items()}
+    def _make_model(self) -> ActorCritic:
+        options = dict(self.cfg.model)
+        kind = options.pop("type")
+        for key in DECLARED:
+            options.pop(key, None)
+        factory = MODEL_REGISTRY.get(kind) if isinstance(kind, str) else kind
+        with seeded_layers(self.seed, "policy", "model"):
+            return self._checked(factory(self.obs_space, self.action_space, **options))
+
+    def _checked(self, model: Any) -> Any:
+        if not isinstance(model, ActorCritic):
+            raise ContractError(
+                f"policy.model: expected an object of a subclass of ding_lite.ActorCritic, got {model!r:.60}"
+            )
+        made_for = getattr(model, "action_space", self.action_space)
+        if made_for != self.action_space:
+            raise ContractError(
+                f"model: made for the action space {made_for}, but the environments have {self.action_space}"
+            )
+        return model
+
+
+def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch.device:
+    """Returns the device that ``policy.device`` and ``policy.cuda`` ask for; of a rank its own GPU.
+
+    "auto" is a GPU, if there is one, for a model with a convolution or a layer of more than 256 x 256
+    weights. A model that is on a GPU stays there.
+
+    Raises:
+        ConfigError: if there is none such.
+    """
+    if name == "auto":
+        present = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        is_large = any(weight.dim() > 2 or weight.numel() > GPU_LAYER for weight in model.parameters())
+        wants_gpu = torch.cuda.is_available() and is_large if cuda is None else cuda
+        device = torch.device("cuda" if wants_gpu else "cpu")
+        device = present if cuda is None and present.type in ("cuda", "mps") else device
+    else:
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"policy.device: {name!r} is not one of auto, cpu, cuda, cuda:N, mps"
+            ) from error
+    if device.type == "cuda" and ranks.current().size > 1 and torch.cuda.is_available():
+        device = torch.device("cuda", torch.cuda.current_device())
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(
+            f"policy.device: {str(device)!r} was asked for, and torch sees {count} CUDA devices; "
+            "use device='auto' or 'cpu'"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("policy.device: 'mps' was asked for, and torch has none here; use 'cpu'")
+    return device
+
+
+def check_constructor(factory: Any) -> None:
+    """Raises ContractError if the ``__init__`` of a policy lacks an argument of :class:`Policy`."""
+    try:
+        inspect.signature(factory).bind(None, None, None, model=None, enable_field=None, seed=0)
+    except TypeError as error:
+        raise ContractError(
+            f"policy.type: {factory.__name__}.__init__ does not take the arguments of a policy: {error}. "
+            "Declare __init__(self, cfg, obs_space, action_space, **options), and pass them on to "
+            "super().__init__"
+        ) from error
+
+
+def _shown(shapes: Mapping[tuple[str, ...], Any]) -> str:
+    texts = {".".join(path): str(tuple(shape)) for path, shape in shapes.items()}
     return texts[""] if "" in texts else ", ".join(f"{name} {text}" for name, text in texts.items())

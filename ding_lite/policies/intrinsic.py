@@ -3,78 +3,48 @@
     r_t   = reward of ``models.intrinsic`` / std of its running discounted return
     A     = extrinsic_weight A_E + weight A_I        (arXiv:1810.12894, section 2.3)
 
-The value network of the intrinsic returns is separate from the policy's model, so it works with every model.
-Intrinsic returns continue over the ends of episodes. Otherwise an end would be a reason to avoid what is new.
+Intrinsic returns have a small value network of their own, so every model will do. They continue over the ends
+of episodes; otherwise an end would be a reason to avoid what is new. Rewards are computed, and their scale is
+updated, before credit is assigned. The networks, and then the scale of observations, learn after the policy.
 
-In an iteration, rewards are computed and their scale is updated before credit is assigned. The networks, and
-then the scale of observations, learn after the policy phase.
-
-Shapes: T steps, B envs, C columns of rollouts, N samples.
+Shapes: T steps, B environments, N samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ding_lite.config.registry import INTRINSIC_REGISTRY
-from ding_lite.data.minibatches import Batch, agreed_sizes, permutation
-from ding_lite.data.rollout import Rollout, flat, places
+from ding_lite.data.rollout import Rollout, flat, to_device
+from ding_lite.data.samples import Batch, Samples
 from ding_lite.errors import ContractError, NumericsError, error_text
-from ding_lite.fast.gradients import Loss, Metrics
+from ding_lite.fast.gradients import Objective
 from ding_lite.models.actor_critic import value_head
 from ding_lite.models.encoders import Encoder, ImageEncoder
 from ding_lite.models.init import initialize
 from ding_lite.models.intrinsic import IntrinsicReward, Steps
-from ding_lite.policies.failed_step import non_finite_step
-from ding_lite.policies.normalization import ObservationNorm
-from ding_lite.policies.optimizer import BadSteps, Optimizer, has_modes, in_mode
+from ding_lite.policies.optimizer import Optimizer, mean_metrics, named
+from ding_lite.ranks import Ranks
 from ding_lite.rl import losses
-from ding_lite.rl.ranks import Ranks
-from ding_lite.rl.returns import continuing_gae, explained_variance, following_rows
-from ding_lite.rl.running_stats import RewardScale
-from ding_lite.rl.seeding import GeneratorState, seeded_layers
-from ding_lite.trees import Tree, map_tree
+from ding_lite.rl.returns import explained_variance, following_rows, gae, values_after
+from ding_lite.rl.scales import ObservationNorm, RewardScale
+from ding_lite.rl.seeding import seeded_layers
+from ding_lite.trees import map_tree
 
 CHUNK = 2**11  # samples that a network is given in one call without a gradient
-METRICS = ("reward", "scale", "loss", "value_loss", "explained_variance", "grad_norm")
-
-
-class WithIntrinsicReward(Protocol):
-    """What this part uses of its policy; ``policies.actor_critic`` documents it."""
-
-    cfg: Any
-    obs_space: gym.Space
-    action_space: gym.Space
-    device: torch.device
-    seed: int
-    ranks: Ranks
-
-    def intrinsic_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]: ...
-    def on_device(self, obs: Tree) -> Any: ...
-    def own_generator(
-        self, name: str, device: Any = "cpu", *, saved_by_part: bool = False
-    ) -> torch.Generator: ...
-    def state_without_rollouts(self) -> dict[str, Any]: ...
 
 
 class ValueNetwork(nn.Module):
-    """A value network for intrinsic returns, with the default encoders.
-
-    Shapes:
-        obs (N, ...) -> (N,)
-    """
+    """The value network of intrinsic returns, with the default encoders: obs (N, ...) -> (N,)."""
 
     def __init__(self, obs_space: gym.Space) -> None:
         super().__init__()
-        self.encoder = Encoder(obs_space, None, None, "relu", small_image="minatar_cnn")
+        self.encoder = Encoder(obs_space, None, None, "relu")
         self.head, last = value_head(self.encoder.out_features, (), "relu")
         initialize(self, "orthogonal", {}, value_layer=last)
 
@@ -83,141 +53,126 @@ class ValueNetwork(nn.Module):
         return value
 
 
+class NoIntrinsic:
+    """The absent intrinsic reward."""
+
+    def add_reward(self, rollout: Rollout) -> None:
+        pass
+
+    def added_to(self, advantage: Tensor, rollout: Rollout, weight: Tensor | None) -> Tensor:
+        return advantage
+
+    def learn(self, rollout: Rollout) -> dict[str, float]:
+        return {}
+
+
 class Intrinsic:
     """The intrinsic reward of a policy.
 
     Args:
-        policy: whose config has ``policy.intrinsic``.
+        cfg: the section ``policy``.
+        obs_space, action_space: of one environment.
+        device, seed, ranks: of the policy.
+        generator: of the order of samples.
 
     Attributes:
         reward: the network that gives rewards.
         critic: the value network of their returns.
         scale: of the rewards.
-        obs_norm: scale of the observations of both networks.
+        obs_norm: scale of the observations of both networks; images too.
     """
 
-    def __init__(self, policy: WithIntrinsicReward) -> None:
-        self.policy = policy
-        self.cfg = policy.cfg.intrinsic
+    def __init__(
+        self,
+        cfg: Any,
+        obs_space: gym.Space,
+        action_space: gym.Space,
+        *,
+        device: torch.device,
+        seed: int,
+        ranks: Ranks,
+        generator: torch.Generator,
+    ) -> None:
+        self.cfg, self.learn_cfg, self.gae_lambda = cfg.intrinsic, cfg.learn, cfg.collect.gae_lambda
+        self.device, self.ranks, self.generator = device, ranks, generator
         options = {name: v for name, v in self.cfg.items() if name not in (*IntrinsicReward.config, "type")}
-        with seeded_layers(policy.seed, "policy", "intrinsic"):
-            factory = INTRINSIC_REGISTRY.get(self.cfg.type)
-            with _named_errors(factory, "__init__"):
-                self.reward: IntrinsicReward = factory(policy.obs_space, policy.action_space, **options)
-            self.critic = ValueNetwork(policy.obs_space)
-        self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(policy.device)
+        factory = INTRINSIC_REGISTRY.get(self.cfg.type)
+        with seeded_layers(seed, "policy", "intrinsic"):
+            try:
+                self.reward: IntrinsicReward = factory(obs_space, action_space, **options)
+            except TypeError as error:
+                name = getattr(factory, "__qualname__", repr(factory))
+                raise ContractError(f"policy.intrinsic.type: {name}: {error_text(error)}") from error
+            self.critic = ValueNetwork(obs_space)
+        self.networks = nn.ModuleDict({"reward": self.reward, "critic": self.critic}).to(device).eval()
         for module in self.networks.modules():
             if isinstance(module, ImageEncoder):
                 module.scale = 1.0  # obs_norm has scaled the pixels
-        self.networks.eval()
-        self.has_modes = has_modes(self.networks)
-        self.scale = RewardScale(self.cfg.discount_factor, ranks=policy.ranks)
-        self.obs_norm = ObservationNorm(
-            policy.obs_space, self.cfg.obs_clip, policy.device, images=True, ranks=policy.ranks
-        )
-        self.generator = policy.own_generator("intrinsic", device=policy.device, saved_by_part=True)
-        self.optimizer: Optimizer | None = None
-        # The last rollout and weight of credit() and its result, until something that it depends on changes.
-        self._last_credit: tuple[Rollout, Tensor | None, tuple[Tensor, Tensor]] | None = None
-
-    def prepare_learning(self, bad_steps: BadSteps) -> None:
-        """Makes the optimiser; ``bad_steps`` is the budget of the policy."""
-        learn = self.policy.cfg.learn
+        self.scale = RewardScale(self.cfg.discount_factor, ranks=ranks)
+        self.obs_norm = ObservationNorm(obs_space, self.cfg.obs_clip, device, images=True, ranks=ranks)
         self.optimizer = Optimizer(
-            self.networks.parameters(),
+            self.networks,
             learning_rate=self.cfg.learning_rate,
-            eps=learn.adam_eps,
-            grad_clip_type=learn.grad_clip_type,
-            grad_clip_value=learn.grad_clip_value,
-            bad_steps=bad_steps,
-            ranks=self.policy.ranks,
+            eps=self.learn_cfg.adam_eps,
+            grad_clip_type=self.learn_cfg.grad_clip_type,
+            grad_clip_value=self.learn_cfg.grad_clip_value,
+            ranks=ranks,
         )
 
     @torch.no_grad()
     def add_reward(self, rollout: Rollout) -> None:
-        """Adds the field ``intrinsic_reward`` (T, B), not scaled, to a fresh rollout; updates the scale.
-
-        Raises:
-            ContractError: if the rewards are not (N,).
-            NumericsError: if one of them is not finite.
-        """
-        self._last_credit = None
-        if self.policy.cfg.collect.n_episode is not None:
-            _end_with_a_reset(rollout)
-        steps = StepTable(self, rollout)
-        reward = torch.zeros(steps.valid.numel(), device=self.policy.device)
-        for rows in steps.rows.split(CHUNK):
-            reward[rows.to(reward.device)] = self.reward_of_steps(steps.at(rows))
+        """Adds the field ``intrinsic_reward`` (T, B), not scaled, to a fresh rollout; updates the scale."""
+        table, valid = StepTable(rollout, self.obs_norm, self.device), rollout.valid
+        reward = torch.zeros(valid.numel(), device=self.device)
+        for rows in table.rows.split(CHUNK):
+            reward[rows.to(self.device)] = self.of_steps("reward", table.at(rows))
         if not torch.isfinite(reward).all():
             raise NumericsError(
                 f"{type(self.reward).__name__} returned intrinsic rewards that are not finite. Try a lower "
                 "policy.intrinsic.learning_rate"
             )
-        rollout.intrinsic_reward = reward.view(steps.valid.shape).to(steps.valid.device)
-        found, valid = (x.cpu().numpy() for x in (rollout.intrinsic_reward, rollout.valid))
-        # Intrinsic returns continue over the ends of episodes.
-        self.scale.update_from(found, np.zeros_like(valid), valid)
+        rollout.intrinsic_reward = reward.view(valid.shape).to(valid.device)
+        self.scale.update_from(rollout.intrinsic_reward, torch.zeros_like(valid), valid)
 
-    def reward_of_steps(self, steps: Steps) -> Tensor:
-        """Returns the rewards (N,), not scaled, in float32. Raises ContractError if they are not (N,)."""
-        with _named_errors(type(self.reward), "reward"):
-            reward = self.reward.reward(steps)
-        return self._one_each("reward", reward, steps.done)
-
-    def loss_of_steps(self, steps: Steps) -> Tensor:
-        """Returns the losses (N,), in float32. Raises ContractError if they are not (N,)."""
-        with _named_errors(type(self.reward), "loss"):
-            loss = self.reward.loss(steps)
-        return self._one_each("loss", loss, steps.done)
-
-    def _one_each(self, method: str, found: Tensor, steps: Tensor) -> Tensor:
-        if not isinstance(found, Tensor) or found.shape != steps.shape or found.is_complex():
-            is_tensor = isinstance(found, Tensor)
-            got = f"{tuple(found.shape)}, {found.dtype}" if is_tensor else type(found).__name__
+    def of_steps(self, method: str, steps: Steps) -> Tensor:
+        """Returns the "reward" or the "loss" (N,) of steps, in float32."""
+        found = getattr(self.reward, method)(steps)
+        if not isinstance(found, Tensor) or found.shape != steps.done.shape:
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ContractError(
-                f"{type(self.reward).__name__}.{method} must return a tensor (N,) of real numbers, here "
-                f"{tuple(steps.shape)}; got {got}"
+                f"{type(self.reward).__name__}.{method} must return a tensor (N,), here "
+                f"{tuple(steps.done.shape)}; got {got}"
             )
         return found.float()  # a count of visits, say, is a tensor of integers
 
     @torch.no_grad()
-    def credit(
-        self, rollout: Rollout, weight: Tensor | None = None, table: StepTable | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Returns the intrinsic advantage and value target (T, C), by the newest value network.
-
-        They are the same in all passes of an iteration, since its networks and scales learn afterwards.
+    def credit(self, rollout: Rollout, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Returns the intrinsic advantage and value target (T, B), by the newest value network.
 
         Args:
             rollout: with the field ``intrinsic_reward``.
-            weight: (T, C), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
-            table: of the rollout, if there is one already.
+            weight: (T, B), min(1, pi/mu) of each step, for V-trace on rollouts that are not fresh.
         """
-        last = self._last_credit
-        if last is not None and last[0] is rollout and last[1] is weight:
-            return last[2]
-        steps = StepTable(self, rollout) if table is None else table
-        value = torch.cat([self.critic(steps.obs_at(rows)) for rows in steps.all_rows().split(CHUNK)])
-        value = value.view(-1, steps.columns)
-        result = continuing_gae(
-            rollout.intrinsic_reward / float(self.scale.std),
-            value[:-1],
-            value[-1],
-            rollout.valid,
+        valid = rollout.valid
+        table = StepTable(rollout, self.obs_norm, self.device)
+        every = torch.arange(valid.numel() + valid.shape[1], device=valid.device)
+        value = torch.cat([self.critic(table.obs_at(rows)) for rows in every.split(CHUNK)])
+        *_, last_value = value = value.view(-1, valid.shape[1])
+        value, never = value[:-1], torch.zeros_like(valid)
+        return gae(
+            self.scale(rollout.intrinsic_reward),
+            value,
+            values_after(value, last_value, valid),
+            never,
+            never,
+            valid,
             gamma=self.cfg.discount_factor,
-            gae_lambda=self.policy.cfg.collect.gae_lambda,
+            gae_lambda=self.gae_lambda,
             weight=weight,
         )
-        self._last_credit = (rollout, weight, result)
-        return result
 
     def added_to(self, advantage: Tensor, rollout: Rollout, weight: Tensor | None) -> Tensor:
-        """Returns the weighted sum (T, B) of extrinsic advantages and those of a rollout's intrinsic rewards.
-
-        Args:
-            advantage: (T, B), extrinsic.
-            rollout, weight: as in :meth:`credit`.
-        """
+        """Returns the weighted sum (T, B) of extrinsic and intrinsic advantages."""
         intrinsic, _ = self.credit(rollout, weight)
         return self.cfg.extrinsic_weight * advantage + self.cfg.weight * intrinsic
 
@@ -225,162 +180,93 @@ class Intrinsic:
         """Returns the loss of the reward on the steps that train it, and that of the value on all.
 
         Shapes:
-            ``batch.obs``, ``action``, ``next_obs``: (N, ...); ``done``: (N,) bool; ``value_target``: (N,);
-            ``reward_weight``: (N,), 0 for a step that does not train the reward
+            ``batch.obs``: Steps of N samples; ``value_target``: (N,); ``reward_weight``: (N,), 0 for a step
+            that does not train the reward
         """
-        of_step = self.loss_of_steps(Steps(batch.obs, batch.action, batch.next_obs, batch.done))
-        reward_loss = losses.weighted_mean(of_step, batch.reward_weight)
-        value_loss = losses.value_error(self.critic(batch.obs), batch.value_target).mean()
+        reward_loss = losses.weighted_mean(self.of_steps("loss", batch.obs), batch.reward_weight)
+        value_loss = losses.value_error(self.critic(batch.obs.obs), batch.value_target).mean()
         return reward_loss + value_loss, {"loss": reward_loss, "value_loss": value_loss}
 
     def learn(self, rollout: Rollout) -> dict[str, float]:
-        """Trains the networks on a fresh rollout (T, B), then updates the scale of observations.
-
-        Returns:
-            the means of the metrics.
-        """
-        assert self.optimizer is not None
+        """Trains the networks on a fresh rollout (T, B), then updates the scale of observations."""
         valid = rollout.valid
-        table = StepTable(self, rollout)
-        advantage, target = self.credit(rollout, table=table)
-        self._last_credit = None
+        table = StepTable(rollout, self.obs_norm, self.device)
+        advantage, target = self.credit(rollout)
         explained = explained_variance((target - advantage)[valid], target[valid])
-        sizes = agreed_sizes(len(table.rows), self.policy.cfg.learn.batch_size, self.policy.ranks)
-        with self.optimizer.phase(self._failure) as steps:
-            for _ in range(self.cfg.epoch_per_collect):
-                order = permutation(len(table.rows), self.generator)
-                parts = zip(order.split(sizes), self._reward_weights(sizes), strict=True)
-                with in_mode(self.networks, training=self.has_modes):
-                    for index, weight in parts:
-                        make = partial(self._batch, table, table.rows[index], target.flatten(), weight)
-                        steps.take(self.policy.intrinsic_loss, make(), remake=make)
-                if self.optimizer.on_host:
-                    steps.check()
+        fields = {"obs": table.rows, "value_target": target.flatten()[table.rows]}
+        samples = Samples(fields, inputs=table.at)
+        objective, history = Objective(self.loss), []
+        for _ in range(self.cfg.epoch_per_collect):
+            size = self.learn_cfg.batch_size
+            drawn = samples.minibatches(size, self.generator, ranks=self.ranks)
+            history += self.optimizer.steps(objective, self._weighted(drawn.batches))
         self.obs_norm.update(rollout.obs, valid)
         metrics = {
-            **steps.mean_metrics(),
+            **mean_metrics(history),
             "reward": float(rollout.intrinsic_reward[valid].mean()),
             "scale": float(self.scale.std),
             "explained_variance": float(explained),
         }
-        return {f"intrinsic_{name}": metrics[name] for name in METRICS}
+        return named("intrinsic", metrics)
 
-    def _reward_weights(self, sizes: Sequence[int]) -> list[Tensor]:
-        """Draws the steps of each minibatch that train the reward, and returns the weights (N,) of all steps.
+    def _weighted(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Draws the steps of each minibatch that train the reward, and adds weights (N,).
 
         With these weights, the mean over a minibatch of all ranks is that of the drawn steps.
         """
-        device = self.generator.device
-        draws = [torch.rand(size, generator=self.generator, device=device) for size in sizes]
-        trained = [draw < self.cfg.update_proportion for draw in draws]
-        counts = torch.stack(
-            [torch.stack([steps.sum() for steps in trained]), torch.tensor(sizes).to(device)]
-        )
-        drawn, all_steps = self.policy.ranks.sum(counts)
-        shares = (drawn.clamp_min(1) / all_steps).unbind()
-        return [steps / share for steps, share in zip(trained, shares, strict=True)]
-
-    @staticmethod
-    def _batch(table: StepTable, rows: Tensor, target: Tensor, reward_weight: Tensor) -> Batch:
-        steps = table.at(rows)
-        return Batch(**steps._asdict(), value_target=target[rows], reward_weight=reward_weight)
-
-    def _failure(self, loss: Loss, batch: Batch, metrics: Metrics, step: int) -> NumericsError:
-        where = f"gradient step {step} of the intrinsic reward"
-        state = self.policy.state_without_rollouts()
-        return non_finite_step(self.networks, state, where, loss, batch, metrics)
-
-    def metric_names(self) -> list[str]:
-        """Returns the names of the metrics of :meth:`learn`."""
-        return [f"intrinsic_{name}" for name in METRICS]
+        for batch in batches:
+            draw = torch.rand(len(batch), generator=self.generator, device=self.generator.device)
+            trained = (draw < self.cfg.update_proportion).float()
+            drawn, all_steps = self.ranks.sum(torch.stack([trained.sum(), torch.ones_like(trained).sum()]))
+            yield batch.plus(reward_weight=trained * all_steps / drawn.clamp_min(1))
 
     def _parts(self) -> dict[str, Any]:
-        return {
-            "networks": self.networks,
-            "scale": self.scale,
-            "obs_norm": self.obs_norm,
-            "generator": GeneratorState(self.generator),
-            **({} if self.optimizer is None else {"optimizer": self.optimizer}),
-        }
+        return {name: getattr(self, name) for name in ("networks", "scale", "obs_norm", "optimizer")}
 
     def state_dict(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._last_credit = None
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
-        if self.optimizer is not None:
-            self.optimizer.learning_rate = self.cfg.learning_rate  # a resumed run may have another one
-
-
-@contextmanager
-def _named_errors(cls: Any, method: str) -> Iterator[None]:
-    """Turns a TypeError into a ContractError that names the class and method that probably caused it."""
-    try:
-        yield
-    except ContractError:
-        raise
-    except TypeError as error:
-        name = getattr(cls, "__qualname__", repr(cls))
-        raise ContractError(f"policy.intrinsic.type: {name}.{method} raised {error_text(error)}") from error
-
-
-def _end_with_a_reset(rollout: Rollout) -> None:
-    """Writes the first observation of each column after its last valid row.
-
-    The next rollout of whole episodes begins with a reset of all environments. What an environment does
-    while the others finish is no part of its returns.
-
-    Args:
-        rollout: (T, B), of whole episodes.
-    """
-    after_last = ~rollout.valid.flip(0).cummax(0).values.flip(0)
-    rows, columns = after_last.nonzero(as_tuple=True)
-
-    def write(leaf: Tensor, last: Tensor) -> None:
-        leaf[rows, columns] = leaf[0, columns]
-        last.copy_(leaf[0])
-
-    map_tree(write, rollout.obs, rollout.last_obs)
+        self.optimizer.learning_rate = self.cfg.learning_rate  # a resumed run may have another one
 
 
 class StepTable:
-    """The steps of a rollout (T, C), each with the observation that follows it.
+    """The steps of a rollout (T, B), each with the observation that follows it.
+
+    Args:
+        rollout: the rollout.
+        obs_norm: scales observations.
+        device: of the steps that are given.
 
     Attributes:
-        rows: (N,), of the valid steps in the flattened (T, C).
+        rows: (N,), of the valid steps in the flattened (T, B).
     """
 
-    def __init__(self, intrinsic: Intrinsic, rollout: Rollout) -> None:
-        self.intrinsic = intrinsic
-        self.valid = rollout.valid
-        self.columns = self.valid.shape[1]
-        self.rows = places(self.valid)
-        columns = torch.arange(self.columns, device=self.valid.device)
-        self._following = (following_rows(self.valid) * self.columns + columns).flatten()
+    def __init__(self, rollout: Rollout, obs_norm: ObservationNorm, device: torch.device) -> None:
+        self.obs_norm, self.device = obs_norm, device
+        valid = rollout.valid
+        self.rows = valid.flatten().nonzero().squeeze(-1)
+        columns = torch.arange(valid.shape[1], device=valid.device)
+        self._following = (following_rows(valid) * valid.shape[1] + columns).flatten()
         self._obs = map_tree(
             lambda leaf, after: torch.cat([leaf, after[None]]).flatten(0, 1), rollout.obs, rollout.last_obs
         )
         self._action = flat(rollout.action)
         self._done = (rollout.terminated | rollout.truncated).flatten()
 
-    def all_rows(self) -> Tensor:
-        """Returns the places of all observations, the last ones among them: ((T + 1) C,)."""
-        return torch.arange(len(self.valid) * self.columns + self.columns, device=self.valid.device)
-
     def obs_at(self, rows: Tensor) -> Any:
-        """Returns the scaled observations (N, ...) at ``rows`` (N,) on the policy's device."""
+        """Returns the scaled observations (N, ...) at ``rows`` (N,) of the flattened (T + 1, B)."""
         found = map_tree(lambda leaf: leaf.index_select(0, rows), self._obs)
-        return self.intrinsic.obs_norm(self.intrinsic.policy.on_device(found))
+        return self.obs_norm(to_device(found, self.device))
 
     def at(self, rows: Tensor) -> Steps:
         """Returns the steps at ``rows`` (N,)."""
         action = map_tree(lambda leaf: leaf.index_select(0, rows), self._action)
-        on_device = self.intrinsic.policy.on_device
         return Steps(
             obs=self.obs_at(rows),
-            action=on_device(action),
+            action=to_device(action, self.device),
             next_obs=self.obs_at(self._following[rows]),
-            done=on_device(self._done[rows]),
+            done=to_device(self._done[rows], self.device),
         )

@@ -1,7 +1,7 @@
 """The frozen policy that the penalty ``learn.kl_beta`` refers to.
 
-It sees each rollout once, before the policy learns from it. A reference with a memory follows the same
-episodes: its memory continues over rollouts, begins anew with each episode, and is saved.
+It sees each rollout once, before the policy learns from it. If it is recurrent it follows the same episodes:
+its hidden state continues over rollouts, begins anew with each episode, and is saved.
 
 Shapes: T steps, B environments.
 """
@@ -9,106 +9,100 @@ Shapes: T steps, B environments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-import gymnasium as gym
 import torch
+from torch import Tensor
 
-from ding_lite.data.minibatches import Batch
+from ding_lite.data.hidden import begin_episodes
 from ding_lite.data.rollout import Rollout, as_field, to_device
+from ding_lite.data.samples import Batch
 from ding_lite.errors import ConfigError
-from ding_lite.models.actor_critic import ActorCritic
-from ding_lite.policies.memory import PolicyMemory
-from ding_lite.rl.distributions import Distribution, Joint
-from ding_lite.trees import Tree, map_space, map_tree
+from ding_lite.rl import losses
+from ding_lite.trees import Tree, leading_size, map_tree
 
 
-class Frozen(Protocol):
-    """What is used of the frozen policy; ``policies.actor_critic`` documents it."""
+class NoReference:
+    """The absent reference, whose penalty is 0."""
 
-    obs_space: gym.Space
-    action_space: gym.Space
-    model: ActorCritic
-    device: torch.device
-    memory: PolicyMemory | None
+    def add_logits(self, rollout: Rollout) -> None:
+        pass
 
-    def sample_obs(self) -> Any: ...
-    def inputs(self, obs: Tree) -> Any: ...
-    def distribution(self, obs: Any, logit: Any) -> Distribution: ...
-    def rollout_logits(self, rollout: Rollout) -> Any: ...
-
-
-def check_fits(reference: Frozen, policy: Frozen) -> None:
-    """Checks that ``policy`` can stay near a reference.
-
-    Raises:
-        ConfigError: if the observations of the two have other shapes, or their actions other distributions.
-    """
-    mine, others = (
-        map_space(lambda leaf: tuple(leaf.shape or ()), each.obs_space) for each in (policy, reference)
-    )
-    if mine != others:
-        raise ConfigError(
-            f"policy.learn.pretrained_model_path: observations of the reference have the shape {others}, and "
-            f"this policy's {mine}; it must be a policy for the same environment"
-        )
-    obs = policy.sample_obs()
-    with torch.no_grad():
-        dists = [
-            each.distribution(inputs := each.inputs(obs), each.model.compute_actor(inputs))
-            for each in (policy, reference)
-        ]
-    kinds = [_kind(dist) for dist in dists]
-    try:
-        fits = kinds[0] == kinds[1] and dists[0].kl(dists[1]).shape == (1,)
-    except (RuntimeError, ValueError, KeyError, AttributeError):
-        fits = False
-    if not fits:
-        raise ConfigError(
-            "policy.learn.pretrained_model_path: actions of the reference have another distribution: "
-            f"{kinds[1]} over {reference.action_space}, and this policy's is {kinds[0]} over "
-            f"{policy.action_space}"
-        )
-
-
-def _kind(dist: Distribution) -> str:
-    """Returns the name of a distribution, with the names of the parts of a joint one."""
-    if not isinstance(dist, Joint):
-        return type(dist).__name__
-    return f"Joint({', '.join(f'{name}: {_kind(part)}' for name, part in dist.parts.items())})"
+    def penalty(self, batch: Batch) -> tuple[float, dict[str, Tensor]]:
+        return 0.0, {}
 
 
 class Reference:
-    """A frozen policy, and its memory of the open episodes.
+    """A frozen policy.
 
     Args:
         policy: the frozen policy.
+        weight, kind: ``learn.kl_beta`` and ``learn.kl_type``.
 
     Attributes:
-        state: memory (B, ...) before the next rollout; None before the first one, or without a memory.
+        hidden: (B, ...), before the next rollout; None before the first one.
     """
 
-    def __init__(self, policy: Frozen) -> None:
-        self.policy = policy
-        self.state: Tree | None = None
+    def __init__(self, policy: Any, weight: float, kind: str) -> None:
+        self.policy, self.weight, self.kind = policy, weight, kind
+        self.hidden: Tree | None = None
 
+    @torch.no_grad()
+    def check_fits(self, policy: Any, obs: Tree) -> None:
+        """Raises ConfigError unless the two have comparable actions on observations (N, ...)."""
+        try:
+            dists = [
+                each.distribution(inputs := each.inputs(obs), each.model.compute_actor(inputs))
+                for each in (policy, self.policy)
+            ]
+            kl = dists[0].kl(dists[1])
+            if type(dists[0]) is not type(dists[1]) or not torch.isfinite(kl).all():
+                raise ValueError(f"{type(dists[1]).__name__} and {type(dists[0]).__name__}")
+        except (RuntimeError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                "policy.learn.pretrained_model_path: the reference must be a policy for the same "
+                f"observations and actions, {policy.obs_space} and {policy.action_space}; it was made for "
+                f"{self.policy.obs_space} and {self.policy.action_space}: {error}"
+            ) from error
+
+    @torch.no_grad()
     def add_logits(self, rollout: Rollout) -> None:
         """Adds ``reference_logit`` (T, B, ...), parameters of the reference's distributions, to a rollout."""
         policy, played = self.policy, rollout.to(self.policy.device)
-        if policy.memory is None:
-            logit = policy.rollout_logits(played)
+        if policy.recurrence is None:
+            logit = policy.over_rollout(policy.model.compute_actor, played)
         else:
-            logit, self.state = policy.memory.follow(played, self.state)
-        logit = map_tree(lambda leaf: leaf.to(rollout.valid.device), logit)
-        rollout.reference_logit = as_field(logit)
+            logit = self._followed(played)
+        rollout.reference_logit = as_field(map_tree(lambda leaf: leaf.to(rollout.valid.device), logit))
 
-    def distribution(self, batch: Batch) -> Distribution:
-        """Returns the reference's distributions on a minibatch."""
-        return self.policy.distribution(batch.obs, batch.reference_logit)
+    def _followed(self, rollout: Rollout) -> Any:
+        policy, count = self.policy, rollout.valid.shape[1]
+        initial = policy.recurrence.initial_hidden(count)
+        if self.hidden is None or leading_size(self.hidden) != count:
+            self.hidden = initial
+        ends = (rollout.terminated | rollout.truncated | ~rollout.valid).cpu().numpy()
+        logits = []
+        for t in range(len(ends)):
+            inputs = policy.inputs(map_tree(lambda leaf, t=t: leaf[t], rollout.obs), self.hidden)
+            logit, _, hidden = policy.model.step(inputs)
+            logits.append(logit)
+            self.hidden = begin_episodes(hidden, ends[t], initial)
+        return map_tree(lambda *leaves: torch.stack(leaves), *logits)
+
+    def penalty(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Returns kl_beta KL(pi || pi_ref) (), and the KL as a metric."""
+        reference = self.policy.distribution(batch.obs, batch.reference_logit)
+        if self.kind == "exact":
+            mean_kl = batch.dist.kl(reference).mean()
+        else:
+            log_prob, of_reference = (dist.log_prob(batch.action) for dist in (batch.dist, reference))
+            kl = losses.reference_kl(log_prob, of_reference, batch.log_prob, self.kind)
+            mean_kl = losses.weighted_mean(kl, batch.policy_weight)
+        return self.weight * mean_kl, {"reference_kl": mean_kl}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"memory": self.state}
+        return {"hidden": self.hidden}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        memory = state["memory"]
-        self.state = None if memory is None else to_device(memory, self.policy.device)
+        hidden = state["hidden"]
+        self.hidden = None if hidden is None else to_device(hidden, self.policy.device)

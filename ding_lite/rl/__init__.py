@@ -1,1 +1,1 @@
-"""Pure functions of tensors: returns, losses, distributions, running statistics, schedules and seeds."""
+"""Pure functions of tensors: returns, losses, distributions, scales, schedules and random streams."""

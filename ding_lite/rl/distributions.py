@@ -1,16 +1,17 @@
 """Action distributions: one class for each kind of action space, and a tree of them for a tree of actions.
 
-A distribution is made from ``logit``, the parameters that a policy head computes (the name is
-DI-engine's). It keeps ``logit``, so that a KL can be computed later against stored parameters.
-``log_prob``, ``entropy`` and ``kl`` sum over the dimensions of an action and have the batch shape (N,).
+A distribution is made from ``logit``, the parameters that a policy head computes, and keeps it for a later
+KL. ``log_prob``, ``entropy`` and ``kl`` are in nats, summed over the dimensions of an action.
 
 Actions are raw samples: an index counts from 0, a Tanh-Normal action is the value before the tanh, and
 a Beta action lies in (0, 1). The heads in ``models.heads`` convert raw samples to environment actions.
 
+Shapes: logit (N, ...), a tensor or a dict; actions (N,) or (N, A), or a dict of those; log_prob, entropy, kl
+(N,). N stands for any batch shape.
+
 **To add a distribution of Box actions**, subclass :class:`LocationScale`, if its parameters are ``mu`` and
 ``sigma``, or :class:`BoxDistribution`, and register it. ``model.box_distribution`` then takes its name.
-The class may be in any module that is imported before the config is compiled (``--import MODULE``). Without
-registration it takes "package.module:Laplace"::
+Without registration it takes "package.module:Laplace"::
 
     @register_box_distribution("laplace")
     class Laplace(LocationScale):
@@ -32,8 +33,6 @@ registration it takes "package.module:Laplace"::
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -42,8 +41,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.polynomial.hermite_e import hermegauss
-from numpy.polynomial.laguerre import laggauss
 from torch import Tensor
 
 from ding_lite.errors import ContractError, RegistryError
@@ -54,56 +51,29 @@ ILLEGAL = -1e30
 
 
 class Distribution(ABC):
-    """The distribution of one action: what a policy calls.
-
-    Attributes:
-        logit: the parameters, a tensor (N, ...) or a tree of them.
-
-    Shapes:
-        N stands for any batch shape. Actions are (N,) or (N, A), or a dict of those.
-    """
+    """The distribution of one action: what a policy calls."""
 
     logit: Any
 
     @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Any:
-        """Draws one action per row, without gradient.
-
-        Shapes:
-            -> (N,) or (N, A)
-        """
+        """Draws one action per row, without gradient."""
 
     @abstractmethod
     def mode(self) -> Any:
-        """Returns the greedy action.
-
-        Shapes:
-            -> (N,) or (N, A)
-        """
+        """Returns the greedy action."""
 
     @abstractmethod
     def log_prob(self, action: Any) -> Tensor:
-        """Returns the log-probability or log-density of a raw action, in nats.
-
-        Shapes:
-            (N,) or (N, A) -> (N,)
-        """
+        """Returns the log-probability or log-density of a raw action."""
 
     @abstractmethod
     def entropy(self) -> Tensor:
-        """Returns the entropy, in nats.
-
-        Shapes:
-            -> (N,)
-        """
+        """Returns the entropy."""
 
     @abstractmethod
     def kl(self, other: Any) -> Tensor:
-        """Returns KL(self || other), in nats; ``other`` is of the same class.
-
-        Shapes:
-            -> (N,)
-        """
+        """Returns KL(self || other); ``other`` is of the same class."""
 
 
 class Categorical(Distribution):
@@ -209,15 +179,8 @@ class Bernoulli(Distribution):
 BOX_DISTRIBUTIONS: dict[str, type[BoxDistribution]] = {}  # by their names in model.box_distribution
 
 
-def register_box_distribution(
-    name: str,
-) -> Callable[[type[BoxDistribution]], type[BoxDistribution]]:
-    """Returns a class decorator that adds a distribution to ``BOX_DISTRIBUTIONS``.
-
-    Raises:
-        RegistryError: if another class has the name.
-        ContractError: as :func:`check_box_distribution`.
-    """
+def register_box_distribution(name: str) -> Callable[[type[BoxDistribution]], type[BoxDistribution]]:
+    """Returns a class decorator that adds a distribution to ``BOX_DISTRIBUTIONS``."""
 
     def decorate(cls: type[BoxDistribution]) -> type[BoxDistribution]:
         check_box_distribution(cls)
@@ -232,16 +195,24 @@ def register_box_distribution(
     return decorate
 
 
+def check_box_distribution(cls: Any) -> None:
+    """Raises ContractError if a class is no Box distribution, or lacks a method of one."""
+    if not (isinstance(cls, type) and issubclass(cls, BoxDistribution)):
+        raise ContractError(
+            f"expected a subclass of {__name__}.BoxDistribution or LocationScale, got {cls!r}"
+        )
+    if cls.__abstractmethods__:
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise ContractError(f"the Box distribution {cls.__module__}.{cls.__qualname__} lacks {missing}")
+
+
 class BoxDistribution(Distribution):
     """A distribution of Box actions: what ``models.heads.BoxHead`` calls beside :class:`Distribution`.
 
     Attributes:
-        has_sigma: whether ``logit`` is {"mu": (N, A), "sigma": (N, A)}. The head then computes both, as
+        has_sigma: whether ``logit`` is {"mu": (N, A), "sigma": (N, A)}, which the head computes as
             ``sigma_type`` and ``bound_type`` say. Otherwise the head calls ``parameters``.
         needs_finite_bounds: whether the bounds of the space must be finite.
-
-    Shapes:
-        logit: {name: (N, A)}; action: (N, A) float32
     """
 
     has_sigma: ClassVar[bool] = True
@@ -250,73 +221,21 @@ class BoxDistribution(Distribution):
     @classmethod
     @abstractmethod
     def for_box(cls, logit: Mapping[str, Tensor], half_width: Tensor) -> Self:
-        """Returns the distribution over a box.
-
-        Args:
-            logit: the parameters.
-            half_width: (high - low) / 2 of each dimension; inf where a bound is infinite.
-
-        Shapes:
-            logit: {name: (N, A)}; half_width: (A,)
-        """
+        """Returns the distribution; ``half_width`` (A,) is (high - low) / 2, inf without bounds."""
 
     @staticmethod
     def parameters(output: Tensor) -> dict[str, Tensor]:
-        """Returns ``logit`` from the output of the head's layer, where ``has_sigma`` is False.
-
-        Shapes:
-            (N, 2 A) -> {name: (N, A)}
-        """
+        """Returns ``logit`` from the output (N, 2 A) of the head's layer, where ``has_sigma`` is False."""
         raise NotImplementedError("a BoxDistribution with has_sigma = False must define parameters(output)")
 
     @staticmethod
     def to_bounds(action: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Maps raw actions to the bounds. The head clips the result, so the default changes nothing.
-
-        Shapes:
-            action: (N, *shape); low, high: (*shape) float64 -> (N, *shape)
-        """
+        """Maps raw actions (N, *shape) to the bounds; the head clips the result."""
         return action
 
 
-def check_box_distribution(cls: Any) -> None:
-    """Checks that a class has the methods of a :class:`BoxDistribution`, with the arguments of the calls.
-
-    Raises:
-        ContractError: naming the methods that are missing, or that take other arguments.
-    """
-    if not (isinstance(cls, type) and issubclass(cls, BoxDistribution)):
-        raise ContractError(
-            f"expected a Box distribution, a subclass of {__name__}.BoxDistribution or of its subclass "
-            f"LocationScale (parameters mu and sigma), got {cls!r}"
-        )
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    missing = sorted(cls.__abstractmethods__)
-    if not cls.has_sigma and cls.parameters is BoxDistribution.parameters:
-        missing.append("parameters")
-    if missing:
-        raise ContractError(
-            f"the Box distribution {name} lacks {', '.join(missing)}: define what the docstrings of "
-            f"{__name__}.BoxDistribution describe"
-        )
-    for method in ("sample", "mode", "log_prob", "entropy", "kl", "for_box", "parameters", "to_bounds"):
-        expected, found = (inspect.signature(getattr(owner, method)) for owner in (BoxDistribution, cls))
-        try:
-            found.bind(*expected.parameters)
-        except TypeError as error:
-            raise ContractError(
-                f"the Box distribution {name}: {method} takes ({', '.join(found.parameters)}), but is called "
-                f"with ({', '.join(expected.parameters)}). for_box is a classmethod, parameters and "
-                "to_bounds are staticmethods"
-            ) from error
-
-
 class LocationScale(BoxDistribution):
-    """A Box distribution with a location ``mu``, which is also its mode, and a scale ``sigma``.
-
-    Shapes:
-        logit: {"mu": (N, A), "sigma": (N, A)}; action: (N, A) float32
-    """
+    """A Box distribution with a location ``mu``, which is also its mode, and a scale ``sigma``, (N, A)."""
 
     def __init__(self, logit: Mapping[str, Tensor]) -> None:
         self.logit = {"mu": logit["mu"], "sigma": logit["sigma"]}
@@ -333,11 +252,7 @@ class LocationScale(BoxDistribution):
 
 @register_box_distribution("normal")
 class Normal(LocationScale):
-    """A diagonal Gaussian without bounds; actions are clipped only when they go to the environment.
-
-    Shapes:
-        logit: {"mu": (N, A), "sigma": (N, A)}; action: (N, A) float32
-    """
+    """A diagonal Gaussian without bounds; actions are clipped only when they go to the environment."""
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         mu, sigma = self.mu.detach(), self.sigma.detach()
@@ -356,15 +271,6 @@ class Normal(LocationScale):
         return 0.5 * (ratio + shift - 1 - ratio.log()).sum(-1)
 
 
-def _quadrature(nodes: np.ndarray, weights: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Returns the nodes of a quadrature rule, and its weights scaled to a sum of 1.
-
-    Shapes:
-        (K,), (K,) -> (K,), (K,) float32
-    """
-    return torch.from_numpy(nodes).float(), torch.from_numpy(weights / weights.sum()).float()
-
-
 @register_box_distribution("tanh_normal")
 class TanhNormal(Normal):
     """A Normal squashed by tanh and scaled to the bounds (arXiv:1801.01290, appendix C).
@@ -374,21 +280,12 @@ class TanhNormal(Normal):
 
         log pi(a) = log N(u) - sum 2 (log 2 - u - softplus(-2u)) - sum log((high - low)/2)
 
-    The KL of two Tanh-Normals equals the KL of their Normals exactly, because one bijection maps both. The
-    entropy is the Normal's entropy plus the mean log-determinant, computed by quadrature. It is a
-    differentiable function of the parameters without sampling noise. Its error is at most 2e-4 nats per
-    dimension.
-
-    Shapes:
-        logit: {"mu": (N, A), "sigma": (N, A)}; action: (N, A) float32; half_width: (A,)
+    The KL of two Tanh-Normals is that of their Normals, since one bijection maps both. The entropy is the
+    Normal's plus the mean log-determinant, by the trapezoidal rule on 41 points of u = mu + sigma z, z from
+    -5 to 5. Its error is at most 1e-4 nats per dimension for sigma up to 4, and 3e-3 at 7.4.
     """
 
     needs_finite_bounds = True
-
-    _normal = _quadrature(*hermegauss(16))
-    # For the density sech(t)^2 / 2 = 2 exp(-2|t|) / (1 + exp(-2|t|))^2.
-    _half, _weights = laggauss(8)
-    _sech = _quadrature(np.concatenate([-_half, _half]) / 2, np.tile(_weights / (1 + np.exp(-_half)) ** 2, 2))
 
     def __init__(self, logit: Mapping[str, Tensor], half_width: Tensor) -> None:
         super().__init__(logit)
@@ -404,7 +301,7 @@ class TanhNormal(Normal):
         return bounded
 
     def _log_det(self, u: Tensor) -> Tensor:
-        """Returns the log-determinant of the map from u to the environment's action: (N, A) -> (N,)."""
+        """Returns the log-determinant of the map from u (..., A) to the environment's action, (...)."""
         squash = 2 * (math.log(2) - u - F.softplus(-2 * u))
         return (squash + self.half_width.log()).sum(-1)
 
@@ -412,48 +309,10 @@ class TanhNormal(Normal):
         return super().log_prob(action) - self._log_det(action)
 
     def entropy(self) -> Tensor:
-        log_det = 2 * (math.log(2) - self._mean_log_cosh()) + self.half_width.log()
-        return super().entropy() + log_det.sum(-1)
-
-    def _mean_log_cosh(self) -> Tensor:
-        """Returns the mean of log(2 cosh u) = u + softplus(-2u) under the Normal, (N, A).
-
-        Where sigma < 1 the function is smooth on the scale of the Normal, and Gauss-Hermite quadrature is
-        accurate. Where sigma >= 1 the function bends sharply at 0. There it is written as the mean of
-        |u - t| over t with the density sech(t)^2 / 2. The mean over u of |u - t| is that of a folded
-        Normal, which is smooth in t, and the mean over t is computed by Gauss-Laguerre quadrature.
-        """
-        # Both branches of the torch.where below must be finite, or its gradient would be nan. The gradient of
-        # clamp at its bound depends on torch's version.
-        is_narrow = self.sigma < 1
-        narrow, wide = torch.where(is_narrow, self.sigma, 1.0), torch.where(is_narrow, 1.0, self.sigma)
-
-        def log_cosh(z: Tensor) -> Tensor:
-            u = self.mu + narrow * z
-            return u + F.softplus(-2 * u)
-
-        def folded(t: Tensor) -> Tensor:
-            d = (self.mu - t) / wide
-            peak = math.sqrt(2 / math.pi) * torch.exp(-0.5 * d * d)
-            return wide * (peak + d * torch.erf(math.sqrt(0.5) * d))
-
-        return torch.where(is_narrow, self._mean(log_cosh, "_normal"), self._mean(folded, "_sech"))
-
-    def _mean(self, function: Callable[[Tensor], Tensor], rule: str) -> Tensor:
-        """Returns the weighted sum of ``function`` over the nodes of a quadrature rule, (N, A)."""
-        if self.mu.is_cpu:
-            nodes, weights = (x.to(self.mu) for x in getattr(self, rule))
-        else:
-            nodes, weights = _rule_on(rule, self.mu.device, self.mu.dtype)
-        return torch.tensordot(weights, function(nodes.view(-1, *[1] * self.mu.dim())), 1)
-
-
-@functools.cache
-def _rule_on(name: str, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns a quadrature rule on a device. It is copied there once, since a copy waits for the device."""
-    with torch.inference_mode(False):
-        nodes, weights = (x.to(device, dtype) for x in getattr(TanhNormal, name))
-    return nodes, weights
+        z = torch.linspace(-5, 5, 41, dtype=self.mu.dtype, device=self.mu.device)
+        weight = torch.softmax(-0.5 * z * z, 0)  # in proportion to the density of z
+        z = z.view(-1, *[1] * self.mu.dim())
+        return super().entropy() + torch.tensordot(weight, self._log_det(self.mu + self.sigma * z), 1)
 
 
 @register_box_distribution("beta")
@@ -464,8 +323,7 @@ class Beta(BoxDistribution):
 
         log pi(a) = sum (alpha - 1) log x + (beta - 1) log(1 - x) - log B(alpha, beta) - log(high - low)
 
-    Shapes:
-        logit: {"alpha": (N, A), "beta": (N, A)}, both above 1; action: (N, A) float32; width: (A,)
+    ``alpha`` and ``beta`` (N, A) are above 1, so that the density has one maximum.
     """
 
     has_sigma = False
@@ -486,7 +344,6 @@ class Beta(BoxDistribution):
 
     @staticmethod
     def parameters(output: Tensor) -> dict[str, Tensor]:
-        """Returns alpha and beta, both above 1, so that the density has one maximum."""
         alpha, beta = (1 + F.softplus(output)).chunk(2, -1)
         return {"alpha": alpha, "beta": beta}
 
@@ -536,11 +393,7 @@ class Beta(BoxDistribution):
 
 
 class Joint(Distribution):
-    """A tree of independent distributions for a tree of actions; log-probs, entropies and KLs add up.
-
-    Shapes:
-        logit, action: dicts with the keys of ``parts``; log_prob, entropy, kl: (N,)
-    """
+    """A tree of independent distributions for a tree of actions; log-probs, entropies and KLs add up."""
 
     def __init__(self, parts: Mapping[str, Distribution]) -> None:
         self.parts = dict(parts)

@@ -21,15 +21,7 @@ _ONE_THREAD = threading.Lock()
 
 
 def seed_sequence(seed: int, *name: str | int) -> np.random.SeedSequence:
-    """Returns the seed sequence of the stream ``name``, such as ``("env", 3, 17)``.
-
-    Args:
-        seed: of the run; not negative.
-        name: strings and integers that together name the stream.
-
-    Raises:
-        ValueError: if ``seed`` is negative.
-    """
+    """Returns the seed sequence of the stream ``name``, such as ``("env", 3, 17)``."""
     key = tuple(zlib.crc32(part.encode()) if isinstance(part, str) else part for part in name)
     return np.random.SeedSequence(entropy=seed, spawn_key=key)
 
@@ -55,13 +47,10 @@ def torch_generator(seed: int, *name: str | int, device: Any = "cpu") -> torch.G
 
 @contextmanager
 def global_streams(own: Sequence[torch.Generator]) -> Iterator[None]:
-    """Lets torch's global generators continue the streams ``own`` within the block.
+    """Lets torch's global generators continue the streams ``own``, one for each device, within the block.
 
     Layers such as dropout, and losses that call ``torch.randn``, draw from them. After the block they are
     where they were before.
-
-    Args:
-        own: a generator of the run for each device.
     """
     pairs = [(generator, _global_generator(generator.device)) for generator in own]
     before = [of_torch.get_state() for _, of_torch in pairs]
@@ -77,10 +66,7 @@ def global_streams(own: Sequence[torch.Generator]) -> Iterator[None]:
 
 @contextmanager
 def seeded_layers(seed: int, *name: str | int) -> Iterator[None]:
-    """Seeds torch's global CPU generator within the block, from which layers draw their first weights.
-
-    One thread at a time is inside of it.
-    """
+    """Seeds torch's global CPU generator within the block, from which layers draw their first weights."""
     import torch
 
     with _ONE_THREAD, torch.random.fork_rng(devices=[]):

@@ -13,10 +13,9 @@ from ding_lite.data.collector import Collector
 from ding_lite.envs.make import EnvSetting, make_vector_env, vector_env_of
 from ding_lite.envs.vector import ALL, VectorEnv
 from ding_lite.errors import CheckpointError
-from ding_lite.policies.base import Policy
-from ding_lite.policies.contract import check_constructor
+from ding_lite.policies.base import Policy, check_constructor
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 from ding_lite.run.load import load_policy
 
 
@@ -40,13 +39,11 @@ def build_envs(
         EnvError: if the environments cannot be made.
     """
     env, seed = cfg.env, cfg.seed
-    ignore_done = cfg.policy.learn.get("ignore_done", False)
     if env_setting is None:
         collector_envs = make_vector_env(
             env,
             own.env.collector_env_num,
             seed,
-            final_of_terminated=ignore_done,
             index_offset=ranks.slice_of(env.collector_env_num).start,
         )
         resources.callback(collector_envs.close)
@@ -65,7 +62,6 @@ def build_envs(
     collector_envs = vector_env_of(
         make,
         collector_cfgs,
-        final_of_terminated=ignore_done,
         part=ranks.slice_of(len(collector_cfgs)),
         **options,
     )
@@ -120,6 +116,6 @@ def build_collector(cfg: Any, envs: VectorEnv, policy: Policy) -> Collector:
     Memory that does not suffice is thus noticed before the run has a folder.
     """
     collect = cfg.policy.collect
-    collector = Collector(envs, policy.collect_mode, collect.n_sample, collect.get("n_episode"))
+    collector = Collector(envs, policy.collect_mode, collect.n_sample)
     collector.storage.write(0, "obs", collector.obs[0], envs.groups[0])
     return collector

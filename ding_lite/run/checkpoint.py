@@ -46,7 +46,6 @@ FILES = (STATE, TENSORS, CONFIG)
 MAX_FAILURES = 3  # failed saves in a row that end a run
 LINKED_FROM = 2**24  # bytes from which on a file that another checkpoint has is not written again
 ABANDONED = "abandoned"  # folder in ckpt/ for checkpoints past the one that a run was resumed from
-DUMP = "dump"  # folder beside ckpt/ for a gradient step that failed; not a checkpoint of the run
 ARRAY = "__array__"  # {"__array__": name} in state.json stands for an array
 
 
@@ -370,19 +369,6 @@ class CheckpointKeeper:
     def close(self) -> None:
         """Waits until all checkpoints are written."""
         self._thread.shutdown()
-
-    def dump(self, error: BaseException) -> None:
-        """Saves the gradient step that a NumericsError carries to ``dump``, and says so in its message."""
-        state = getattr(error, "dump", None)
-        if state is None:
-            return
-        folder = self.folder.parent / DUMP
-        try:
-            save_checkpoint(folder, state, self.config)
-            message = f"ding_lite.testing.replay_step({str(folder)!r}) repeats the step"
-        except CheckpointError as save_error:
-            message = f"the step could not be saved: {save_error}"
-        error.args = (f"{error}. {message}",)
 
     def abandon_after(self, iteration: int) -> list[str]:
         """Moves the checkpoints past ``iteration``, and unreadable ones, to ``ckpt/abandoned/N``.

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
 
-from ding_lite.data.evaluation import SUCCESS, means_of
+from ding_lite.data.episodes import SUCCESS, means_of
 from ding_lite.run.progress import Progress
 from ding_lite.run.score_text import score_text
 

@@ -16,7 +16,7 @@ from ding_lite.config.compile import DERIVED, Config
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.policies.contract import DECLARED
+from ding_lite.policies.base import DECLARED
 
 GIVEN = "given"  # the key of a checkpoint's config.json
 # Keys of the section env that have an effect beside ``env_setting``.
@@ -94,7 +94,7 @@ def refuse_other_model(folder: Path, saved: Mapping[str, Any], model: nn.Module 
     problem = "it is not given now" if model is None else f"this {type(model).__name__} has other layers"
     raise CheckpointError(
         f"{folder}: the model of this run was given by a script, and {problem}. Give it again: "
-        "load_policy(RUN, model=...), SerialPipeline.resume(RUN, model=...) or replay_step(DUMP, model=...). "
+        "load_policy(RUN, model=...) or SerialPipeline.resume(RUN, model=...). "
         "The command line needs its class in the config: policy.model.type='module:Class'"
     )
 

@@ -20,10 +20,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from ding_lite.data.evaluation import SUCCESS
+from ding_lite.data.episodes import SUCCESS
 from ding_lite.envs.transition import RECENT_EPISODES
 from ding_lite.models.encoders import has_image
-from ding_lite.policies.ppo import buffer_capacity
 from ding_lite.trees import box_size
 
 WINDOW = 10  # iterations that the rules average over
@@ -171,19 +170,6 @@ def _gradient_clipped_away(recent: RecentMetrics) -> Finding | None:
     )
 
 
-def _dead_units(recent: RecentMetrics) -> Finding | None:
-    dead = recent.newest("dead_units")
-    # ReLU networks of images have more early on: 0.75 on Atari, where the images of the first episodes are
-    # much alike (breakout_ppo).
-    if not dead > (0.9 if recent.has_images else 0.6):
-        return None
-    return Finding(
-        "most units of the network are the same for every observation",
-        f"dead_units {dead:.2f} (share of hidden units that are 0, or at a bound of tanh)",
-        'a lower policy.learn.learning_rate, policy.model.activation="tanh", or policy.normalize.obs=True',
-    )
-
-
 def _observations_clipped(recent: RecentMetrics) -> Finding | None:
     if not recent["obs_clipped"] > 0.02:
         return None
@@ -198,7 +184,7 @@ def _observations_clipped(recent: RecentMetrics) -> Finding | None:
 
 def _auxiliary_phase_moves_the_policy(recent: RecentMetrics) -> Finding | None:
     epochs = recent.policy["learn"].get("aux_train_epoch", 0)
-    kl = recent.newest(f"aux_kl_epoch_{epochs}")
+    kl = recent.newest("aux_kl")
     if not (epochs and kl > 0.03):
         return None
     return Finding(
@@ -220,14 +206,13 @@ def _buffer_holds_one_rollout(recent: RecentMetrics) -> Finding | None:
         # it.
         if not (recent[f"{prefix}_age"] == 0 and buffer.get("max_staleness")):
             continue
-        size = buffer.get("replay_buffer_size")
-        capacity = size or buffer_capacity(size, recent.policy["collect"]["n_sample"])
-        if 2 * samples > capacity:
+        capacity = buffer.get("replay_buffer_size")
+        if capacity is not None and 2 * samples > capacity:
             return Finding(
                 "the replay buffer holds the newest rollout only",
                 f"rollouts of {samples:,.0f} samples, policy.other.{section}.replay_buffer_size "
                 f"{capacity:,.0f}",
-                "a replay_buffer_size of several rollouts, or a lower policy.collect.n_episode",
+                "a replay_buffer_size of several rollouts",
             )
     return None
 
@@ -252,7 +237,6 @@ RULES: tuple[Callable[[RecentMetrics], Finding | None], ...] = (
     _value_worse_than_constant,
     _entropy_collapsed,
     _gradient_clipped_away,
-    _dead_units,
     _observations_clipped,
     _auxiliary_phase_moves_the_policy,
     _buffer_holds_one_rollout,

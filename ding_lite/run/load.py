@@ -13,16 +13,12 @@ from torch import nn
 
 from ding_lite.config.named_classes import classes_of_policy, policy_names
 from ding_lite.config.registry import ENCODER_REGISTRY, MODEL_REGISTRY, POLICY_REGISTRY, Registry
-from ding_lite.config.schema import default_values, merged_config
 from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
-from ding_lite.models.encoders import is_small_image
-from ding_lite.policies.base import Policy
-from ding_lite.policies.contract import DECLARED
+from ding_lite.policies.base import DECLARED, Policy
 from ding_lite.run.checkpoint import load_of_run
 from ding_lite.run.given import refuse_other_model
-from ding_lite.trees import space_leaves
 
 MAX_NAMES = 6  # names of parameters in one line of a message
 
@@ -83,7 +79,7 @@ def policy_from_state(
         for registry, name in classes_of_policy(trusted["policy"]):
             if name is not None and registry is not ENCODER_REGISTRY:
                 _refuse_unregistered(registry, name, advised_imports(saved, trust))
-        config = with_earlier_defaults(trusted, saved)["policy"]
+        config = trusted["policy"]
         spaces = [space_from_json(saved["spaces"][name]) for name in ("obs", "action")]
         policy_class = POLICY_REGISTRY.get(config["type"])
         builds_registered_model = policy_class._make_model is Policy._make_model
@@ -110,42 +106,6 @@ def policy_from_state(
             f"the checkpoint's policy cannot be built: {type(error).__name__}: {error}"
         ) from error
     return policy
-
-
-def with_earlier_defaults(config: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the config of a checkpoint with the keys of its policy that earlier versions did not have.
-
-    They have their defaults, or what earlier versions did where that is something else.
-
-    Args:
-        config: in the checkpoint, whose modules the user trusts.
-        saved: config and spaces of the checkpoint.
-    """
-    declared = default_values(merged_config(POLICY_REGISTRY.get(config["policy"]["type"])))
-    config = {**config, "policy": _filled(config["policy"], declared)}
-    model = config["policy"]["model"]
-    if "small_image_encoder" in model or "spaces" not in saved:
-        return config
-    obs_space = space_from_json(saved["spaces"]["obs"])
-    if not any(is_small_image(leaf) for _, leaf in space_leaves(obs_space)):
-        return config
-    if "small_image_encoder" not in merged_config(MODEL_REGISTRY.get(model["type"])):
-        return config
-    policy = {**config["policy"], "model": {**model, "small_image_encoder": "minatar_cnn"}}
-    return {**config, "policy": policy}
-
-
-def _filled(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a nested dict with the keys that it lacks, and their defaults."""
-    return {
-        **defaults,
-        **values,
-        **{
-            name: _filled(values[name], default)
-            for name, default in defaults.items()
-            if isinstance(default, Mapping) and isinstance(values.get(name), Mapping)
-        },
-    }
 
 
 def _refuse_unregistered(registry: Registry, name: str, imports: str) -> None:

@@ -6,7 +6,7 @@
 A loop over the pipeline trains, so that a script that embeds it owns the loop.
 
 Under ``torchrun``, every rank runs this loop with its share of environments and samples. They take each
-gradient step together (:mod:`ding_lite.rl.ranks`); rank 0 writes the run's folder and shows the progress.
+gradient step together (:mod:`ding_lite.ranks`); rank 0 writes the run's folder and shows the progress.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 from ding_lite.config.compile import AnyConfig, Config, as_config
 from ding_lite.config.near_names import near_name_warnings
 from ding_lite.config.user_modules import refuse_training
-from ding_lite.data.evaluator import EvaluationStopped, Evaluator
+from ding_lite.data.episodes import EvaluationStopped, Evaluator
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.make import EnvSetting, check_env_setting
 from ding_lite.errors import (
@@ -42,7 +42,7 @@ from ding_lite.errors import (
     error_text,
 )
 from ding_lite.policies.base import Policy
-from ding_lite.rl.ranks import joined, keep_for_restart
+from ding_lite.ranks import joined, keep_for_restart
 from ding_lite.run.build import build_collector, build_envs, build_policy
 from ding_lite.run.checkpoint import checkpoints_of
 from ding_lite.run.display import Display, display_for, evaluation_line
@@ -57,7 +57,7 @@ from ding_lite.run.learner import Learner
 from ding_lite.run.load import as_tensors, refuse_misfit
 from ding_lite.run.progress import Clock, Progress
 from ding_lite.run.rank_reports import Report, merged_report
-from ding_lite.run.rank_states import check_equal, gathered, of_rank
+from ding_lite.run.rank_states import gathered, of_rank
 from ding_lite.run.recorder import Recorder
 from ding_lite.run.report import auxiliary_notes, description, schedule_notes
 from ding_lite.run.resources import explained_memory_errors, thread_count, tuned_process
@@ -263,7 +263,7 @@ class SerialPipeline:
         if isinstance(weights, Mapping):
             refuse_misfit(point.checkpoint, self.policy.model.state_dict(), weights)
         has_episodes = self._restore(point)
-        if point.observations_differ(self.policy.obs_space):
+        if point.observations_differ(self.policy.obs_space) or point.has_other_reference:
             self._dropped += self.policy.forget_stored()
         progress_before = self.progress.state_dict()
         point.apply_to(self.progress)
@@ -537,8 +537,6 @@ class SerialPipeline:
             progress.metrics = report.metrics
         for line in report.lines:
             self.say(line)
-        if self.cfg.policy.check_ranks:
-            check_equal(self.policy.model.state_dict(), progress.iteration, self.ranks)
         for finding in self.health.check(progress.metrics, progress.env_step):
             self.say(f"health: {finding}")
         progress.evaluation = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.episodes import Evaluation
 
 
 class Clock:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ding_lite.errors import CheckpointError, RankError
-from ding_lite.rl.ranks import Ranks
+from ding_lite.errors import CheckpointError
+from ding_lite.ranks import Ranks
 
 KEY = "ranks"  # of the state tree, beside the parts of rank 0
 MISSING = "missing"  # names the entries that rank 0 has and another rank has not
@@ -75,24 +75,6 @@ def _episodes(state: Mapping[str, Any], saved: Mapping[str, Any], ranks: Ranks) 
     others = [parts.get("collector", {}) for name, parts in saved.items() if name != "size"]
     total = sum(int(collector.get("episode_count", own)) for collector in others) + int(own)
     return total if ranks.is_first else 0
-
-
-def check_equal(parameters: Mapping[str, Any], iteration: int, ranks: Ranks) -> None:
-    """Compares the parameters of the ranks after an iteration (``policy.check_ranks``); all ranks call it.
-
-    Raises:
-        RankError: if they differ.
-    """
-    if ranks.size == 1:
-        return
-    found = ranks.from_all(digest(parameters))
-    others = [rank for rank, checksum in enumerate(found) if checksum != found[0]]
-    if others:
-        raise RankError(
-            f"policy.check_ranks: after iteration {iteration} the parameters of rank {others[0]} differ from "
-            "those of rank 0. Something changes them beside the optimiser, or a loss reaches other "
-            "parameters on one rank"
-        )
 
 
 def digest(tree: Any) -> str:

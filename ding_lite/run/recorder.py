@@ -12,7 +12,7 @@ from ding_lite.envs.space_json import space_to_json
 from ding_lite.envs.transition import Episode
 from ding_lite.envs.vector import VectorEnv
 from ding_lite.policies.base import Policy
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 from ding_lite.run.checkpoint import CheckpointKeeper
 from ding_lite.run.display import Display
 from ding_lite.run.folder import RunLogger
@@ -201,9 +201,8 @@ class Recorder:
             self._outputs.tracking.video(progress.env_step, "eval/episode", file)
 
     def fail(self, error: BaseException) -> None:
-        """Writes an error that ends the run, with its traceback, and the gradient step that it carries."""
+        """Writes an error that ends the run, with its traceback."""
         if self._outputs is not None:
-            self.checkpoints.dump(error)
             self._outputs.logger.write_traceback(error)
             self._outputs.logger.log(f"{type(error).__name__}: {error}")
 

@@ -12,9 +12,9 @@ from ding_lite.config.compile import Config
 from ding_lite.config.registry import env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
-from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.episodes import Evaluation
 from ding_lite.policies.base import Policy
-from ding_lite.rl.schedules import schedule
+from ding_lite.rl.schedules import ADAPTIVE, schedule
 from ding_lite.run.resources import thread_count
 from ding_lite.run.scores import evaluation_metrics
 from ding_lite.trees import MASK_KEY, children
@@ -45,11 +45,9 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
     elif cfg.policy.multi_gpu:
         lines.append("policy.multi_gpu=True: one process; torchrun --nproc-per-node=N starts more")
     lines += policy.describe()
-    if policy.memory is not None:
-        # Whole episodes may have any length; other rollouts are cut at their end, too.
-        longest = policy.memory.grid.length
-        length = longest if collector.quota is not None else min(longest, collector.steps)
-        lines.append(f"memory: learned from in sequences of {length} {'step' if length == 1 else 'steps'}")
+    if policy.recurrence is not None:
+        length = min(policy.recurrence.length, collector.steps)
+        lines.append(f"recurrent: learned from in runs of {length} steps")
     threads = thread_count(cfg.num_threads, policy.obs_space)
     if threads != torch.get_num_threads():
         slower = ". Small networks train several times faster on one thread" if threads == 1 else ""
@@ -57,12 +55,10 @@ def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:
             f"num_threads={cfg.num_threads} (torch threads: {threads}) is not applied, since this process "
             f"belongs to a script; own_process=True applies it{slower}"
         )
-    if not envs.restorable and collector.quota is None:
+    if not envs.restorable:
         lines.append("this backend cannot save open episodes: a resumed run begins new ones")
     n_sample = cfg.policy.collect.n_sample
-    if collector.quota is not None:
-        lines.append(f"rollouts of {collector.quota.n_episode} whole episodes")
-    elif collector.n_sample != n_sample:
+    if collector.n_sample != n_sample:
         lines.append(
             f"n_sample={n_sample} is rounded up to {collector.n_sample}: {collector.steps} steps of "
             f"{envs.num_envs} environments"
@@ -109,7 +105,7 @@ def schedule_notes(config: Config) -> list[str]:
     reached = []
     for name, what in SCHEDULED.items():
         kind = learn.get(f"{name}_schedule", "constant")
-        if kind != "constant":
+        if kind not in ("constant", ADAPTIVE):
             share = f"{schedule(kind, min(1.0, end / total), learn[f'{name}_final']):.3g} of its start"
             reached.append(f"{what} is then at {share}" if end < total else f"{what} stays at {share}")
     if not reached:

@@ -28,7 +28,6 @@ import gymnasium as gym
 from ding_lite.config.compile import Config, compile_config, differences
 from ding_lite.config.named_classes import names_of
 from ding_lite.config.schema import leaves
-from ding_lite.config.sections import device_contradicts
 from ding_lite.config.trust import advised_imports, trusted_config
 from ding_lite.envs.space_json import space_from_json
 from ding_lite.errors import CheckpointError, ConfigError
@@ -37,7 +36,6 @@ from ding_lite.rl.seeding import GeneratorState
 from ding_lite.run.atomic_files import read_bounded
 from ding_lite.run.checkpoint import MANIFEST, checkpoints_of, damage_of, find_checkpoint, load_checkpoint
 from ding_lite.run.folder import claim
-from ding_lite.run.load import with_earlier_defaults
 from ding_lite.run.progress import Progress
 from ding_lite.trees import space_leaves, stored_dtype
 
@@ -70,13 +68,10 @@ EFFECTS = {
     "policy.cuda": WARNED,
     "policy.cuda_graph": WARNED,  # other rounding
     "policy.multi_gpu": FREE,
-    "policy.check_ranks": FREE,
     "policy.model.encoder_dtype": WARNED,  # the saved weights are float32
     "policy.recompute_adv": WARNED,
     "policy.nstep_return": WARNED,
     "policy.nstep": WARNED,
-    "policy.priority": WARNED,
-    "policy.priority_IS_weight": WARNED,
     "policy.other": WARNED,
     "policy.other.replay_buffer.policy": REFUSED,  # equal to value's: one buffer; otherwise two
     "policy.other.replay_buffer.value": REFUSED,
@@ -90,17 +85,13 @@ EFFECTS = {
     "policy.intrinsic.obs_clip": WARNED,
     "policy.eval": FREE,
     "policy.collect": WARNED,
-    "policy.collect.n_episode": REFUSED,  # the kind of rollouts in a buffer
-    "policy.collect.unroll_len": REFUSED,
     "policy.learn": WARNED,
     "policy.learn.value_norm": REFUSED,
-    "policy.learn.ignore_done": REFUSED,  # which last observations a buffer has
-    "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores memories
-    "policy.learn.burn_in": REFUSED,
+    "policy.learn.sequence_length": REFUSED,  # the rows in which a buffer stores hidden states
     "policy.learn.actor_epoch_per_collect": REFUSED,  # equal to the critic's: one optimiser; otherwise two
     "policy.learn.critic_epoch_per_collect": REFUSED,
-    "policy.learn.aux_freq": REFUSED,  # the size of the auxiliary memory
-    "policy.learn.aux_train_epoch": REFUSED,  # 0: no auxiliary memory
+    "policy.learn.aux_freq": REFUSED,  # the size of the store
+    "policy.learn.aux_train_epoch": REFUSED,  # 0: no store
     "policy.normalize": WARNED,
     "policy.normalize.obs": REFUSED,
     "policy.normalize.reward": REFUSED,
@@ -179,6 +170,11 @@ class ResumePoint:
         """Whether returns from here on are not comparable with those before."""
         return any(key.startswith("env.") and not key.startswith(SAME_TASK) for key in self.changed)
 
+    @property
+    def has_other_reference(self) -> bool:
+        """Whether stored rollouts lack the logits of the reference policy, or have those of another one."""
+        return "policy.learn.pretrained_model_path" in self.changed
+
     def observations_differ(self, space: gym.Space) -> bool:
         """Returns whether observations of ``space`` are other arrays than those of the checkpoint."""
         try:
@@ -197,7 +193,7 @@ class ResumePoint:
             dropped: names of what it has forgotten of that state.
         """
         reasons, ranks = [], policy.ranks.size
-        if not GeneratorState(policy.generator).is_of_its_kind(self.state["policy"]["generator"]):
+        if not GeneratorState(policy.generator).is_of_its_kind(self.state["policy"]["generator of action"]):
             reasons.append(f"saved on another kind of device than {policy.device}: other random numbers")
         if not has_episodes:
             reasons.append("the open episodes could not be restored: new episodes")
@@ -206,9 +202,10 @@ class ResumePoint:
             reasons.append(f"number of ranks {saved_by} -> {ranks}: {', '.join(others)} and {last}")
         if dropped and self.observations_differ(policy.obs_space):
             reasons.append(f"the observations have other shapes or dtypes: new {' and '.join(dropped)}")
+        if dropped and self.has_other_reference:
+            reasons.append(f"another reference policy: new {' and '.join(dropped)}")
         collector = self.state["collector"]
-        # With n_episode there are no open episodes: every rollout begins new ones, which a number seeds.
-        if collector.get("envs", True) is None and "rollouts" not in collector:
+        if collector.get("envs", True) is None:
             reasons.append("the rollout after this checkpoint did not end: new episodes")
         return [f"{reason}; {NOT_BIT_EQUAL}" for reason in reasons]
 
@@ -361,12 +358,6 @@ def config_of_checkpoint(folder: Path, saved: Mapping[str, Any], trust: Sequence
         )
     config: Mapping[str, Any] = trusted_config(saved, names_of, trust)
     try:
-        config = with_earlier_defaults(config, saved)
-        policy = config["policy"]
-        if device_contradicts(
-            policy.get("device", "auto"), policy.get("cuda")
-        ):  # of a version that ignored cuda then
-            config = {**config, "policy": {**policy, "cuda": None}}
         return compile_config({"config": config, "source": saved["source"]})
     except Exception as error:  # a forged config can fail in any way
         reason = str(error).rstrip(".")

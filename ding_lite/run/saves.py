@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ding_lite.errors import CheckpointError, DingLiteError
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 from ding_lite.run.progress import Progress
 from ding_lite.run.recorder import Recorder
 from ding_lite.run.scores import Scores

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ding_lite.data.evaluation import Evaluation, means_of
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluation, Evaluator, means_of
 
 
 class Scores:

@@ -6,17 +6,16 @@ import copy
 import math
 from typing import Any
 
-from ding_lite.data.episode_quota import shares
+from ding_lite.data.episodes import shares
 from ding_lite.envs.make import EnvSetting
 from ding_lite.errors import ConfigError
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 
 # Numbers of the config that are divided by the number of ranks: equally, or rounded up.
 EXACT = (
     "env.collector_env_num",
     "policy.learn.batch_size",
     "policy.learn.aux_batch_size",
-    "policy.collect.n_episode",
 )
 ROUNDED = (
     "policy.other.replay_buffer.replay_buffer_size",

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ding_lite.data.collector import Collector
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluator
 from ding_lite.errors import StopTimedOut
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 
 
 class Stopping:

@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, missing_extra

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from ding_lite.config.values import encode
 from ding_lite.errors import CheckpointError
-from ding_lite.models.actor_critic import default_activation
-from ding_lite.models.phasic import PhasicActorCritic
+from ding_lite.models.actor_critic import PhasicActorCritic, default_activation
 from ding_lite.policies.base import Policy
 from ding_lite.run.checkpoint import load_of_run, save_checkpoint
 from ding_lite.run.given import GIVEN
@@ -34,8 +33,8 @@ HEAD = "auxiliary_head."  # begins the names of its parameters
 NESTED = ("model", "state_dict", "model_state_dict", "policy")  # keys under which other programs save weights
 # Parts of the library's policies that a new run begins anew without a word.
 NOT_CARRIED = (
-    *("generator", "generators", "permutation", "bad_steps", "progress", "kl_penalty", "reference"),
-    *("optimizer", "value_optimizer", "auxiliary"),
+    *("progress", "reference", "optimizer", "value_optimizer", "aux_optimizer"),
+    *("replay", "value_replay", "store"),
 )
 
 
@@ -83,7 +82,7 @@ def warm_start(policy: Policy, path: str | Path, *, model_is_given: bool = False
     position = "" if iteration is None else f" at iteration {iteration}"
     messages = [f"begins from the weights of {folder}{position}"]
     left = sorted((saved.keys() & own.keys()) - {"model", *SCALES, *NOT_CARRIED})
-    if left := [name for name in left if not name.endswith("buffer")]:
+    if left := [name for name in left if not name.startswith("generator of")]:
         messages.append(f"not taken from there: {', '.join(left)}")
     if new_heads:
         messages.append("the weights have no auxiliary head, which is PPG's own: it starts anew")

@@ -18,8 +18,7 @@ import gymnasium as gym
 
 from ding_lite.config.compile import Config, compile_config
 from ding_lite.config.registry import env_section
-from ding_lite.data.evaluation import SUCCESS, Evaluation
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import SUCCESS, Evaluation, Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_env, make_vector_env, vector_env_of
 from ding_lite.envs.transition import Episode

@@ -27,14 +27,14 @@ from torch.export import Dim, ExportedProgram
 
 from ding_lite.config.registry import env_name
 from ding_lite.config.values import encode
-from ding_lite.data.memories import ends_of
+from ding_lite.data.hidden import ends_of
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.space_json import space_to_json
 from ding_lite.errors import ConfigError, ContractError, DingLiteError
 from ding_lite.models.encoders import Encoder
-from ding_lite.models.memory import chosen_memories
-from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.base import Policy
+from ding_lite.policies.ppo import PPOPolicy
 from ding_lite.run.atomic_files import write_output
 from ding_lite.run.given import refuse_other_envs
 from ding_lite.run.resume import versions
@@ -42,6 +42,7 @@ from ding_lite.tools.evaluate import Opened, open_checkpoint
 from ding_lite.trees import (
     MASK_KEY,
     Tree,
+    example_observations,
     from_named_leaves,
     leaf_at,
     map_tree,
@@ -101,41 +102,41 @@ class ExportedPolicy(nn.Module):
         "next_state.<branch>" (N, ...)
     """
 
-    def __init__(self, policy: ActorCriticPolicy) -> None:
+    def __init__(self, policy: PPOPolicy) -> None:
         super().__init__()
         self.model = policy.model
         self.policy = policy
         self.paths = [path for path, _ in space_leaves(policy.obs_space)]
-        self.memory_paths = [] if policy.memory is None else _memory_of_actions(policy)
+        self.memory_paths = [] if policy.recurrence is None else _hidden_of_actions(policy)
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         policy, model = self.policy, self.model
         obs = from_named_leaves({path: inputs[_name("obs", path)] for path in self.paths})
-        if policy.memory is None:
+        if policy.recurrence is None:
             seen = policy.inputs(obs)
             logit, after = model.compute_actor(seen), {}
         else:
-            state = self._memory(inputs, policy.memory.initial_state(inputs["first"].shape[0]))
-            seen = policy.memory.inputs(policy.scaled(obs), state)
+            state = self._hidden(inputs, policy.recurrence.initial_hidden(inputs["first"].shape[0]))
+            seen = policy.inputs(obs, state)
             logit, _, state = model.step(seen)
             after = {_name("next_state", path): leaf_at(state, path) for path in self.memory_paths}
         action = map_tree(lambda leaf: leaf.numpy(), policy.distribution(seen, logit).mode())
         action = map_tree(torch.from_numpy, model.actor_head.to_env(action))
         return {**_named("action", action), **_named("logit", logit), **after}
 
-    def _memory(self, inputs: Mapping[str, Tensor], initial: Tree) -> Tree:
-        """Returns the memories (N, ...) before this step; those that no action depends on are initial."""
+    def _hidden(self, inputs: Mapping[str, Tensor], initial: Tree) -> Tree:
+        """Returns the hidden states (N, ...) before this step; initial where no action depends on them."""
         given = {path: inputs[_name("state", path)] for path in self.memory_paths}
         state = from_named_leaves({path: given.get(path, leaf) for path, leaf in named_leaves(initial)})
-        return chosen_memories(inputs["first"], initial, state)
+        return chosen_hidden(inputs["first"], initial, state)
 
     def example(self) -> dict[str, Tensor]:
         """Returns inputs of two observations."""
-        obs, memory = self.policy.sample_obs(), self.policy.memory
+        obs, recurrence = _one_observation(self.policy), self.policy.recurrence
         inputs = _named("obs", map_tree(lambda leaf: torch.cat([leaf, leaf]), obs))
-        if memory is not None:
-            state = memory.initial_state(2)
+        if recurrence is not None:
+            state = recurrence.initial_hidden(2)
             inputs["first"] = torch.tensor([True, False])
             inputs |= {_name("state", path): leaf_at(state, path) for path in self.memory_paths}
         return inputs
@@ -150,16 +151,20 @@ def _named(kind: str, tree: Tree) -> dict[str, Any]:
     return {_name(kind, path): leaf for path, leaf in named_leaves(tree)}
 
 
-def _memory_of_actions(policy: ActorCriticPolicy) -> list[tuple[str, ...]]:
-    """Returns the paths of the memories that actions depend on; a value network may have others.
+def _one_observation(policy: PPOPolicy) -> Tree:
+    return map_tree(torch.as_tensor, example_observations(policy.obs_space, 1))
 
-    They are found by a gradient: first those that reach this step's actions, then those that reach the
-    memories found so far.
+
+def _hidden_of_actions(policy: PPOPolicy) -> list[tuple[str, ...]]:
+    """Returns the paths of the hidden states that actions depend on; a value network may have others.
+
+    They are found by a gradient: first those that reach this step's actions, then those that reach the hidden
+    states found so far.
     """
-    assert policy.memory is not None
-    state = map_tree(lambda leaf: leaf.requires_grad_(), policy.memory.initial_state(1))
+    assert policy.recurrence is not None
+    state = map_tree(lambda leaf: leaf.requires_grad_(), policy.recurrence.initial_hidden(1))
     leaves = dict(named_leaves(state))
-    logit, _, after = policy.model.step(policy.memory.inputs(policy.scaled(policy.sample_obs()), state))
+    logit, _, after = policy.model.step(policy.inputs(_one_observation(policy), state))
     found: set[tuple[str, ...]] = set()
     reached = [leaf for _, leaf in named_leaves(logit)]
     while reached:
@@ -268,19 +273,19 @@ def _write(output: Path, data: bytes, manifest: Mapping[str, Any]) -> None:
         raise ConfigError(f"cannot write {output}: {error}") from error
 
 
-def _exportable(policy: Policy) -> ActorCriticPolicy:
+def _exportable(policy: Policy) -> PPOPolicy:
     """Returns the policy if it acts as :class:`ExportedPolicy` does.
 
     Raises:
         ContractError: if it does not.
     """
     kind = type(policy)
-    if not isinstance(policy, ActorCriticPolicy):
+    if not isinstance(policy, PPOPolicy):
         raise ContractError(
-            f"{kind.__name__} cannot be exported: it must subclass ActorCriticPolicy, which acts by a model "
+            f"{kind.__name__} cannot be exported: it must subclass PPOPolicy, which acts by a model "
             "and a distribution"
         )
-    replaced = [name for name in ACTS if getattr(kind, name) is not getattr(ActorCriticPolicy, name)]
+    replaced = [name for name in ACTS if getattr(kind, name) is not getattr(PPOPolicy, name)]
     if replaced:
         raise ContractError(
             f"{kind.__name__} cannot be exported: it has a {replaced[0]} of its own, which may do anything. "
@@ -425,9 +430,7 @@ class Recorded(NamedTuple):
     action: Tree
 
 
-def record(
-    env_cfg: Mapping[str, Any], policy: ActorCriticPolicy, observations: int, seed: int
-) -> Iterator[Recorded]:
+def record(env_cfg: Mapping[str, Any], policy: PPOPolicy, observations: int, seed: int) -> Iterator[Recorded]:
     """Yields the steps of some episodes that ``policy.act`` plays, until they have enough observations."""
     envs = make_vector_env(env_cfg, min(MAX_ENVS, env_cfg["evaluator_env_num"]), seed, evaluate=True)
     try:
@@ -483,10 +486,11 @@ def parity_of(run: Runner, module: ExportedPolicy, recorded: Sequence[Recorded])
 def _inputs(module: ExportedPolicy, step: Recorded, before: Arrays) -> Arrays:
     """Returns the inputs of a step, after a step with the outputs ``before``; empty: there is none."""
     inputs: Arrays = _named("obs", step.obs)
-    memory = module.policy.memory
-    if memory is None:
+    recurrence = module.policy.recurrence
+    if recurrence is None:
         return inputs
-    state = before or _named("next_state", map_tree(Tensor.numpy, memory.initial_state(len(step.first))))
+    initial = recurrence.initial_hidden(len(step.first))
+    state = before or _named("next_state", map_tree(Tensor.numpy, initial))
     remembered = {_name("state", path): state[_name("next_state", path)] for path in module.memory_paths}
     return {**inputs, "first": step.first, **remembered}
 

@@ -62,7 +62,6 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     "store": (
         MORE_ENVS,
         ("policy.collect.n_sample", "more: longer rollouts"),
-        ("policy.collect.n_episode", "more: longer rollouts"),
     ),
     "advantages": (("policy.recompute_adv", "False: once an iteration"), *DEVICE),
     "updates": (
@@ -73,7 +72,6 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         *DEVICE,
     ),
     "auxiliary": (
-        ("policy.learn.aux_grad_accum", "1: minibatches in one part, whose gradients are faster"),
         ("policy.learn.aux_batch_size", "larger (None is batch_size): fewer updates"),
         ("policy.learn.aux_train_epoch", "fewer passes over the samples"),
         ("policy.learn.aux_freq", "more iterations between the phases"),
@@ -94,7 +92,6 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
 ADVISED_VALUES = {
     "policy.recompute_adv": False,
     "env.manager.double_buffer": True,
-    "policy.learn.aux_grad_accum": 1,
 }
 
 
@@ -160,7 +157,7 @@ def advice(group: str, config: Config) -> list[tuple[str, Any, str]]:
         a list of ``(key, its value, how to change it)``.
     """
     policy = config.values.policy
-    unused = {"policy.collect.n_sample" if policy.collect.get("n_episode") else "policy.collect.n_episode"}
+    unused = set()
     if "actor_epoch_per_collect" in policy.learn:  # PPG has two keys in place of this one
         unused.add("policy.learn.epoch_per_collect")
     values = {key: value for key, value in leaves(config.values) if key not in unused}
@@ -300,7 +297,7 @@ def training(config: Config, seed: int | None = None) -> Iterator[Callable[[int]
                 device=str(pipeline.policy.device),
                 backend=pipeline.collector.envs.backend,
                 threads=torch.get_num_threads(),
-                compiled=getattr(pipeline.policy, "compiles", False),
+                compiled=bool(pipeline.policy.cfg.learn.get("compile")),
             )
 
         yield measure
@@ -325,18 +322,17 @@ def _watch_pipeline(pipeline: SerialPipeline) -> Stopwatch:
     watch.watch(collector.envs, "receive", "env")
     watch.watch(collector, "collect", "store")
     watch.watch(pipeline.learner, "train", "minibatches")
-    for source in getattr(policy, "sources", {}).values():
-        watch.watch(source, "renew_credit", "advantages")
-    if hasattr(policy, "_auxiliary_phase"):
-        watch.watch(policy, "_auxiliary_phase", "auxiliary", whole=True, counts=False)
-    if getattr(policy, "auxiliary", None) is not None:
-        watch.watch(policy.auxiliary, "run", "auxiliary")
+    if hasattr(policy, "renew_credit"):
+        watch.watch(policy, "renew_credit", "advantages")
+    if hasattr(policy, "auxiliary_phase"):
+        watch.watch(policy, "auxiliary_phase", "auxiliary", whole=True)
     optimizers = [part for part in vars(policy).values() if isinstance(part, Optimizer)]
-    if getattr(policy, "intrinsic", None) is not None:
-        optimizers.append(policy.intrinsic.optimizer)
+    optimizers += [
+        x.optimizer for x in vars(policy).values() if isinstance(getattr(x, "optimizer", None), Optimizer)
+    ]
     for optimizer in optimizers:
-        watch.watch_result(optimizer, "gradient_function", "gradient")
-        watch.watch(optimizer, "apply", "optimiser")
+        watch.watch_result(optimizer.gradients, "of", "gradient")
+        watch.watch(optimizer, "_take", "optimiser")
     watch.watch(pipeline, "_evaluate", "evaluation", whole=True)
     watch.watch(pipeline.recorder, "write_iteration", "logging")
     watch.watch(pipeline.health, "check", "logging")

@@ -33,7 +33,7 @@ class MyModel(ActorCritic):
         self.actor_head = ActionHead(action_space, width)  # for every action space
         self.critic_head = nn.Linear(width, 1)
         self.value_heads = (self.critic_head,)  # last layers of values: value_norm rescales them
-        orthogonal(self.actor_head.out, 0.01)  # at first, all actions are about equally likely
+        orthogonal(self.actor_head.layers[-1], 0.01)  # at first, all actions are about equally likely
 
     def compute_actor(self, obs):
         return self.actor_head(self._trunk(obs))

@@ -181,7 +181,7 @@ def test_an_observation_at_its_bound_is_not_reported(train):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("NoScalar", "a 0-d tensor as its loss, got (3,)"),
+        ("NoScalar", "0-d tensors, got the shape (3,) as 'loss'"),
         ("OnlyLoss", "(loss, dict of metrics), got a tensor alone"),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_loss_of_the_wrong_shape_is_an_error_in_words(fault, message, base, wa
 @pytest.mark.parametrize(
     ("reward", "message"),
     [
-        ("NeedsMore", "NeedsMore.__init__ raised TypeError: NeedsMore.__init__() missing 1 required"),
+        ("NeedsMore", "NeedsMore: TypeError: NeedsMore.__init__() missing 1 required"),
         ("RaisesLater", "RaisesLater.reward raised TypeError: unsupported operand"),
     ],
 )
@@ -259,7 +259,7 @@ def test_damage_of_best_is_said_by_resume_and_eval_names_last(warm, cartpole):
     assert warm.run("eval", "run/ckpt/last", "-n", "1", cwd=cartpole).code == 0
     job = warm.run("train", "--resume", "run", "max_env_step=320", "policy.eval.eval_freq=0", cwd=cartpole)
     assert job.code == 0
-    assert "WARNING: checkpoint run/ckpt/best: tensors.safetensors has 7 bytes" in job.output
+    assert "WARNING: checkpoint best: run/ckpt/best/tensors.safetensors has 7 bytes" in job.output
 
 
 def test_rows_that_metrics_csv_lacks_are_said(warm, cartpole):

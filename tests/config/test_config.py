@@ -93,7 +93,7 @@ def test_custom_policy_brings_its_keys_and_keeps_those_of_its_bases():
     learn = values_of(user(type=OwnPolicy)).policy.learn
     assert (learn.batch_size, learn.kl_weight, learn.rounds) == (128, 1.0, 3)
     assert learn.clip_ratio == 0.2  # of PPOPolicy
-    assert learn.learning_rate == 3e-4  # of ActorCriticPolicy
+    assert learn.learning_rate == 3e-4  # of PPOPolicy
 
 
 def test_custom_policy_may_bring_a_whole_section():
@@ -1148,7 +1148,6 @@ def test_every_default_of_di_engines_ppo_is_taken():
         ("policy.learn.epoch_per_collect", 3),
         ("policy.learn.value_weight", 1.0),
         ("policy.learn.grad_clip_type", "clip_value"),
-        ("policy.learn.ignore_done", True),
         ("policy.recompute_adv", False),
         ("policy.collect.gae_lambda", 0.5),
         ("policy.collect.unroll_len", 0),

@@ -21,10 +21,7 @@ PPO = {
     "learn.target_kl": None,
     "learn.value_norm": False,
     "learn.value_norm_decay": 0.95,
-    "learn.ignore_done": False,
-    "learn.skip_bad_steps": 0,
     "learn.sequence_length": 64,
-    "learn.burn_in": 0,
     "collect.n_sample": 2048,
     "collect.discount_factor": 0.99,
     "collect.gae_lambda": 0.95,
@@ -39,10 +36,9 @@ PPO = {
     "model.init": "orthogonal",
     "model.init_gain.policy": 0.01,
 }
-ON_POLICY = {"on_policy": True, "priority": False, "learn.epoch_per_collect": 10}
+ON_POLICY = {"on_policy": True, "learn.epoch_per_collect": 10}
 OFF_POLICY = {
     "on_policy": False,
-    "priority": False,
     "learn.learning_rate": 1e-3,
     "learn.reuse": 3.0,
     "learn.update_per_collect": None,
@@ -51,8 +47,6 @@ OFF_POLICY = {
     "other.replay_buffer.replay_buffer_size": 10_000,
     "other.replay_buffer.max_use": 3,
     "other.replay_buffer.max_staleness": 4,
-    "other.replay_buffer.alpha": 0.6,
-    "other.replay_buffer.beta": 0.4,
 }
 PPG = {
     "recompute_adv": True,
@@ -66,7 +60,6 @@ PPG = {
     "learn.aux_bc_weight": 1.0,
     "learn.aux_value_weight": 1.0,
     "learn.aux_learning_rate": None,
-    "learn.aux_grad_accum": 1,
     "learn.allow_raw_values": False,
 }
 PPG_OFF_POLICY = {

@@ -6,6 +6,7 @@ import copy
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 
@@ -21,7 +22,6 @@ from ding_lite.config.files import python_source
 from ding_lite.config.schema import leaves
 from ding_lite.envs.make import make_env
 from ding_lite.errors import ConfigError
-from ding_lite.policies.contract import check_declared
 
 POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 
@@ -65,7 +65,6 @@ def test_policy_type_is_that_of_create_config_also_as_the_entries_of_di_engine_c
         ("policy.learn.clip_ratio", 0.1),
         ("policy.learn.entropy_weight", 0.03),
         ("policy.learn.adv_norm", False),
-        ("policy.learn.ignore_done", True),
         ("policy.collect.gae_lambda", 0.9),
         ("policy.collect.discount_factor", 0.9),
         ("policy.model.share_encoder", True),
@@ -124,17 +123,27 @@ def test_train_iterations_become_env_steps(kind, learn, envs, eval_freq, expecte
     assert any(f"{expected:,} env steps (policy.eval.eval_freq)" in note for note in config.notes)
 
 
+def test_ignore_done_becomes_a_wrapper():
+    assert compiled(learn=dict(ignore_done=True)).values.env.wrappers == ["ignore_done"]
+    assert compiled(learn=dict(ignore_done=False)).values.env.wrappers == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "fault"),
+    [
+        (dict(priority=True), "policy.priority: .*without priorities"),
+        (dict(collect=dict(n_episode=8)), "policy.collect.n_episode: .*n_sample transitions"),
+    ],
+)
+def test_what_is_not_built_is_refused_with_its_reason(sections, fault):
+    assert re.search(fault, refusal("ppo_offpolicy", **sections))
+
+
 def test_snapshots_are_kept_as_often_as_in_di_engine():
     hook = dict(save_ckpt_after_iter=80, log_show_after_iter=5)
     config = compiled(learn=dict(epoch_per_collect=2, learner=dict(hook=hook)))
     assert config.values.checkpoint.keep_freq == 10 * 256
     assert "policy.learn.learner.hook.log_show_after_iter" in config.notes[-1]
-
-
-def test_whole_episodes_have_no_known_number_of_train_iterations():
-    config = compiled(collect=dict(n_episode=8), eval=dict(evaluator=dict(eval_freq=100)))
-    assert (config.values.policy.collect.n_episode, config.values.policy.eval.eval_freq) == (8, 10_000)
-    assert "policy.eval.eval_freq keeps its default" in config.notes[0]
 
 
 def test_learning_rate_falls_over_as_many_collects(tmp_path):
@@ -236,23 +245,6 @@ def test_residual_blocks_behind_convolutions_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("env_type", "shapes", "fault"),
-    [
-        (
-            "cartpole",
-            dict(obs_shape=5, action_shape=2),
-            r"obs_shape: the config says 5, the environment \[4\]",
-        ),
-        ("cartpole", dict(obs_shape=[4], action_shape=3), r"action_shape: the config says 3, .* \[2\]"),
-        ("pendulum", dict(obs_shape=3, action_shape=(2,)), r"action_shape: the config says \[2\], .* \[1\]"),
-    ],
-)
-def test_spaces_of_the_pair_are_compared_with_those_of_the_environment(env_type, shapes, fault, tmp_path):
-    with pytest.raises(ConfigError, match=f"policy.model.{fault}; leave the key out"):
-        SerialPipeline(pair(env_type=env_type, model=shapes), folder=tmp_path / "run")
-
-
-@pytest.mark.parametrize(
     ("env_type", "env", "shapes"),
     [
         ("cartpole", {}, dict(obs_shape=[4], action_shape=2)),
@@ -260,16 +252,8 @@ def test_spaces_of_the_pair_are_compared_with_those_of_the_environment(env_type,
         ("pendulum", {}, dict(obs_shape=3, action_shape=dict(action_type_shape=3, action_args_shape=2))),
     ],
 )
-def test_spaces_of_the_pair_that_agree_are_taken(env_type, env, shapes, tmp_path):
+def test_spaces_of_the_pair_are_taken(env_type, env, shapes, tmp_path):
     SerialPipeline(pair(env_type=env_type, env=env, model=shapes), folder=tmp_path / "run").close()
-
-
-@pytest.mark.parametrize("shape", [2, [2], [3, 4]])
-def test_shape_of_several_actions_is_their_number_or_the_choices_of_each(shape):
-    spaces = (gym.spaces.Box(-1, 1, (5,)), gym.spaces.MultiDiscrete([3, 4]))
-    check_declared(*spaces, {"action_shape": shape}, "policy.model")
-    with pytest.raises(ConfigError, match=r"says \[4, 3\], the environment \[2\] or \[3, 4\]"):
-        check_declared(*spaces, {"action_shape": [4, 3]}, "policy.model")
 
 
 def test_size_of_observations_of_an_environment_that_has_changed_is_left_out():

@@ -27,7 +27,7 @@ CLEANRL = """
     env_id total_timesteps learning_rate num_envs num_steps anneal_lr gamma gae_lambda num_minibatches
     update_epochs norm_adv clip_coef clip_vloss ent_coef vf_coef max_grad_norm target_kl batch_size
     minibatch_size num_iterations rpo_alpha n_iteration e_policy v_value e_auxiliary beta_clone
-    num_aux_rollouts n_aux_grad_accum adv_norm_fullbatch update_proportion int_coef ext_coef int_gamma
+    num_aux_rollouts adv_norm_fullbatch update_proportion int_coef ext_coef int_gamma
     num_iterations_obs_norm_init
 """
 # The arguments of the PPO losses, GAE, collectors, networks and the trainer, and the keys of the examples.

@@ -18,8 +18,8 @@ import torch
 from ding_lite import SerialPipeline, load_policy
 from ding_lite.config.compile import compile_config, load_config
 from ding_lite.config.files import shipped_configs
-from ding_lite.data.minibatches import Batch
 from ding_lite.data.rollout import as_rollout
+from ding_lite.data.samples import Batch
 from ding_lite.envs.packages import EXTRAS
 from ding_lite.errors import EnvError
 from ding_lite.policies import PPOPolicy
@@ -157,8 +157,7 @@ def policy():
 def at(policy, update):
     """Returns the policy as it is after ``update`` updates."""
     policy.progress.env_step = update * 1024
-    policy._apply_learning_rate()
-    policy._apply_schedules()
+    policy.apply_schedules()
     return policy
 
 
@@ -217,13 +216,14 @@ def test_advantages_of_breakout_have_mean_0_and_std_1_in_each_minibatch(policy):
     rollout = as_rollout(
         {
             "obs": torch.zeros(128, 8, 1),
+            "reward": torch.zeros(128, 8),
             "advantage": torch.randn(128, 8) * 5 + 3,
             "value": torch.zeros(128, 8),
             "value_target": torch.zeros(128, 8),
             "valid": torch.ones(128, 8, dtype=torch.bool),
         }
     )
-    batches = list(policy.minibatches(rollout))
+    batches = list(policy.minibatches(rollout).batches)
     assert len(batches) == 4
     for batch in batches:
         assert float(batch.advantage.mean()) == pytest.approx(0, abs=1e-5)

@@ -12,7 +12,6 @@ from small_worlds import (
     SPACES,
     CountingEnv,
     LengthEnv,
-    SeededBox,
     SeededEnv,
     SpoiledEnv,
     StuckEnv,
@@ -21,6 +20,7 @@ from small_worlds import (
 from worlds import digest, policy_for, vector_of
 
 from ding_lite.data.collector import Collector
+from ding_lite.data.samples import Recurrence
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
 from ding_lite.envs.make import vector_env_of
 from ding_lite.envs.native import NativeVectorEnv
@@ -55,16 +55,8 @@ def test_rollout_has_every_field_in_its_shape_and_dtype():
         "advantage": ((6, 2), "float32"),
         "value_target": ((6, 2), "float32"),
         "last_obs": ((2, 2), "float32"),
-        "prepared_by": ((2,), "int64"),
     }
     assert {name: tuple(x.shape) for name, x in final.items()} == {"obs": (2, 2), "t": (2,), "env": (2,)}
-
-
-def test_box_actions_are_stored_as_they_were_drawn():
-    rollout = collector_of(lambda index: SeededBox(), n_sample=40).collect()
-    assert rollout.action.shape == (20, 2, 2)
-    assert rollout.action.dtype == torch.float32
-    assert rollout.action.abs().max() > 1  # unclipped: the bounds are +-1
 
 
 @pytest.mark.parametrize(("n_sample", "envs", "steps"), [(16, 2, 8), (17, 2, 9), (2, 3, 1), (7, 3, 3)])
@@ -91,23 +83,11 @@ def test_final_and_last_observations_are_those_counted_by_hand():
     assert rollout.last_obs.tolist() == [[2, 1], [3, 1]]
 
 
-def test_rollout_without_a_cut_has_no_final_observations():
-    rollout = collector_of(lambda index: CountingEnv(((3, "terminated"),))).collect()
-    assert "final" not in to_dict(rollout)
-
-
 def test_next_rollout_goes_on_where_the_last_one_stopped():
-    collector = counting(n_sample=4)
-    last = collector.collect().last_obs.tolist()
-    assert collector.collect().obs[0].tolist() == last
-
-
-def test_last_obs_stays_as_it_is_while_collecting_goes_on():
     collector = counting(n_sample=4)
     last = collector.collect().last_obs
     before = last.tolist()
-    collector.collect()
-    assert last.tolist() == before
+    assert collector.collect().obs[0].tolist() == before == last.tolist()
 
 
 def marked_action(obs):
@@ -194,12 +174,6 @@ def test_episode_returns_and_lengths_are_those_counted_by_hand():
     }
 
 
-def test_metrics_before_any_episode_has_ended_have_no_mean():
-    collector = collector_of(lambda index: LengthEnv(50))
-    collector.collect()
-    assert collector.metrics() == {"episode_count": 0.0, "env_restarts": 0.0, "bad_values": 0.0}
-
-
 @pytest.mark.parametrize("autoreset", AUTORESET)
 @pytest.mark.parametrize("seed", range(5))
 def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
@@ -225,28 +199,76 @@ def test_recorded_and_open_lengths_sum_to_the_valid_rows(autoreset, seed):
         assert returns + open_returns == pytest.approx(rewards)
 
 
+# ---------------------------------------------------------------------- lost episodes, and hidden states
+
+
+def counted(envs, length):
+    """Returns a mode of a recurrent policy whose hidden state counts the steps of its episode."""
+
+    def forward(obs, hidden):
+        return {**marked_action(obs), "log_prob": hidden["h"][:, 0], "hidden": {"h": hidden["h"] + 1}}
+
+    recurrence = Recurrence(length, lambda n: {"h": torch.zeros(n, 1)})
+    plain = dict(specialize=None, get_train_sample=lambda rollout: rollout)
+    return policy_for(envs).collect_mode._replace(forward=forward, recurrence=recurrence, **plain)
+
+
 @pytest.mark.parametrize("autoreset", AUTORESET)
-def test_ignored_termination_bootstraps_from_the_true_last_observation(autoreset):
-    """With lambda 0 the target of the last step is r + V(s'), where s' is of the same episode."""
-    envs = vector_of(
-        lambda index: CountingEnv(((3, "terminated"),)), 1, autoreset=autoreset, final_of_terminated=True
-    )
-    policy = policy_for(
-        envs,
-        learn={"ignore_done": True, "value_norm": False},
-        collect={"gae_lambda": 0.0, "discount_factor": 1.0},
-    )
-    rollout = Collector(envs, policy.collect_mode, 4).collect()
-    with torch.no_grad():
-        bootstrap = policy.model.compute_critic(torch.tensor([[0.0, 3.0]]))
-    assert float(rollout.value_target[2, 0]) == pytest.approx(3 + float(bootstrap), abs=1e-5)
+@pytest.mark.parametrize("double_buffer", [False, True])
+def test_hidden_states_are_those_before_the_rows_of_runs_and_of_cut_episodes(autoreset, double_buffer):
+    if double_buffer:
+        options = dict(num_workers=1, double_buffer=True, autoreset=autoreset)
+        made = SubprocessVectorEnv(scripted, 4, **options)
+    else:
+        made = vector_of(lambda index: CountingEnv(SCRIPTS[index % 2]), 4, autoreset=autoreset)
+    with contextlib.closing(made) as envs:
+        collector = Collector(envs, counted(envs, 3), 40)
+        for _ in range(3):
+            rollout = collector.collect()
+            assert torch.equal(
+                rollout.hidden.h[..., 0], torch.where(rollout.valid, rollout.obs[..., 1], 0)[::3]
+            )
+            assert rollout.hidden.h.shape == (4, 4, 1)
+            assert torch.equal(rollout.final.hidden.h[:, 0], rollout.final.obs[:, 1])
+            ended = rollout.terminated[-1] | rollout.truncated[-1] | ~rollout.valid[-1]
+            expected = torch.where(ended, 0, rollout.last_obs[:, 1])
+            assert torch.equal(rollout.last_hidden.h[:, 0], expected)
+
+
+def test_an_episode_that_is_lost_is_cut_at_its_last_known_observation():
+    def make(index):
+        return SpoiledEnv(5 if index else -1, bad_obs(np.nan), ((100, "terminated"),))
+
+    envs = vector_of(make, 2, on_bad_value="reset_env")
+    with pytest.warns(RuntimeWarning, match="nan"):
+        rollout = Collector(envs, counted(envs, 4), 16).collect()
+    assert (~rollout.valid).nonzero().tolist() == [[4, 1]]
+    assert rollout.truncated.nonzero().tolist() == [[3, 1]]
+    final = rollout.final
+    assert (final.t.tolist(), final.env.tolist()) == ([3], [1])
+    assert final.obs.tolist() == [[0, 4]] == rollout.obs[4, 1:].tolist()
+    assert final.hidden.h.tolist() == [[4]]
+    assert rollout.obs[5:, 1].tolist() == [[1, 0], [1, 1], [1, 2]]
+
+
+@pytest.mark.parametrize("model", [{}, {"rnn": "gru", "rnn_hidden_size": 4}])
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_state_goes_on_exactly_where_it_was_saved(model, autoreset):
+    def fresh():
+        envs = vector_of(lambda index: SeededEnv(), 3, autoreset=autoreset)
+        policy = policy_for(envs, model=model)
+        return Collector(envs, policy.collect_mode, 30), policy
+
+    (one, policy), (other, other_policy) = fresh(), fresh()
+    one.collect()
+    other_policy.load_state_dict(policy.state_dict())
+    other.load_state_dict(one.state_dict())
+    assert other.metrics() == one.metrics()
+    assert digest(to_dict(other.collect())) == digest(to_dict(one.collect()))
+    assert other.metrics() == one.metrics()
 
 
 # ---------------------------------------------------------------------- values that are refused
-
-
-def spoiled(at, spoil, script=((4, "terminated"),), n_sample=16):
-    return collector_of(lambda index: SpoiledEnv(at if index == 1 else -1, spoil, script), n_sample=n_sample)
 
 
 def bad_obs(value):
@@ -257,42 +279,25 @@ def bad_reward(value):
     return lambda result: (result[0], value, *result[2:])
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_reward_that_is_not_finite_names_env_episode_and_step(value):
-    collector = spoiled(2, bad_reward(value))
-    with pytest.raises(EnvContractError, match=rf"env 1 .*episode 0, step 2\).*reward = {value}"):
-        collector.collect()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_observation_that_is_not_finite_names_env_episode_step_and_element(value):
-    collector = spoiled(2, bad_obs(value))
-    with pytest.raises(EnvContractError, match=rf"env 1 .*episode 0, step 2\).*observation\[1\] = {value}"):
-        collector.collect()
-
-
-def test_bad_reward_at_the_end_of_an_episode_names_that_episode():
-    collector = spoiled(4, bad_reward(np.nan))
-    with pytest.raises(EnvContractError, match=r"env 1 .*episode 0, step 4\)"):
-        collector.collect()
-
-
-def test_bad_final_observation_of_a_cut_episode_is_refused():
-    """The value network reads it, so it would reach the advantages."""
-    collector = spoiled(4, bad_obs(np.nan), ((4, "truncated"),))
-    with pytest.raises(EnvContractError, match="env 1 "):
-        collector.collect()
-
-
-def test_bad_observation_of_a_reset_is_refused_before_the_policy_acts_on_it():
-    with pytest.raises(EnvContractError, match="env 1 "):
-        spoiled(0, lambda result: (np.array([0, np.nan], np.float32), {})).collect()
-
-
-def test_bad_value_in_the_last_row_of_a_rollout_is_refused():
-    collector = spoiled(3, bad_obs(np.nan), n_sample=6)
-    with pytest.raises(EnvContractError, match="env 1 "):
-        collector.collect()
+@pytest.mark.parametrize(
+    ("at", "spoil", "message"),
+    [
+        (2, bad_reward(np.nan), r"episode 0, step 2\).*reward = nan"),
+        (2, bad_reward(-np.inf), r"episode 0, step 2\).*reward = -inf"),
+        (2, bad_obs(np.inf), r"episode 0, step 2\).*observation\[1\] = inf"),
+        (4, bad_reward(np.nan), r"episode 0, step 4\)"),  # the last one of its episode
+        (4, bad_obs(np.nan), ""),  # the value network reads it
+        (0, lambda result: (np.array([0, np.nan], np.float32), {}), ""),  # before the policy acts on it
+        (8, bad_obs(np.nan), ""),  # the last row
+    ],
+)
+def test_a_value_that_is_not_finite_is_refused_and_nothing_is_learned(at, spoil, message):
+    envs = vector_of(lambda index: SpoiledEnv(at if index == 1 else -1, spoil, ((4, "truncated"),)), 2)
+    policy = policy_for(envs)
+    before = digest(policy.model.state_dict())
+    with pytest.raises(EnvContractError, match=f"env 1 .*{message}"):
+        Collector(envs, policy.collect_mode, 16).collect()
+    assert digest(policy.model.state_dict()) == before
 
 
 class Indexed(CountingEnv):
@@ -355,16 +360,6 @@ def test_mask_that_leaves_no_action_is_refused_before_the_policy_acts_on_it():
         collector_of(lambda index: StuckEnv()).collect()
 
 
-def test_mask_of_one_half_is_refused_by_the_number_in_the_vector():
-    def make(index):
-        return EpisodeRecorder(StuckEnv(2 if index == 3 else 1000))
-
-    with contextlib.closing(SubprocessVectorEnv(make, 4, num_workers=1, double_buffer=True)) as envs:
-        collector = Collector(envs, policy_for(envs).collect_mode, 40)
-        with pytest.raises(EnvContractError, match=r"env 3 .*step 2\).*action_mask"):
-            collector.collect()
-
-
 @pytest.mark.parametrize("stuck_after", [4, 5])
 @pytest.mark.parametrize("autoreset", [*AUTORESET, "native"])
 def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stuck_after):
@@ -379,24 +374,6 @@ def test_mask_of_an_episodes_last_observation_may_leave_no_action(autoreset, stu
         return
     with pytest.raises(EnvContractError, match=r"env 0 .*step 4\).*action_mask"):
         collector.collect()
-
-
-class StuckAtStart(StuckEnv):
-    """Has no legal action at the start of its second episode."""
-
-    episodes = 0
-
-    def reset(self, **kwargs):
-        obs, info = super().reset(**kwargs)
-        self.episodes += 1
-        if self.episodes == 2:
-            obs["action_mask"][:] = 0
-        return obs, info
-
-
-def test_mask_that_leaves_no_action_at_the_start_of_a_later_episode_is_refused():
-    with pytest.raises(EnvContractError, match=r"env 0 .*episode 1, step 0\).*action_mask"):
-        collector_of(lambda index: StuckAtStart(1000)).collect()
 
 
 @pytest.mark.parametrize(
@@ -457,34 +434,6 @@ def test_a_rollout_that_was_broken_off_can_be_begun_anew(double_buffer):
         assert rollout.valid.all()
         at, ended = rollout.obs[..., 1], rollout.terminated | rollout.truncated
         assert torch.equal(at[1:], torch.where(ended[:-1], 0, at[:-1] + 1))
-
-
-def test_nothing_is_learned_from_a_rollout_that_was_refused():
-    envs = vector_of(lambda index: SpoiledEnv(20, bad_obs(np.nan)), 2)
-    policy = policy_for(envs)
-    collector = Collector(envs, policy.collect_mode, 200)
-    before = digest(policy.model.state_dict())
-    with pytest.raises(EnvContractError, match="nothing was learned from this rollout"):
-        collector.collect()
-    assert digest(policy.model.state_dict()) == before
-    assert collector.episode_count == 0
-
-
-def test_state_goes_on_exactly_where_it_was_saved():
-    def fresh():
-        envs = vector_of(lambda index: SeededEnv(), 3)
-        policy = policy_for(envs)
-        return Collector(envs, policy.collect_mode, 30), policy
-
-    one, policy = fresh()
-    one.collect()
-    collector_state, policy_state = one.state_dict(), policy.state_dict()
-    other, other_policy = fresh()
-    other_policy.load_state_dict(policy_state)
-    other.load_state_dict(collector_state)
-    assert other.metrics() == one.metrics()
-    assert digest(to_dict(other.collect())) == digest(to_dict(one.collect()))
-    assert other.metrics() == one.metrics()
 
 
 def test_new_episodes_of_a_resumed_run_have_seeds_of_their_own(monkeypatch):

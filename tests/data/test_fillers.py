@@ -11,6 +11,7 @@ from ding_lite.data.collector import Collector
 from ding_lite.data.rollout import as_rollout
 from ding_lite.trees import map_tree, to_dict
 
+LENGTH = 4  # of the runs of a recurrent network
 VARIANTS = {
     "plain": {"learn": {"value_norm": False}},
     "value_norm": {},
@@ -18,6 +19,8 @@ VARIANTS = {
     "advantages over the batch": {"learn": {"adv_norm": "batch"}},
     "normalised": {"normalize": {"obs": True, "reward": True, "reward_clip": 5.0}},
     "value clip and target_kl": {"learn": {"value_clip": 0.2, "target_kl": 0.001}},
+    "segments": {"collect": {"unroll_len": 6}},
+    "recurrent": {"model": {"rnn": "lstm", "rnn_hidden_size": 8}, "learn": {"sequence_length": LENGTH}},
 }
 
 
@@ -41,6 +44,9 @@ def poisoned(rollout, value):
         field[filler] = value if field.is_floating_point() else 0
     ended = rollout["terminated"][-1] | rollout["truncated"][-1]
     rollout["last_obs"][ended] = value
+    map_tree(
+        lambda leaf: leaf.index_put_((filler[::LENGTH],), torch.tensor(value)), rollout.get("hidden", {})
+    )
     return rollout
 
 
@@ -52,7 +58,7 @@ def learned(envs, options, state, rollout):
     return digest(policy.state_dict()), metrics
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(9)
 @pytest.mark.parametrize("value", [1e30, -1e30, float("nan"), float("inf")])
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_poisoned_fillers_leave_the_whole_state_bit_equal(options, value):

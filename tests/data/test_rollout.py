@@ -1,4 +1,4 @@
-"""The rollout: minibatches that use each sample once, rows that are dropped, storage written in place."""
+"""The rollout: one tree, written in place."""
 
 import copy
 
@@ -6,144 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.data.minibatches import (
-    TrainingSet,
-    agreed_sizes,
-    even_sizes,
-    minibatch_sizes,
-    permutation,
-    scales_over_ranks,
-)
-from ding_lite.data.rollout import RolloutStorage, as_rollout, flat_at, time_major_fields, to_device
+from ding_lite.data.rollout import RolloutStorage, as_rollout, time_major_fields, to_device
 from ding_lite.errors import ContractError
-from ding_lite.trees import map_tree, to_dict
-
-
-@pytest.mark.parametrize(
-    ("n", "batch_size", "sizes"),
-    [
-        (8, 4, [4, 4]),
-        (10, 4, [4, 4, 2]),
-        (9, 4, [4, 5]),
-        (3, 4, [3]),
-        (1, 4, [1]),
-        (5, 4, [5]),
-        (4, 1, [1, 1, 1, 1]),
-        (0, 4, []),
-    ],
-)
-def test_short_last_minibatch_is_kept_and_a_single_sample_joins_the_one_before(n, batch_size, sizes):
-    assert minibatch_sizes(n, batch_size) == sizes
-
-
-def test_minibatch_sizes_always_sum_to_the_samples():
-    assert all(sum(minibatch_sizes(n, size)) == n for n in range(60) for size in range(1, 20))
-
-
-def test_one_sample_alone_never_is_a_minibatch_of_many():
-    assert all(1 not in minibatch_sizes(n, size) for n in range(2, 60) for size in range(2, 20))
-
-
-@pytest.mark.parametrize(("n", "batch_size"), [(64, 16), (65, 16), (70, 16), (7, 100)])
-def test_each_sample_is_drawn_exactly_once_a_pass(n, batch_size):
-    drawn = permutation(n, torch.Generator().manual_seed(0))
-    assert sorted(drawn.tolist()) == list(range(n))
-
-
-def test_two_passes_have_different_orders_and_one_seed_repeats_both():
-    def passes():
-        generator = torch.Generator().manual_seed(3)
-        return [permutation(50, generator).tolist() for _ in range(2)]
-
-    first, second = passes()
-    assert first != second
-    assert passes() == [first, second]
-
-
-def test_flatten_rows_goes_through_time_first_and_drops_fillers():
-    field = torch.arange(6).view(3, 2)
-    valid = torch.tensor([[True, True], [False, True], [True, False]])
-    rows = valid.flatten().nonzero().squeeze(-1)
-    flat = flat_at({"x": field, "tree": {"y": field * 10}}, rows)
-    assert flat["x"].tolist() == [0, 1, 3, 4]
-    assert flat["tree"]["y"].tolist() == [0, 10, 30, 40]
-
-
-def test_flatten_rows_keeps_trailing_dims_and_order_when_all_is_valid():
-    field = torch.arange(12).view(3, 2, 2)
-    flat = flat_at({"x": field}, torch.arange(6))
-    assert flat["x"].tolist() == field.flatten(0, 1).tolist()
-
-
-def test_batch_of_indexes_every_leaf_alike():
-    fields = {"obs": {"a": torch.arange(5), "b": torch.arange(5) * 10}, "reward": torch.arange(5)}
-    batch = TrainingSet(fields, 2, normalizes=False).batch(torch.tensor([4, 1]))
-    assert batch.reward.tolist() == [4, 1]
-    assert batch.obs["b"].tolist() == [40, 10]
-
-
-def split(fields, sizes):
-    """Returns the samples of a small set in their order, as minibatches."""
-    training_set = TrainingSet(fields, sizes[0], normalizes=False)
-    assert training_set.sizes == sizes
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ding_lite.data.minibatches.permutation", lambda n, generator: torch.arange(n))
-        return list(training_set.draw(len(sizes), torch.Generator())[1])
-
-
-def test_minibatches_of_a_small_set_have_every_leaf_and_keep_branches():
-    tree = {"obs": {"a": torch.arange(12).view(6, 2), "none": {}, "deep": {"b": torch.arange(6)}}}
-    batches = split({"reward": torch.arange(6.0), **tree}, [4, 2])
-    for batch, rows in zip(batches, (slice(0, 4), slice(4, 6)), strict=True):
-        assert torch.equal(batch.obs.deep.b, torch.arange(6)[rows])
-        assert torch.equal(batch.obs.a, tree["obs"]["a"][rows])
-        assert torch.equal(batch.reward, torch.arange(6.0)[rows])
-        assert list(batch.obs.none.keys()) == []
-    first, second = (batch.reward.untyped_storage().data_ptr() for batch in batches)
-    assert first == second, "a minibatch is a copy"
-
-
-def cut_in_two(**others):
-    """Returns the second half of six samples."""
-    fields = {"obs": {"a": torch.arange(6.0)}, "reward": torch.arange(6.0), **others}
-    return split(fields, [3, 3])[1]
-
-
-def test_a_cut_minibatch_gives_all_its_fields():
-    batch = cut_in_two(policy_weight=torch.arange(6.0) / 10, _hidden=torch.arange(6))
-    fields = batch.fields()
-    assert list(fields) == ["obs", "reward", "policy_weight", "_hidden"]
-    assert fields["_hidden"].tolist() == [3, 4, 5]
-    assert fields["reward"].tolist() == [3, 4, 5]
-    assert fields["policy_weight"].tolist() == pytest.approx([0.3, 0.4, 0.5])
-    assert batch.value_weight is None
-
-
-def test_a_minibatch_without_a_field_says_so():
-    with pytest.raises(AttributeError, match="no 'vaule'"):
-        cut_in_two().vaule  # noqa: B018
-    assert copy.deepcopy(cut_in_two()).reward.tolist() == [3, 4, 5]
-
-
-@pytest.mark.parametrize("read_before", [False, True])
-def test_arrays_of_a_minibatch_are_on_the_memory_of_its_set(read_before):
-    batch = cut_in_two()
-    if read_before:
-        assert (batch.obs.a.tolist(), batch.reward.tolist()) == ([3, 4, 5], [3, 4, 5])
-    batch.array("obs", "a")[0], batch.array("reward")[1] = 7, 8
-    assert batch.obs.a.tolist() == [7, 4, 5]
-    assert batch.reward.tolist() == [3, 8, 5]
-    assert batch.array("obs", "b") is None
-    assert batch.array("reward", "b") is None
-    assert batch.array("policy_weight") is None
-
-
-def test_arrays_of_a_minibatch_are_of_what_was_put_into_it():
-    batch = cut_in_two()
-    batch.reward, batch.value_weight = torch.ones(3), torch.full((3,), 2.0)
-    assert batch.array("reward").tolist() == [1, 1, 1]
-    assert batch.array("value_weight").tolist() == [2, 2, 2]
-    assert cut_in_two().array("reward").tolist() == [3, 4, 5]
+from ding_lite.trees import to_dict
 
 
 def test_time_major_fields_leave_out_what_is_not_time_major():
@@ -151,21 +16,6 @@ def test_time_major_fields_leave_out_what_is_not_time_major():
         {"reward": torch.zeros(2, 3), "last_obs": torch.zeros(3, 4), "final": {"t": torch.zeros(1)}}
     )
     assert list(time_major_fields(rollout)) == ["reward"]
-
-
-def test_to_dict_gives_back_the_very_tensors():
-    leaf = torch.zeros(3)
-    tree = to_dict(as_rollout({"a": {"b": leaf}}))
-    assert type(tree) is dict
-    assert type(tree["a"]) is dict
-    assert tree["a"]["b"].data_ptr() == leaf.data_ptr()
-
-
-def test_map_tree_takes_trees_of_every_kind():
-    tree = {"a": torch.ones(2), "b": {"c": torch.ones(2)}}
-    for given in (tree, as_rollout(tree)):
-        mapped = map_tree(lambda x: x.sum().item(), given)
-        assert mapped == {"a": 2, "b": {"c": 2}}
 
 
 def test_to_device_on_the_cpu_does_not_copy():
@@ -269,9 +119,6 @@ def test_others_are_carried_beside_the_storage():
     assert rollout.last_obs["a"].tolist() == [[1, 1, 1], [1, 1, 1]]
 
 
-# ------------------------------------------------------------------ one tree
-
-
 def test_rollout_is_made_of_the_tensors_it_is_given(monkeypatch):
     """Shared, in their order, trees inside trees; none is written out as text, which takes milliseconds."""
 
@@ -288,34 +135,6 @@ def test_rollout_is_made_of_the_tensors_it_is_given(monkeypatch):
     assert rollout.obs.b.c is reward
     assert type(rollout.obs.b) is type(rollout.final) is type(rollout)
     assert rollout[:1].obs.b.c.shape == (1, 2)
-
-
-class TwoAlike:
-    """Two ranks with the same samples; the other has samples for ``count`` minibatches only."""
-
-    size = 2
-
-    def __init__(self, count=3):
-        self.count = count
-
-    def smallest(self, n):
-        return min(n, self.count)
-
-    def sum(self, x):
-        return 2 * x
-
-
-def test_fewer_minibatches_of_another_rank_have_all_samples():
-    assert agreed_sizes(50, 16, TwoAlike()) == [17, 17, 16]
-    assert agreed_sizes(48, 16, TwoAlike()) == [16, 16, 16]
-    assert all(sum(even_sizes(n, k)) == n for n in range(30) for k in range(1, 9))
-    assert all(max(s) - min(s) <= 1 for s in (even_sizes(n, k) for n in range(30) for k in range(1, 9)))
-
-
-def test_scale_over_ranks_is_that_of_the_population():
-    x = torch.tensor([1.0, 2.0, 6.0])
-    ((std, mean),) = scales_over_ranks([x], TwoAlike())
-    torch.testing.assert_close(torch.stack([std, mean]), torch.stack(torch.std_mean(x, correction=0)))
 
 
 def test_a_row_of_another_kind_is_refused_and_not_cut():

@@ -19,7 +19,7 @@ from worlds import digest, policy_for, small_config, trainee, vector_of
 from ding_lite.cli import main
 from ding_lite.config.compile import compile_config
 from ding_lite.data.collector import Collector
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.bad_values import bad_observation
 from ding_lite.envs.faulty import FaultyEnv
 from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
@@ -68,7 +68,7 @@ def test_the_episode_of_a_bad_value_ends_before_it(tmp_path, fault, autoreset, b
         shown, other, hit = envs.reset("x").copy(), alone.reset("x").copy(), 0
         assert shown.tolist() == other.tolist()
         for _ in range(12):
-            name = shown[1, 0]
+            name, bad_before = shown[1, 0], envs.bad_values
             transition, reference = envs.step(ZEROS), alone.step(ZEROS)
             shown = transition.obs.copy()
             assert np.isfinite(shown).all()
@@ -77,7 +77,7 @@ def test_the_episode_of_a_bad_value_ends_before_it(tmp_path, fault, autoreset, b
             assert shown[neighbours].tolist() == reference.obs[neighbours].tolist()
             assert transition.valid[neighbours].tolist() == reference.valid[neighbours].tolist()
             assert all(np.isfinite(one.episode_return) for one in transition.episodes)
-            if list(transition.spoiled) == [1]:
+            if envs.bad_values > bad_before:
                 hit += 1
                 row = (transition.valid, transition.terminated, transition.truncated, transition.reward)
                 assert [field[1] for field in row] == [False, False, False, 0]
@@ -95,10 +95,9 @@ def test_the_episode_of_a_bad_value_ends_before_it(tmp_path, fault, autoreset, b
 @pytest.mark.daily(4)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("autoreset", AUTORESET)
-@pytest.mark.parametrize("on_bad_value", ["reset_env", "drop"])
-def test_no_transition_crosses_a_bad_value(on_bad_value, autoreset, backend):
+def test_no_transition_crosses_a_bad_value(autoreset, backend):
     make = world(nan_obs=0.03, nan_reward=0.03, seed=3)
-    with vector(make, backend, on_bad_value=on_bad_value, autoreset=autoreset) as envs:
+    with vector(make, backend, autoreset=autoreset) as envs:
         for collector, rollout in rollouts(envs, 6):
             check_chain(rollout)
             assert all(torch.isfinite(leaf).all() for leaf in leaves(to_dict(rollout)))
@@ -119,19 +118,6 @@ def test_a_worker_and_this_process_give_the_same_rollouts():
             return [digest(to_dict(rollout)) for _, rollout in rollouts(envs, 3)], envs.bad_values
 
     assert played("base") == played("subprocess")
-
-
-def test_drop_leaves_out_the_rows_of_the_episode_and_no_others():
-    make = world(nan_obs=0.05)
-    with vector(make) as one, vector(make, on_bad_value="drop") as other:
-        kept, dropped = (next(rollouts(envs, 1, 200))[1] for envs in (one, other))
-    assert torch.equal(kept.obs, dropped.obs)
-    names = kept.obs[..., 0]
-    spoiled = set(names[~kept.valid].tolist())  # under SAME_STEP no other row is not valid
-    assert max(int((names == name).sum()) for name in spoiled) > 2  # rows, the bad one included
-    of_spoiled = torch.isin(names, torch.tensor(sorted(spoiled)))
-    assert torch.equal(dropped.valid, ~of_spoiled)
-    assert bool((kept.valid & of_spoiled).any())
 
 
 def test_by_default_a_bad_value_is_an_error():
@@ -227,13 +213,12 @@ def test_an_evaluation_plays_such_episodes_anew_but_not_for_ever():
         with vector(world(in_evaluation=True, **faults), on_bad_value=on_bad_value) as envs:
             return Evaluator(envs, policy_for(envs).eval_mode, 10, 100).evaluate(0), envs.bad_values
 
-    for on_bad_value in ("reset_env", "drop"):
-        result, bad = evaluated(on_bad_value, nan_obs=0.03, nan_reward=0.03)
-        assert bad > 2
-        assert result.returns == tuple(n * (n + 1) / 2 for n in result.lengths)
-        assert len(result.returns) == 10
-        with pytest.raises(NotFiniteError, match="evaluation of 10 episodes"):
-            evaluated(on_bad_value, at={"nan_obs": [1]})
+    result, bad = evaluated("reset_env", nan_obs=0.03, nan_reward=0.03)
+    assert bad > 2
+    assert result.returns == tuple(n * (n + 1) / 2 for n in result.lengths)
+    assert len(result.returns) == 10
+    with pytest.raises(NotFiniteError, match="evaluation of 10 episodes"):
+        evaluated("reset_env", at={"nan_obs": [1]})
     for fault, words in FAULTS.items():
         with pytest.raises(NotFiniteError) as caught:
             evaluated("raise", at={fault: [1]})
@@ -266,8 +251,8 @@ def test_a_reward_that_float32_cannot_hold_is_no_number():
 
 @pytest.mark.parametrize("kind", ["vector", "env_pool"])
 def test_environments_that_only_begin_together_refuse_it(kind):
-    env = {"env_id": "CartPole-v1", "on_bad_value": "drop", "manager": kind}
-    with pytest.raises(ConfigError, match=f"env.on_bad_value: 'drop'.*{kind}.*env.manager.type='base'"):
+    env = {"env_id": "CartPole-v1", "on_bad_value": "reset_env", "manager": kind}
+    with pytest.raises(ConfigError, match=f"env.on_bad_value: 'reset_env'.*{kind}.*env.manager.type='base'"):
         compile_config({"env": env})
 
 
@@ -279,9 +264,9 @@ def test_auto_takes_environments_that_begin_one_by_one():
 
 
 def test_an_unknown_value_is_refused_by_the_config_and_by_the_class():
-    with pytest.raises(ConfigError, match="env.on_bad_value: .*raise.*reset_env.*drop"):
+    with pytest.raises(ConfigError, match="env.on_bad_value: .*raise.*reset_env"):
         compile_config({"env": {"env_id": "CartPole-v1", "on_bad_value": "skip"}})
-    with pytest.raises(ValueError, match="on_bad_value.*raise, reset_env, drop.*'skip'"):
+    with pytest.raises(ValueError, match="on_bad_value.*raise, reset_env.*'skip'"):
         vector_of(lambda i: SeededEnv(), 1, on_bad_value="skip")
 
 
@@ -306,12 +291,12 @@ def test_a_run_goes_on_says_so_once_and_counts(tmp_path, monkeypatch, capsys, ma
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_episode_whose_last_step_is_bad_is_not_reported(fault):
     envs = vector_of(
-        lambda i: FaultyEnv(LengthEnv(3), at={fault: [3]}, envs=[1], index=i), 2, on_bad_value="drop"
+        lambda i: FaultyEnv(LengthEnv(3), at={fault: [3]}, envs=[1], index=i), 2, on_bad_value="reset_env"
     )
     envs.say = print
     for collector, rollout in rollouts(envs, 2, 24):
         assert [one.env for one in collector.episodes] == [0] * 4
-        assert not rollout.valid[:, 1].any()
+        assert rollout.valid[:, 1].tolist() == [True, True, False] * 4
 
 
 def test_what_a_wrapper_does_in_a_reset_is_not_reported_either():

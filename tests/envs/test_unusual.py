@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from small_worlds import CountingEnv
 
 from ding_lite.config.compile import compile_config
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluator
 from ding_lite.data.modes import EvalMode
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.make import make_env, make_vector_env

@@ -1,5 +1,6 @@
 """Wrappers by name: what each does, games of several lives, and their restored open games."""
 
+import contextlib
 import copy
 import math
 import re
@@ -11,12 +12,14 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from small_worlds import CountingEnv, LengthEnv, SeededBox, SeededEnv
-from worlds import copy_of, random_actions, same_tree
+from worlds import copy_of, policy_for, random_actions, same_tree
 
 from ding_lite.cli import main
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import WRAPPER_REGISTRY
+from ding_lite.data.collector import Collector
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_env, make_vector_env
 from ding_lite.envs.wrappers import ActionBins
@@ -34,6 +37,7 @@ NAMES = [
     ),
     *(
         "frame_stack",
+        "ignore_done",
         "max_and_skip",
         "minigrid_flat",
         "minigrid_image",
@@ -550,6 +554,27 @@ def test_a_run_begins_every_game_anew_even_after_a_lost_life(autoreset):
         rollout(envs, steps, seed=steps)
         assert same_tree(envs.reset("collect").copy(), begun)
         assert all(one["kept_on"] == [] for one in envs.state_dict()["envs"])
+
+
+@pytest.mark.parametrize("backend", ["base", "subprocess"])
+def test_ignore_done_bootstraps_at_the_end_of_an_episode(backend):
+    """Rewards of the first episode are 1, 2, 3; with lambda 0, target = r + V(next) / 2."""
+    targets = {}
+    for wrappers in ([], ["ignore_done"]):
+        env = {"type": CountingEnv, "wrappers": wrappers, "manager": backend}
+        cfg = compile_config({"env": env}).values.env
+        with contextlib.closing(make_vector_env(cfg, 1, 0)) as envs:
+            policy = policy_for(envs, collect=dict(discount_factor=0.5, gae_lambda=0.0))
+            rollout = Collector(envs, policy.collect_mode, 6).collect()
+        assert bool(rollout.terminated[2, 0]) == (not wrappers) == (not rollout.truncated[2, 0])
+        targets[len(wrappers)] = rollout.value_target[2, 0]
+        after = policy.values(torch.tensor([[0.0, 3.0]]))[0]  # of the episode's last observation
+    assert targets[0] == 3.0
+    assert abs(after) > 1e-3
+    torch.testing.assert_close(targets[1], 3.0 + 0.5 * after)
+    evaluated = make_env(cfg, evaluate=True)
+    evaluated.reset()
+    assert [evaluated.step(0)[2:4] for _ in range(3)][-1] == (True, False), "an evaluation has the real end"
 
 
 class EndsUnderNoop(Buttons):

@@ -3,7 +3,7 @@
 import pytest
 from two_commits import CASES, ROOT, compare, differences, facts, train
 
-CASE = CASES["cartpole, closed form, native"]
+CASE = CASES["cartpole, NumPy, native"]
 
 
 @pytest.mark.slow

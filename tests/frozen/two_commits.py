@@ -42,7 +42,7 @@ def _case(config: str, n_sample: int, *overrides: str, compiled: bool = False) -
 
 
 CASES: dict[str, tuple[str, ...]] = {
-    "cartpole, closed form, native": _case("cartpole_ppo", 512),
+    "cartpole, NumPy, native": _case("cartpole_ppo", 512),
     "cartpole, autograd": _case("cartpole_ppo", 512, "policy.model.activation=gelu"),
     "cartpole, compiled": _case("cartpole_ppo", 512, compiled=True),
     "cartpole, subprocess": _case("cartpole_ppo", 512, "env.manager=subprocess", "env.collector_env_num=4"),
@@ -68,9 +68,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "images, ppg": _case(
         "minatar_breakout_ppg", 512, "policy.learn.aux_freq=2", "policy.learn.batch_size=128"
     ),
-    "ppo_offpolicy, priority": _case(
-        "cartpole_ppo_offpolicy", 512, "policy.priority=True", "policy.priority_IS_weight=True"
-    ),
+    "ppo_offpolicy": _case("cartpole_ppo_offpolicy", 512),
     "ppo_offpolicy, n-step": _case("pendulum_ppo_offpolicy", 512, "policy.nstep_return=True"),
     "ppg, dual": _case("cartpole_ppg", 512, "policy.learn.aux_freq=2"),
     "ppg, detach, two optimisers": _case(
@@ -81,7 +79,6 @@ CASES: dict[str, tuple[str, ...]] = {
     "ppg_offpolicy, shared": _case(
         "pendulum_ppg_offpolicy", 512, "policy.model.arch=shared", "policy.learn.aux_freq=2", *SCALES
     ),
-    "whole episodes": _case("cartpole_ppo", 512, "policy.collect.n_episode=16"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The model ``vac``: sharing of encoders, initialisation, and gradients of all parameters."""
+"""The models ``vac`` and ``ppg``: what they compute, who feels which gradient, and how they start."""
 
 import copy
 
@@ -7,308 +7,241 @@ import numpy as np
 import pytest
 import torch
 
-from ding_lite.config.registry import MODEL_REGISTRY
-from ding_lite.config.schema import check, default_values, merged_config
-from ding_lite.models import VAC, ActorCritic
+from ding_lite import ConfigError, compile_config
+from ding_lite.config.schema import check, merged_config
+from ding_lite.models import PPG, VAC, ActorCritic, PhasicActorCritic
 from ding_lite.models.encoders import VectorEncoder, _Residual
-from ding_lite.models.init import normed_hidden_layers
+from ding_lite.models.recurrent import Sequences
+from ding_lite.rl.scales import ValueNorm
+from ding_lite.trees import example_observations, map_tree
 
 spaces = gym.spaces
 VECTOR = spaces.Box(-1, 1, (4,))
 IMAGE = spaces.Box(0, 255, (10, 10, 3), np.uint8)
-LARGE_IMAGE = spaces.Box(0, 255, (64, 64, 3), np.uint8)
-TREE = spaces.Dict(board=VECTOR, index=spaces.Discrete(3))
-DISCRETE = spaces.Discrete(3)
-BOX = spaces.Box(-1, 1, (2,))
+TREE = spaces.Dict(board=VECTOR, eye=IMAGE, index=spaces.Discrete(3))
+DISCRETE, BOX = spaces.Discrete(3), spaces.Box(-1, 1, (2,))
+ACTION = spaces.Dict(move=DISCRETE, force=BOX)
+ARCHS = ("dual", "shared", "detach")
+PARTS = ("actor_encoder", "actor_head", "critic_encoder", "critic_head", "auxiliary_head")
+
+every_space = pytest.mark.parametrize("obs_space", [VECTOR, IMAGE, TREE], ids=["vector", "image", "tree"])
+every_arch = pytest.mark.parametrize("arch", ARCHS)
 
 
-def model_for(obs_space, action_space, **options):
+def model_for(obs_space=VECTOR, action_space=DISCRETE, cls=VAC, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return VAC(obs_space, action_space, **options)
+        return cls(obs_space, action_space, **options)
 
 
 def batch(space, count=16):
-    if isinstance(space, spaces.Dict):
-        return {name: batch(child, count) for name, child in space.spaces.items()}
-    space.seed(0)
-    return torch.as_tensor(np.stack([space.sample() for _ in range(count)]))
+    return map_tree(torch.as_tensor, example_observations(space, count))
 
 
-def leaves(tree):
-    return [leaf for v in tree.values() for leaf in leaves(v)] if isinstance(tree, dict) else [tree]
+def total(tree):
+    return sum(map(total, tree.values())) if isinstance(tree, dict) else tree.square().sum()
 
-
-every_shape = pytest.mark.parametrize("obs_space", [VECTOR, IMAGE, TREE])
-either_sharing = pytest.mark.parametrize("share_encoder", [False, True])
 
 # ------------------------------------------------------------------ what it computes
 
 
-@every_shape
-@either_sharing
-def test_joint_call_equals_the_two_single_ones(obs_space, share_encoder):
-    model, obs = model_for(obs_space, DISCRETE, share_encoder=share_encoder), batch(obs_space)
-    logit, value = model.compute_actor_critic(obs)
-    assert torch.equal(logit, model.compute_actor(obs))
-    assert torch.equal(value, model.compute_critic(obs))
+@every_space
+@every_arch
+def test_all_methods_agree(arch, obs_space):
+    model, obs = model_for(obs_space, cls=PPG, arch=arch), batch(obs_space)
+    logit, auxiliary, value = model.compute_auxiliary(obs)
+    joint_logit, joint_value = model.compute_actor_critic(obs)
+    for other in (joint_logit, model.compute_actor(obs)):
+        assert torch.equal(logit, other)
+    for other in (joint_value, model.compute_critic(obs)):
+        assert torch.equal(value, other)
     assert logit.shape == (16, 3)
-    assert value.shape == (16,)
-
-
-def test_value_has_no_trailing_dimension_even_for_one_observation():
-    assert model_for(VECTOR, DISCRETE).compute_critic(torch.zeros(1, 4)).shape == (1,)
-
-
-@pytest.mark.parametrize("action_space", [DISCRETE, BOX, spaces.Dict(a=DISCRETE, b=BOX)])
-def test_distribution_is_made_from_the_logit(action_space):
-    model, obs = model_for(VECTOR, action_space), batch(VECTOR)
-    dist = model.distribution(model.compute_actor(obs))
-    action = dist.sample(torch.Generator().manual_seed(0))
-    assert dist.log_prob(action).shape == (16,)
-    assert all(len(leaf) == 16 for leaf in leaves(action))
-
-
-def test_mask_reaches_the_distribution():
-    model = model_for(VECTOR, DISCRETE)
-    mask = torch.tensor([[False, False, True]]).expand(16, -1)
-    dist = model.distribution(model.compute_actor(batch(VECTOR)), mask)
-    assert (dist.mode() == 2).all()
+    assert value.shape == auxiliary.shape == (16,)
+    assert not torch.allclose(value, auxiliary), "the two heads are one"
 
 
 def test_rows_do_not_mix():
     model, obs = model_for(IMAGE, BOX), batch(IMAGE)
     value = model.compute_critic(obs)
     assert torch.allclose(model.compute_critic(obs[3:5]), value[3:5], atol=1e-5)
+    assert torch.allclose(model.compute_critic(obs[3:4]), value[3:4], atol=1e-5)
 
 
-# ------------------------------------------------------------------ sharing
-
-
-def test_vectors_get_encoders_of_their_own_and_images_share_one():
-    assert model_for(VECTOR, DISCRETE).critic_encoder is not None
-    assert model_for(IMAGE, DISCRETE).critic_encoder is None
-    assert model_for(spaces.Dict(a=VECTOR, b=IMAGE), DISCRETE).critic_encoder is None
-
-
-@either_sharing
-def test_share_encoder_is_followed_for_every_space(share_encoder):
+def test_vectors_have_encoders_of_their_own_and_images_share_one_unless_the_config_says():
+    assert model_for(VECTOR).critic_encoder is not None
+    assert model_for(spaces.Dict(a=VECTOR, b=IMAGE)).critic_encoder is None
     for space in (VECTOR, IMAGE):
-        assert (
-            model_for(space, DISCRETE, share_encoder=share_encoder).critic_encoder is None
-        ) == share_encoder
+        for share in (False, True):
+            assert (model_for(space, share_encoder=share).critic_encoder is None) == share
+    actor, critic = model_for(VECTOR).actor_encoder, model_for(VECTOR).critic_encoder
+    assert not torch.equal(actor.trunk[0].weight, critic.trunk[0].weight)
 
 
-def test_value_gradient_leaves_a_separate_policy_alone():
-    model = model_for(VECTOR, DISCRETE, share_encoder=False)
-    model.compute_critic(batch(VECTOR)).sum().backward()
-    assert all(p.grad is None for p in model.actor_encoder.parameters())
-    assert all(p.grad is None for p in model.actor_head.parameters())
-
-
-def test_value_gradient_reaches_a_shared_encoder():
-    model = model_for(VECTOR, DISCRETE, share_encoder=True)
-    model.compute_critic(batch(VECTOR)).sum().backward()
-    assert all(p.grad.abs().sum() > 0 for p in model.actor_encoder.parameters())
-
-
-def test_separate_encoders_start_with_different_weights():
-    model = model_for(VECTOR, DISCRETE, share_encoder=False)
-    assert not torch.equal(model.actor_encoder.trunk[0].weight, model.critic_encoder.trunk[0].weight)
-
-
-@every_shape
-@either_sharing
-def test_state_dict_holds_no_weight_twice(obs_space, share_encoder):
-    model = model_for(obs_space, BOX, share_encoder=share_encoder)
+@every_space
+@pytest.mark.parametrize("share_encoder", [False, True])
+def test_state_dict_holds_no_weight_twice_and_makes_another_model_the_same(obs_space, share_encoder):
+    model, other = (VAC(obs_space, BOX, share_encoder=share_encoder) for _ in range(2))
     state = model.state_dict()
     assert len({tensor.data_ptr() for tensor in state.values()}) == len(state)
     assert sum(t.numel() for t in state.values()) == sum(p.numel() for p in model.parameters())
-
-
-def test_state_dict_makes_another_model_the_same():
-    model, other = model_for(TREE, BOX), VAC(TREE, BOX)
-    other.load_state_dict(model.state_dict())
-    obs = batch(TREE)
+    other.load_state_dict(state)
+    obs = batch(obs_space)
     assert torch.equal(model.compute_critic(obs), other.compute_critic(obs))
     assert torch.equal(model.compute_actor(obs)["mu"], other.compute_actor(obs)["mu"])
 
 
-def test_value_heads_of_a_copy_are_those_of_the_copy():
-    copied = copy.deepcopy(model_for(VECTOR, DISCRETE))
-    assert copied.value_heads[0] is copied.critic_head[-1]
+def test_value_heads_of_a_copy_are_the_last_layers_of_the_copy():
+    model = model_for(cls=PPG, critic_head_hidden_size_list=[8])
+    copied = copy.deepcopy(model)
+    for each in (model, copied):
+        assert each.value_heads == (each.critic_head[-1], each.auxiliary_head[-1])
+    assert (model.value_heads[0].in_features, model.value_heads[0].out_features) == (8, 1)
 
 
-def test_value_heads_are_the_last_linear_layers():
-    model = model_for(VECTOR, DISCRETE, critic_head_hidden_size_list=[8])
-    (head,) = model.value_heads
-    assert (head.in_features, head.out_features) == (8, 1)
-    assert head is model.critic_head[-1]
+@every_arch
+def test_both_value_heads_keep_their_raw_values_when_the_scale_moves(arch):
+    model = model_for(cls=PPG, arch=arch, critic_head_hidden_size_list=[8])
+    obs, norm = batch(VECTOR), ValueNorm()
+    norm.update(np.array([1.0, 3.0]))
+    with torch.no_grad():
+        before = [norm.denormalize(value) for value in model.compute_auxiliary(obs)[1:]]
+        norm.update_heads(np.array([500.0, 700.0, 900.0]), model.value_heads)
+        units = model.compute_auxiliary(obs)[1:]
+    for value, old in zip(units, before, strict=True):
+        assert torch.allclose(norm.denormalize(value), old, atol=1e-3)
+        assert not torch.allclose(norm.denormalize(old), old, atol=1)  # had it not been corrected
 
 
 # ------------------------------------------------------------------ gradients
 
 
-@every_shape
-@either_sharing
-@pytest.mark.parametrize("action_space", [DISCRETE, BOX, spaces.Tuple((DISCRETE, BOX))])
-def test_gradient_reaches_every_parameter(obs_space, share_encoder, action_space):
-    options = dict(
-        share_encoder=share_encoder, actor_head_hidden_size_list=[8], critic_head_hidden_size_list=[8]
-    )
-    model = model_for(obs_space, action_space, **options)
-    logit, value = model.compute_actor_critic(batch(obs_space))
-    dist = model.distribution(logit)
-    loss = dist.log_prob(dist.sample(torch.Generator().manual_seed(0))).sum() + value.square().sum()
-    loss.backward()
-    dead = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
-    assert dead == []
+def reached(model, output):
+    """Returns the parts of the model in which the gradient of ``output`` is not exactly zero."""
+    model.zero_grad(set_to_none=True)
+    total(output).backward(retain_graph=True)
+    named = model.named_parameters()
+    return {name.split(".")[0] for name, p in named if p.grad is not None and torch.count_nonzero(p.grad)}
 
 
-@pytest.mark.slow
-def test_image_model_can_be_fitted_to_four_images():
-    model, obs = model_for(IMAGE, DISCRETE), batch(IMAGE, 4)
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
-    target = torch.tensor([1.0, -1.0, 2.0, 0.0])
-    for _ in range(60):
-        optimiser.zero_grad()
-        loss = (model.compute_critic(obs) - target).square().mean()
-        loss.backward()
-        optimiser.step()
-    assert loss.item() < 0.01
+POLICY = {"actor_encoder", "actor_head"}
+VALUE = {  # what the value trains, in both phases
+    "dual": {"critic_encoder", "critic_head"},
+    "shared": {"actor_encoder", "critic_head"},
+    "detach": {"critic_head"},
+}
+
+
+@every_space
+@every_arch
+def test_gradients_reach_their_own_networks_in_both_phases(arch, obs_space):
+    model, obs = model_for(obs_space, ACTION, PPG, arch=arch), batch(obs_space)
+    joint_logit, joint_value = model.compute_actor_critic(obs)
+    of_phase, auxiliary, value_of_phase = model.compute_auxiliary(obs)
+    for logit in (joint_logit, model.compute_actor(obs), of_phase):
+        assert reached(model, logit) == POLICY
+    for value in (joint_value, model.compute_critic(obs), value_of_phase):
+        assert reached(model, value) == VALUE[arch]
+    assert reached(model, auxiliary) == {"actor_encoder", "auxiliary_head"}
+
+
+@every_arch
+@pytest.mark.parametrize("rnn", [None, "gru"])
+def test_every_parameter_feels_one_of_the_phases(arch, rnn):
+    widths = dict(actor_head_hidden_size_list=[8], critic_head_hidden_size_list=[8])
+    model = model_for(TREE, ACTION, PPG, arch=arch, rnn=rnn, **widths)
+    obs = batch(TREE)
+    if rnn is not None:
+        obs = Sequences(obs, model.initial_hidden(4), torch.tensor([4, 4, 4, 4]))
+    logit, auxiliary, value = model.compute_auxiliary(obs)
+    (total(logit) + total(auxiliary) + total(value)).backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    expected = set(PARTS) - ({"critic_encoder"} if arch != "dual" else set())
+    assert {name.split(".")[0] for name, _ in model.named_parameters()} == expected
 
 
 # ------------------------------------------------------------------ how it starts
 
 
-def gram(layer):
-    """Returns the smaller of W W^T and W^T W for the flattened weight."""
-    weight = layer.weight.detach().flatten(1)
-    return weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
-
-
 def assert_orthogonal(layer, gain):
-    size = min(layer.weight.flatten(1).shape)
-    assert torch.allclose(gram(layer), gain**2 * torch.eye(size), atol=1e-4 * gain**2)
+    weight = layer.weight.detach().flatten(1)
+    gram = weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
+    assert torch.allclose(gram, gain**2 * torch.eye(len(gram)), atol=1e-4 * gain**2)
     assert torch.count_nonzero(layer.bias) == 0
 
 
-@every_shape
-def test_orthogonal_gains_are_root_two_a_hundredth_and_one(obs_space):
-    model = model_for(obs_space, DISCRETE, critic_head_hidden_size_list=[8], actor_head_hidden_size_list=[8])
-    last = {model.actor_head.out.layer: 0.01, model.critic_head[-1]: 1.0}
-    linear = [m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d))]
-    for layer in linear:
-        assert_orthogonal(layer, last.get(layer, 2**0.5))
+@every_space
+@pytest.mark.parametrize("action_space", [DISCRETE, ACTION])
+def test_orthogonal_gains_are_root_two_a_hundredth_and_one(obs_space, action_space):
+    widths = dict(critic_head_hidden_size_list=[8], actor_head_hidden_size_list=[8])
+    model = model_for(obs_space, action_space, PPG, **widths)
+    last = {model.actor_head.layers[-1]: 0.01, **dict.fromkeys(model.value_heads, 1.0)}
+    for layer in model.modules():
+        if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
+            assert_orthogonal(layer, last.get(layer, 2**0.5))
 
 
 def test_gains_can_be_set():
-    gains = {"hidden": 0.5, "policy": 2.0, "value": 3.0}
-    model = model_for(VECTOR, DISCRETE, init_gain=gains)
+    model = model_for(init_gain={"hidden": 0.5, "policy": 2.0, "value": 3.0})
     assert_orthogonal(model.actor_encoder.trunk[0], 0.5)
     assert_orthogonal(model.critic_encoder.trunk[2], 0.5)
-    assert_orthogonal(model.actor_head.out.layer, 2.0)
+    assert_orthogonal(model.actor_head.layers[-1], 2.0)
     assert_orthogonal(model.critic_head[-1], 3.0)
 
 
-def test_every_branch_of_a_tree_action_starts_small():
-    model = model_for(VECTOR, spaces.Dict(a=DISCRETE, b=spaces.Tuple((BOX, DISCRETE))))
-    for layer in model.actor_head.out.modules():
-        if isinstance(layer, torch.nn.Linear):
-            assert_orthogonal(layer, 0.01)
-
-
-def test_policy_is_almost_uniform_at_first():
-    model = model_for(VECTOR, DISCRETE)
-    obs = 10 * torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
-    probs = model.compute_actor(obs).softmax(-1)
-    assert (probs - 1 / 3).abs().max() < 0.02
-
-
-def test_normed_init_gives_every_row_its_norm():
-    model = model_for(IMAGE, DISCRETE, init="normed")
-    norms = {
-        model.actor_encoder.leaves[0].layers[0]: 1.0,
-        model.actor_encoder.trunk[0]: 1.4,
-        model.actor_head.out.layer: 0.1,
-        model.critic_head[-1]: 0.1,
-    }
-    for layer, norm in norms.items():
+def test_normed_init_gives_rows_the_norms_of_the_ppg_authors():
+    """As in their ImpalaCNN: norm 1 for a stage's convolution, 6^(-1/4) = 0.639 in blocks."""
+    image = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    model = model_for(image, cls=PPG, init="normed", encoder={"type": "impala_cnn"})
+    blocks = [m for m in model.modules() if isinstance(m, _Residual)]
+    norms = dict.fromkeys((layer for block in blocks for layer in block.modules()), 6**-0.25)
+    norms |= dict.fromkeys((model.actor_head.layers[-1], *model.value_heads), 0.1)
+    layers = [m for m in model.modules() if isinstance(m, (torch.nn.Linear, torch.nn.Conv2d))]
+    assert sum(layer in norms for layer in layers) == 24 + 3
+    for layer in layers:
+        usual = 1.0 if isinstance(layer, torch.nn.Conv2d) else 1.4
         rows = layer.weight.flatten(1).norm(dim=1)
-        assert torch.allclose(rows, torch.full_like(rows, norm), rtol=1e-5)
+        torch.testing.assert_close(rows, torch.full_like(rows, norms.get(layer, usual)), rtol=1e-5, atol=0)
         assert torch.count_nonzero(layer.bias) == 0
 
 
-def test_normed_init_makes_only_the_convolutions_of_residual_blocks_small():
-    """As in the PPG authors' ImpalaCNN: norm 1 for a stage's convolution, 6^(-1/4) = 0.639 in blocks."""
-    model = model_for(LARGE_IMAGE, DISCRETE, init="normed", encoder={"type": "impala_cnn"})
-    inside = {m for block in model.modules() if isinstance(block, _Residual) for m in block.modules()}
-    norms = {True: [], False: []}
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.Conv2d):
-            norms[layer in inside].append(layer.weight.flatten(1).norm(dim=1))
-    assert [len(norms[True]), len(norms[False])] == [12, 3]
-    assert torch.allclose(torch.cat(norms[True]), torch.tensor(0.6389), atol=1e-4)
-    assert torch.allclose(torch.cat(norms[False]), torch.tensor(1.0), atol=1e-5)
-
-
-@pytest.mark.parametrize("scale", [2, 0.5])
-def test_normed_init_gives_layers_the_scale_of_the_module_around_them(scale):
-    block = torch.nn.Sequential(torch.nn.Linear(3, 4))
-    block.normed_scale = scale
-    model = torch.nn.Sequential(torch.nn.Linear(2, 3), block)
-    normed_hidden_layers(model)
-    norms = [layer.weight.norm(dim=1) for layer in (model[0], block[0])]
-    assert torch.allclose(norms[0], torch.tensor(1.4))
-    assert torch.allclose(norms[1], torch.tensor(float(scale)))
-
-
 def test_torch_init_leaves_the_layers_as_torch_made_them():
-    model = model_for(VECTOR, DISCRETE, init="torch")
+    model = model_for(init="torch")
     assert torch.count_nonzero(model.critic_head[-1].bias) == 1
     assert model.critic_head[-1].weight.abs().max() <= 64**-0.5
 
 
-def test_activation_is_tanh_for_vectors_and_relu_for_images_unless_named():
-    def kinds(model):
-        found = {type(m).__name__ for m in model.modules()}
-        return found & {"Tanh", "ReLU", "GELU"}
-
-    assert kinds(model_for(VECTOR, DISCRETE)) == {"Tanh"}
-    assert kinds(model_for(IMAGE, DISCRETE)) == {"ReLU"}
-    assert kinds(model_for(IMAGE, DISCRETE, activation="gelu")) == {"GELU"}
-
-
-def test_hidden_sizes_are_those_of_the_config():
-    model = model_for(VECTOR, DISCRETE, encoder_hidden_size_list=[7, 5], actor_head_hidden_size_list=[3])
-    assert [m.out_features for m in model.actor_encoder.trunk if hasattr(m, "out_features")] == [7, 5]
-    assert model.actor_head.out.layer.in_features == 3
-    assert model.critic_head[-1].in_features == 5
-
-
-def test_encoder_option_reaches_both_encoders():
-    model = model_for(VECTOR, DISCRETE, encoder={"type": "mlp", "hidden_size_list": [9]})
-    for encoder in (model.actor_encoder, model.critic_encoder):
-        assert isinstance(encoder.leaves[0], VectorEncoder)
-        assert encoder.leaves[0].out_features == 9
-
-
-def test_same_torch_seed_makes_the_same_model():
-    first, second = (model_for(TREE, BOX).state_dict() for _ in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
+@every_space
+@pytest.mark.parametrize("init", ["orthogonal", "normed", "torch"])
+@every_arch
+def test_all_but_the_auxiliary_head_of_ppg_starts_as_vac_does(arch, init, obs_space):
+    options = dict(init=init, critic_head_hidden_size_list=[8])
+    plain = model_for(obs_space, ACTION, share_encoder=arch != "dual", **options).state_dict()
+    phasic = model_for(obs_space, ACTION, PPG, arch=arch, **options).state_dict()
+    assert {name.split(".")[0] for name in phasic if name not in plain} == {"auxiliary_head"}
+    assert all(torch.equal(plain[name], phasic[name]) for name in plain)
 
 
 # ------------------------------------------------------------------ the config
 
 
-def test_unknown_option_is_a_type_error_that_names_it():
-    with pytest.raises(TypeError, match="activatoin"):
-        VAC(VECTOR, DISCRETE, activatoin="relu")
+def test_activation_is_tanh_for_vectors_and_relu_for_images_unless_named():
+    def kinds(model):
+        return {type(m).__name__ for m in model.modules()} & {"Tanh", "ReLU", "GELU"}
+
+    assert kinds(model_for(VECTOR)) == {"Tanh"}
+    assert kinds(model_for(IMAGE)) == {"ReLU"}
+    assert kinds(model_for(IMAGE, activation="gelu")) == {"GELU"}
 
 
-def test_defaults_of_the_config_build_the_model():
-    model = VAC(VECTOR, DISCRETE, **default_values(merged_config(VAC)))
-    assert model.critic_encoder is not None
+def test_sizes_and_encoders_are_those_of_the_config():
+    model = model_for(encoder_hidden_size_list=[7, 5], actor_head_hidden_size_list=[3])
+    assert [m.out_features for m in model.actor_encoder.trunk if hasattr(m, "out_features")] == [7, 5]
+    assert model.actor_head.layers[-1].in_features == 3
+    assert model.critic_head[-1].in_features == 5
+    model = model_for(encoder={"type": "mlp", "hidden_size_list": [9]})
+    for encoder in (model.actor_encoder, model.critic_encoder):
+        assert isinstance(encoder.leaves[0], VectorEncoder)
+        assert encoder.leaves[0].out_features == 9
 
 
 @pytest.mark.parametrize(
@@ -317,31 +250,84 @@ def test_defaults_of_the_config_build_the_model():
         ("activation", "relo", ", leaky_relu"),
         ("bound_type", "tan", ", soft"),
         ("init", "orthogonl", "orthogonal, "),
+        ("arch", "single", "dual, shared, detach"),
         ("box_distribution", "gauss", "tanh_normal, beta"),
+        ("encoder_dtype", "float16", "float32, bfloat16"),
     ],
 )
 def test_config_refuses_a_name_that_does_not_exist_and_lists_the_others(name, wrong, listed):
-    _, faults = check({name: wrong}, merged_config(VAC))
+    _, faults = check({name: wrong}, merged_config(PPG))
     assert len(faults) == 1
     assert listed in faults[0]
 
 
-def test_config_names_the_key_that_replaces_one_of_di_engine():
-    _, faults = check({"impala_cnn_encoder": True}, merged_config(VAC))
-    assert "encoder={'type': 'impala_cnn'}" in faults[0]
+def test_share_encoder_of_ppg_is_refused_with_the_key_that_says_it():
+    config = {"env": {"env_id": "CartPole-v1"}, "policy": {"type": "ppg", "model": {"share_encoder": True}}}
+    with pytest.raises(ConfigError, match=r"share_encoder: .*model\.arch"):
+        compile_config(config)
 
 
-def test_vac_is_registered_under_its_name():
-    assert MODEL_REGISTRY.get("vac") is VAC
-
-
-# ------------------------------------------------------------------ the contract
-
-
-@pytest.mark.parametrize("method", ["compute_actor", "compute_critic", "compute_actor_critic"])
+@pytest.mark.parametrize(
+    "method", ["compute_actor", "compute_critic", "compute_actor_critic", "compute_auxiliary"]
+)
 def test_model_without_its_methods_says_which_is_missing(method):
-    class Half(ActorCritic):
-        pass
+    half = type("Half", (PhasicActorCritic,), {})(VECTOR, DISCRETE)
+    with pytest.raises(
+        NotImplementedError, match=r"Half must define compute_(actor|critic|auxiliary)\(obs\)"
+    ):
+        getattr(half, method)(torch.zeros(1, 4))
 
-    with pytest.raises(NotImplementedError, match=r"Half must define compute_(actor|critic)\(obs\)"):
-        getattr(Half(VECTOR, DISCRETE), method)(torch.zeros(1, 4))
+
+# ------------------------------------------------------------------ subclasses that replace an output
+
+
+class Steeper(VAC):
+    def compute_actor(self, obs):
+        return 5.0 * super().compute_actor(obs)
+
+
+class Higher(PPG):
+    def compute_critic(self, obs):
+        return super().compute_critic(obs) + 3.0
+
+
+class SteeperPPG(PPG, Steeper):
+    """Has a joint method from a class before the one that it has ``compute_actor`` from."""
+
+
+class OwnJoint(VAC):
+    """Returns both outputs in its own words, which begin with those of the library."""
+
+    def compute_actor(self, obs):
+        return super().compute_actor(obs) + torch.arange(3.0)
+
+    def compute_actor_critic(self, obs):
+        logit, value = super().compute_actor_critic(obs)
+        return logit + torch.arange(3.0), value
+
+
+class Later(OwnJoint):
+    """Has outputs of its own, which the joint method of its parent does not know."""
+
+    def compute_actor(self, obs):
+        return -super().compute_actor(obs)
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("kind", [Steeper, Higher, SteeperPPG, OwnJoint, Later])
+def test_joint_methods_return_what_a_subclass_computes(kind, share):
+    arch = {"arch": "shared" if share else "dual"} if issubclass(kind, PPG) else {"share_encoder": share}
+    model, obs = model_for(cls=kind, **arch), batch(VECTOR)
+    logit, value = model.compute_actor_critic(obs)
+    assert torch.equal(logit, model.compute_actor(obs))
+    assert torch.equal(value, model.compute_critic(obs))
+    if issubclass(kind, PPG):
+        of_phase, _, value_of_phase = model.compute_auxiliary(obs)
+        assert torch.equal(of_phase, logit)
+        assert torch.equal(value_of_phase, value)
+
+
+def test_a_recurrent_subclass_that_replaces_an_output_must_define_step():
+    with pytest.raises(NotImplementedError, match=r"Steeper must define step\(inputs\)"):
+        model_for(cls=Steeper, rnn="gru").step(None)
+    assert ActorCritic(VECTOR, DISCRETE).initial_hidden(3) is None

@@ -25,6 +25,10 @@ class Nested(gym.ObservationWrapper):
         return {"a": {"noise": noise, "clue": observation}, "b": self.unwrapped.t % 3}
 
 
+def match(title):
+    return MatchEnv(ACTION_SPACES[title])
+
+
 def nested_match():
     return Nested(MatchEnv(gym.spaces.Discrete(3)))
 
@@ -56,14 +60,13 @@ def share_of_the_best(env, tmp_path, steps=8_000, kind="ppo", learn=PPO, **kwarg
 @pytest.mark.parametrize("title", ACTION_SPACES)
 def test_the_action_that_the_observation_shows_is_learned(title, tmp_path):
     steps = 20_000 if title in ("Box", "Dict") else 8_000  # those have numbers to find
-    assert share_of_the_best(MatchEnv, tmp_path, steps, action_space=ACTION_SPACES[title]) > 0.95
+    assert share_of_the_best(match, tmp_path, steps, title=title) > 0.95
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("title", ["MultiDiscrete", "MultiBinary", "Dict"])  # of a Discrete and a Box
 def test_it_is_learned_through_the_phases_of_ppg(title, tmp_path):
-    space = ACTION_SPACES[title]
-    assert share_of_the_best(MatchEnv, tmp_path, 6_000, "ppg", PPG, action_space=space) > 0.9
+    assert share_of_the_best(match, tmp_path, 6_000, "ppg", PPG, title=title) > 0.9
 
 
 @pytest.mark.slow

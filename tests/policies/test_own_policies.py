@@ -1,113 +1,185 @@
-"""Policies of one's own: mistakes in their methods are named, and the bare base class suffices."""
+"""Policies and models of one's own: what they may override, mistakes that are named, and modes."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from worlds import digest, small_config, trainee
+from small_worlds import SeededBox
+from worlds import digest, policy_for, rollout_log_probs, small_config, trainee, vector_of
 
 from ding_lite import PPGPolicy, PPOPolicy, SerialPipeline, check_policy, load_policy
+from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.rollout import flat
-from ding_lite.errors import CheckpointError, ConfigError, ContractError, NumericsError
-from ding_lite.policies.actor_critic import ActorCriticPolicy
+from ding_lite.errors import CheckpointError, ContractError
+from ding_lite.models import PPG, VAC
 from ding_lite.policies.base import Policy
-from ding_lite.policies.contract import TAKEN_METRICS, TAKEN_PREFIXES
+from ding_lite.rl.distributions import LOG_2PI, Normal
+from ding_lite.rl.losses import weighted_mean
+from ding_lite.testing import MatchEnv
+
+KINDS = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
+
+# ------------------------------------------------------------------ losses
 
 
-class NoLogProb(PPOPolicy):
-    def _forward_collect(self, obs, state=None, first=None):
-        return {"action": super()._forward_collect(obs)["action"]}
-
-
-class OnlyTheAction(PPOPolicy):
-    def _forward_collect(self, obs, state=None, first=None):
-        return super()._forward_collect(obs)["action"]
-
-
-class EmptyEvaluation(PPOPolicy):
-    def _forward_eval(self, obs, state=None, first=None):
-        return {"actions": 0}
-
-
-class NothingReturned(PPOPolicy):
-    def _get_train_sample(self, rollout):
-        super()._get_train_sample(rollout)
-
-
-class NoSuper(PPOPolicy):
-    def _init_learn(self):
-        self.own = 1
-
-
-@pytest.mark.parametrize(
-    ("policy", "told"),
-    [
-        (NoLogProb, r"no log_prob: NoLogProb\._forward_collect must return"),
-        (OnlyTheAction, "_forward_collect must return a dict with the key 'action', got a Tensor"),
-        (EmptyEvaluation, r"_forward_eval must return a dict .* got the keys \['actions'\]"),
-        (NothingReturned, "_get_train_sample: expected a rollout.*got a NoneType"),
-        (NoSuper, r"NoSuper\._init_learn must call super\(\)\._init_learn\(\)"),
-    ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else "",
-)
-def test_method_that_returns_something_else_is_named(policy, told, tmp_path):
-    config = small_config(policy={"type": policy, "eval": {"eval_freq": 1}})
-    with pytest.raises(ContractError, match=told):
-        list(SerialPipeline(config, folder=tmp_path / "run"))
-
-
-@pytest.mark.parametrize(
-    ("base", "method", "critic_epochs", "is_called"),
-    [
-        (PPGPolicy, "actor_loss", 1, False),
-        (PPGPolicy, "actor_loss", 2, True),
-        (PPGPolicy, "critic_loss", 1, False),
-        (PPGPolicy, "critic_loss", 2, True),
-        (PPGPolicy, "loss", 1, True),
-        (PPGPolicy, "loss", 2, False),
-        (PPOPolicy, "loss", None, True),
-        (PPOPolicy, "critic_loss", None, False),
-    ],
-)
-def test_a_loss_that_no_loop_minimises_is_refused(base, method, critic_epochs, is_called):
-    calls = []
+def wrong(method, result):
+    """Returns a policy whose loss returns ``result(loss, metrics)`` of the library's."""
 
     def own(self, batch):
-        calls.append(method)
-        return getattr(base, method)(self, batch)
+        return result(*getattr(PPGPolicy, method)(self, batch))
 
-    cls = type("Own", (base,), {method: own})
-    learn = {} if critic_epochs is None else {"critic_epoch_per_collect": critic_epochs}
-    kind = "ppg" if base is PPGPolicy else "ppo"
-    if is_called:
-        policy, collector = trainee(kind, cls=cls, learn=learn)
+    return type("Wrong", (PPGPolicy,), {method: own})
+
+
+@pytest.mark.parametrize("critic", [1, 2])
+@pytest.mark.parametrize("method", ["policy_loss", "value_loss", "auxiliary_loss"])
+@pytest.mark.parametrize(
+    ("result", "what"),
+    [
+        (lambda loss, metrics: loss, r"Wrong\.{} must return \(loss, dict of metrics\), got tensor"),
+        (lambda loss, metrics: (loss.expand(3), metrics), r"Wrong\.{} must return 0-d tensors, .* as 'loss'"),
+        (lambda loss, metrics: (loss, {"wide": torch.ones(2)}), r"Wrong\.{} .* as 'wide': take the mean"),
+        (lambda loss, metrics: (loss, {"number": 1.5}), r"Wrong\.{} .* as 'number': use torch.tensor"),
+    ],
+)
+def test_a_loss_that_returns_something_else_is_refused(method, result, what, critic):
+    learn = dict(aux_freq=1, critic_epoch_per_collect=critic)
+    policy, collector = trainee("ppg", cls=wrong(method, result), learn=learn)
+    with pytest.raises(ContractError, match=what.format(method)):
         policy.learn_mode.forward(collector.collect())
-        assert calls
-        return
-    with pytest.raises(ContractError, match=rf"Own\.{method} would not be called: this config minimises"):
-        trainee(kind, cls=cls, learn=learn)
 
 
-def test_a_value_loss_after_target_kl_may_be_overridden():
-    cls = type("Own", (PPOPolicy,), {"critic_loss": lambda self, batch: PPOPolicy.critic_loss(self, batch)})
-    trainee("ppo", cls=cls, learn={"target_kl": 0.01})
+@pytest.mark.parametrize("method", ["policy_loss", "value_loss", "auxiliary_loss"])
+def test_a_detached_loss_is_refused(method):
+    learn = dict(aux_freq=1, critic_epoch_per_collect=2)
+    cls = wrong(method, lambda loss, metrics: (loss.detach(), metrics))
+    policy, collector = trainee("ppg", cls=cls, learn=learn)
+    with pytest.raises(ContractError, match="loss has no gradient, so a step would learn nothing"):
+        policy.learn_mode.forward(collector.collect())
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "critic"),
+    [
+        ("ppg", "actor_loss", 2),
+        ("ppg", "critic_loss", 2),
+        ("ppg", "loss", 1),
+        ("ppo", "loss", None),
+        ("ppo", "actor_loss", None),
+        ("ppo", "with_outputs", None),
+        ("ppo", "distribution", None),
+    ],
+)
+def test_a_replaced_method_is_called_and_changes_nothing_if_it_is_the_same(kind, method, critic):
+    base, calls = POLICY_REGISTRY.get(kind), []
+
+    def own(self, *given):
+        calls.append(method)
+        return getattr(base, method)(self, *given)
+
+    learn = {} if critic is None else {"critic_epoch_per_collect": critic}
+    found = []
+    for cls in (base, type("Own", (base,), {method: own})):
+        policy, collector = trainee(kind, cls=cls, learn=learn)
+        calls.clear()
+        found.append(policy.learn_mode.forward(collector.collect()))
+    assert calls
+    assert found[0] == pytest.approx(found[1], rel=1e-3, abs=1e-5)
+
+
+class Unclipped(PPOPolicy):
+    """A plain policy gradient, by the ratio; stale samples have weights."""
+
+    def policy_loss(self, batch):
+        log_ratio = batch.dist.log_prob(batch.action) - batch.log_prob
+        loss = -weighted_mean(log_ratio.exp() * batch.advantage, batch.policy_weight)
+        return loss, {"policy_loss": loss}
+
+
+class Awr(PPOPolicy):
+    """Advantage-weighted regression: its collecting gives no log-prob."""
+
+    def _forward_collect(self, obs, hidden=None, first=None):
+        return {"action": super()._forward_collect(obs)["action"]}
+
+    def policy_loss(self, batch):
+        gain = batch.advantage.clamp(-2, 2).exp()
+        return -(batch.dist.log_prob(batch.action) * gain).mean(), {}
+
+
+class Huber(PPOPolicy):
+    def value_loss(self, batch):
+        loss = torch.nn.functional.huber_loss(batch.new_value, batch.value_target)
+        return loss, {"value_loss": loss}
+
+
+@pytest.mark.parametrize("on_policy", [True, False])
+@pytest.mark.parametrize("cls", [Unclipped, Huber])
+def test_losses_of_ones_own_pass_the_check_on_fresh_and_on_old_data(cls, on_policy):
+    check_policy(cls, {"on_policy": on_policy}, learns=False, action_spaces=["MultiDiscrete", "Dict"])
+
+
+def test_a_loss_without_log_prob_learns_from_fresh_rollouts():
+    policy, collector = trainee("ppo", cls=Awr)
+    before = digest(policy.model.state_dict())
+    assert policy.learn_mode.forward(collector.collect())["updates"] > 0
+    assert digest(policy.model.state_dict()) != before
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg", "ppo_offpolicy"])
+@pytest.mark.parametrize(("method", "rnn"), [("inputs", None), ("scaled", None), ("scaled", "gru")])
+def test_what_a_subclass_gives_its_model_is_the_same_in_acting_and_learning(kind, method, rnn):
+    library = POLICY_REGISTRY.get(kind)
+    own = type("Own", (library,), {method: lambda self, obs: 3 * getattr(library, method)(self, obs)})
+    policy, collector = trainee(kind, cls=own, model=dict(rnn=rnn), normalize=dict(obs=True))
+    policy.warm_up(torch.randn(64, 3))
+    batch = next(policy.minibatches(collector.collect()).batches)
+    with torch.no_grad():
+        log_prob, value = policy.log_prob(batch.obs, batch.action), policy.model.compute_critic(batch.obs)
+    torch.testing.assert_close(log_prob, batch.log_prob, atol=1e-5, rtol=0)
+    torch.testing.assert_close(value, batch.value, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rnn", [None, "gru"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_field_of_ones_own_stays_with_its_row(kind, rnn):
+    library, seen = POLICY_REGISTRY.get(kind), []
+
+    class Own(library):
+        def _process_transition(self, obs, output, transition):
+            fields = super()._process_transition(obs, output, transition)
+            return {**fields, "shown": np.array(obs[:, 0], np.float32)}
+
+        def policy_loss(self, batch):
+            obs = batch.obs if rnn is None else batch.obs.obs
+            seen.append(torch.equal(batch.shown, obs[:, 0]))
+            return super().policy_loss(batch)
+
+    policy, collector = trainee(kind, cls=Own, model=dict(rnn=rnn), autoreset="next_step")
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    assert seen
+    assert all(seen)
+
+
+@pytest.mark.parametrize("rnn", [None, "gru"])
+def test_a_mode_with_a_replaced_function_is_used_as_it_is(rnn):
+    policy, collector = trainee("ppo", model=dict(rnn=rnn))
+    calls, mode = [], policy.collect_mode
+    collector.mode = mode._replace(forward=lambda *given: calls.append(1) or mode.forward(*given))
+    rollout = collector.collect()
+    assert len(calls) == 16
+    torch.testing.assert_close(rollout_log_probs(policy, rollout), rollout.log_prob, atol=1e-5, rtol=0)
+
+
+# ------------------------------------------------------------------ whole policies
 
 
 class Reinforce(Policy):
-    """The policy gradient with returns to go, on the base class alone."""
+    """The policy gradient with returns to go, on the base class alone, with an optimiser of its own."""
 
     def _init_learn(self):
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
-
-    def _dist(self, obs):
-        return self.distribution(obs, self.model.compute_actor(obs))
-
-    def _forward_collect(self, obs, state=None, first=None):
-        dist = self._dist(self.on_device(obs))
-        return {"action": dist.sample(self.generator)}
-
-    def _forward_eval(self, obs, state=None, first=None):
-        with torch.no_grad():
-            return {"action": self._dist(self.on_device(obs)).mode()}
+        self.optimizer = self.keep("optimizer", torch.optim.Adam(self.model.parameters(), lr=1e-2))
 
     def _get_train_sample(self, rollout):
         to_go, rows = torch.zeros(rollout.reward.shape[1]), []
@@ -119,7 +191,7 @@ class Reinforce(Policy):
         return rollout
 
     def _forward_learn(self, rollout):
-        log_prob = self._dist(rollout.obs.flatten(0, 1)).log_prob(rollout.action.flatten(0, 1))
+        log_prob = self.log_prob(self.inputs(flat(rollout.obs)), flat(rollout.action))
         gain = rollout.gain.flatten()
         loss = -(log_prob * (gain - gain.mean()) / gain.std()).mean()
         self.optimizer.zero_grad()
@@ -127,60 +199,25 @@ class Reinforce(Policy):
         self.optimizer.step()
         return {"loss": loss.item(), "updates": 1.0}
 
-    def _monitor_vars_learn(self):
-        return ["loss", "updates"]
 
-    def _state(self):
-        parts = super()._state()
-        return {**parts, "optimizer": self.optimizer} if "learn" in self.fields else parts
-
-
-def test_a_policy_on_the_base_class_is_trained_resumed_and_loaded(tmp_path):
-    limit = 30_000
-    config = small_config(policy={"type": Reinforce, "collect": {"n_sample": 1_000}}, max_env_step=limit)
-    policy = config["policy"]
-    del policy["learn"], policy["model"]
-    straight = SerialPipeline(config, folder=tmp_path / "straight")
-    returns = [progress.metrics["collect/episode_return"] for progress in straight]
-    assert returns[-1] > 2 * returns[0]
-    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
-        for progress in pipeline:
-            if progress.iteration == 3:
-                break
-    again = SerialPipeline.resume(tmp_path / "run", trust=[__name__])
-    list(again)
-    weights, others = (pipeline.policy.model.state_dict() for pipeline in (straight, again))
-    assert all(torch.equal(weights[name], others[name]) for name in weights)
-    loaded = load_policy(tmp_path / "run", checkpoint="last", trust=[__name__])
-    assert loaded.act(loaded.obs_space.sample()) in (0, 1)
-
-
-class A2C(ActorCriticPolicy):
-    """One step down the loss of the whole rollout."""
+class A2C(PPOPolicy):
+    """One step down the loss of the whole rollout, with an optimiser of its own."""
 
     def _init_learn(self):
         super()._init_learn()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-2)
+        self.adam = self.keep("adam", torch.optim.Adam(self.model.parameters(), lr=1e-2))
 
-    def _forward_learn(self, rollout):
-        rollout, metrics = self.begin_learning(rollout)
+    def improve(self, rollout):
         obs, valid = self.inputs(flat(rollout.obs)), rollout.valid.flatten()
         logit, value = self.model.compute_actor_critic(obs)
         log_prob = self.distribution(obs, logit).log_prob(flat(rollout.action))
         gain = rollout.advantage.flatten()
-        error = value - self.normalized_values(rollout.value_target.flatten())
+        error = value - self.value_norm.normalize(rollout.value_target.flatten())
         loss = (error.square() - gain / gain.std() * log_prob)[valid].mean()
-        self.optimizer.zero_grad()
+        self.adam.zero_grad()
         loss.backward()
-        self.optimizer.step()
-        return {**metrics, "loss": loss.item(), "updates": 1.0, **self.end_learning(rollout)}
-
-    def _monitor_vars_learn(self):
-        return [*super()._monitor_vars_learn(), "loss", "updates"]
-
-    def _state(self):
-        parts = super()._state()
-        return {**parts, "optimizer": self.optimizer} if "learn" in self.fields else parts
+        self.adam.step()
+        return {"loss": loss.item(), "updates": 1.0}
 
 
 SCALES = {
@@ -190,83 +227,240 @@ SCALES = {
 }
 
 
-def test_the_parts_of_a_policy_on_the_actor_critic_alone_learn():
+@pytest.mark.parametrize(("cls", "policy"), [(Reinforce, {}), (A2C, SCALES)])
+def test_a_policy_with_an_optimiser_of_its_own_is_trained_resumed_and_loaded(cls, policy, tmp_path):
+    config = small_config(policy={"type": cls, **policy}, max_env_step=20_000)
+    config["policy"].pop("model")
+    config["policy"]["learn"] = policy.get("learn", {})
+    config["policy"]["collect"] = {"n_sample": 1000}
+    with SerialPipeline(config, folder=tmp_path / "straight") as straight:
+        returns = [progress.metrics["collect/episode_return"] for progress in straight]
+    assert returns[-1] > 1.5 * returns[0]
+    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
+        for progress in pipeline:
+            if progress.iteration == 3:
+                break
+    with SerialPipeline.resume(tmp_path / "run", trust=[__name__]) as again:
+        list(again)
+    assert digest(again.policy.model.state_dict()) == digest(straight.policy.model.state_dict())
+    loaded = load_policy(tmp_path / "run", checkpoint="last", trust=[__name__])
+    assert loaded.act(loaded.obs_space.sample()) in (0, 1)
+
+
+def test_all_parts_of_ppo_learn_around_an_improve_of_ones_own():
     policy, collector = trainee("ppo", cls=A2C, **SCALES)
     (stats,) = policy.obs_norm.stats.values()
     networks = digest(policy.intrinsic.networks.state_dict())
     rollout = collector.collect()
-    metrics = policy.learn_mode.forward(rollout)
-    assert (
-        policy.value_norm.count == policy.reward_scale.count == policy.progress.env_step == stats.count == 64
-    )
+    policy.learn_mode.forward(rollout)
+    assert policy.reward_scale.count == policy.progress.env_step == stats.count == 64
     assert float(policy.value_norm.mean) == pytest.approx(float(rollout.value_target.mean()), rel=1e-5)
     assert digest(policy.intrinsic.networks.state_dict()) != networks
-    assert set(metrics) == set(policy.learn_mode.monitor_vars())
-    assert policy._get_batch_size() == 16
-    rollout.advantage[0, 0] = np.nan
-    before = digest(policy.state_dict())
-    with pytest.raises(NumericsError, match="nothing was learned from it"):
-        policy.learn_mode.forward(rollout)
-    assert digest(policy.state_dict()) == before
 
 
-def test_a_policy_on_the_actor_critic_alone_is_trained_and_resumed(tmp_path):
-    config = small_config(policy={"type": A2C, **SCALES}, max_env_step=2_000)
-    config["policy"]["learn"] = {}
-    config["policy"].pop("model", None)
-    straight = SerialPipeline(config, folder=tmp_path / "straight")
-    list(straight)
-    with SerialPipeline(config, folder=tmp_path / "run") as pipeline:
-        next(iter(pipeline))
-    again = SerialPipeline.resume(tmp_path / "run", trust=[__name__])
-    list(again)
-    assert straight.policy.progress.env_step >= 2_000
-    assert digest(again.policy.state_dict()) == digest(straight.policy.state_dict())
+class OnlyTheAction(PPOPolicy):
+    def _forward_collect(self, obs, hidden=None, first=None):
+        return super()._forward_collect(obs)["action"]
 
 
-class Forgetful(A2C):
-    def begin_learning(self, rollout):
-        return rollout, {}
-
-    def end_learning(self, rollout):
-        return {}
+class EmptyEvaluation(PPOPolicy):
+    def _forward_eval(self, obs, hidden=None, first=None):
+        return {"actions": 0}
 
 
-def test_check_policy_finds_parts_that_do_not_learn():
-    check_policy(A2C, {"learn": {"batch_size": 8}}, learns=False)
-    with pytest.raises(ContractError, match="begin_learning"):
-        check_policy(Forgetful, learns=False)
-
-
-OBS = np.zeros(3, np.float32)
+class NothingReturned(PPOPolicy):
+    def _get_train_sample(self, rollout):
+        super()._get_train_sample(rollout)
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("policy", "told"),
     [
-        (lambda p: p.collect_mode.forward({0: OBS, 1: OBS}), "numbers of environments must be stacked"),
-        (lambda p: p.eval_mode.forward({0: OBS}), "numbers of environments must be stacked"),
-        (lambda p: p.learn_mode.forward([{"obs": OBS}]), r"learn_mode\.forward: expected a rollout.*a list"),
-        (lambda p: p.collect_mode.get_train_sample({"obs": OBS}), "get_train_sample: expected a rollout"),
+        (OnlyTheAction, "must return a dict with the key 'action', got a Tensor"),
+        (EmptyEvaluation, r"must return a dict with the key 'action', got .*\['actions'\]"),
+        (NothingReturned, "_get_train_sample: expected a rollout.*got a NoneType"),
     ],
-    ids=["collect", "eval", "learn", "credit"],
 )
-def test_arguments_in_the_manner_of_di_engine_are_explained(call, told):
-    with pytest.raises(ContractError, match=told):
-        call(trainee("ppo")[0])
+def test_a_method_that_returns_something_else_is_named(policy, told, tmp_path):
+    config = small_config(policy={"type": policy, "eval": {"eval_freq": 1}})
+    with (
+        pytest.raises(ContractError, match=told),
+        SerialPipeline(config, folder=tmp_path / "run") as pipeline,
+    ):
+        list(pipeline)
 
 
-def test_arguments_of_a_policy_are_checked():
+# ------------------------------------------------------------------ models
+
+
+class Dropping(torch.nn.Module):
+    """Notes whether it is in training mode, and drops half of its features there."""
+
+    seen: list[bool] = []  # noqa: RUF012 - of the whole class
+
+    def __init__(self, space):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(*space.shape, 8), torch.nn.Dropout(0.5))
+        self.out_features = 8
+
+    def forward(self, obs):
+        self.seen.append(self.training)
+        return self.layers(obs)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "ppg", "ppo_offpolicy"])
+def test_layers_such_as_dropout_are_in_training_mode_in_gradient_steps_alone(kind):
+    learn = {"aux_freq": 1} if kind == "ppg" else {}
+    policy, collector = trainee(kind, model={"encoder": {"type": Dropping}}, learn=learn)
+    Dropping.seen.clear()
+    rollout = collector.collect()
+    assert not any(Dropping.seen)
+    policy.learn_mode.forward(rollout)
+    assert any(Dropping.seen)
+    assert not policy.model.training
+
+
+def frozen(base):
+    class Frozen(base):
+        def __init__(self, *spaces, **options):
+            super().__init__(*spaces, **options)
+            self.actor_encoder.requires_grad_(False)
+
+    return Frozen
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "learn"), [("ppo", frozen(VAC), {}), ("ppg", frozen(PPG), {"aux_freq": 1})]
+)
+def test_frozen_layers_stay_and_the_rest_learns(kind, model, learn):
+    policy, collector = trainee(kind, model={"type": model}, learn=learn)
+    before = {name: digest(part.state_dict()) for name, part in policy.model.named_children()}
+    policy.learn_mode.forward(collector.collect())
+    after = {name: digest(part.state_dict()) for name, part in policy.model.named_children()}
+    assert {name for name in after if after[name] == before[name]} == {"actor_encoder"}
+
+
+def test_layers_that_are_frozen_later_stay_and_learn_again():
+    policy, collector = trainee("ppo")
+    for frozen in (True, False):
+        policy.model.actor_encoder.requires_grad_(not frozen)
+        before = digest(policy.model.actor_encoder.state_dict())
+        policy.learn_mode.forward(collector.collect())
+        assert (digest(policy.model.actor_encoder.state_dict()) == before) == frozen
+
+
+def test_a_model_whose_layers_are_all_frozen_is_refused():
+    class AllFrozen(VAC):
+        def __init__(self, *spaces, **options):
+            super().__init__(*spaces, **options)
+            self.requires_grad_(False)
+
+    with pytest.raises(ContractError, match="no parameter: all layers of the model are frozen"):
+        trainee("ppo", model={"type": AllFrozen})
+
+
+class LogProbs(Normal):
+    def log_prob(self, action):
+        z = (action - self.mu) / self.sigma
+        return -0.5 * (z * z + LOG_2PI) - self.sigma.log()
+
+
+class MeanKl(Normal):
+    def kl(self, other):
+        return super().kl(other).mean()
+
+
+class FlatMode(Normal):
+    def mode(self):
+        return self.mu[..., 0]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("distribution", "what"),
+    [
+        (LogProbs, r"LogProbs.log_prob must .*got \(\d+, 1\)"),
+        (MeanKl, r"MeanKl.kl must .*got \(\)"),
+        (FlatMode, r"FlatMode.mode must .*got \(\d+,\)"),
+        (Normal, None),
+    ],
+)
+def test_shapes_that_would_broadcast_are_refused_when_the_policy_is_built(distribution, what, nested):
+    """An action of one dimension hides them: (N, 1) and (N,) give (N, N), whose mean is a number."""
+    box = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    space = gym.spaces.Dict(one=gym.spaces.Discrete(2), two=box) if nested else box
+    envs = vector_of(lambda index: MatchEnv(space), 2)
+    if what is None:
+        policy_for(envs, model=dict(box_distribution=distribution))
+        return
+    with pytest.raises(ContractError, match=what):
+        policy_for(envs, model=dict(box_distribution=distribution))
+
+
+# ------------------------------------------------------------------ modes, act, arguments
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("field", ["learn", "collect", "eval"])
+def test_each_mode_works_alone(kind, field):
+    policy, collector = trainee(kind, SeededBox, normalize=dict(obs=True, reward=True))
+    rollout = collector.collect()
+    alone = type(policy)(policy.cfg, policy.obs_space, policy.action_space, enable_field=[field])
+    for other in {"learn", "collect", "eval"} - {field}:
+        with pytest.raises(ContractError, match=f"without '{other}'"):
+            getattr(alone, f"{other}_mode")
+    assert set(alone.state_dict()) <= set(policy.state_dict())
+    alone.load_state_dict(policy.state_dict())
+    if field == "learn":
+        metrics = alone.learn_mode.forward(rollout)
+        assert metrics == policy.learn_mode.forward(rollout)
+    elif field == "collect":
+        forward = [each.collect_mode.forward(rollout.obs[0]) for each in (alone, policy)]
+        assert digest(forward[0]) == digest(forward[1])
+        sample = alone.collect_mode.get_train_sample(rollout)
+        assert torch.isfinite(sample.advantage).all()
+    else:
+        obs = rollout.obs[0].numpy()
+        assert np.array_equal(alone.act(obs), policy.act(obs))
+
+
+def test_an_actor_keeps_its_own_stream_of_noise():
+    (learner, collector), (actor, _) = trainee("ppo"), trainee("ppo")
+    obs = collector.collect().obs[0].clone()
+    drawn = []
+    for _ in range(6):
+        actor.collect_mode.load_state_dict(learner.state_dict())
+        drawn.append(actor.collect_mode.forward(obs)["action"].tolist())
+    assert len(set(map(tuple, drawn))) > 1
+
+
+def test_act_takes_one_observation_or_a_batch_and_refuses_the_rest():
+    policy, _ = trainee("ppo", SeededBox)
+    batch = np.random.default_rng(0).normal(size=(4, 3))
+    actions = policy.act(batch)
+    assert isinstance(actions, np.ndarray)
+    assert actions.shape == (4, 2)
+    for one, action in zip(batch, actions, strict=True):
+        np.testing.assert_allclose(policy.act(one), action, rtol=1e-6)
+        assert policy.action_space.contains(policy.act(one))
+    drawn = [policy.act(batch[0], deterministic=False) for _ in range(2)]
+    assert not np.array_equal(*drawn)
+    for wrong_obs, told in (
+        (np.zeros(4), r"expected an observation \(3,\) or a batch of such, got \(4,\)"),
+        ((np.zeros(3), {}), r"reset\(\) returns \(obs, info\)"),
+        (np.array([0.0, np.inf, 0.0]), "not finite"),
+    ):
+        with pytest.raises(ContractError, match=told):
+            policy.act(wrong_obs)
+
+
+def test_states_and_rollouts_of_another_kind_are_refused():
     policy, _ = trainee("ppo")
-    spaces = policy.obs_space, policy.action_space
-    with pytest.raises(ConfigError, match=r"compile_config\(config\)\.values\.policy; it lacks model"):
-        PPOPolicy({"learn": {"batch_size": 64}}, *spaces)
-    with pytest.raises(ConfigError, match="enable_field: expected a list .* got .learn."):
-        PPOPolicy(policy.cfg, *spaces, enable_field="learn")
-    with pytest.raises(ContractError, match="obs_space: expected a gymnasium space"):
-        PPOPolicy(policy.cfg, 3, spaces[1])
-    with pytest.raises(CheckpointError, match=r"model\.load_state_dict"):
+    with pytest.raises(CheckpointError, match="the saved policy has no 'model'"):
         policy.load_state_dict(policy.model.state_dict())
+    for call in (policy.learn_mode.forward, policy.collect_mode.get_train_sample):
+        with pytest.raises(ContractError, match="expected a rollout, a tree of tensors .* got a list"):
+            call([{"obs": np.zeros(3)}])
 
 
 def test_a_state_that_lacks_a_part_changes_nothing():
@@ -277,101 +471,3 @@ def test_a_state_that_lacks_a_part_changes_nothing():
     with pytest.raises(CheckpointError, match="the saved policy has no 'optimizer'"):
         policy.load_state_dict(state)
     assert digest(policy.state_dict()) == before
-
-
-class Awr(NoLogProb):
-    """Advantage-weighted regression, whose loss needs no log_prob of the policy that collected."""
-
-    def policy_loss(self, batch):
-        gain = batch.advantage.clamp(-2, 2).exp()
-        return -(batch.dist.log_prob(batch.action) * gain).mean(), {}
-
-
-def test_a_loss_without_log_prob_learns_from_fresh_rollouts_alone():
-    policy, collector = trainee("ppo", cls=Awr)
-    assert policy.learn_mode.forward(collector.collect())["updates"] > 0
-    policy, collector = trainee("ppo_offpolicy", cls=Awr)
-    with pytest.raises(ContractError, match=r"no log_prob: Awr\._forward_collect must return"):
-        policy.learn_mode.forward(collector.collect())
-
-
-@pytest.mark.parametrize("name", ["size", "fields", "remake", "dist", "old_logit"])
-def test_a_field_with_a_name_that_a_minibatch_has_itself_is_refused(name):
-    class Own(PPOPolicy):
-        def _process_transition(self, obs, output, transition):
-            fields = super()._process_transition(obs, output, transition)
-            return {**fields, name: np.zeros_like(transition.reward)}
-
-    policy, collector = trainee("ppo", cls=Own)
-    with pytest.raises(ContractError, match=f"Own._process_transition: a minibatch has its own {name};"):
-        policy.learn_mode.forward(collector.collect())
-
-
-NEAR_ANOTHER = {"kl_beta": 0.5, "pretrained_model_path": "a run"}
-PPGS = ("ppg", "ppg_offpolicy")
-OF_LOSSES = {  # metrics that the library's own losses return
-    *("policy_loss", "value_loss", "entropy_loss", "approx_kl", "clipfrac", "kl"),
-    *("auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "total_loss"),
-}
-
-
-@pytest.mark.parametrize("kind", ["ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy"])
-def test_every_metric_of_the_library_is_kept_from_losses_of_ones_own(kind):
-    learn = {"kl_penalty": 1.0, "kl_target": 0.01}
-    learn |= {} if kind.startswith("ppo") else {"critic_epoch_per_collect": 2}
-    policy, _ = trainee(kind, learn=learn, intrinsic={"type": "rnd"}, normalize={"obs": True})
-    names = set(policy.learn_mode.monitor_vars()) - OF_LOSSES
-    free = {name for name in names if name not in TAKEN_METRICS and not name.startswith(TAKEN_PREFIXES)}
-    assert not free
-
-
-KL_LOSSES = [{}, {"kl_penalty": 1.0}, {"kl_penalty": 1.0, "kl_target": 0.01}, NEAR_ANOTHER]
-KINDS = [
-    *(("ppo", {}), ("ppo_offpolicy", {})),
-    *((kind, {"aux_freq": 2, "critic_epoch_per_collect": n}) for n in (1, 2) for kind in PPGS),
-]
-
-
-@pytest.mark.parametrize("penalty", KL_LOSSES)
-@pytest.mark.parametrize(("kind", "learn"), KINDS)
-def test_the_metrics_of_a_training_are_those_that_are_declared(kind, learn, penalty):
-    options = dict(intrinsic={"type": "rnd"}, normalize={"obs": True})
-    policy, collector = trainee(kind, learn={**learn, **penalty}, **options)
-    if penalty is NEAR_ANOTHER:
-        policy.use_reference(trainee(kind)[0])
-    declared, given = policy.learn_mode.monitor_vars(), set()
-    for _ in range(2):
-        given |= policy.learn_mode.forward(collector.collect()).keys()
-    assert len(set(declared)) == len(declared)
-    assert given <= set(declared)
-    # No sample of these buffers is so old.
-    assert all("outside_clip_age" in name for name in set(declared) - given)
-
-
-@pytest.mark.parametrize(("recompute", "is_told"), [(True, True), (False, False)])
-def test_credit_of_ones_own_that_later_passes_replace_is_told(recompute, is_told):
-    class Own(PPOPolicy):
-        def _get_train_sample(self, rollout):
-            rollout = super()._get_train_sample(rollout)
-            rollout.advantage = torch.full_like(rollout.advantage, 7.0)
-            return rollout
-
-    policy, _ = trainee("ppo", cls=Own, recompute_adv=recompute)
-    lines = [line for line in policy.describe() if "override credit()" in line]
-    assert bool(lines) is is_told
-
-
-def test_another_default_dtype_is_refused():
-    policy, _ = trainee("ppo")
-    torch.set_default_dtype(torch.float64)
-    try:
-        with pytest.raises(ConfigError, match="default dtype is torch.float64"):
-            PPOPolicy(policy.cfg, policy.obs_space, policy.action_space)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def test_values_of_numpy_observations():
-    policy, _ = trainee("ppo")
-    obs = np.zeros((5, *policy.obs_space.shape), np.float32)
-    assert torch.equal(policy.values(obs), policy.values(torch.from_numpy(obs)))

@@ -20,7 +20,7 @@ from ding_lite.run.rank_states import digest
 pytestmark = pytest.mark.slow
 TRAIN = ("-m", "ding_lite", "train")  # of an interpreter for each rank
 OPTIONS = [
-    *("-c", "pendulum_ppg", "-q", "policy.check_ranks=True"),
+    *("-c", "pendulum_ppg", "-q"),
     *("policy.collect.n_sample=1024", "policy.learn.aux_freq=2", "policy.eval.eval_freq=2048"),
     *("env.n_evaluator_episode=6", "checkpoint.freq=1024"),
 ]
@@ -113,7 +113,7 @@ def test_two_ranks_write_one_run_with_the_work_of_one_process(straight):
     state = last(straight)
     mine, others = state["policy"], state["ranks"]["rank 1"]["policy"]
     assert "model" not in others  # it is the same on both
-    assert not np.array_equal(mine["generator"]["state"], others["generator"]["state"])
+    assert not np.array_equal(mine["generator of action"]["state"], others["generator of action"]["state"])
 
 
 def test_a_resumed_run_ends_bit_equal(straight, tmp_path):

@@ -10,56 +10,70 @@ Sources: PPO arXiv:1707.06347, decoupled PPO 2110.00641, V-trace 1802.01561, PPG
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reference import credit, losses
 from reference.buffers import Buffer, Entry, Key, minibatch_sizes
 from reference.credit import Credit
+from reference.intrinsic import Intrinsic
 from reference.losses import Watch
-from reference.networks import Networks
+from reference.networks import Networks, State
 from reference.normalizers import ObservationScale, RewardScale, ValueScale
 from reference.optimizer import Adam
 from reference.recording import Mismatch, Step, map_tree, mask_of, vector_of
 
 ROLLOUTS_KEPT = 4  # in a buffer whose size the config does not set
-TINY = 1e-6  # added to |A|, so that no priority is 0
+
+
+@dataclass
+class Run:
+    """Valid rows of one episode, which hidden states are computed along."""
+
+    rows: list[Step]
+
+
+def cut_into_runs(column: list[Step], length: int) -> None:
+    """Sets the runs of the rows of one environment: they begin with an episode, and every ``length`` rows."""
+    for t, step in enumerate(column):
+        if not step.valid:
+            continue
+        begins = t % length == 0 or column[t - 1].done or not column[t - 1].valid
+        step.run = Run([]) if begins else column[t - 1].run
+        step.run.rows.append(step)
 
 
 class Draws:
-    """The order of the library's minibatches in one iteration.
+    """The minibatches of the library in one iteration, by the losses that were called with them."""
 
-    Args:
-        passes: by the name of the buffer, the keys of each pass (with priorities, of each minibatch).
-        auxiliary: for each epoch of the auxiliary phase, the keys of all its samples.
-    """
+    def __init__(self, minibatches: dict[str, list[list[Key]]]) -> None:
+        self.left = {name: list(keys) for name, keys in minibatches.items()}
 
-    def __init__(self, passes: dict[str, list[list[Key]]], auxiliary: list[list[Key]]) -> None:
-        self.passes, self.auxiliary = passes, auxiliary
-
-    def next(self, name: str) -> list[Key]:
-        if not self.passes.get(name):
-            raise Mismatch(f"the library draws less from the {name} buffer")
-        return self.passes[name].pop(0)
+    def take(self, names: tuple[str, ...]) -> list[Key]:
+        """Returns the keys of the next minibatch, which all these losses are called with."""
+        if not all(self.left[name] for name in names):
+            raise Mismatch(f"the library has fewer minibatches for the losses {names}")
+        first, *others = [self.left[name].pop(0) for name in names]
+        if any(keys != first for keys in others):
+            raise Mismatch("the library calls the losses of one minibatch with different samples")
+        return first
 
     def finish(self) -> None:
-        for name, left in self.passes.items():
-            if left:
-                raise Mismatch(f"the library draws {len(left)} times more from the {name} buffer")
-        if self.auxiliary:
-            raise Mismatch(f"the library has {len(self.auxiliary)} auxiliary epochs more")
+        if any(self.left.values()):
+            more = {name: len(keys) for name, keys in self.left.items()}
+            raise Mismatch(f"the library has minibatches more: {more}")
 
 
 class Minibatch:
-    """The input of a loss, (N, ...): scaled observations, and values in the units of the heads."""
+    """The input of a loss, (N, ...), with values in the units of the heads."""
 
-    def __init__(self, reference: Reference, entries: list[Entry], of_pass: dict[Key, Credit]) -> None:
-        steps, scale = [entry.step for entry in entries], reference.value_scale
-        self.obs, self.mask = reference.inputs([step.obs for step in steps])
+    def __init__(self, entries: list[Entry], of_pass: dict[Key, Credit], scale: ValueScale | None) -> None:
+        self.steps = steps = [entry.step for entry in entries]
         self.action = stacked([step.action for step in steps])
         mine = [of_pass[step.key] for step in steps]
         self.value = numbers([scale.normalize(c.value) if scale else c.value for c in mine])
@@ -67,7 +81,6 @@ class Minibatch:
         self.advantage = numbers([c.advantage for c in mine])
         self.old_log_prob = numbers([step.log_prob for step in steps])
         self.weight = torch.ones(len(steps), dtype=torch.float64)  # pi_prox / mu, for the surrogate
-        self.importance = torch.ones(len(steps), dtype=torch.float64)  # of prioritised draws, for all losses
         self.old = None if entries[0].old is None else stacked([entry.old for entry in entries])
 
 
@@ -77,32 +90,39 @@ class Reference:
     Args:
         cfg: the section ``policy`` of a complete config.
         networks: with the initial layers.
-        entropy_weight: of the bonus.
+        watch: of the corners of losses; that of the networks.
+        frozen: the policy of ``kl_beta``.
+        intrinsic: the layers of RND.
+        ranks: the number of processes that share the environments.
     """
 
-    def __init__(self, cfg: Any, networks: Networks, entropy_weight: float) -> None:
-        self.cfg, self.networks, self.base_entropy_weight = cfg, networks, entropy_weight
+    def __init__(
+        self,
+        cfg: Any,
+        networks: Networks,
+        watch: Watch,
+        frozen: Networks | None = None,
+        intrinsic: dict[str, Any] | None = None,
+        ranks: int = 1,
+    ) -> None:
+        self.cfg, self.networks, self.watch, self.frozen, self.ranks = cfg, networks, watch, frozen, ranks
         norm, learn = cfg.normalize, cfg.learn
         self.obs_scale = ObservationScale(norm.obs_clip, norm.obs is True) if norm.obs else None
         gamma = cfg.collect.discount_factor if norm.reward_discount is None else norm.reward_discount
         self.reward_scale = RewardScale(gamma) if norm.reward else None
         self.value_scale = ValueScale(learn.value_norm_decay) if learn.value_norm else None
-        self.watch = Watch()
+        self.intrinsic = None if intrinsic is None else Intrinsic(cfg, intrinsic, watch)
+        # Hidden states after the last rollout, by environment: of the policy, and of the frozen one.
+        self.hidden: tuple[dict[int, State], dict[int, State]] = ({}, {})
         self.is_ppg = cfg.type.startswith("ppg")
         self.buffers = self._make_buffers()
         parameters = networks.layers.parameters
         self.optimizers = {name: self._adam(parameters) for name in (*self.buffers, "auxiliary")}
         self.memory: dict[Key, tuple[Step, float]] = {}  # of the auxiliary phase: steps and targets
         self.remembered = 0  # iterations in the memory
+        self.learning_rate = cfg.learn.learning_rate  # before its schedule
         self.env_step = 0
         self.iteration = 0
-        for layer in networks.layers.modules:
-            if isinstance(layer, nn.ReLU):
-                layer.register_forward_hook(self._note_relu)
-
-    def _note_relu(self, layer: nn.Module, inputs: Any, output: Tensor) -> None:
-        if output.requires_grad:
-            self.watch.near("the corner of a relu", inputs[0])
 
     def _adam(self, parameters: dict[str, Tensor]) -> Adam:
         learn = self.cfg.learn
@@ -133,45 +153,95 @@ class Reference:
 
     # Networks.
 
-    def inputs(self, observations: list[Any]) -> tuple[Tensor, Any]:
-        """Returns the scaled inputs of the networks (N, D), and the masks or None."""
+    def inputs(self, observations: list[Any]) -> Tensor:
+        """Returns the scaled inputs of the networks (N, D)."""
         vectors = np.stack([vector_of(obs) for obs in observations])
         if self.obs_scale is not None:
             vectors = self.obs_scale(vectors)
             self.watch.saw("the observation clip", bool((np.abs(vectors) >= self.obs_scale.clip).any()))
-        masks = [mask_of(obs) for obs in observations]
-        return torch.tensor(vectors), None if masks[0] is None else stacked(masks)
+        return torch.tensor(vectors)
+
+    def features(self, name: str, steps: list[Step]) -> Tensor:
+        """Returns what an encoder makes of steps (N, F); hidden states are computed along their runs."""
+        networks = self.networks
+        if not networks.is_recurrent:
+            return networks.features(name, self.inputs([step.obs for step in steps]))
+        found: dict[Key, Tensor] = {}
+        for step in steps:
+            if step.key in found:
+                continue
+            rows = step.run.rows
+            state = rows[0].before[name]
+            for row, x in zip(
+                rows, networks.features(name, self.inputs([row.obs for row in rows])), strict=True
+            ):
+                x, state = networks.step(name, x, state)
+                if row.run is step.run:
+                    found[row.key] = x
+        return torch.stack([found[step.key] for step in steps])
+
+    def value(self, steps: list[Step]) -> Tensor:
+        """Returns V (N,) in units of the heads."""
+        return self.networks.value(self.features(self.networks.value_encoder, steps))
+
+    def parameters(self, steps: list[Step]) -> Any:
+        """Returns the parameters (N, ...) of the distributions."""
+        return self.networks.parameters(self.features("actor", steps))
+
+    def policy(self, steps: list[Step], parameters: Any) -> Any:
+        """Returns the distributions with these parameters, and the masks of steps."""
+        masks = [mask_of(step.obs) for step in steps]
+        return self.networks.policy(parameters, None if masks[0] is None else stacked(masks))
+
+    def raw(self, values: Tensor) -> list[float]:
+        """Returns values in raw units."""
+        scale = self.value_scale
+        return [scale.denormalize(v) for v in values.tolist()] if scale else values.tolist()
 
     @torch.no_grad()
-    def values(self, observations: list[Any]) -> list[float]:
-        """Returns V in raw units."""
-        found = self.networks.value(self.inputs(observations)[0]).tolist()
-        return [self.value_scale.denormalize(v) for v in found] if self.value_scale else found
+    def values_after(self, steps: list[Step]) -> list[float]:
+        """Returns V of the observations that followed steps, in raw units."""
+        name, networks = self.networks.value_encoder, self.networks
+        x = networks.features(name, self.inputs([step.next_obs for step in steps]))
+        if networks.is_recurrent:
+            pairs = zip(x, steps, strict=True)
+            x = torch.stack([networks.step(name, each, step.after[name])[0] for each, step in pairs])
+        return self.raw(networks.value(x))
 
     @torch.no_grad()
     def log_probs(self, steps: list[Step]) -> list[float]:
         """Returns log pi(a|s) under the newest policy."""
-        obs, mask = self.inputs([step.obs for step in steps])
-        dist = self.networks.policy(self.networks.parameters(obs), mask)
+        dist = self.policy(steps, self.parameters(steps))
         return dist.log_prob(stacked([step.action for step in steps])).tolist()
 
     @torch.no_grad()
     def old_parameters(self, steps: list[Step]) -> list[Any]:
         """Returns the parameters of the newest policy's distributions, one tree per step."""
-        parameters = self.networks.parameters(self.inputs([step.obs for step in steps])[0])
+        parameters = self.parameters(steps)
         return [map_tree(lambda leaf, k=k: leaf[k].clone(), parameters) for k in range(len(steps))]
 
     # Credit.
 
     def warm_up(self, observations: list[Any]) -> None:
-        """Adds the observations of random steps before training to the observation scale."""
-        if self.obs_scale is not None:
-            self.obs_scale.take_in([vector_of(obs) for obs in observations])
+        """Adds the observations of random steps before training to the observation scales."""
+        scales = [self.obs_scale, None if self.intrinsic is None else self.intrinsic.obs_scale]
+        for scale in scales:
+            if scale is not None:
+                scale.take_in([vector_of(obs) for obs in observations])
 
-    def collect(self, columns: list[list[Step]]) -> dict[Key, Credit]:
-        """Adds a rollout, given as one list of rows per environment, and returns its credit."""
+    def collect(self, columns: list[list[Step]], last_obs: list[Any]) -> dict[Key, Credit]:
+        """Adds a rollout and returns its credit.
+
+        Args:
+            columns: the rows of each environment.
+            last_obs: of each environment, after the last row.
+        """
+        self.columns = columns
+        for column, obs in zip(columns, last_obs, strict=True):
+            for step in reversed(column):
+                step.following, obs = obs, step.obs if step.valid else obs
         if self.reward_scale is not None:
-            self.reward_scale.take_in(columns)
+            self.reward_scale.take_in(columns, lambda step: step.reward)
         length = self.cfg.collect.unroll_len
         length = length if length > 1 else len(columns[0])
         self.segments = [
@@ -180,10 +250,56 @@ class Reference:
             for column in columns
         ]
         self.steps = [step for segment in self.segments for step in segment if step.valid]
+        if self.networks.is_recurrent:
+            for step, before, after, _ in self._along(self.networks, self.hidden[0], self.inputs):
+                step.before, step.after = before, after
+            for column in columns:
+                cut_into_runs(column, self.cfg.learn.sequence_length)
+        if self.frozen is not None:
+            self._ask_frozen()
+        if self.intrinsic is not None:
+            self.intrinsic.reward(columns)
         for step, log_prob in zip(self.steps, self.log_probs(self.steps), strict=True):
             step.log_prob = log_prob
         return self.credit(self.segments, {})
 
+    @torch.no_grad()
+    def _along(self, networks: Networks, hidden: dict[int, State], inputs: Any) -> Iterator[Any]:
+        """Yields valid steps in their order, hidden states before and after, and features of the policy.
+
+        An episode begins with zeros; ``hidden`` has the states of open episodes.
+        """
+        for env, column in enumerate(self.columns):
+            state = hidden.get(env, networks.initial_state())
+            for step in column:
+                if not step.valid:
+                    continue
+                found = {
+                    name: networks.step(name, networks.features(name, inputs([step.obs]))[0], state[name])
+                    for name in networks.encoders
+                }
+                after = {name: each[1] for name, each in found.items()}
+                yield step, state, after, found["actor"][0]
+                state = networks.initial_state() if step.done else after
+            self.watch.saw("a hidden state of an open episode", state["actor"][0][0].any())
+            hidden[env] = state
+
+    @torch.no_grad()
+    def _ask_frozen(self) -> None:
+        """Sets the distributions of the policy of ``kl_beta``, which sees the same observations."""
+
+        def inputs(observations: list[Any]) -> Tensor:
+            return torch.tensor(np.stack([vector_of(obs) for obs in observations]))
+
+        if self.frozen.is_recurrent:
+            pairs = [(step, x) for step, _, _, x in self._along(self.frozen, self.hidden[1], inputs)]
+        else:
+            features = self.frozen.features("actor", inputs([step.obs for step in self.steps]))
+            pairs = list(zip(self.steps, features, strict=True))
+        for step, x in pairs:
+            step.reference = map_tree(lambda leaf: leaf[0], self.frozen.parameters(x[None]))
+
+    @torch.no_grad()
     def credit(self, segments: list[list[Step]], ratio: dict[Key, float]) -> dict[Key, Credit]:
         """Returns the credit of valid steps from the newest value network and the current scales.
 
@@ -193,24 +309,33 @@ class Reference:
         """
         cfg, collect = self.cfg, self.cfg.collect
         steps = [step for segment in segments for step in segment if step.valid]
-        keys = [step.key for step in steps]
-        value = dict(zip(keys, self.values([step.obs for step in steps]), strict=True))
-        next_value = dict(zip(keys, self.values([step.next_obs for step in steps]), strict=True))
+        value = dict(zip([step.key for step in steps], self.raw(self.value(steps)), strict=True))
+        next_value, ends = {}, []
+        for segment in segments:
+            for step, after in zip(segment, [*segment[1:], None], strict=True):
+                if step.valid and (step.done or after is None):
+                    ends.append(step)
+                elif step.valid:
+                    next_value[step.key] = value[after.key]
+        next_value |= zip([step.key for step in ends], self.values_after(ends), strict=True)
         reward = {step.key: self._training_reward(step.reward) for step in steps}
-        gamma, ignore_done = collect.discount_factor, cfg.learn.ignore_done
+        gamma = collect.discount_factor
         found: dict[Key, Credit] = {}
         for segment in segments:
-            options = dict(gamma=gamma, ignore_done=ignore_done)
             own = credit.assign(
-                segment, value, next_value, reward, ratio, gae_lambda=collect.gae_lambda, **options
+                segment, value, next_value, reward, ratio, gamma=gamma, gae_lambda=collect.gae_lambda
             )
             if cfg.nstep_return:
                 for t, step in enumerate(segment):
                     if step.valid:
                         own[step.key].target = credit.nstep_target(
-                            segment, t, next_value, reward, nstep=cfg.nstep, **options
+                            segment, t, next_value, reward, gamma=gamma, nstep=cfg.nstep
                         )
             found |= own
+        if self.intrinsic is not None:  # A = w_E A_E + w_I A_I
+            for key, own in self.intrinsic.credit(segments, ratio).items():
+                extrinsic = cfg.intrinsic.extrinsic_weight * found[key].advantage
+                found[key].advantage = extrinsic + cfg.intrinsic.weight * own.advantage
         return found
 
     def _training_reward(self, reward: float) -> float:
@@ -231,16 +356,18 @@ class Reference:
         self._apply_schedules()
         self._push(collected)
         if "value" in self.buffers:  # the value's epochs come first
-            self._train("value", self._value_part)
-            self._train("policy", self._policy_part, values_moved=True)
+            self._train("value", ("value",))
+            self._train("policy", ("policy",), values_moved=True)
         else:
-            self._train("policy", self._both_parts, after_target_kl=self._value_part)
+            self._train("policy", ("policy", "value"), after_target_kl=("value",))
         if self.is_ppg and self.cfg.learn.aux_train_epoch:
             self._remember(collected)
             if self.remembered == self.cfg.learn.aux_freq:
                 self._auxiliary_phase()
         for buffer in self.buffers.values():
             buffer.end_iteration()
+        if self.intrinsic is not None:
+            self.metrics |= self.intrinsic.learn(self.columns)
         if self.obs_scale is not None and self.obs_scale.running:
             self.obs_scale.take_in([vector_of(step.obs) for step in self.steps])
         self.env_step += len(self.steps)
@@ -257,13 +384,29 @@ class Reference:
             return losses.schedule(learn[f"{name}_schedule"], share, learn[f"{name}_final"])
 
         for optimizer in self.optimizers.values():
-            optimizer.learning_rate = learn.learning_rate * factor("lr")
+            optimizer.learning_rate = self.learning_rate * factor("lr")
         if self.is_ppg and learn.aux_learning_rate is not None:
             self.optimizers["auxiliary"].learning_rate = learn.aux_learning_rate * factor("lr")
         self.clip = learn.clip_ratio * factor("clip")
         self.value_clip = None if learn.value_clip is None else learn.value_clip * factor("clip")
-        self.entropy_weight = self.base_entropy_weight * factor("entropy")
+        self.entropy_weight = learn.entropy_weight * factor("entropy")
         self.metrics |= {"cur_lr": self.optimizers["policy"].learning_rate, "clip_ratio": self.clip}
+
+    def _adapt_learning_rate(self, kl: float) -> None:
+        """Divides the learning rate by 1.5 if the KL of a pass is above 2 desired_kl; the reverse below 1/2.
+
+        (arXiv:2109.11978, appendix.) It stays within 1e-5 .. 1e-2.
+        """
+        for bound in (0.0, 0.5, 2.0):  # the KL of the first minibatch is 0, but for rounding
+            self.watch.near("desired_kl", kl / self.cfg.learn.desired_kl - bound)
+        if kl > 2 * self.cfg.learn.desired_kl:
+            self.learning_rate = max(1e-5, self.learning_rate / 1.5)
+        elif 0 < kl < self.cfg.learn.desired_kl / 2:
+            self.learning_rate = min(1e-2, self.learning_rate * 1.5)
+        self.watch.saw("another learning rate", self.learning_rate != self.cfg.learn.learning_rate)
+        at_start = self.metrics["cur_lr"]
+        self._apply_schedules()
+        self.metrics["cur_lr"] = at_start
 
     def _push(self, collected: dict[Key, Credit]) -> None:
         """Adds the rollout to the buffers, and sets pi_prox to the current policy.
@@ -271,10 +414,7 @@ class Reference:
         For fresh steps the log-probs of pi_prox are those of the collection.
         """
         for buffer in self.buffers.values():
-            entries = [
-                Entry(step, collected[step.key], self._priority(collected[step.key].advantage))
-                for step in self.steps
-            ]
+            entries = [Entry(step, collected[step.key]) for step in self.steps]
             buffer.push(self.segments, entries)
             kept = list(buffer.entries.values())
             now = self.log_probs([entry.step for entry in kept])
@@ -285,25 +425,20 @@ class Reference:
                 for entry, old in zip(kept, olds, strict=True):
                     entry.old = old
 
-    def _priority(self, advantage: float) -> float:
-        if not self.cfg.get("priority"):
-            return 1.0
-        return (abs(advantage) + TINY) ** self.cfg.other.replay_buffer.alpha
-
     def _train(
         self,
         name: str,
-        loss: Callable[[Minibatch], tuple[Tensor, dict[str, Tensor]]],
+        parts: tuple[str, ...],
         *,
-        after_target_kl: Callable[[Minibatch], tuple[Tensor, dict[str, Tensor]]] | None = None,
+        after_target_kl: tuple[str, ...] | None = None,
         values_moved: bool = False,
     ) -> None:
         """Takes the optimiser steps of one buffer.
 
         Args:
             name: of the buffer, and of its optimiser.
-            loss: of a minibatch.
-            after_target_kl: replaces ``loss`` once the KL exceeds 1.5 target_kl; None ends the passes.
+            parts: of the loss: "policy", "value".
+            after_target_kl: replaces ``parts`` once the KL exceeds 1.5 target_kl; None ends the passes.
             values_moved: whether the value network was trained in this iteration already.
         """
         cfg, buffer, target_kl = self.cfg, self.buffers[name], self.cfg.learn.target_kl
@@ -313,23 +448,26 @@ class Reference:
             of_pass = {key: entry.credit for key, entry in buffer.entries.items()}
             if renews and (cfg.recompute_adv or cfg.nstep_return):
                 of_pass = self._renewed(buffer)
-            self.raw_advantage = {key: each.advantage for key, each in of_pass.items()}
             of_pass = self._with_batch_norm(of_pass, live)
             metrics = []
-            for batch in self._minibatches(name, live, of_pass, left):
-                metrics.append(self._one_step(name, loss, batch))
+            for keys in self._minibatches(parts, live, cfg.learn.batch_size, left):
+                for key in keys:
+                    buffer.entries[key].uses += 1
+                metrics.append(self._one_step(name, parts, self._minibatch(buffer, keys, of_pass)))
             left -= len(metrics)
             first = False
             history += metrics
             epochs += not stopped
             kls = [each["approx_kl"] for each in metrics if "approx_kl" in each]
+            if cfg.learn.lr_schedule == "adaptive" and kls:
+                self._adapt_learning_rate(sum(kls) / len(kls))
             if target_kl is not None and kls:
                 self.watch.near("target_kl", sum(kls) / len(kls) / target_kl - 1.5)
                 stopped = sum(kls) / len(kls) > 1.5 * target_kl
                 self.watch.saw("target_kl", stopped)
             if stopped and after_target_kl is None:
                 break
-            loss = after_target_kl if stopped else loss
+            parts = after_target_kl if stopped else parts
         else:  # no break
             if math.isfinite(left):
                 self.watch.saw("too little to draw", left > 0)
@@ -339,15 +477,43 @@ class Reference:
         self.metrics["epochs"] = float(epochs)
         self.metrics["updates"] = self.metrics.get("updates", 0.0) + len(history)
 
+    def _minibatches(
+        self, losses: tuple[str, ...], keys: Iterable[Key], batch_size: int, left: float = math.inf
+    ) -> Iterator[list[Key]]:
+        """Yields one pass over samples: each once, in the library's order, or fewer if few updates are left.
+
+        With hidden states minibatches have whole runs, of about ``batch_size`` samples; several ranks agree
+        on the number of minibatches.
+        """
+        waiting, sizes = set(keys), minibatch_sizes(len(set(keys)), batch_size)
+        has_sizes = not self.networks.is_recurrent and self.ranks == 1
+        while waiting and left > 0:
+            own = self.draws.take(losses)
+            if len(set(own)) < len(own) or not waiting.issuperset(own):
+                raise Mismatch(f"a minibatch of the library has samples that may not be drawn: {own}")
+            if has_sizes and len(own) != sizes.pop(0):
+                raise Mismatch(f"a minibatch of the library has {len(own)} samples")
+            self.watch.saw("a sample alone joins a minibatch", has_sizes and len(own) == batch_size + 1)
+            waiting -= set(own)
+            left -= 1
+            yield own
+        self.watch.saw("the last pass is cut short", bool(waiting))
+
     def _log_means(self, history: list[dict[str, float]]) -> None:
         """Sets each metric to its mean over the steps that have it."""
         for name in sorted({name for metrics in history for name in metrics}):
             values = [metrics[name] for metrics in history if name in metrics]
             self.metrics[name] = sum(values) / len(values)
 
-    def _one_step(self, name: str, loss: Callable[..., Any], batch: Minibatch) -> dict[str, float]:
-        total, tensors = loss(batch)
-        norm = self.optimizers[name].step(total)
+    def _one_step(self, name: str, parts: tuple[str, ...], batch: Minibatch) -> dict[str, float]:
+        terms, tensors = [], {}
+        for part in parts:
+            term, metrics = {"policy": self._policy_part, "value": self._value_part}[part](batch)
+            terms.append(term)
+            tensors |= metrics
+        if len(parts) == 2:
+            tensors["total_loss"] = sum(terms)
+        norm = self.optimizers[name].step(sum(terms))
         metrics = {metric: float(number.detach()) for metric, number in tensors.items()}
         return metrics | {"value_grad_norm" if name == "value" else "grad_norm": norm}
 
@@ -377,58 +543,10 @@ class Reference:
             for key, advantage in zip(live, scaled, strict=True)
         }
 
-    def _minibatches(self, name: str, live: dict[Key, Entry], of_pass: dict[Key, Credit], left: float) -> Any:
-        """Yields one pass: each live step once, in the library's order, or fewer if few updates are left."""
-        learn, buffer = self.cfg.learn, self.buffers[name]
-        sizes = minibatch_sizes(len(live), learn.batch_size)
-        self.watch.saw("a sample alone joins a minibatch", sizes[-1] == learn.batch_size + 1)
-        self.watch.saw("the last pass is cut short", left < len(sizes))
-        sizes = sizes[: int(min(left, len(sizes)))]
-        if self.cfg.get("priority"):
-            for _ in sizes:
-                yield self._prioritized(name, live, of_pass)
-            return
-        keys = self._checked(self.draws.next(name), live, sum(sizes))
-        for key in keys:
-            buffer.entries[key].uses += 1
-        for size in sizes:
-            own, keys = keys[:size], keys[size:]
-            yield self._minibatch(buffer, own, of_pass)
-
-    def _prioritized(self, name: str, live: dict[Key, Entry], of_pass: dict[Key, Credit]) -> Minibatch:
-        """Returns a minibatch drawn in proportion to the priorities of the steps with uses left.
-
-        Importance weights (arXiv:1511.05952, section 3.4): w = (N P)^-beta / max w.
-        """
-        kept, buffer = self.cfg.other.replay_buffer, self.buffers[name]
-        unspent = {key: entry for key, entry in live.items() if entry.uses < buffer.max_use}
-        size = minibatch_sizes(len(unspent), self.cfg.learn.batch_size)[0]
-        keys = self._checked(self.draws.next(name), unspent, size)
-        batch = self._minibatch(buffer, keys, of_pass)
-        if self.cfg.priority_IS_weight:
-            total = sum(entry.priority for entry in unspent.values())
-            weights = {
-                key: (len(unspent) * entry.priority / total) ** -kept.beta for key, entry in unspent.items()
-            }
-            largest = max(weights.values())
-            batch.importance = numbers([weights[key] / largest for key in keys])
-        for key in keys:
-            live[key].uses += 1
-        batch.drawn = [live[key] for key in keys]  # the value loss renews their priorities
-        return batch
-
-    @staticmethod
-    def _checked(keys: list[Key], live: dict[Key, Entry], size: int) -> list[Key]:
-        if len(keys) != size or len(set(keys)) != size:
-            raise Mismatch(f"the library draws {len(set(keys))} steps, expected {size}")
-        if wrong := [key for key in keys if key not in live]:
-            raise Mismatch(f"the library draws steps that may not be drawn: {wrong[:3]}")
-        return list(keys)
-
     def _minibatch(self, buffer: Buffer, keys: list[Key], of_pass: dict[Key, Credit]) -> Minibatch:
         entries, learn = [buffer.entries[key] for key in keys], self.cfg.learn
-        batch = Minibatch(self, entries, of_pass)
-        if learn.adv_norm in ("minibatch", True):
+        batch = Minibatch(entries, of_pass, self.value_scale)
+        if learn.adv_norm == "minibatch":
             # Dividing by a spread of 1e-3 of the size gives an error of 1e-4 in float32.
             spread = batch.advantage.std(correction=0) / batch.advantage.abs().max()
             self.watch.near("a minibatch of like advantages", spread / 100)
@@ -447,62 +565,55 @@ class Reference:
         The penalised form is w r A - c KL(pi_prox || pi) (arXiv:2110.00641, section 3: no weight on the KL).
         """
         learn = self.cfg.learn
-        dist = self.networks.policy(self.networks.parameters(batch.obs), batch.mask)
-        log_ratio = dist.log_prob(batch.action) - batch.old_log_prob
+        dist = self.policy(batch.steps, self.parameters(batch.steps))
+        log_prob = dist.log_prob(batch.action)
+        log_ratio = log_prob - batch.old_log_prob
         metrics = {}
         if learn.kl_penalty is None:
             gain = batch.weight * losses.surrogate(
                 log_ratio, batch.advantage, self.clip, learn.dual_clip, self.watch
             )
         else:
-            kl = self.networks.policy(batch.old, batch.mask).kl(dist)
+            kl = self.policy(batch.steps, batch.old).kl(dist)
             gain = batch.weight * log_ratio.exp() * batch.advantage - learn.kl_penalty * kl
             metrics["kl"] = kl.mean()
             self.watch.near("the clip, which is counted", (log_ratio.exp() - 1).abs() - self.clip)
-        policy_loss = -(batch.importance * gain).mean()
+        policy_loss = -gain.mean()
         entropy = dist.entropy().mean()
         outside = ((log_ratio.exp() - 1).abs() > self.clip).double().mean()
-        return policy_loss - self.entropy_weight * entropy, metrics | {
+        metrics |= {
             "policy_loss": policy_loss,
             "entropy_loss": entropy,
             "approx_kl": losses.approx_kl(log_ratio),
             "clipfrac": outside,
         }
+        loss = policy_loss - self.entropy_weight * entropy
+        if self.frozen is None:
+            return loss, metrics
+        # kl_beta KL(pi || pi_ref); estimates are weighed by r w = pi / mu.
+        frozen = self.policy(batch.steps, stacked([step.reference for step in batch.steps]))
+        if learn.kl_type == "exact":
+            kl = dist.kl(frozen)
+        else:
+            of_action = frozen.log_prob(batch.action)
+            kl = batch.weight * losses.reference_kl(log_prob, of_action, batch.old_log_prob, learn.kl_type)
+        self.watch.saw(f"kl_type={learn.kl_type}")
+        return loss + learn.kl_beta * kl.mean(), metrics | {"reference_kl": kl.mean()}
 
     def _value_part(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns value_weight times the mean error of V, in units of the heads."""
         learn = self.cfg.learn
-        value = self.networks.value(batch.obs)
         error = losses.value_error(
-            value, batch.target, batch.value, self.value_clip, learn.value_loss, self.watch
+            self.value(batch.steps), batch.target, batch.value, self.value_clip, learn.value_loss, self.watch
         )
-        value_loss = (batch.importance * error).mean()
-        if self.cfg.get("priority"):
-            self._renew_priorities(batch, value)
-        return learn.value_weight * value_loss, {"value_loss": value_loss}
-
-    def _both_parts(self, batch: Minibatch) -> tuple[Tensor, dict[str, Tensor]]:
-        policy, policy_metrics = self._policy_part(batch)
-        value, value_metrics = self._value_part(batch)
-        return policy + value, policy_metrics | value_metrics | {"total_loss": policy + value}
-
-    def _renew_priorities(self, batch: Minibatch, value: Tensor) -> None:
-        """Sets the priorities of drawn steps from their advantages less what V has risen, in raw units."""
-        std = self.value_scale.std if self.value_scale else 1.0
-        for entry, risen in zip(batch.drawn, (value.detach() - batch.value).tolist(), strict=True):
-            entry.priority = self._priority(self.raw_advantage[entry.step.key] - risen * std)
+        return learn.value_weight * error.mean(), {"value_loss": error.mean()}
 
     # The auxiliary phase.
 
     def _remember(self, collected: dict[Key, Credit]) -> None:
-        """Stores the rollout's steps and targets; steps still in a buffer get their latest target."""
+        """Stores the rollout's steps and targets, as they were collected."""
         self.memory |= {step.key: (step, collected[step.key].target) for step in self.steps}
         self.remembered += 1
-        if self.cfg.on_policy:
-            return
-        for key, entry in self.buffers.get("value", self.buffers["policy"]).entries.items():
-            if key in self.memory:
-                self.memory[key] = (entry.step, entry.credit.target)
 
     def _auxiliary_phase(self) -> None:
         """Minimises 0.5 (V_aux - R)^2 + beta_clone KL(pi_old || pi) + aux_value_weight 0.5 (V - R)^2.
@@ -513,23 +624,16 @@ class Reference:
         keys = list(self.memory)
         olds = dict(zip(keys, self.old_parameters([self.memory[key][0] for key in keys]), strict=True))
         for _ in range(learn.aux_train_epoch):
-            if not self.draws.auxiliary:
-                raise Mismatch("the library has fewer auxiliary epochs")
-            order = self.draws.auxiliary.pop(0)
-            if sorted(order) != sorted(keys):
-                raise Mismatch(
-                    "an auxiliary epoch of the library does not have each sample of the memory once"
-                )
-            for size in minibatch_sizes(len(keys), learn.aux_batch_size or learn.batch_size):
-                own, order = order[:size], order[size:]
-                obs, mask = self.inputs([self.memory[key][0].obs for key in own])
+            for own in self._minibatches(("auxiliary",), keys, learn.aux_batch_size or learn.batch_size):
+                steps = [self.memory[key][0] for key in own]
                 raw = [self.memory[key][1] for key in own]
                 target = numbers([scale.normalize(r) if scale else r for r in raw])
-                old = self.networks.policy(stacked([olds[key] for key in own]), mask)
-                new = self.networks.policy(self.networks.parameters(obs), mask)
-                auxiliary = losses.regression(self.networks.auxiliary(obs), target, "mse").mean()
+                features = self.features("actor", steps)
+                old = self.policy(steps, stacked([olds[key] for key in own]))
+                new = self.policy(steps, self.networks.parameters(features))
+                auxiliary = losses.regression(self.networks.auxiliary(features), target, "mse").mean()
                 cloning = old.kl(new).mean()
-                value = losses.regression(self.networks.value(obs), target, "mse").mean()
+                value = losses.regression(self.value(steps), target, "mse").mean()
                 total = auxiliary + learn.aux_bc_weight * cloning + learn.aux_value_weight * value
                 history.append(
                     {

@@ -20,14 +20,12 @@ class Entry:
     Attributes:
         credit: of the collection, or of the last renewal by V-trace.
         uses: number of draws.
-        priority: the step is drawn in proportion to it.
         proximal: log-prob under the policy at the start of this iteration's updates.
         old: the parameters of that policy's distribution, for the KL penalty.
     """
 
     step: Step
     credit: Credit
-    priority: float
     uses: int = 0
     proximal: float = 0.0
     old: Any = None

@@ -28,7 +28,6 @@ def assign(
     *,
     gamma: float,
     gae_lambda: float,
-    ignore_done: bool,
 ) -> dict[tuple, Credit]:
     """Returns the credit of the valid steps of one environment, in their order, by their keys.
 
@@ -44,7 +43,6 @@ def assign(
         value, next_value: V(s_t), and V(s_{t+1}) of the same episode.
         reward: scaled.
         ratio: rho; a missing entry is 1.
-        ignore_done: whether to bootstrap after a termination; the sum ends there in either case.
     """
     found: dict[tuple, Credit] = {}
     after = 0.0  # c_{t+1} A_{t+1}
@@ -53,12 +51,39 @@ def assign(
             after = 0.0
             continue
         key = step.key
-        future = 0.0 if step.terminated and not ignore_done else next_value[key]
+        future = 0.0 if step.terminated else next_value[key]
         delta = reward[key] + gamma * future - value[key]
         advantage = delta + (0.0 if step.done else gamma * gae_lambda * after)
         trace = min(TRACE_BOUND, ratio.get(key, 1.0))
         found[key] = Credit(value[key], advantage, value[key] + trace * advantage)
         after = trace * advantage
+    return found
+
+
+def continuing(
+    column: list[Step],
+    value: dict[tuple, float],
+    next_value: dict[tuple, float],
+    reward: dict[tuple, float],
+    ratio: dict[tuple, float],
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> dict[tuple, Credit]:
+    """Returns the credit of returns that continue over the ends of episodes (arXiv:1810.12894, section 2.3).
+
+    Otherwise as :func:`assign`, with V of the next valid step of the environment as V(s_{t+1}).
+    """
+    found: dict[tuple, Credit] = {}
+    after = 0.0
+    for step in reversed(column):
+        if step.valid:
+            key = step.key
+            delta = reward[key] + gamma * next_value[key] - value[key]
+            advantage = delta + gamma * gae_lambda * after
+            trace = min(TRACE_BOUND, ratio.get(key, 1.0))
+            found[key] = Credit(value[key], advantage, value[key] + trace * advantage)
+            after = trace * advantage
     return found
 
 
@@ -70,7 +95,6 @@ def nstep_target(
     *,
     gamma: float,
     nstep: int,
-    ignore_done: bool,
 ) -> float:
     """Returns sum_{k<m} gamma^k r_{t+k} + gamma^m (1 - terminated) V(s_{t+m}) of the row ``start``.
 
@@ -80,7 +104,7 @@ def nstep_target(
     for k, step in enumerate(segment[start : start + nstep]):
         total += gamma**k * reward[step.key]
         if step.done or k == nstep - 1 or start + k == len(segment) - 1:
-            if not step.terminated or ignore_done:
+            if not step.terminated:
                 total += gamma ** (k + 1) * next_value[step.key]
             return total
     raise AssertionError("the loop returns at the last row of the segment at the latest")

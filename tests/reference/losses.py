@@ -71,6 +71,17 @@ def value_error(
     return torch.maximum(error, held_error)
 
 
+def reference_kl(log_prob: Tensor, reference: Tensor, old: Tensor, kind: str) -> Tensor:
+    """Returns r k, whose mean over actions of pi_old is an estimate of KL(pi || pi_ref); r = pi / pi_old.
+
+    k1 = x, k2 = x^2 / 2 and k3 = exp(-x) - 1 + x with x = log pi - log pi_ref
+    (joschu.net/blog/kl-approx.html). The gradient is of the whole product.
+    """
+    x = log_prob - reference
+    k = {"k1": x, "k2": x**2 / 2, "k3": (-x).exp() - 1 + x}[kind]
+    return (log_prob - old).exp() * k
+
+
 def approx_kl(log_ratio: Tensor) -> Tensor:
     """Returns the mean of (r - 1) - log r, an estimate of KL(pi_old || pi)."""
     return (log_ratio.exp() - 1 - log_ratio).mean()

@@ -7,9 +7,11 @@ observation that has been constant so far has a std of 1, because the next value
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from reference.recording import Step
 
@@ -41,24 +43,23 @@ class ObservationScale:
 class RewardScale:
     """r / std of the running discounted return G_t = gamma G_{t-1} + r_t of each environment.
 
-    G is 0 before an episode's first step, and after a row that is not valid.
+    G is 0 before an episode's first step, and after a row that is not valid; or, if it ``continues``, goes
+    on over the ends of episodes.
     """
 
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
+    def __init__(self, gamma: float, continues: bool = False) -> None:
+        self.gamma, self.continues = gamma, continues
         self.returns: list[float] = []
         self.running: dict[int, float] = {}
 
-    def take_in(self, columns: list[list[Step]]) -> None:
-        """Adds one rollout: a list of rows for each environment."""
+    def take_in(self, columns: list[list[Step]], reward: Callable[[Step], float]) -> None:
+        """Adds the rewards of one rollout: a list of rows for each environment."""
         for env, column in enumerate(columns):
             for step in column:
-                if not step.valid:
-                    self.running[env] = 0.0
-                    continue
-                self.running[env] = self.gamma * self.running.get(env, 0.0) + step.reward
-                self.returns.append(self.running[env])
-                if step.done:
+                if step.valid:
+                    self.running[env] = self.gamma * self.running.get(env, 0.0) + reward(step)
+                    self.returns.append(self.running[env])
+                if not self.continues and (step.done or not step.valid):
                     self.running[env] = 0.0
 
     @property
@@ -86,7 +87,7 @@ class ValueScale:
         total = sum(w * float(x.sum()) for w, x in zip(weights, numbers, strict=True))
         return total / sum(w * len(x) for w, x in zip(weights, numbers, strict=True))
 
-    def take_in(self, targets: list[float], heads: list[torch.nn.Linear]) -> None:
+    def take_in(self, targets: list[float], heads: list[tuple[Tensor, Tensor]]) -> None:
         """Adds raw targets, and rescales the heads so that V in raw units does not change (eq. 9).
 
         w <- w s / s',   b <- (s b + m - m') / s'
@@ -97,9 +98,9 @@ class ValueScale:
         variance = self._weighted_mean([(batch - self.mean) ** 2 for batch in self.batches])
         self.std = math.sqrt(variance) if variance > LEAST_VARIANCE else 1.0
         with torch.no_grad():
-            for head in heads:
-                head.weight.copy_(head.weight * std / self.std)
-                head.bias.copy_((std * head.bias + mean - self.mean) / self.std)
+            for weight, bias in heads:
+                weight.copy_(weight * std / self.std)
+                bias.copy_((std * bias + mean - self.mean) / self.std)
 
     def normalize(self, value: float) -> float:
         return (value - self.mean) / self.std

@@ -176,6 +176,11 @@ class Step:
     Attributes:
         key: (iteration, environment, row).
         next_obs: what the environment returned for this action: the next observation of the same episode.
+        following: the observation of the next valid row of the environment, or the one after the rollout.
+        run: the sequence that the step is learned in, of a policy with hidden states.
+        before, after: hidden states before and after the step, by the networks that collected.
+        reference: the parameters of the distribution of the policy of ``kl_beta``.
+        novelty: the intrinsic reward, not scaled.
     """
 
     key: tuple[int, int, int]
@@ -188,6 +193,12 @@ class Step:
     next_obs: Any = None
     action: Any = None  # the raw sample
     log_prob: float = 0.0  # under the policy that collected
+    following: Any = None
+    run: Any = None
+    before: Any = None
+    after: Any = None
+    reference: Any = None
+    novelty: float = 0.0
 
     @property
     def done(self) -> bool:
@@ -232,7 +243,7 @@ class Reader:
             self.begin()
         return step
 
-    def finish(self) -> None:
-        """Checks that all recorded calls were read."""
-        if self.place != len(self.log):
-            raise Mismatch(f"{len(self.log) - self.place} calls of an environment belong to no row")
+    def finish(self, calls: int) -> None:
+        """Checks that exactly the first ``calls`` recorded calls were read."""
+        if self.place != calls:
+            raise Mismatch(f"{calls - self.place} calls of an environment belong to no row")

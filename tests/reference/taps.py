@@ -1,232 +1,290 @@
-"""The only module of the reference that reads attributes of the library.
+"""The only module of the reference that knows the library. ``record`` runs a case, and returns what it did.
 
-The reference uses the initial layers, the sampled actions and the order of the minibatches. All other values
-are read to compare them.
+The reference replays the record; it calls nothing of the library. These are the taps, all of them public:
+
+    compile_config                     the section ``policy`` of a complete config
+    Policy(cfg, obs_space, action_space, seed=)
+        two of one seed: ``plain`` collects and learns; ``listening`` learns from the same rollouts, and is a
+        subclass whose losses note the samples of their minibatches, so it also tests losses of a user
+    policy.model.state_dict()          before the first and after each iteration; ``layers`` reads its names
+    Collector(envs, mode, n).collect() the rollout (T, B) with value, advantage and value_target
+    collect_mode.get_train_sample(r), learn_mode.forward(r)
+                                       credit, learning and its metrics
+    policy_loss, value_loss, auxiliary_loss (batch)
+                                       which samples, in which order: a field ``row`` is added to the rollout
+                                       and read from the batch; ``auxiliary_fields`` keeps it for PPG
+    warm_up_steps, warm_up(obs), Collector.random_observations
+                                       the random steps that scales of observations begin with
+    use_reference(policy)              of ``kl_beta``
+    intrinsic.networks.state_dict()    of RND
+    joined(), share_of(config, ranks)  in a process of several ranks
+
+All else that the library computes is compared through these: log-probs, values, advantages, targets, metrics
+and parameters. Vector environments are gymnasium's in each of its autoreset modes, and the library's own.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import ding_lite
 from ding_lite.config.compile import compile_config
 from ding_lite.config.registry import POLICY_REGISTRY
 from ding_lite.data.collector import Collector
+from ding_lite.data.rollout import as_rollout
 from ding_lite.envs.in_process import InProcessVectorEnv
+from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder
 from ding_lite.errors import ConfigError
+from ding_lite.ranks import joined  # noqa: F401
+from ding_lite.run.shares import share_of
 from ding_lite.trees import to_dict
-from reference.algorithm import Draws
-from reference.networks import Layers
-from reference.recording import branches, map_tree
+from reference.networks import Layers, Stack
+from reference.recording import map_tree
 
 Key = tuple[int, int, int]  # (iteration, environment, row)
-LIBRARY = str(Path(ding_lite.__file__).parent)
+Refused = ConfigError
+OWN_AUTORESET = "same_step"  # of the library's own vector environment
+CREDIT = ("value", "advantage", "value_target", "intrinsic_reward", "reference_logit")
+
+
+@dataclass
+class Iteration:
+    """One collect and its learning.
+
+    Attributes:
+        rollout: the fields as arrays, with credit.
+        calls: number of recorded calls of each environment at the end of the collect.
+        draws: by the name of the loss, the keys of its minibatches in their order.
+        metrics: of ``learn_mode.forward``.
+        parameters: of the policy afterwards, and of the listening one.
+    """
+
+    rollout: dict[str, Any]
+    calls: list[int]
+    draws: dict[str, list[list[Key]]]
+    metrics: dict[str, float]
+    parameters: tuple[dict[str, np.ndarray], ...]
+
+
+@dataclass
+class Record:
+    """What the library did with a case.
+
+    Attributes:
+        logs: of each environment, its resets and steps.
+        warm_up: number of observations of random steps.
+        parameters, frozen, intrinsic: of the model, the policy of ``kl_beta`` and RND, at the start.
+    """
+
+    logs: list[list[Any]]
+    warm_up: int
+    parameters: dict[str, np.ndarray]
+    frozen: dict[str, np.ndarray] | None
+    intrinsic: dict[str, np.ndarray] | None
+    iterations: list[Iteration] = field(default_factory=list)
 
 
 def compiled_config(env_type: type, envs: int, policy: dict[str, Any]) -> Any:
-    """Returns the complete section ``policy`` of a config, or None if the library refuses it."""
-    user = {"env": {"type": env_type, "collector_env_num": envs}, "policy": policy}
-    try:
-        return compile_config(user).values.policy
-    except ConfigError:
-        return None
+    """Returns a complete config. Raises Refused if the library refuses it."""
+    return compile_config({"env": {"type": env_type, "collector_env_num": envs}, "policy": policy}).values
 
 
-class Product:
-    """A policy of the library and its collector.
+def record(
+    config: Any,
+    make: Callable[[], gym.Env],
+    *,
+    autoreset: str,
+    seed: int,
+    iterations: int,
+    log_sigma: float,
+    ranks: Any = None,
+) -> Record:
+    """Runs the library.
 
     Args:
-        cfg: the complete section ``policy``.
-        make: builds the environment with an index.
-        envs: their number.
-        autoreset: of the vector environment.
+        config: from :func:`compiled_config`.
+        make: makes an environment that has a ``log``.
+        autoreset: "own" for the library's vector environment, else a mode of gymnasium's.
         seed: of the run.
-        closed_form: whether gradients may be those in closed form; else all are torch's.
+        iterations: their number.
+        log_sigma: initial value of the free log sigmas.
+        ranks: that share the case with this process.
     """
-
-    def __init__(
-        self,
-        cfg: Any,
-        make: Callable[[int], gym.Env],
-        envs: int,
-        autoreset: str,
-        seed: int,
-        closed_form: bool,
-    ) -> None:
-        self.cfg, self.seed, self.envs = cfg, seed, envs
-        vector = InProcessVectorEnv(
-            lambda index: EpisodeRecorder(make(index)),
-            envs,
-            seed,
-            autoreset=autoreset,
-            final_of_terminated=cfg.learn.ignore_done,
-        )
-        self.policy = POLICY_REGISTRY.get(cfg.type)(cfg, vector.obs_space, vector.action_space, seed=seed)
-        self.collector = Collector(vector, self.policy.collect_mode, cfg.collect.n_sample)
-        self.policy.fast.use_numpy = closed_form
-        self._draws: dict[str, list[torch.Tensor]] = {}
-        for name, buffer in self.policy.buffers.items():
-            self._listen(name, buffer)
-        self._memory: list[Key] = []  # the samples of the auxiliary memory, in their order
-
-    # Inputs of the reference.
-
-    def layers(self) -> Layers:
-        """Returns a copy of the layers as they are now, in float64."""
-        model = copy.deepcopy(self.policy.model).double()
-        head = model.actor_head
-        encoders = (model.actor_encoder, model.critic_encoder)
-        auxiliary = getattr(model, "auxiliary_head", None)
-        return Layers(
-            *(None if encoder is None else encoder.trunk for encoder in encoders),
-            head.hidden,
-            _of_leaves(model.action_space, head.out, lambda leaf: leaf.layer),
-            _of_leaves(model.action_space, head.out, lambda leaf: getattr(leaf, "log_sigma", None)),
-            model.critic_head,
-            auxiliary,
-            dict(model.named_parameters()),
-            list(model.modules()),
-        )
-
-    @property
-    def arch(self) -> str:
-        """Whether policy and value share an encoder: "separate", "shared" or an ``arch`` of PPG."""
-        model = self.policy.model
-        return getattr(model, "arch", "separate" if model.critic_encoder is not None else "shared")
-
-    @property
-    def entropy_weight(self) -> float:
-        return float(self.policy.entropy_weight)
-
-    def set_log_sigma(self, value: float) -> None:
-        """Sets the free log sigmas."""
-        with torch.no_grad():
-            for name, parameter in self.policy.model.named_parameters():
-                if name.endswith("log_sigma"):
-                    parameter.fill_(value)
-
-    # A run.
-
-    def warm_up(self) -> int:
-        """Takes the random steps before training; returns the number of observations."""
-        steps = self.policy.warm_up_steps
-        if steps:
-            self.policy.warm_up(self.collector.random_observations(steps, self.seed))
-        return steps
-
-    def collect(self) -> dict[str, Any]:
-        """Returns one rollout with its credit, as arrays."""
-        self._rollout = self.collector.collect()
-        return arrays(to_dict(self._rollout))
-
-    def learn(self) -> tuple[dict[str, float], Draws]:
-        """Learns from the rollout; returns the metrics and the order of the draws."""
-        auxiliary = getattr(self.policy, "auxiliary", None)
-        order = torch.Generator()
-        if auxiliary is not None:
-            order.set_state(auxiliary.generator.get_state())
-            self._memory += self._sample_keys()
-        self._draws = {name: [] for name in self.policy.buffers}
-        self._places: dict[str, Any] = {}
-        metrics = self.policy.learn_mode.forward(self._rollout)
-        epochs: list[list[Key]] = []
-        if metrics.get("aux_updates"):
-            for _ in range(self.cfg.learn.aux_train_epoch):
-                drawn = torch.randperm(len(self._memory), generator=order).tolist()
-                epochs.append([self._memory[index] for index in drawn])
-            self._memory = []
-        return metrics, Draws({name: list(drawn) for name, drawn in self._draws.items()}, epochs)
-
-    def _listen(self, name: str, buffer: Any) -> None:
-        """Records each draw from a buffer; ``use`` receives rows of its wide rollout (T, C)."""
-        use = buffer.use
-
-        def noted(rows: torch.Tensor) -> None:
-            columns = len(buffer.version)
-            keys = [
-                self._key(int(row) // columns, int(row) % columns, buffer.version) for row in rows.tolist()
-            ]
-            self._draws[name].append(keys)
-            use(rows)
-
-        buffer.use = noted
-
-    def _key(self, t: int, column: int, version: torch.Tensor) -> Key:
-        """Returns the step at row ``t`` of a column of the wide rollout."""
-        iteration = int(version[column])
-        return self._place(iteration, t, column - int((version < iteration).sum()))
-
-    def _place(self, iteration: int, t: int, column: int) -> Key:
-        """Returns the step at row ``t`` of a column of one iteration."""
-        length = self.cfg.collect.unroll_len
-        segment, env = divmod(column, self.envs)
-        return (iteration, env, t + segment * (length if length > 1 else 0))
-
-    def _sample_keys(self) -> list[Key]:
-        """Returns the valid steps of the rollout in the order of the auxiliary memory."""
-        valid = self._rollout.valid
-        steps, length = len(valid), self.cfg.collect.unroll_len
-        length = length if length > 1 else steps
-        iteration = self.policy.buffers["policy"].iteration
-        places = [(t, column) for t in range(length) for column in range(steps // length * self.envs)]
-        keys = [self._place(iteration, t, column) for t, column in places]
-        return [key for key in keys if bool(valid[key[2], key[1]])]
-
-    # Values to compare.
-
-    def uses_closed_form(self) -> bool:
-        """Returns whether some gradient of the policy phase is computed in closed form."""
-        names = [optimizer.gradients.name_of(loss) for optimizer, loss in self.policy.optimized_losses()]
-        return "closed form" in names
-
-    def parameters(self) -> dict[str, np.ndarray]:
-        return {name: p.detach().double().numpy() for name, p in self.policy.model.named_parameters()}
-
-    def statistics(self) -> dict[str, np.ndarray]:
-        """Returns mean and std of each scale; the leaves of observations are concatenated."""
-        policy, found = self.policy, {}
-        if policy.obs_norm is not None:
-            stats = [policy.obs_norm.stats[path] for path in sorted(policy.obs_norm.stats)]
-            found["obs_mean"] = np.concatenate([each.mean for each in stats])
-            found["obs_std"] = np.concatenate([each.std for each in stats])
-        if policy.reward_scale is not None:
-            found["reward_std"] = np.array(policy.reward_scale.std)
-        if policy.value_norm is not None:
-            found["value_mean"] = np.array(policy.value_norm.mean)
-            found["value_std"] = np.array(policy.value_norm.std)
-        return found
-
-    def kept(self, name: str) -> dict[Key, tuple[int, float]]:
-        """Returns the uses and the priority of each valid step that a buffer keeps."""
-        buffer = self.policy.buffers[name]
-        if buffer.data is None:
-            return {}
-        valid = buffer.data.valid
-        return {
-            self._key(t, column, buffer.version): (
-                int(buffer.uses[t, column]),
-                float(buffer.priority[t, column]),
-            )
-            for t, column in valid.nonzero().tolist()
-        }
+    if ranks is not None:
+        config = share_of(config, ranks)
+    cfg, n = config.policy, config.env.collector_env_num
+    first = 0 if ranks is None else ranks.rank * n  # number of this rank's first environment
+    envs = [make() for _ in range(n)]
+    vector = _vector(envs, autoreset, seed + 1000 * first)
+    spaces = (vector.obs_space, vector.action_space)
+    kind = POLICY_REGISTRY.get(cfg.type)
+    draws: dict[str, list[list[Key]]] = {"policy": [], "value": [], "auxiliary": []}
+    plain, listening = (each(cfg, *spaces, seed=seed) for each in (kind, _listening(kind, draws)))
+    state = {
+        name: torch.full_like(leaf, log_sigma) if name.endswith("log_sigma") else leaf.clone()
+        for name, leaf in plain.model.state_dict().items()
+    }
+    frozen = None
+    for policy in (plain, listening):
+        policy.model.load_state_dict(state)
+        if cfg.learn.kl_beta:
+            frozen = kind(_frozen(cfg), *spaces, seed=seed + 1)
+            policy.use_reference(frozen)
+    collector = Collector(vector, plain.collect_mode, cfg.collect.n_sample)
+    warm_up = plain.warm_up_steps
+    if warm_up:
+        obs = collector.random_observations(warm_up, seed)
+        for policy in (plain, listening):
+            policy.warm_up(obs)
+    found = Record(
+        [env.log for env in envs],
+        warm_up,
+        _arrays(plain.model),
+        None if frozen is None else _arrays(frozen.model),
+        None if cfg.intrinsic.type is None else _arrays(plain.intrinsic.networks),
+    )
+    for iteration in range(iterations):
+        rollout = collector.collect()
+        calls = [len(env.log) for env in envs]
+        arrays = map_tree(lambda leaf: leaf.numpy().copy(), to_dict(rollout))
+        again = {k: map_tree(torch.clone, x) for k, x in to_dict(rollout).items() if k not in CREDIT}
+        again["row"] = _numbers(iteration, first, *rollout.valid.shape)
+        for minibatches in draws.values():
+            minibatches.clear()
+        listening.learn_mode.forward(listening.collect_mode.get_train_sample(as_rollout(again)))
+        metrics = plain.learn_mode.forward(rollout)
+        parameters = tuple(_arrays(policy.model) for policy in (plain, listening))
+        found.iterations.append(Iteration(arrays, calls, copy.deepcopy(draws), metrics, parameters))
+    return found
 
 
-def _of_leaves(space: gym.Space, out: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns ``function`` of the head of each leaf of an action space."""
-    parts = branches(space)
-    if parts is None:
-        return function(out)
-    return {name: _of_leaves(part, out.by_name[name], function) for name, part in parts.items()}
+def _vector(envs: list[gym.Env], autoreset: str, seed: int) -> Any:
+    if autoreset == "own":
+        return InProcessVectorEnv(lambda index: EpisodeRecorder(envs[index]), len(envs), seed)
+    makers = [lambda env=env: env for env in envs]
+    return NativeVectorEnv(SyncVectorEnv(makers, autoreset_mode=AutoresetMode[autoreset.upper()]), seed)
 
 
-def arrays(tree: Any) -> Any:
-    """Returns copies of a tree's tensors as arrays."""
-    return map_tree(lambda leaf: leaf.numpy().copy(), tree)
+def _listening(kind: type, draws: dict[str, list[list[Key]]]) -> type:
+    """Returns a subclass of a policy whose losses note the samples of their minibatches."""
+
+    def noting(name: str) -> Callable[..., Any]:
+        loss = getattr(kind, f"{name}_loss")
+
+        def noted(self: Any, batch: Any) -> Any:
+            draws[name].append([_key(int(number)) for number in batch.row])
+            return loss(self, batch)
+
+        return noted
+
+    names = [name for name in draws if hasattr(kind, f"{name}_loss")]
+    methods = {f"{name}_loss": noting(name) for name in names}
+    return type("Listening", (kind,), {**methods, "auxiliary_fields": ("row",)})
+
+
+def _frozen(cfg: Any) -> Any:
+    """Returns the config of the policy of ``kl_beta``: without scales and without a reference of its own."""
+    cfg = copy.deepcopy(cfg)
+    cfg.normalize.obs, cfg.intrinsic.type, cfg.learn.kl_beta = False, None, 0.0
+    return cfg
+
+
+def _numbers(iteration: int, first: int, rows: int, envs: int) -> torch.Tensor:
+    return 10**6 * iteration + 10**3 * (first + torch.arange(envs)) + torch.arange(rows)[:, None]
+
+
+def _key(number: int) -> Key:
+    return number // 10**6, number // 10**3 % 10**3, number % 10**3
+
+
+def _arrays(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: leaf.double().numpy().copy() for name, leaf in module.state_dict().items()}
+
+
+def policy_of(config: Any, obs_space: gym.Space, action_space: gym.Space, value_loss: Any = None) -> Any:
+    """Returns a policy of the library, with ``value_loss`` in place of its own if that is given."""
+    kind = POLICY_REGISTRY.get(config.policy.type)
+    if value_loss is not None:
+        kind = type("WithLoss", (kind,), {"value_loss": value_loss})
+    return kind(config.policy, obs_space, action_space, seed=0)
+
+
+def with_credit(policy: Any, rollout: dict[str, Any], finals: dict[tuple[int, int], np.ndarray]) -> Any:
+    """Returns a rollout with credit, for ``learn_mode.forward``.
+
+    Args:
+        policy: computes the credit.
+        rollout: its other fields.
+        finals: last observations of truncated episodes, by row and environment.
+    """
+    rows, columns = np.array(list(finals)).T
+    final = {"t": rows, "env": columns, "obs": np.stack(list(finals.values()))}
+    fields = map_tree(lambda leaf: torch.as_tensor(np.array(leaf)), {**rollout, "final": final})
+    return policy.collect_mode.get_train_sample(as_rollout(fields))
+
+
+# Names in a model of separate networks with one hidden layer, and in Stable-Baselines3's.
+STABLE_BASELINES3 = {
+    "actor_encoder.trunk.0": "mlp_extractor.policy_net.0",
+    "critic_encoder.trunk.0": "mlp_extractor.value_net.0",
+    "actor_head.layers.0": "action_net",
+    "critic_head.0": "value_net",
+    "actor_head.out.log_sigma": "log_std",
+}
+
+
+def named_as_in_stable_baselines3(name: str) -> str:
+    """Returns the name in Stable-Baselines3 of a parameter of the library."""
+    ours = next(prefix for prefix in STABLE_BASELINES3 if name.startswith(prefix))
+    return name.replace(ours, STABLE_BASELINES3[ours])
+
+
+def layers(parameters: dict[str, np.ndarray]) -> Layers:
+    """Returns the layers of a model by the names of its parameters, in float64."""
+    own = {name: torch.tensor(array, requires_grad=True) for name, array in parameters.items()}
+
+    def under(prefix: str) -> dict[str, torch.Tensor]:
+        return {name: leaf for name, leaf in own.items() if name.startswith(prefix)}
+
+    def stack(prefix: str) -> Stack | None:
+        names = under(prefix)
+        linear = [n.removesuffix("weight") for n in names if re.search(r"\.weight$", n)]
+        found = [(own[f"{n}weight"], own[f"{n}bias"]) for n in linear]
+        cells = [n for n in names if re.search(r"weight_ih_l\d+$", n)]
+        parts = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        recurrent = [tuple(own[n.replace("weight_ih", part)] for part in parts) for n in cells]
+        return Stack(found, recurrent) if names else None
+
+    of_actor = stack("actor_head.layers")
+    assert of_actor is not None
+    return Layers(
+        stack("actor_encoder"),
+        stack("critic_encoder"),
+        Stack(of_actor.linear[:-1], []),
+        of_actor.linear[-1],
+        [leaf for name, leaf in own.items() if name.endswith("log_sigma")],
+        stack("critic_head"),
+        stack("auxiliary_head"),
+        own,
+    )
+
+
+def intrinsic_layers(parameters: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Returns the linear layers of RND's target, predictor and value, and all parameters that are trained."""
+    own = {
+        name: torch.tensor(array, requires_grad="target" not in name) for name, array in parameters.items()
+    }
+    found = {}
+    for name, prefix in (("target", "reward.target"), ("predictor", "reward.predictor"), ("value", "critic")):
+        weights = [n.removesuffix("weight") for n in own if n.startswith(prefix) and n.endswith("weight")]
+        found[name] = [(own[f"{n}weight"], own[f"{n}bias"]) for n in weights]
+    return {**found, "parameters": {n: leaf for n, leaf in own.items() if leaf.requires_grad}}

@@ -1,32 +1,30 @@
 """The library against the algorithms written from their formulas, on random configurations.
 
-``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 400 cases,
-and check that the comparison finds faults planted in a copy of the library.
+``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 400 cases, and
+check that the comparison finds faults planted in the library.
 """
 
-import fcntl
-import functools
-import json
+import itertools
 import os
-import pickle
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import processes
 import pytest
 import torch
 
-from reference import sweep, taps
+from reference import ranks, sweep
 from reference.distributions import distribution
-from reference.mutations import FAULTS, files_with, plant
+from reference.faults import FAULTS
 from reference.recording import ACTION_SPACES, Mismatch
 
-ALL, PART = 400, 20  # cases; those of one test
+ALL = 400  # cases
 DAILY = range(0, 50, 5)  # of all kinds
-DAILY_FAULTS = ("no gamma in delta", "PopArt leaves the bias")
+DAILY_FAULTS = ("no gamma in delta", "the value clip is no maximum")
+TRIED = 10  # cases that may show a fault
 TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 # Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
@@ -37,112 +35,69 @@ MECHANISMS = (
     *("grad_clip_type=clip_norm", "grad_clip_type=clip_value", "log sigma at its bound"),
     *("the observation clip", "the reward clip", "V-trace", "the weight bound"),
     *("a sample alone joins a minibatch", "the last pass is cut short", "a rollout makes room"),
-    *("too little to draw", "the auxiliary phase", "the auxiliary phase, again"),
+    *("too little to draw", "the auxiliary phase", "the auxiliary phase, again", "an intrinsic reward"),
+    "another learning rate",
+    *("kl_type=exact", "kl_type=k1", "kl_type=k2", "kl_type=k3", "a hidden state of an open episode"),
 )
 
 
 @pytest.mark.parametrize("seed", DAILY)
 def test_the_library_agrees_with_the_reference(seed):
-    outcome = sweep.compare(seed)
+    outcome = sweep.compare(sweep.random_case(seed))
     if outcome.tie is not None:
         pytest.skip(f"float32 may go another way here: {outcome.tie}")
     assert outcome.difference is None
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
-    """Returns the outcomes of the cases from a seed on, and the options offered to them.
-
-    Each case is run once: where several processes test, they share the outcomes.
-    """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "outcomes"
-    folder.mkdir(exist_ok=True)
-
-    @functools.cache
-    def outcomes(first):
-        with (folder / str(first)).open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            file.seek(0)
-            if not file.read(1):
-                found = [sweep.compare(seed) for seed in range(first, first + PART)]
-                pickle.dump((found, sweep.Chooser.offered), file)
-                file.flush()
-            file.seek(0)
-            return pickle.load(file)
-
-    return outcomes
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, ALL, PART))
-def test_the_library_agrees_with_the_reference_on_many_cases(first, outcomes):
-    assert [(o.seed, o.difference) for o in outcomes(first)[0] if o.disagrees] == []
-
-
-@pytest.mark.slow
-def test_many_cases_use_every_mechanism_often(outcomes):
-    found = [outcome for first in range(0, ALL, PART) for outcome in outcomes(first)[0]]
-    assert [outcome.seed for outcome in found] == list(range(ALL))
+def test_many_cases_agree_with_the_reference_and_use_every_mechanism_and_option():
+    found = [sweep.compare(sweep.random_case(seed)) for seed in range(ALL)]
+    assert [(o.seed, o.difference) for o in found if o.disagrees] == []
     assert [(o.seed, o.difference, o.tie) for o in found if o.tie is not None][TIES:] == []
     happened = Counter(what for outcome in found for what in outcome.seen)
     assert {what: happened[what] for what in MECHANISMS if happened[what] < OFTEN} == {}
-    assert sum(outcome.closed_form for outcome in found) >= ALL // 6
-
-
-@pytest.mark.slow
-def test_every_value_of_every_option_is_drawn_often(outcomes):
-    drawn, offered = Counter(), set()
-    for first in range(0, ALL, PART):
-        found, values = outcomes(first)
-        offered |= {(name, value) for name, own in values.items() for value in own}
-        drawn.update((name, str(value)) for outcome in found for name, value in outcome.chosen.items())
+    drawn = Counter((name, str(value)) for outcome in found for name, value in outcome.chosen.items())
+    offered = {(name, value) for name, own in sweep.Chooser.offered.items() for value in own}
     assert {option: drawn[option] for option in offered if drawn[option] < 5} == {}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_is_one_text_of_the_library(fault):
-    (source,) = files_with(Path(taps.LIBRARY), fault.text)
-    assert fault.replacement != fault.text
-    compile(source.read_text().replace(fault.text, fault.replacement), source, "exec")
-
-
-@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "fault",
     [pytest.param(f, id=f.name, marks=[] if f.name in DAILY_FAULTS else pytest.mark.slow) for f in FAULTS],
 )
-def test_the_comparison_finds_a_planted_fault(fault, tmp_path):
-    plant(fault, Path(taps.LIBRARY), tmp_path)
-    done = swept(tmp_path, fault.seed, fault.seed + 1)
-    if done.returncode == 0:
-        done = swept(tmp_path, 0, ALL)
-    where, *found = map(json.loads, done.stdout.splitlines())
-    assert Path(where["library"]) == tmp_path / "ding_lite"
-    assert done.returncode == sweep.DISAGREES, done.stderr
-    assert found[-1]["difference"] is not None
+def test_the_comparison_finds_a_planted_fault(fault):
+    cases = (case for case in map(sweep.random_case, range(ALL)) if fault.shows(case))
+    with fault.planted():
+        assert any(sweep.compare(case).disagrees for case in itertools.islice(cases, TRIED))
 
 
-SWEEP = """
-import sys
-for name in [name for name in sys.modules if name.partition(".")[0] == "ding_lite"]:
-    del sys.modules[name]  # it is imported from the copy
-from reference import sweep
-sys.exit(sweep.main(sys.argv[1:]))
-"""
-
-
-def swept(folder, first, last):
-    """Compares these cases with the library in a folder, up to the first disagreement."""
-    tests = Path(__file__).parents[1]
-    return subprocess.run(
-        [processes.python(), "-c", SWEEP, str(first), str(last)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(tests)])},
+def launched(count, folder, seeds, fault="none"):
+    """Returns the outcomes of cases that ``count`` real processes share."""
+    program = Path(ranks.__file__)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    paths = [str(program.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [*command, program, folder, fault, *map(str, seeds)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
+        timeout=500,
         check=False,
     )
+    assert done.returncode == 0, done.stderr
+    return [ranks.compare(folder, seed, count) for seed in seeds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("count", "seeds"), [(2, range(24)), (4, range(24, 32))])
+def test_ranks_do_together_what_one_process_does(count, seeds, tmp_path):
+    found = launched(count, tmp_path, seeds)
+    assert [(o.seed, o.difference) for o in found if o.disagrees] == []
+
+
+@pytest.mark.slow
+def test_ranks_that_learn_alone_are_found(tmp_path):
+    assert all(outcome.disagrees for outcome in launched(2, tmp_path, range(4), "alone"))
 
 
 def random_parameters(name, box, rng):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ding_lite.rl.ranks import Ranks
+from ding_lite.ranks import Ranks
 
 
 @pytest.mark.parametrize(("n", "size"), [(7, 3), (3, 7), (8, 4), (1, 1)])

@@ -85,7 +85,7 @@ def test_full_disk_ends_a_run_in_order_and_with_room_it_goes_on_to_the_same_end(
     argv = write(
         disk, policy={"eval": {"eval_freq": 512}}, checkpoint={"freq": 256}, logger={"tensorboard": True}
     )
-    (disk / "filler").write_bytes(b"x" * 440_000)
+    (disk / "filler").write_bytes(b"x" * 420_000)
     job = warm.run(*argv, cwd=disk)
     assert (job.code, "Traceback" in job.errors) == (5, False)
     assert "cannot be written" in job.errors

@@ -24,7 +24,6 @@ from ding_lite.run.resume import (
     REFUSED,
     WARNED,
     ResumeRequest,
-    config_of_checkpoint,
     effect_of,
     find_resume_point,
 )
@@ -228,16 +227,15 @@ def test_every_key_has_a_kind_and_every_kind_a_key():
         k for k, kind in kinds.items() if kind == REFUSED and not k.startswith(("env.", "policy.model."))
     } == {
         *("exp_name", "seed", "policy.type", "policy.action_space", "policy.on_policy"),
-        *("policy.collect.n_episode", "policy.collect.unroll_len"),
         *(f"policy.learn.{who}_epoch_per_collect" for who in ("actor", "critic")),
         *("policy.learn.aux_freq", "policy.learn.aux_train_epoch"),
-        *("policy.learn.sequence_length", "policy.learn.burn_in"),
+        "policy.learn.sequence_length",
         *(
             f"policy.intrinsic.{key}"
             for key in ("type", "encoder", "encoder_hidden_size_list", "feature_size")
         ),
         *(f"policy.other.replay_buffer.{name}.{key}" for name in ("policy", "value") for key in BUFFER),
-        *("policy.learn.value_norm", "policy.learn.ignore_done"),
+        "policy.learn.value_norm",
         *("policy.normalize.obs", "policy.normalize.reward"),
     }
     assert kinds["policy.learn.learning_rate"] == kinds["num_threads"] == WARNED
@@ -291,13 +289,6 @@ def test_free_and_warned_changes_are_taken_over_and_saved_at_once(tmp_path):
     assert saved["source"]["checkpoint.keep_freq"] == "command line"
 
 
-def test_run_of_an_earlier_version_that_ignored_cuda_keeps_its_device():
-    saved = compile_config(CONFIG, {"policy.device": "cpu"}).as_json()
-    saved["config"]["policy"]["cuda"] = True
-    config = config_of_checkpoint(Path("ckpt"), saved, ())
-    assert (config.values.policy.device, config.values.policy.cuda) == ("cpu", None)
-
-
 def test_free_changes_leave_the_training_as_it_was(tmp_path):
     straight = train(tmp_path / "straight")
     folder = train(tmp_path / "run", CONFIG, 2)
@@ -346,7 +337,7 @@ def saved_by_two(folder, episodes):
 def test_what_another_number_of_ranks_drops_is_named(tmp_path):
     learn = {"aux_freq": 3, "epoch_per_collect": 10}
     config = small_config(LengthEnv, policy={"type": "ppg", "learn": learn})
-    for iterations, dropped in ((2, "new episodes, random streams and auxiliary memory"), (3, "streams")):
+    for iterations, dropped in ((2, "new episodes, random streams and store"), (3, "streams")):
         folder = saved_by_two(train(tmp_path / f"run{iterations}", config, iterations), 8)
         SerialPipeline.resume(folder, trust=TRUST).close()
         (line,) = (line for line in log(folder).splitlines() if "number of ranks 2 -> 1: " in line)
@@ -392,10 +383,10 @@ class MaybeMasked(LengthEnv):
 @pytest.mark.parametrize(
     ("policy", "dropped"),
     [
-        (dict(type="ppg"), "auxiliary memory"),
-        (dict(type="ppg", model=dict(rnn="gru")), "auxiliary memory"),
-        (dict(type="ppo_offpolicy", other=dict(replay_buffer=dict(max_use=20))), "replay buffers"),
-        (dict(type="ppg_offpolicy"), "replay buffers and auxiliary memory"),
+        (dict(type="ppg"), "store"),
+        (dict(type="ppg", model=dict(rnn="gru")), "store"),
+        (dict(type="ppo_offpolicy", other=dict(replay_buffer=dict(max_use=20))), "replay"),
+        (dict(type="ppg_offpolicy"), "replay and store"),
     ],
     ids=["ppg", "ppg with a memory", "ppo_offpolicy", "ppg_offpolicy"],
 )
@@ -430,10 +421,10 @@ def test_an_off_policy_run_goes_on_with_another_reference_without_its_old_rollou
     config = merged(CONFIG, {"policy": {"type": "ppo_offpolicy", "learn": learn, "other": kept}})
     folder = train(tmp_path / "run", config, 2)
     with SerialPipeline.resume(folder) as pipeline:
-        assert pipeline.policy.buffers["policy"].data is not None
+        assert pipeline.policy.replay.rollouts
     changes = {f"policy.learn.{key}": value for key, value in (off if had_it else on).items()}
     with SerialPipeline.resume(folder, changes=changes) as pipeline:
-        assert pipeline.policy.buffers["policy"].data is None
+        assert not pipeline.policy.replay.rollouts
         next(iter(pipeline))
 
 

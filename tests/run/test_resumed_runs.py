@@ -240,8 +240,9 @@ def outcome(state, config, folder):
 
 
 TOP = ["policy", "collector", "learner", "progress", "scores", "clock"]
+GENERATORS = [f"generator of {name}" for name in ("action", "layers", "minibatch")]
 OF_POLICY = [
-    *("model", "generator", "optimizer", "permutation", "policy_buffer", "progress", "bad_steps"),
+    *("model", "optimizer", "replay", "progress", *GENERATORS),
     *("obs_norm", "reward_scale", "value_norm"),
 ]
 OF_PARTS = [
@@ -254,9 +255,8 @@ OF_PARTS = [
     *[("policy", "reward_scale", name) for name in ("mean", "var", "count", "running_return")],
     *[("policy", "value_norm", name) for name in ("mean", "var", "count")],
     *[("policy", "optimizer", name) for name in ("learning_rate", "counts", "moments")],
-    *[("policy", "optimizer", "moments", *path) for path in ((0,), (0, "mean"), (3, "square"))],
-    ("policy", "generator", "state"),
-    ("policy", "permutation", "state"),
+    *[("policy", "optimizer", "moments", *path) for path in (("0",), ("0", "mean"), ("3", "square"))],
+    *[("policy", name, "state") for name in GENERATORS],
     ("clock", "wall_time"),
 ]
 
@@ -283,12 +283,12 @@ def test_state_that_lacks_anything_is_refused(saved, path, tmp_path):
 
 
 CHANGES = {
-    "model": lambda s: s["policy"]["model"]["actor_head.out.layer.bias"].__setitem__(0, 0.25),
-    "generator": lambda s: s["policy"]["generator"].update(state=s["policy"]["permutation"]["state"]),
-    "permutation": lambda s: s["policy"]["permutation"].update(state=s["policy"]["generator"]["state"]),
+    "model": lambda s: s["policy"]["model"]["actor_head.layers.0.bias"].__setitem__(0, 0.25),
+    "actions": lambda s: s["policy"][GENERATORS[0]].update(state=s["policy"][GENERATORS[2]]["state"]),
+    "minibatches": lambda s: s["policy"][GENERATORS[2]].update(state=s["policy"][GENERATORS[0]]["state"]),
     "counts": lambda s: s["policy"]["optimizer"].update(counts=0 * s["policy"]["optimizer"]["counts"]),
     "moments": lambda s: s["policy"]["optimizer"]["moments"].update(
-        {1: s["policy"]["optimizer"]["moments"][0], 0: s["policy"]["optimizer"]["moments"][1]}
+        {"1": s["policy"]["optimizer"]["moments"]["0"], "0": s["policy"]["optimizer"]["moments"]["1"]}
     ),
     "obs_norm": lambda s: next(iter(s["policy"]["obs_norm"].values())).update(count=5.0),
     "reward_scale": lambda s: s["policy"]["reward_scale"].update(running_return=None),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ding_lite.data.evaluation import Evaluation
+from ding_lite.data.episodes import Evaluation
 from ding_lite.run.scores import Scores, evaluation_metrics
 
 

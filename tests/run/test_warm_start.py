@@ -251,9 +251,9 @@ def test_parts_of_ones_own_that_are_not_taken_are_named(tmp_path):
             self.count = int(state["count"])
 
     class Counting(PPOPolicy):
-        def _state(self):
-            self.counter = getattr(self, "counter", Counter())
-            return {**super()._state(), "counter": self.counter}
+        def _init_shared(self):
+            super()._init_shared()
+            self.counter = self.keep("counter", Counter())
 
     config = small_config(policy={"type": Counting})
     with SerialPipeline(config, folder=tmp_path / "first") as pipeline:

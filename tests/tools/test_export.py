@@ -192,7 +192,7 @@ def test_difference_of_one_weight_is_found(exported):
     policy, module, data, recorded = exported
     run = runner(data, ".pt2")
     assert parity_of(run, module, recorded).holds
-    bias = policy.model.actor_head.out.layer.bias
+    bias = policy.model.actor_head.layers[0].bias
     before = bias.clone()
     bias[0] += 1e-4
     parity = parity_of(run, module, recorded)

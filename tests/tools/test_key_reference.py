@@ -18,7 +18,6 @@ POLICIES = ("ppo", "ppo_offpolicy", "ppg", "ppg_offpolicy")
 LIBRARY = Path(ding_lite.__file__).parent
 # Words of messages that look like keys, and are methods, files, keys of the user or placeholders.
 NO_KEYS = {
-    "policy.use_reference",
     "policy.reset",
     "policy.onnx",
     "policy.onnx.json",
@@ -88,7 +87,6 @@ def test_keys_of_an_intrinsic_reward_are_listed_where_a_config_names_none(policy
 
 def test_names_keep_their_spelling_at_the_start_of_a_sentence():
     sentences = {entry.path: entry.sentences for entry in documented_keys({"policy": {"type": "ppo"}})}
-    assert sentences["policy.learn.kl_target"].startswith("kl_penalty is then")
     assert sentences["policy.learn.value_loss"].startswith("smooth_l1 is linear")
     assert sentences["policy.learn.batch_size"].startswith("Samples in a minibatch")
 

@@ -161,7 +161,7 @@ def test_backends_other_than_the_present_one_are_tried(manager, tried):
 
 
 @pytest.mark.parametrize(
-    "env", [dict(wrappers=["step_counter"]), dict(on_bad_value="drop"), dict(kwargs=dict(a=1))]
+    "env", [dict(wrappers=["step_counter"]), dict(on_bad_value="reset_env"), dict(kwargs=dict(a=1))]
 )
 def test_vector_environment_is_not_tried_where_it_would_be_another_one(env):
     config = config_of("base")

@@ -98,14 +98,12 @@ class Group:
         final_obs: list[Tree] = []
         final_env: list[np.ndarray] = []
         episodes: list[Episode] = []
-        spoiled: list[int] = []
         bad_values: list[str] = []
         for worker, share in self.shares.items():
             if payload := replies.get(worker):
                 reply: StepReply = pickle.loads(payload)
                 first = share.rows.start
                 episodes += [episode._replace(env=episode.env + first) for episode in reply.episodes]
-                spoiled += [row + first for row in reply.spoiled]
                 bad_values += reply.bad_values
                 if reply.final_obs is not None:
                     final_obs.append(reply.final_obs)
@@ -119,7 +117,6 @@ class Group:
             final_obs=map_tree(lambda *leaves: np.concatenate(leaves), *final_obs) if final_obs else None,
             final_env=np.concatenate(final_env) if final_env else NO_ENVS,
             episodes=episodes,
-            spoiled=spoiled,
         )
         for array in (transition.reward, transition.terminated, transition.truncated, transition.valid):
             array[lost] = 0

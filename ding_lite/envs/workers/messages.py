@@ -56,7 +56,6 @@ class Job(NamedTuple):
     index_offset: int  # number of the vector's first environment
     seed: int
     autoreset: str
-    final_of_terminated: bool
     on_bad_value: str
 
     def dumps(self) -> bytes:
@@ -81,7 +80,6 @@ class StepReply(NamedTuple):
     final_obs: Tree | None  # (K, ...)
     final_env: np.ndarray  # (K,)
     episodes: list[Episode]
-    spoiled: Sequence[int]
     bad_values: Sequence[str]  # a message for each
 
 

@@ -55,7 +55,7 @@ class SubprocessVectorEnv(VectorEnv):
             must import the modules that register the names it looks up.
         num_envs: B.
         seed: of the run.
-        autoreset, final_of_terminated, on_bad_value: as in :class:`InProcessVectorEnv`.
+        autoreset, on_bad_value: as in :class:`InProcessVectorEnv`.
         num_workers: W, at most B; by default one per core, or with ``double_buffer`` one per two cores.
         step_timeout, reset_timeout, start_timeout: seconds after which a worker counts as hung.
         close_timeout: seconds that all environments together have to close.
@@ -78,7 +78,6 @@ class SubprocessVectorEnv(VectorEnv):
         num_envs: int,
         seed: int = 0,
         autoreset: str = "same_step",
-        final_of_terminated: bool = False,
         *,
         num_workers: int | None = None,
         step_timeout: float = 300.0,
@@ -98,7 +97,6 @@ class SubprocessVectorEnv(VectorEnv):
         self.index_offset = index_offset
         self.autoreset = autoreset
         self.has_fillers = autoreset == "next_step"
-        self.final_of_terminated = final_of_terminated
         self.on_bad_value = on_bad_value
         self.step_timeout = step_timeout
         self.reset_timeout = reset_timeout
@@ -144,7 +142,6 @@ class SubprocessVectorEnv(VectorEnv):
                 index_offset=self.index_offset,
                 seed=self.seed,
                 autoreset=self.autoreset,
-                final_of_terminated=self.final_of_terminated,
                 on_bad_value=self.on_bad_value,
             ).dumps()
             for number, rows in enumerate(slices)

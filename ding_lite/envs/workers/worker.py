@@ -69,7 +69,6 @@ class WorkerEnvs(InProcessVectorEnv):
             len(job.rows),
             job.seed,
             autoreset=job.autoreset,
-            final_of_terminated=job.final_of_terminated,
             index_offset=job.index_offset + job.rows.start,
             on_bad_value=job.on_bad_value,
         )
@@ -180,7 +179,6 @@ class WorkerEnvs(InProcessVectorEnv):
             final_obs=transition.final_obs,
             final_env=transition.final_env,
             episodes=transition.episodes,
-            spoiled=transition.spoiled,
             bad_values=bad_values,
         )
         return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)

@@ -243,7 +243,7 @@ def _check_spaces(env: gym.Env) -> Finding:
     try:
         for path, leaf in space_leaves(env.observation_space):
             where = f"observation{path}"
-            default_encoder(leaf, "small_cnn")
+            default_encoder(leaf)
         for path, leaf in space_leaves(env.action_space):
             where = f"action{path}"
             ActionHead(leaf, 1)

@@ -24,7 +24,7 @@ from worlds import policy_for
 
 from ding_lite.cli import main
 from ding_lite.data.collector import Collector
-from ding_lite.data.evaluator import Evaluator
+from ding_lite.data.episodes import Evaluator
 from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.workers.vector_env import SubprocessVectorEnv
 from ding_lite.errors import EnvContractError, EnvError, EnvWorkerError

@@ -1,0 +1,214 @@
+"""Episodes: the result of an evaluation, and what plays it with a policy's eval mode.
+
+Each environment plays a share of the episodes that is fixed in advance. Counting the episodes that end first
+would favour short ones and bias the mean return. An evaluation changes nothing in training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ding_lite.data.hidden import begin_episodes, ends_of
+from ding_lite.data.modes import EvalMode, check_output
+from ding_lite.data.samples import even_sizes
+from ding_lite.envs.checks import Watch
+from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import VectorEnv
+from ding_lite.errors import NotFiniteError
+from ding_lite.ranks import ALONE, Ranks
+
+BAD_PER_EPISODE = 10  # episodes that may be lost to values that are not finite for each episode to play
+SUCCESS = "is_success"  # the key of info that says whether an episode reached its goal
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The episodes of one evaluation, in the order of their environments.
+
+    Attributes:
+        returns: undiscounted sum of the raw rewards of each episode.
+        lengths: steps of each episode.
+        cut_short: number of episodes that were cut at ``max_eval_steps``, or by a wrapper.
+        infos: the numbers that ``env.info_keys`` takes from the last info of each episode.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    cut_short: int = 0
+    infos: tuple[Mapping[str, float], ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """The mean of the returns."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """The population standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+    def __add__(self, other: Evaluation) -> Evaluation:
+        """Returns one evaluation with the episodes of both."""
+        return Evaluation(
+            self.returns + other.returns,
+            self.lengths + other.lengths,
+            self.cut_short + other.cut_short,
+            self.infos + other.infos,
+        )
+
+
+def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean of each key over the infos that have it; an episode without ``SUCCESS`` failed."""
+    infos = list(infos)
+    values: dict[str, list[float]] = {}
+    for info in infos:
+        for name, value in info.items():
+            values.setdefault(name, []).append(value)
+    if SUCCESS in values:
+        values[SUCCESS] += [0.0] * (len(infos) - len(values[SUCCESS]))
+    return {name: float(np.mean(of_name)) for name, of_name in values.items()}
+
+
+def shares(n_episode: int, num_envs: int) -> np.ndarray:
+    """Returns the number of episodes (B,) that each environment plays; they differ by at most one."""
+    return np.array(even_sizes(n_episode, num_envs))
+
+
+class EvaluationStopped(Exception):
+    """An evaluation was given up, since :attr:`Evaluator.stop_at` has passed."""
+
+
+class Evaluator:
+    """Plays ``n_episode`` episodes, an equal share in each environment.
+
+    Args:
+        envs: made for evaluation; only the evaluator steps them.
+        mode: eval mode of the policy.
+        n_episode: episodes in one evaluation.
+        max_steps: an episode that reaches this length is cut, in case the environment has no limit.
+        ranks: that play a share of the episodes each; every rank gets the evaluation of all.
+
+    Attributes:
+        stop_at: time (``time.monotonic``) from which on an evaluation is given up; None: never. With several
+            ranks it has no effect.
+    """
+
+    def __init__(
+        self, envs: VectorEnv, mode: EvalMode, n_episode: int, max_steps: int, ranks: Ranks = ALONE
+    ) -> None:
+        self.envs = envs
+        self.mode = mode
+        self.n_episode = n_episode
+        self.max_steps = max_steps
+        self.ranks = ranks
+        self.stop_at: float | None = None
+        self._watch = Watch(envs, ", in an evaluation")
+        self._env_indices = np.arange(envs.num_envs)
+        self._bad_values_before = 0  # envs.bad_values when the evaluation began
+
+    def evaluate(
+        self,
+        *stream: str | int,
+        on_episode: Callable[[Episode], Any] | None = None,
+    ) -> Evaluation:
+        """Plays one evaluation. The same ``stream`` gives the same initial states.
+
+        Args:
+            stream: name of the seeds, such as ``(iteration, attempt)``.
+            on_episode: called with each episode of this rank that has ended, in the order they end.
+
+        Raises:
+            EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
+                or a mask leaves no legal action.
+            NotFiniteError: if env.on_bad_value allows values that are not finite, and they occur more than
+                ``BAD_PER_EPISODE * n_episode`` times.
+            EvaluationStopped: if ``stop_at`` passes before the last episode has ended.
+        """
+        left = shares(self.n_episode, self.envs.num_envs)
+        self._bad_values_before = self.envs.bad_values
+        mode = self.mode.for_evaluation()
+        results: list[list[Episode]] = [[] for _ in range(self.envs.num_envs)]
+        round_number = 0
+        while left.any():
+            for episode in self._play_round(mode, left, stream, round_number):
+                results[episode.env].append(episode)
+                left[episode.env] -= 1
+                if on_episode is not None:
+                    on_episode(episode)
+            round_number += 1
+        own = [episode for of_env in results for episode in of_env]
+        episodes = [episode for of_rank in self.ranks.from_all(own) for episode in of_rank]
+        return Evaluation(
+            returns=tuple(episode.episode_return for episode in episodes),
+            lengths=tuple(episode.length for episode in episodes),
+            cut_short=sum(episode.cut for episode in episodes),
+            infos=tuple(episode.info for episode in episodes),
+        )
+
+    def _play_round(
+        self, mode: EvalMode, share: np.ndarray, stream: tuple[str | int, ...], number: int
+    ) -> Iterator[Episode]:
+        """Yields finished episodes until each environment has played ``share`` (B,) of them or was cut.
+
+        An environment without a time limit of the library (a native one) is cut here. It cannot be reset
+        alone, so it waits for the next round, which resets all environments.
+        """
+        envs = self.envs
+        left: list[int] = share.tolist()
+        steps = 0
+        mode.reset()
+        initial = None if mode.recurrence is None else mode.recurrence.initial_hidden(envs.num_envs)
+        hidden = initial
+        obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
+        self._check_bad_values()
+        while any(left):
+            if self.stop_at is not None and self.ranks.size == 1 and time.monotonic() >= self.stop_at:
+                raise EvaluationStopped
+            output = mode.forward(obs) if hidden is None else mode.forward(obs, hidden)
+            check_output(output, "_forward_eval")
+            transition = envs.step(mode.to_env(output["action"]))
+            if hidden is not None:
+                hidden = begin_episodes(output["hidden"], ends_of(transition), initial)
+            self._watch.look(transition, self._env_indices)
+            self._check_bad_values()
+            obs = transition.obs
+            steps += 1
+            for episode in transition.episodes:
+                if left[episode.env]:
+                    left[episode.env] -= 1
+                    yield episode
+            if steps < self.max_steps:  # no episode can be as long
+                continue
+            is_open = ~(transition.terminated | transition.truncated)
+            for env in np.flatnonzero((envs.episode_lengths >= self.max_steps) & is_open).tolist():
+                if left[env]:
+                    left[env] = 0
+                    yield Episode(
+                        env=env,
+                        episode_return=float(envs.episode_returns[env]),
+                        length=int(envs.episode_lengths[env]),
+                        info=envs.open_info(env),
+                        cut=True,
+                    )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the calls of methods of the environments; nothing else outlives an evaluation."""
+        return {"calls": self.envs.saved_calls()} if self.envs.calls else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.envs.repeat_calls(state.get("calls", {}))
+
+    def _check_bad_values(self) -> None:
+        """Raises NotFiniteError if too many episodes of this evaluation were lost."""
+        spoiled = self.envs.bad_values - self._bad_values_before
+        if spoiled > BAD_PER_EPISODE * self.n_episode:
+            raise NotFiniteError(
+                f"an evaluation of {self.n_episode} episodes lost {spoiled} episodes to values that are not "
+                f"finite, more than {BAD_PER_EPISODE} per episode; env.on_bad_value="
+                f"{self.envs.on_bad_value!r} is meant for rare values, so correct the environment"
+            )

@@ -1,0 +1,108 @@
+"""The hidden state of each environment of a recurrent policy while it is played, as a rollout stores it.
+
+Shapes: B environments, G of a group that is stepped together, K cut episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ding_lite.data.rollout import RolloutStorage, to_device
+from ding_lite.data.samples import Recurrence
+from ding_lite.envs.transition import Transition
+from ding_lite.models.recurrent import chosen_hidden
+from ding_lite.trees import Tree, map_tree
+
+
+def begin_episodes(hidden: Tree, first: np.ndarray, initial: Tree) -> Tree:
+    """Returns hidden states (G, ...) with those of ``initial`` where ``first`` (G,) is True."""
+    return chosen_hidden(torch.from_numpy(first), initial, hidden) if first.any() else hidden
+
+
+def ends_of(transition: Transition) -> np.ndarray:
+    """Returns the environments (G,) whose next row does not belong to the episode of this one."""
+    return transition.terminated | transition.truncated | ~transition.valid
+
+
+class HiddenStates:
+    """The hidden states of a collector.
+
+    Args:
+        recurrence: of the policy.
+        env_indices: the environments of each group.
+
+    Attributes:
+        of_groups: hidden states (G, ...) of each group, before the row that it plays next.
+    """
+
+    def __init__(self, recurrence: Recurrence, env_indices: Sequence[np.ndarray]) -> None:
+        self.recurrence, self._env_indices = recurrence, env_indices
+        self._storage = RolloutStorage(1, sum(map(len, env_indices)))
+        self._before_lost: dict[tuple[int, int], Tree] = {}  # by row and environment
+        self.begin_all()
+
+    def begin_all(self) -> None:
+        """Begins an episode in every environment."""
+        self.of_groups = [self.recurrence.initial_hidden(len(envs)) for envs in self._env_indices]
+        # Of each group, the environments (G,) whose episode was open after the row before.
+        self._open = [np.zeros(len(envs), bool) for envs in self._env_indices]
+
+    def begin_rollout(self) -> None:
+        """Forgets the stored hidden states."""
+        self._storage.begin()
+        self._before_lost.clear()
+
+    def before(self, t: int, group: int, envs: slice) -> Tree:
+        """Returns the hidden states before row ``t`` of a group, and stores them if a run may begin there."""
+        hidden = self.of_groups[group]
+        slot, rest = divmod(t, self.recurrence.length)
+        if not rest:
+            self._storage.reserve(slot + 1)
+            self._storage.write(slot, "hidden", hidden, envs)
+        return hidden
+
+    def after(self, t: int, group: int, hidden: Tree, transition: Transition) -> Tree | None:
+        """Takes the hidden states after row ``t`` of a group.
+
+        Returns:
+            those of the episodes that were cut at this row (K, ...), on the host, or None.
+        """
+        envs = self._env_indices[group]
+        for k in np.flatnonzero(self._open[group] & ~transition.valid):
+            # A copy: a view would keep the hidden states of the whole group.
+            before = map_tree(lambda leaf, k=k: leaf[k].clone(), self.of_groups[group])
+            self._before_lost[t, int(envs[k])] = before
+        final = None
+        if transition.final_obs is not None:
+            final = map_tree(lambda leaf: leaf[torch.from_numpy(transition.final_env)].cpu(), hidden)
+        ends = ends_of(transition)
+        self._open[group] = ~ends
+        self.of_groups[group] = begin_episodes(hidden, ends, self.recurrence.initial_hidden(len(envs)))
+        return final
+
+    def before_lost(self, t: int, envs: np.ndarray) -> Tree:
+        """Returns the hidden states (K, ...) before the lost steps of row ``t``, on the host."""
+        lost = [self._before_lost[t, int(env)] for env in envs]
+        return map_tree(lambda *leaves: torch.stack(leaves).cpu(), *lost)
+
+    def fields(self, steps: int) -> dict[str, Any]:
+        """Returns the fields ``hidden`` (slots, B, ...) and ``last_hidden`` (B, ...) of a rollout."""
+        slots = -(-steps // self.recurrence.length)
+        stored = map_tree(lambda leaf: leaf[:slots], self._storage.array("hidden"))
+        return {"hidden": stored, "last_hidden": self.state_dict()}
+
+    def state_dict(self) -> Tree:
+        """Returns the hidden states (B, ...) of all environments."""
+        order = torch.from_numpy(np.concatenate(self._env_indices).argsort())
+        return map_tree(lambda *leaves: torch.cat(leaves)[order].cpu(), *self.of_groups)
+
+    def load_state_dict(self, state: Tree) -> None:
+        whole = to_device(state, torch.device("cpu"))
+        self.of_groups = [
+            map_tree(lambda leaf, mine, e=envs: leaf[torch.from_numpy(e)].to(mine), whole, like)
+            for envs, like in zip(self._env_indices, self.of_groups, strict=True)
+        ]

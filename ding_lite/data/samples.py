@@ -1,0 +1,416 @@
+"""What gradient steps learn from: rows of rollouts, and the minibatches that are cut from them.
+
+Without a recurrent network each row is drawn on its own. With one, rows stay in runs: a rollout is cut where
+an episode begins and every ``length`` rows, and each run begins with the hidden state that its first row was
+played with ("stored state" of R2D2, Kapturowski et al., ICLR 2019). Rows that are not valid are in no run.
+
+Shapes: T steps, B environments, N samples, S runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ding_lite.data.rollout import Rollout, as_field, bytes_of, to_device
+from ding_lite.models.recurrent import Sequences, chosen_hidden
+from ding_lite.ranks import ALONE, Ranks
+from ding_lite.rl.losses import normalize_advantage
+from ding_lite.trees import Tree, in_one_order, leading_size, map_tree
+
+SHUFFLED_BYTES = 2**22  # samples up to this size are copied in the order of their minibatches
+
+
+class Recurrence(NamedTuple):
+    """How a recurrent network sees rollouts.
+
+    Attributes:
+        length: most rows of a run.
+        initial_hidden: n -> the hidden state (n, ...) before the first step of n episodes.
+    """
+
+    length: int
+    initial_hidden: Callable[[int], Tree]
+
+
+class Runs(NamedTuple):
+    """Rows that a recurrent network reads one after the other.
+
+    Attributes:
+        start, length: (S,), of the rows of each run among the samples.
+        hidden: (S, ...), before the first row of each run.
+    """
+
+    start: Tensor
+    length: Tensor
+    hidden: Tree
+
+
+class Batch:
+    """The fields of a minibatch, as attributes. A loss changes nothing in it.
+
+    In the policy phase they are the fields of the rollout, such as obs (scaled), action, log_prob (of
+    pi_prox), reward, value, advantage and value_target; in the auxiliary phase obs, old_logit, value_target
+    and the ``auxiliary_fields``. With a recurrent network obs are ``Sequences``.
+
+    Attributes:
+        dist, new_value, auxiliary: the model's fresh outputs, as far as the loss reads them.
+        policy_weight: (N,), weights of stale samples in the policy loss; None is 1.
+
+    Shapes:
+        every field: (N, ...)
+    """
+
+    policy_weight: Tensor | None = None
+
+    def __init__(self, **fields: Any) -> None:
+        for name, field in fields.items():
+            setattr(self, name, field)
+
+    def __len__(self) -> int:
+        return len(self.value_target)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a minibatch has no {name!r}; it has {', '.join(sorted(vars(self)))}")
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields by name."""
+        return dict(vars(self))
+
+    def plus(self, **fields: Any) -> Batch:
+        """Returns a batch with more fields, or with others of the same names."""
+        return Batch(**{**vars(self), **fields})
+
+
+class Samples:
+    """Rows of rollouts.
+
+    Args:
+        fields: trees of leaves (N, ...), by name.
+        runs: of a recurrent network.
+        place: (N,), of each sample in the flattened rollouts (T, B) that it is from.
+        inputs: makes what the model is given of raw observations (N, ...), on its device.
+
+    Attributes:
+        device: of minibatches; None: that of the fields.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Any],
+        runs: Runs | None = None,
+        place: Tensor | None = None,
+        inputs: Callable[[Tree], Any] | None = None,
+    ) -> None:
+        self.fields, self.runs, self.place, self.inputs = dict(fields), runs, place, inputs
+        self.device: torch.device | None = None
+
+    @classmethod
+    def of(
+        cls, rollout: Rollout, chosen: Tensor, fields: Mapping[str, Any], recurrence: Recurrence | None
+    ) -> Samples:
+        """Returns the chosen rows of a rollout; of a recurrent network the runs that begin with a chosen row.
+
+        Args:
+            rollout: for a recurrent network with ``hidden``.
+            chosen: (T, B), some valid rows.
+            fields: (T, B, ...), by name.
+            recurrence: of the network.
+        """
+        if recurrence is None:
+            place, runs = chosen.flatten().nonzero().squeeze(-1), None
+        else:
+            place, runs = _runs_of(rollout, chosen, recurrence)
+
+        def at_place(leaf: Tensor) -> Tensor:
+            leaf = leaf.flatten(0, 1)
+            is_whole = runs is None and len(leaf) == len(place)
+            return leaf if is_whole else leaf.index_select(0, place)
+
+        return cls({name: map_tree(at_place, field) for name, field in fields.items()}, runs, place)
+
+    def __len__(self) -> int:
+        return leading_size(self.fields)
+
+    @staticmethod
+    def joined(parts: Sequence[Samples], sizes: Sequence[int]) -> Samples:
+        """Returns the samples of several rollouts as one.
+
+        Args:
+            parts: of each rollout, with the same fields.
+            sizes: T B of each rollout; places count on from one rollout to the next.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        first, runs = parts[0], None
+        if first.runs is not None:
+            each = [part.runs for part in parts if part.runs is not None]
+            length = torch.cat([runs.length for runs in each])
+            hidden = map_tree(lambda *leaves: torch.cat(leaves), *[runs.hidden for runs in each])
+            runs = Runs(length.cumsum(0) - length, length, hidden)
+        starts = [sum(sizes[:k]) for k in range(len(sizes))]
+        places = [
+            part.place + start for part, start in zip(parts, starts, strict=True) if part.place is not None
+        ]
+        fields = map_tree(lambda *leaves: torch.cat(leaves), *[part.fields for part in parts])
+        return Samples(fields, runs, torch.cat(places), first.inputs)
+
+    def minibatches(
+        self,
+        size: int,
+        generator: torch.Generator,
+        *,
+        steps: float = math.inf,
+        adv_norm: str | bool = False,
+        ranks: Ranks = ALONE,
+    ) -> Pass:
+        """Cuts the samples into minibatches, in random order, without replacement.
+
+        A short last minibatch stays; a single sample joins the one before. With runs a minibatch has about
+        ``size`` samples. Ranks take equally many minibatches.
+
+        Args:
+            size: samples of a minibatch.
+            generator: of the order.
+            steps: most minibatches.
+            adv_norm: normalise advantages in each "minibatch" (True), over the whole "batch", or not (False).
+            ranks: that take each step together; advantages are normalised over all of them.
+        """
+        groups: list[Any] = self._run_groups(size, generator, ranks) if self.runs else []
+        if not self.runs:
+            sizes = _minibatch_sizes(len(self), size, ranks)
+            order = torch.randperm(len(self), generator=generator, device=generator.device)
+            groups = [Group(rows) for rows in order.split(sizes)]
+        if adv_norm == "batch":
+            self.fields["advantage"] = _normalized([self.fields["advantage"]], ranks)[0]
+        groups = groups if steps == math.inf else groups[: int(steps)]
+        advantages: list[Tensor] | None = None
+        if adv_norm in ("minibatch", True):
+            advantages = _normalized([self.fields["advantage"][group.rows] for group in groups], ranks)
+        place = None if self.place is None else self.place[torch.cat([group.rows for group in groups])]
+        return Pass(self._batches(groups, advantages), len(groups), place)
+
+    def _batches(self, groups: Sequence[Group], advantages: list[Tensor] | None) -> Iterator[Batch]:
+        fields = {k: field for k, field in self.fields.items() if k != "advantage" or advantages is None}
+        cut: list[Any] = [None] * len(groups)
+        if bytes_of(fields) <= SHUFFLED_BYTES:  # of few samples all are gathered at once, in far fewer calls
+            order, sizes = torch.cat([group.rows for group in groups]), [len(group.rows) for group in groups]
+            parts = map_tree(lambda leaf: leaf.index_select(0, order).split(sizes), fields)
+            cut = [map_tree(lambda leaf, k=k: leaf[k], parts) for k in range(len(groups))]
+        for k, group in enumerate(groups):
+            some = cut[k] or map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), fields)
+            some = some if self.device is None else to_device(some, self.device)
+            batch = {name: field if name == "obs" else as_field(field) for name, field in some.items()}
+            if advantages is not None:
+                batch["advantage"] = advantages[k]
+            batch["obs"] = self._inputs(batch["obs"], group)
+            yield Batch(**batch)
+
+    def _inputs(self, obs: Any, group: Group) -> Any:
+        obs = obs if self.inputs is None else self.inputs(obs)
+        if group.sizes is None:
+            return as_field(obs)
+        hidden = group.hidden if self.device is None else to_device(group.hidden, self.device)
+        return Sequences(obs, hidden, group.sizes)
+
+    def _run_groups(self, size: int, generator: torch.Generator, ranks: Ranks) -> list[Group]:
+        assert self.runs is not None
+        counts = self.runs.length
+        order = torch.randperm(len(counts), generator=generator, device=generator.device).to(counts.device)
+        total = int(counts.sum())
+        # On average at least as many samples as the longest run, so that no minibatch is empty.
+        number = ranks.smallest(max(1, min(round(total / size), total // int(counts.max()))))
+        return [self._packed(runs) for runs in _split_evenly(order, counts[order], number)]
+
+    def chunks(self, size: int) -> Iterator[tuple[Any, Any]]:
+        """Yields (rows, inputs) of all samples in parts of about ``size``, for calls without a gradient."""
+        obs = self.fields["obs"]
+        if self.runs is None:
+            for start in range(0, len(self), size):
+                rows = slice(start, start + size)
+                yield rows, self._inputs(map_tree(lambda leaf, r=rows: leaf[r], obs), Group(rows))
+            return
+        parts = max(1, min(len(self.runs.length), math.ceil(len(self) / size)))
+        index = torch.arange(len(self.runs.length), device=self.runs.length.device)
+        for runs in _split_evenly(index, self.runs.length, parts):
+            group = self._packed(runs)
+            some = map_tree(lambda leaf, g=group: leaf.index_select(0, g.rows), obs)
+            yield group.rows, self._inputs(some, group)
+
+    def some(self, count: int) -> Batch:
+        """Returns about ``count`` samples, evenly spaced, as one minibatch."""
+        step = -(-len(self) // count)
+        if self.runs is None:
+            return next(self._batches([Group(torch.arange(0, len(self), step))], None))
+        return next(self._batches([self._packed(torch.arange(0, len(self.runs.length), step))], None))
+
+    def _packed(self, index: Tensor) -> Group:
+        """Returns runs (S,) in packed order: the first rows of all, longest first, and so on."""
+        runs = self.runs
+        assert runs is not None
+        index = index[runs.length[index].argsort(descending=True, stable=True)]
+        count = runs.length[index]
+        run = torch.arange(len(index), device=index.device).repeat_interleave(count)
+        step = torch.arange(len(run), device=index.device)
+        step = step - (count.cumsum(0) - count).repeat_interleave(count)
+        order = (step * len(index) + run).argsort()
+        run, step = run[order], step[order]
+        hidden = map_tree(lambda leaf: leaf[index.to(leaf.device)], runs.hidden)
+        return Group(runs.start[index][run] + step, torch.bincount(step).cpu(), hidden)
+
+
+class Pass(NamedTuple):
+    """Minibatches.
+
+    Attributes:
+        batches, number: the minibatches, and how many they are.
+        place: (n,), of their samples in the flattened rollouts; None if the samples have no place.
+    """
+
+    batches: Iterator[Batch]
+    number: int
+    place: Tensor | None
+
+
+class Group(NamedTuple):
+    """The rows (n,) of a minibatch; with runs packed, their sizes (L,) and hidden states (S, ...)."""
+
+    rows: Any
+    sizes: Tensor | None = None
+    hidden: Tree = None
+
+
+class Store:
+    """Samples of the last iterations, in memory of the host that is allocated once.
+
+    Leaves keep their dtype: uint8 images stay uint8.
+
+    Attributes:
+        iterations, size: number of iterations and of samples.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops all samples and the memory, such as for observations of another layout."""
+        self.clear()
+        self._fields: dict[str, Any] = {}
+
+    def clear(self) -> None:
+        """Drops all samples; the memory stays."""
+        self.iterations = self.size = 0
+        self._runs: list[Runs] = []
+
+    def append(self, samples: Samples, planned: int) -> None:
+        """Adds the samples of an iteration; ``planned``: number of samples when the store is full."""
+        end = self.size + len(samples)
+        if not self._fields or leading_size(self._fields) < end:
+            kept, room = self._all(), max(planned, end)
+            self._fields = map_tree(
+                lambda leaf: torch.empty((room, *leaf.shape[1:]), dtype=leaf.dtype), samples.fields
+            )
+            if self.size:
+                map_tree(lambda to, leaf: to[: self.size].copy_(leaf), self._fields, kept)
+        map_tree(lambda to, leaf: to[self.size : end].copy_(leaf), self._fields, samples.fields)
+        if samples.runs is not None:
+            hidden = map_tree(lambda leaf: leaf.cpu().clone(), samples.runs.hidden)
+            start, length = samples.runs.start.cpu() + self.size, samples.runs.length.cpu()
+            self._runs.append(Runs(start, length, hidden))
+        self.iterations, self.size = self.iterations + 1, end
+
+    def _all(self) -> Any:
+        return map_tree(lambda leaf: leaf[: self.size], self._fields)
+
+    def samples(self) -> Samples:
+        """Returns all samples; they share the memory of the store."""
+        runs = None
+        if self._runs:
+            parts = {name: [getattr(each, name) for each in self._runs] for name in Runs._fields}
+            hidden = map_tree(lambda *leaves: torch.cat(leaves), *parts["hidden"])
+            runs = Runs(torch.cat(parts["start"]), torch.cat(parts["length"]), hidden)
+        return Samples(self._all(), runs)
+
+    def state_dict(self) -> dict[str, Any]:
+        runs = self.samples().runs
+        return {
+            "iterations": self.iterations,
+            "fields": in_one_order(self._all()) if self.size else None,
+            "runs": None if runs is None else runs._asdict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.clear()
+        if state["fields"] is None:
+            return
+        self._fields = map_tree(torch.as_tensor, state["fields"])
+        self.iterations, self.size = int(state["iterations"]), leading_size(self._fields)
+        self._runs = [] if state["runs"] is None else [Runs(**map_tree(torch.as_tensor, state["runs"]))]
+
+
+def _runs_of(rollout: Rollout, chosen: Tensor, recurrence: Recurrence) -> tuple[Tensor, Runs]:
+    """Returns the places (N,) of the rows of all chosen runs in the flattened (T, B), and the runs."""
+    steps, columns = rollout.valid.shape
+    # (B, T), so that the rows of a run adjoin.
+    valid, done = rollout.valid.t(), (rollout.terminated | rollout.truncated).t()
+    t = torch.arange(steps, device=valid.device).expand_as(valid)
+    begins_episode = torch.zeros_like(valid)  # not set at row 0: the hidden state stored there is right
+    begins_episode[:, 1:] = done[:, :-1] | ~valid[:, :-1]
+    is_start = valid & (begins_episode | (t % recurrence.length == 0))
+    column, row = valid.nonzero().unbind(1)
+    number = is_start[column, row].cumsum(0) - 1  # of each row's run
+    first = is_start[column, row].nonzero().squeeze(-1)
+    count = torch.bincount(number, minlength=len(first))
+    kept = chosen.t()[column[first], row[first]]
+    first, count, rows = first[kept], count[kept], kept[number].nonzero().squeeze(-1)
+    column_of, row_of = column[first], row[first]
+    stored = map_tree(
+        lambda leaf: leaf[(row_of // recurrence.length).to(leaf.device), column_of.to(leaf.device)],
+        rollout.hidden,
+    )
+    initial = recurrence.initial_hidden(len(first))
+    stored = map_tree(lambda leaf, like: leaf.to(like), stored, initial)
+    hidden = chosen_hidden(begins_episode[column_of, row_of], initial, stored)
+    return (row * columns + column)[rows], Runs(count.cumsum(0) - count, count, hidden)
+
+
+def _minibatch_sizes(n: int, size: int, ranks: Ranks = ALONE) -> list[int]:
+    """Returns the sizes of the minibatches of ``n`` samples, equally many on all ranks."""
+    sizes, rest = [size] * (n // size), n % size
+    if rest == 1 and sizes:
+        sizes[-1] += 1
+    elif rest:
+        sizes.append(rest)
+    number = ranks.smallest(len(sizes))
+    return sizes if number == len(sizes) else even_sizes(n, number)
+
+
+def even_sizes(n: int, parts: int) -> list[int]:
+    """Splits ``n`` samples into parts that differ by one sample at most."""
+    return [n // parts + (k < n % parts) for k in range(parts)]
+
+
+def _split_evenly(index: Tensor, counts: Tensor, parts: int) -> list[Tensor]:
+    """Splits runs (S,) of ``counts`` samples, in their order, into parts of about equally many samples."""
+    # With all samples side by side, a run is in the part in which its middle lies.
+    part = ((2 * counts.cumsum(0) - counts) * parts // (2 * counts.sum())).clamp(max=parts - 1)
+    return [chosen for chosen in (index[part == k] for k in range(parts)) if len(chosen)]
+
+
+def _normalized(parts: Sequence[Tensor], ranks: Ranks) -> list[Tensor]:
+    """Returns the advantages of each minibatch, normalised: over all ranks, in one message."""
+    if ranks.size == 1:
+        equal = parts[:-1] if all(len(part) == len(parts[0]) for part in parts[:-1]) else []
+        found = normalize_advantage(torch.stack(list(equal))).unbind() if equal else ()  # in one call
+        return [*found, *(normalize_advantage(part) for part in parts[len(equal) :])]
+    wide = [part.double() for part in parts]
+    sums = [torch.stack([torch.full_like(x.sum(), len(x)), x.sum(), x.square().sum()]) for x in wide]
+    counts, totals, squares = ranks.sum(torch.stack(sums, 1))
+    means = totals / counts
+    stds = (squares / counts - means.square()).clamp(min=0).sqrt()
+    scales = zip(stds.to(parts[0].dtype).unbind(), means.to(parts[0].dtype).unbind(), strict=True)
+    return [normalize_advantage(part, scale) for part, scale in zip(parts, scales, strict=True)]

@@ -1,0 +1,171 @@
+"""Checks the shapes of what an encoder and a model return, on a few observations, before training.
+
+A wrong shape would otherwise be broadcast, or appear far from its cause. The checks change neither the module
+nor a random generator. ``testing.check_policy`` compares numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ding_lite.errors import FOREIGN, ConfigError, ContractError, DingLiteError, error_text
+from ding_lite.rl.distributions import BoxDistribution, Distribution, Joint
+from ding_lite.rl.seeding import torch_generator
+from ding_lite.trees import children, example_observations, map_space, map_tree, tree_leaves
+
+SAMPLES = 5  # observations in a check: with 1 a missing dimension is broadcast, 2 may be the size of actions
+
+
+def check_encoder(encoder: Any, space: gym.Space, where: str, dtype: torch.dtype) -> None:
+    """Raises a ContractError unless a new leaf encoder keeps its contract (``models.encoders``).
+
+    Args:
+        encoder: made for ``space``.
+        space: of the leaf.
+        where: the key and the encoder, for the message: "policy.model.encoder (mine:Fourier)".
+        dtype: that encoders compute in.
+    """
+    width = getattr(encoder, "out_features", None)
+    if not isinstance(width, (int, np.integer)):
+        raise ContractError(
+            f"{where}: out_features is {width!r}, expected the number F of the features (N, F) that forward "
+            "returns; set self.out_features in __init__"
+        )
+    device = _device_of(encoder)
+    if device.type == "meta":  # a model without numbers
+        return
+    x = torch.as_tensor(example_observations(space, SAMPLES), device=device)
+    with (
+        undisturbed(encoder),
+        torch.autocast(device.type, dtype, enabled=dtype != torch.float32),
+        _named_errors(f"{where}: forward of a leaf {tuple(x.shape)}, {x.dtype},"),
+    ):
+        features = encoder(x)
+    expected = (SAMPLES, int(width))
+    if not isinstance(features, Tensor) or features.shape != expected:
+        raise ContractError(
+            f"{where}: forward returned {kind_of(features)}, expected ({SAMPLES}, out_features) = {expected}"
+        )
+    if features.dtype not in (torch.float32, dtype):
+        raise ContractError(
+            f"{where}: forward returned {features.dtype}, expected torch.float32; convert with .float()"
+        )
+
+
+def check_outputs(model: Any, inputs: Any, space: gym.Space, *, with_actions: bool = True) -> None:
+    """Raises a ContractError unless values are (N,), and distributions and actions fit ``space``.
+
+    Args:
+        model: of a policy.
+        inputs: of the model, for ``SAMPLES`` observations.
+        space: of actions.
+        with_actions: False checks values alone, for a policy that has a ``distribution`` of its own.
+    """
+    where = f"policy.model ({type(model).__module__}:{type(model).__qualname__})"
+    with undisturbed(model):
+        with _named_errors(f"{where}: compute_actor"):
+            logit = model.compute_actor(inputs)
+        with _named_errors(f"{where}: compute_critic"):
+            value = model.compute_critic(inputs)
+        if not isinstance(value, Tensor) or value.shape != (SAMPLES,):
+            raise ContractError(
+                f"{where}: compute_critic returned {kind_of(value)} for {SAMPLES} observations, expected "
+                f"(N,) = ({SAMPLES},); a layer with one output needs .squeeze(-1)"
+            )
+        if not with_actions:
+            return
+        shapes = map_tree(kind_of, logit)
+        with _named_errors(f"{where}: actions of the logit {shapes} that compute_actor returned"):
+            dist = model.distribution(logit)
+            check_distribution(dist, space, _device_of(model), SAMPLES)
+            actions = model.actor_head.to_env(map_tree(lambda x: x.cpu().numpy(), dist.mode()))
+    for found, shape in tree_leaves(map_space(lambda leaf, x: (np.shape(x), leaf.shape), space, actions)):
+        if shape is not None and found != (SAMPLES, *shape):
+            raise ContractError(
+                f"{where}: actor_head.to_env must return actions (N, *shape), here {(SAMPLES, *shape)} for "
+                f"{space}; got {found}"
+            )
+
+
+def check_value_heads(model: Any) -> None:
+    """Raises a ConfigError unless PopArt can rescale the values of a model."""
+    heads = model.value_heads
+    if not heads or any(head.bias is None for head in heads):
+        raise ConfigError(
+            f"policy.learn.value_norm: PopArt corrects weight and bias of each value head; set "
+            f"{type(model).__name__}.value_heads = (its last linear value layer, with bias,), or "
+            "value_norm=False"
+        )
+
+
+def check_distribution(dist: Distribution, space: gym.Space, device: torch.device, n: int) -> None:
+    """Raises a ContractError if a method of a distribution of ``n`` actions returns a wrong shape."""
+    branches = children(space)
+    if isinstance(dist, Joint) and branches is not None and dist.parts.keys() == branches.keys():
+        for name, part in dist.parts.items():
+            check_distribution(part, branches[name], device, n)
+        return
+    title = type(dist).__name__
+    action = dist.sample(torch_generator(0, "shapes", device=device))
+    width = [math.prod(space.shape)] if isinstance(space, gym.spaces.Box) else []
+    for method, drawn in {"sample": action, "mode": dist.mode()}.items():
+        for shape in (tuple(leaf.shape) for leaf in tree_leaves(drawn)):
+            expected = (n, *width) if isinstance(dist, BoxDistribution) else (n, *shape[1:])
+            if shape != expected:
+                raise ContractError(
+                    f"{title}.{method} must return actions (N, ...), here {expected} for {n} observations "
+                    f"and {space}; got {shape}"
+                )
+    numbers = {"log_prob": dist.log_prob(action), "entropy": dist.entropy(), "kl": dist.kl(dist)}
+    for method, result in numbers.items():
+        if np.shape(result) != (n,):
+            raise ContractError(
+                f"{title}.{method} must return a tensor (N,), here ({n},); got {tuple(np.shape(result))}. "
+                "Sum over the dimensions of an action: .sum(-1)"
+            )
+
+
+@contextmanager
+def undisturbed(module: nn.Module) -> Iterator[None]:
+    """Lets a module compute in eval mode without gradients, and restores modes and torch's generators."""
+    modes = [(part, part.training) for part in module.modules()]
+    device = _device_of(module)
+    try:
+        for part, _ in modes:  # not .eval(), which a module may override
+            part.training = False
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def kind_of(value: Any) -> str:
+    """Returns what a function has returned, for a message: a tensor's shape, or the type of anything else."""
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else f"a {type(value).__name__}"
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    own = next(module.parameters(), next(module.buffers(), None))
+    return torch.empty(0).device if own is None else own.device
+
+
+@contextmanager
+def _named_errors(what: str) -> Iterator[None]:
+    """Turns an error of the user's code into a ContractError; missing memory is explained elsewhere."""
+    try:
+        yield
+    except (DingLiteError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except FOREIGN as error:
+        raise ContractError(f"{what} raised {error_text(error)}") from error

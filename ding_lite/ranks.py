@@ -1,0 +1,276 @@
+"""The processes that train one policy together: the ranks of torch.distributed, or this process alone.
+
+Every rank has its own environments and samples, and the same networks and statistics. Whatever ranks
+exchange goes through :class:`Ranks`. All ranks must call its methods in the same order. With one rank, a
+method returns its argument at once.
+
+``torchrun`` starts the ranks and tells them about each other in environment variables. Ranks trust each
+other: torch.distributed encrypts nothing and has no passwords, so its ports belong in a private network.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ding_lite.errors import DingLiteError, RankError, StopTimedOut
+
+Result = TypeVar("Result")
+Number = TypeVar("Number", int, float)
+PREFIX = "ding_lite"  # of our keys in the store that all ranks can read
+KEPT = f"{PREFIX}/kept"
+SECONDS_TO_REPORT = 3.0  # that a rank waits for the others to say why an exchange failed
+
+
+class Ranks:
+    """A group of processes that train one policy.
+
+    Args:
+        rank: number of this process, from 0; rank 0 writes the run's folder and shows the progress.
+        size: number of processes.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank = rank
+        self.size = size
+        self.is_first = rank == 0
+        # Numbers on the host need gloo, also beside NCCL.
+        self._host_group: Any = None
+        if size > 1 and "gloo" not in dist.get_backend_config(None):
+            self._host_group = dist.new_group(backend="gloo")
+
+    def __reduce__(self) -> Any:
+        return current, ()  # a copy of a policy trains with the ranks of the process that it is in
+
+    @property
+    def stream(self) -> tuple[str | int, ...]:
+        """The end of the name of a random stream that every rank has for itself; empty for rank 0."""
+        return ("rank", self.rank) if self.rank else ()
+
+    def slice_of(self, n: int) -> slice:
+        """Returns this rank's part of ``n`` things in order; parts differ by one at most."""
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+
+    @torch.no_grad()
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Returns the sum of the ranks' tensors, the same bits on every rank; may overwrite ``tensor``."""
+        if self.size > 1:
+            with self._failures_named():
+                dist.all_reduce(tensor, group=self._host_group if tensor.device.type == "cpu" else None)
+        return tensor
+
+    def gather(self, *numbers: float) -> np.ndarray:
+        """Returns the numbers of all ranks, (size, len(numbers)) in float64."""
+        own = torch.tensor(numbers, dtype=torch.float64)
+        if self.size == 1:
+            return own[None].numpy()
+        found = [torch.empty_like(own) for _ in range(self.size)]
+        with self._failures_named():
+            dist.all_gather(found, own, group=self._host_group)
+        return torch.stack(found).numpy()
+
+    def total(self, number: float) -> float:
+        """Returns the sum of the ranks' numbers."""
+        return number if self.size == 1 else float(self.gather(number).sum())
+
+    def smallest(self, number: Number) -> Number:
+        """Returns the smallest of the ranks' numbers."""
+        return number if self.size == 1 else type(number)(self.gather(number).min())
+
+    def any(self, flag: bool) -> bool:
+        """Returns whether the flag of some rank is set."""
+        return flag if self.size == 1 else bool(self.gather(flag).any())
+
+    def from_all(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks on every rank; they are pickled, so this is for small ones."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        with self._failures_named():
+            dist.all_gather_object(found, value, group=self._host_group)
+        return found
+
+    def to_first(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks on rank 0, and an empty list on the others."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] | None = [None] * self.size if self.is_first else None
+        with self._failures_named():
+            dist.gather_object(value, found, dst=0, group=self._host_group)
+        return found or []
+
+    def from_first(self, function: Callable[[], Result]) -> Result:
+        """Calls a function on rank 0 only; returns its result, or raises its DingLiteError, on every rank."""
+        if self.size == 1:
+            return function()
+        outcome: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                outcome[0] = function()
+            except DingLiteError as error:
+                outcome[1] = error
+        with self._failures_named():
+            dist.broadcast_object_list(outcome, src=0, group=self._host_group)
+        result, fault = outcome
+        if fault is not None:
+            raise fault
+        return result
+
+    def on_first(self, function: Callable[[], Result]) -> Result | None:
+        """Like :meth:`from_first`, but the result stays on rank 0; None on the others."""
+        results: list[Result] = []
+        self.from_first(lambda: results.append(function()))
+        return results[0] if results else None
+
+    @torch.no_grad()
+    def copy_first(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrites tensors with those of rank 0."""
+        if self.size > 1:
+            with self._failures_named():
+                for tensor in tensors:
+                    whole = tensor.contiguous()
+                    dist.broadcast(whole, 0, group=self._host_group if whole.device.type == "cpu" else None)
+                    tensor.copy_(whole)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tells the other ranks why this one ends; they raise it when they next exchange something."""
+        if self.size > 1 and not isinstance(error, RankError):
+            with contextlib.suppress(Exception):  # the store may be gone
+                _store().set(_end_of(self.rank), f"{type(error).__name__}: {error}".splitlines()[0])
+
+    @contextlib.contextmanager
+    def _failures_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, pickle.UnpicklingError) as error:
+            if isinstance(error, DingLiteError):
+                raise
+            raise self._reason(error) from error
+
+    def _reason(self, error: Exception) -> BaseException:
+        """Returns the error that names the rank that ended: it wrote why, or writes nothing for 3 seconds."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        silent, reason = others, f"the ranks could not exchange data: {str(error).splitlines()[0]}"
+        try:
+            store = _store()
+            if not store.check([_end_of(self.rank)]):
+                store.set(_end_of(self.rank), "")  # this rank runs
+            deadline = time.monotonic() + SECONDS_TO_REPORT
+            while silent and time.monotonic() < deadline:
+                written = {r: store.get(_end_of(r)).decode() for r in others if store.check([_end_of(r)])}
+                for rank, text in written.items():
+                    if text.startswith(StopTimedOut.__name__):  # after a signal, which is that of all ranks
+                        return StopTimedOut(text.partition(": ")[2])
+                    if text:
+                        silent, reason = [], f"rank {rank} of {self.size} ended: {text}"
+                silent = [rank for rank in silent if rank not in written]
+                time.sleep(0.05)
+        except Exception:  # noqa: BLE001 - the store ended with the process that held it
+            silent = [0]
+        if silent:
+            names = " and ".join(map(str, silent))
+            reason = (
+                f"rank {names} of {self.size} is gone: it was killed, or its machine failed. Its own output "
+                "may say more"
+            )
+        return RankError(
+            f"{reason}. Checkpoints are unchanged: start again, with --resume if the run has one, or let "
+            "torchrun do it (--max-restarts)"
+        )
+
+
+ALONE = Ranks()
+_current = ALONE
+_has_joined = False  # whether the process group is ours
+_groups = 0  # that this process has joined
+
+
+def current() -> Ranks:
+    """Returns the ranks that this process trains with: those of torch's default process group, if any."""
+    global _current
+    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if size == 1:
+        return ALONE
+    if _current.size != size or _current.rank != dist.get_rank():
+        _current = Ranks(dist.get_rank(), size)
+    return _current
+
+
+def number_of_processes() -> int:
+    """Returns the number of processes that ``torchrun`` started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
+def restarts() -> int:
+    """Returns how often ``torchrun`` has started the ranks again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) if number_of_processes() > 1 else 0
+
+
+def keep_for_restart(text: str) -> None:
+    """Leaves a text that :func:`kept_before_restart` finds if ``torchrun`` starts the ranks again."""
+    if number_of_processes() > 1:
+        with contextlib.suppress(Exception):  # a store that does not outlive the ranks may be of any kind
+            next(dist.rendezvous("env://"))[0].set(KEPT, text)
+
+
+def kept_before_restart() -> str | None:
+    """Returns the text of :func:`keep_for_restart`, or None."""
+    store = next(dist.rendezvous("env://"))[0]
+    return store.get(KEPT).decode() if store.check([KEPT]) else None
+
+
+@contextlib.contextmanager
+def joined() -> Iterator[Ranks]:
+    """Joins the processes that ``torchrun`` started, for as long as the block lasts.
+
+    A process group that exists already is used as it is, and stays. NCCL exchanges gradients between GPUs,
+    gloo everything else.
+    """
+    global _has_joined, _groups
+    if dist.is_initialized() or number_of_processes() == 1:
+        yield current()
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        has_own_gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+        if has_own_gpus and dist.is_nccl_available():  # NCCL refuses two ranks on one GPU, gloo does not
+            backend = "cpu:gloo,cuda:nccl"
+    store, rank, size = next(dist.rendezvous("env://"))
+    # The store of torchrun has the addresses of earlier groups: before a restart, or of an earlier run.
+    _groups += 1
+    store = dist.PrefixStore(f"{PREFIX}/group/{restarts()}/{_groups}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    _has_joined = True
+    try:
+        yield current()
+    finally:
+        if _has_joined:  # not when the interpreter ends: its modules are empty by then
+            _leave()
+
+
+@atexit.register
+def _leave() -> None:
+    global _current, _has_joined
+    if _has_joined:
+        _current, _has_joined = ALONE, False
+        dist.destroy_process_group()
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
+def _end_of(rank: int) -> str:
+    """Returns the key of the reason why a rank ended; empty if it runs and saw another one end."""
+    return f"{PREFIX}/end/{restarts()}/{rank}"

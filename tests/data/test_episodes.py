@@ -1,0 +1,223 @@
+"""Evaluation: fixed quotas, named seeds, bounded length, and an unchanged policy."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv
+from worlds import digest, policy_for, vector_of
+
+from ding_lite.config.compile import compile_config
+from ding_lite.data.episodes import Evaluator, means_of
+from ding_lite.data.modes import EvalMode
+from ding_lite.data.samples import Recurrence
+from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.make import make_vector_env
+from ding_lite.envs.native import NativeVectorEnv
+from ding_lite.envs.recorder import EpisodeRecorder
+from ding_lite.errors import EnvContractError
+from ding_lite.run.rank_reports import merged_metrics
+
+
+def passive(action=0):
+    """Returns an eval mode that always chooses one action."""
+
+    def forward(obs):
+        return {"action": np.full(len(obs["at"] if isinstance(obs, dict) else obs), action, np.int64)}
+
+    return EvalMode(forward, lambda actions: actions, lambda: None)
+
+
+def listening(mode, seen):
+    """Returns the mode, which adds the observations (B, ...) that it acts on to a list."""
+    return mode._replace(forward=lambda obs: seen.append(obs.copy()) or mode.forward(obs))
+
+
+def evaluator_of(make, num_envs, n_episode, max_steps=1000, autoreset="same_step"):
+    return Evaluator(vector_of(make, num_envs, autoreset=autoreset), passive(), n_episode, max_steps)
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+@pytest.mark.parametrize(("num_envs", "n_episode"), [(1, 1), (4, 4), (4, 10), (4, 3), (3, 16)])
+def test_exactly_the_wanted_number_of_episodes_is_played(num_envs, n_episode, autoreset):
+    result = evaluator_of(lambda i: LengthEnv(2 + i), num_envs, n_episode, autoreset=autoreset).evaluate(0)
+    assert len(result.returns) == len(result.lengths) == n_episode
+
+
+def test_shares_of_the_environments_differ_by_at_most_one():
+    result = evaluator_of(lambda i: LengthEnv(i + 1), 4, 10).evaluate(0)
+    assert sorted(result.lengths) == [1, 1, 1, 2, 2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_short_episodes_are_not_favoured(autoreset):
+    """Half of the environments end after 1 step and half after 100: both halves count equally."""
+    result = evaluator_of(lambda i: LengthEnv(1 if i % 2 else 100), 4, 8, autoreset=autoreset).evaluate(0)
+    assert result.mean == 50.5
+    assert sorted(result.lengths) == [1] * 4 + [100] * 4
+
+
+def test_environments_play_their_shares_in_one_round_if_no_episode_is_cut(monkeypatch):
+    evaluator = evaluator_of(lambda i: LengthEnv(i + 1), 4, 14)
+    resets, reset = [], evaluator.envs.reset
+    monkeypatch.setattr(evaluator.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
+    assert evaluator.evaluate(5).lengths == (1,) * 4 + (2,) * 4 + (3,) * 3 + (4,) * 3
+    assert resets == [("evaluate", 5)]
+
+
+def test_the_round_after_a_cut_has_other_seeds(monkeypatch):
+    evaluator = evaluator_of(lambda i: LengthEnv(100), 1, 2, max_steps=5)
+    resets, reset = [], evaluator.envs.reset
+    monkeypatch.setattr(evaluator.envs, "reset", lambda *stream: [resets.append(stream), reset(*stream)][1])
+    assert evaluator.evaluate(7).cut_short == 2
+    assert resets == [("evaluate", 7), ("evaluate", 7, 1)]
+
+
+def test_same_stream_gives_the_same_starts_and_another_gives_others():
+    evaluator = evaluator_of(lambda i: SeededEnv(), 4, 8)
+    first, again, other = (evaluator.evaluate(*stream) for stream in ((3, 0), (3, 0), (3, 1)))
+    assert first == again
+    assert first.returns != other.returns
+
+
+def test_evaluation_never_starts_where_training_does():
+    envs = vector_of(lambda i: SeededEnv(), 4)
+    training = envs.reset("collect").copy()
+    starts = []
+    Evaluator(envs, listening(passive(), starts), 4, 100).evaluate(0, 0)
+    assert not np.isin(starts[0][:, 2], training[:, 2]).any()
+
+
+def test_policy_acts_on_every_observation_but_the_last():
+    seen = []
+    envs = vector_of(lambda i: CountingEnv(((3, "terminated"),)), 1, autoreset="same_step")
+    Evaluator(envs, listening(passive(), seen), 1, 100).evaluate(0)
+    assert [obs[0].tolist() for obs in seen] == [[0, 0], [0, 1], [0, 2]]
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_mask_that_leaves_no_action_is_refused_where_one_is_needed(autoreset):
+    """The last observation of an episode may have such a mask, because no action follows it."""
+    for stuck_after, played in ((4, False), (5, True)):
+        evaluator = evaluator_of(lambda i, after=stuck_after: StuckEnv(after), 2, 4, autoreset=autoreset)
+        if played:
+            assert evaluator.evaluate(0).lengths == (5,) * 4
+            continue
+        message = r"env 0 \(seed \d+, episode 0, step 4\).*action_mask.*evaluation"
+        with pytest.raises(EnvContractError, match=message):
+            evaluator.evaluate(0)
+
+
+@pytest.mark.parametrize("autoreset", AUTORESET)
+def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut(autoreset):
+    cfg = section(kwargs={"length": 10**9}, max_eval_steps=7, manager={"autoreset": autoreset})
+    envs = make_vector_env(cfg, 3, seed=0, evaluate=True)
+    result = Evaluator(envs, passive(), 6, 7).evaluate(0)
+    assert result.lengths == (7,) * 6
+    assert result.returns == (7.0,) * 6
+    assert result.cut_short == 6
+
+
+@pytest.mark.parametrize("bound", [5, 6])
+def test_an_episode_that_ends_by_itself_is_not_reported_as_cut(bound):
+    envs = make_vector_env(section(max_eval_steps=bound), 2, seed=0, evaluate=True)
+    assert Evaluator(envs, passive(), 4, bound).evaluate(0).cut_short == 0
+
+
+def section(**env):
+    return compile_config({"env": {"type": LengthEnv, **env}}).values.env
+
+
+@pytest.mark.parametrize("manager", ["vector", pytest.param("env_pool", marks=pytest.mark.slow)])
+def test_native_environments_keep_number_and_bound_of_episodes_too(manager):
+    if manager == "env_pool":
+        pytest.importorskip("envpool", reason="the extra envpool is not installed")
+    cfg = compile_config(
+        {"env": {"env_id": "CartPole-v1", "max_eval_steps": 4, "manager": manager}}
+    ).values.env
+    envs = make_vector_env(cfg, 2, seed=0, evaluate=True)
+    result = Evaluator(envs, passive(), 6, 4).evaluate(0)
+    assert len(result.lengths) == 6
+    assert max(result.lengths) <= 4
+    assert result.cut_short == 6
+
+
+class Successes(gym.vector.VectorEnv):
+    """Reports a success at each step, and never ends."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    single_observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    single_action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((self.num_envs, 1), np.float32), {}
+
+    def step(self, action):
+        obs, never = np.zeros((self.num_envs, 1), np.float32), np.zeros(self.num_envs, bool)
+        return obs, np.zeros(self.num_envs), never, never, {"is_success": np.arange(self.num_envs) == 1}
+
+
+def test_an_episode_that_is_cut_keeps_its_last_info():
+    envs = NativeVectorEnv(Successes(2), info_keys=("is_success",))
+    assert Evaluator(envs, passive(), 2, 3).evaluate(0).infos == ({"is_success": 0.0}, {"is_success": 1.0})
+
+
+def test_returns_are_raw_below_wrappers():
+    envs = InProcessVectorEnv(lambda i: HalveReward(EpisodeRecorder(LengthEnv(4))), 2)
+    assert Evaluator(envs, passive(), 2, 100).evaluate(0).returns == (4.0, 4.0)
+
+
+def test_policy_and_every_generator_stay_as_they_were():
+    envs = vector_of(lambda i: SeededEnv(), 3)
+    policy = policy_for(envs, normalize={"obs": True})
+    before, random = digest(policy.state_dict()), torch.get_rng_state()
+    numpy_before = digest(list(np.random.get_state()))
+    Evaluator(envs, policy.eval_mode, 7, 100).evaluate(0, 0)
+    assert digest(policy.state_dict()) == before
+    assert torch.equal(torch.get_rng_state(), random)
+    assert digest(list(np.random.get_state())) == numpy_before
+
+
+def test_policy_plays_greedily():
+    envs = vector_of(lambda i: SeededEnv(), 2)
+    policy = policy_for(envs)
+    played = []
+    mode = policy.eval_mode._replace(to_env=lambda action: played.append(action.clone()) or action.numpy())
+    seen = []
+    Evaluator(envs, listening(mode, seen), 2, 100).evaluate(0)
+    logits = [policy.model.compute_actor(torch.as_tensor(obs)) for obs in seen]
+    greedy = [policy.model.distribution(logit).mode() for logit in logits]
+    assert torch.equal(torch.stack(played), torch.stack(greedy))
+
+
+def test_each_episode_begins_with_the_initial_hidden_state():
+    """The hidden state counts the steps of its episode, as the observations do."""
+    seen = []
+
+    def forward(obs, hidden):
+        seen.append((hidden["h"].tolist(), obs[:, 1].tolist()))
+        return {"action": np.zeros(len(obs), np.int64), "hidden": {"h": hidden["h"] + 1}}
+
+    envs = vector_of(lambda i: CountingEnv(SCRIPTS[i]), 2, autoreset="same_step")
+    recurrence = Recurrence(4, lambda n: {"h": torch.zeros(n)})
+    Evaluator(envs, passive()._replace(forward=forward, recurrence=recurrence), 6, 100).evaluate(0)
+    assert len(seen) > 5
+    assert all(hidden == steps for hidden, steps in seen)
+
+
+# ---------------------------------------------------------------------- infos
+
+
+def test_means_are_over_the_episodes_that_have_the_key_but_for_successes():
+    infos = [{"is_success": 1.0, "crashes": 2.0}, {}, {"crashes": 4.0}, {"is_success": 0.0}]
+    assert means_of(infos) == {"is_success": 0.25, "crashes": 3.0}
+    assert means_of([{}, {}]) == {}
+
+
+def test_a_rank_without_a_success_counts_in_the_rate_of_all():
+    had_episodes = {"collect/episode_return": 1.0}
+    reports = [{**had_episodes, "collect/is_success": 0.5}, had_episodes, {}]
+    assert merged_metrics(reports)["collect/is_success"] == 0.25

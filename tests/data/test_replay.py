@@ -1,0 +1,253 @@
+"""The replay buffer and PPG's store: who stays, who may be drawn, and that nothing of it changes."""
+
+import pytest
+import torch
+from worlds import digest, same_tree
+
+from ding_lite.data.replay import Replay
+from ding_lite.data.rollout import as_rollout
+from ding_lite.data.samples import Runs, Samples, Store
+from ding_lite.run.checkpoint import load_checkpoint, save_checkpoint
+from ding_lite.trees import map_tree, to_dict
+
+ROWS, COLUMNS = 3, 2
+
+
+def rollout(tag, columns=COLUMNS, rows=ROWS):
+    """A rollout whose every number tells where it stands: 100 tag + 10 column + row."""
+    place = 100 * tag + 10 * torch.arange(columns) + torch.arange(rows)[:, None]
+    never = torch.zeros(rows, columns, dtype=torch.bool)
+    fields = {
+        "obs": {"image": place.to(torch.uint8)[..., None], "action_mask": (place % 3 > 0)[..., None]},
+        "action": {"arm": {"0": place.float()[..., None] / 7}, "move": place},
+        "reward": place.float(),
+        "terminated": never.clone(),
+        "truncated": never.clone(),
+        "valid": ~never,
+        "last_obs": {"image": place[-1].to(torch.uint8)[:, None], "action_mask": place[-1:].T % 3 > 0},
+    }
+    return as_rollout(fields)
+
+
+def tags(replay):
+    """Returns the tags of the rollouts that are there."""
+    return [int(each.rollout.reward[0, 0]) // 100 for each in replay.rollouts]
+
+
+def found_live(replay):
+    """Returns which transitions may be drawn, by their places in all rollouts."""
+    return torch.cat([replay.live(each).flatten() for each in replay.rollouts])
+
+
+def use(replay, *places):
+    replay.use(torch.tensor(places))
+
+
+def test_a_fresh_rollout_stays_for_one_iteration_by_default():
+    replay = Replay()
+    for tag in range(3):
+        replay.push(rollout(tag))
+        assert tags(replay) == [tag]
+        for _ in range(20):
+            use(replay, *range(6))
+        assert replay.has_live()
+        replay.end_iteration()
+        assert not replay.rollouts
+
+
+@pytest.mark.parametrize("max_use", [1, 2, 5])
+def test_a_transition_is_live_for_exactly_max_use_draws(max_use):
+    replay = Replay(99, max_use, 9)
+    replay.push(rollout(0))
+    replay.push(rollout(1, columns=3))
+    for _ in range(max_use):
+        assert found_live(replay).all()
+        use(replay, 10, 4)
+    assert (~found_live(replay)).nonzero()[:, 0].tolist() == [4, 10]
+    assert [each.uses.flatten().nonzero()[:, 0].tolist() for each in replay.rollouts] == [[4], [4]]
+    use(replay, *range(15))
+    assert [each.uses.max() for each in replay.rollouts] == [max_use + 1] * 2
+
+
+@pytest.mark.parametrize("staleness", range(4))
+def test_a_rollout_is_live_until_its_age_is_past_max_staleness(staleness):
+    replay = Replay(99, 9, staleness)
+    replay.push(rollout(0))
+    for age in range(staleness + 1):
+        assert [replay.age(each) for each in replay.rollouts] == [age]
+        assert replay.has_live()
+        replay.end_iteration()
+    assert not replay.rollouts
+    assert not replay.has_live()
+
+
+def test_rows_that_are_not_valid_are_never_live_and_keep_no_rollout():
+    replay, one = Replay(99, 1, 9), rollout(0)
+    one.valid[1, 1] = False
+    replay.push(one)
+    assert found_live(replay).tolist() == [True, True, True, False, True, True]
+    use(replay, 0, 1, 2, 4)
+    replay.end_iteration()
+    assert tags(replay) == [0], "one transition is left"
+    use(replay, 5)
+    assert not replay.has_live()
+    replay.end_iteration()
+    assert not replay.rollouts
+
+
+@pytest.mark.parametrize(
+    ("capacity", "kept"), [(0, 1), (5, 1), (11, 1), (12, 2), (17, 2), (18, 3), (24, 4), (99, 5)]
+)
+def test_capacity_in_transitions_keeps_the_newest_whole_rollouts(capacity, kept):
+    replay = Replay(capacity, 9, 99)
+    for tag in range(5):
+        replay.push(rollout(tag))
+        replay.end_iteration()
+    assert tags(replay) == list(range(5 - kept, 5))
+
+
+def test_rollouts_of_several_lengths_are_kept_as_they_are():
+    replay = Replay(40, 9, 99)
+    sizes = ((3, 2), (9, 2), (4, 3), (1, 1))
+    for tag, (rows, columns) in enumerate(sizes):
+        replay.push(rollout(tag, columns, rows))
+        replay.end_iteration()
+    assert tags(replay) == [0, 1, 2, 3]
+    replay.push(rollout(4, 2, 2))  # now 6 + 18 + 12 + 1 + 4
+    assert tags(replay) == [1, 2, 3, 4]
+    for each, (rows, columns) in zip(replay.rollouts, (*sizes[1:], (2, 2)), strict=True):
+        tag = int(each.rollout.reward[0, 0]) // 100
+        assert same_tree(to_dict(each.rollout), to_dict(rollout(tag, columns, rows)))
+
+
+def test_kept_rollouts_are_copies_that_the_next_collect_cannot_overwrite():
+    replay, storage = Replay(99, 9, 99), rollout(0)
+
+    def overwrite(other):
+        map_tree(lambda a, b: a.copy_(b), to_dict(storage), to_dict(other))
+
+    for tag in range(3):
+        overwrite(rollout(tag))
+        replay.push(storage)
+        replay.end_iteration()
+        overwrite(rollout(77))
+    for tag, each in enumerate(replay.rollouts):
+        assert same_tree(to_dict(each.rollout), to_dict(rollout(tag)))
+
+
+def test_what_is_computed_for_an_iteration_is_forgotten_after_it():
+    replay = Replay(99, 9, 99)
+    replay.push(rollout(0))
+    stored = replay.rollouts[0]
+    stored.prox_over_mu, stored.newer = torch.ones(ROWS, COLUMNS), {"log_prob": torch.ones(ROWS, COLUMNS)}
+    replay.end_iteration()
+    assert (stored.prox_over_mu, stored.newer) == (None, {})
+
+
+def test_metrics_are_those_counted_by_hand():
+    replay = Replay(99, 2, 9)
+    replay.push(rollout(0))
+    replay.end_iteration()
+    replay.push(rollout(1))
+    use(replay, 0)
+    use(replay, 0, 1, 6, 7, 8)  # transition 0 is spent
+    replay.rollouts[0].prox_over_mu = torch.tensor([[9.0, 1.1], [1.5, 0.5], [1.0, 0.9]])
+    assert replay.metrics(torch.tensor(0.2)) == pytest.approx(
+        {
+            "samples": 11,
+            "age": 5 / 11,
+            "uses": 4 / 11,
+            "weight_mean": (1.1 + 1.5 + 0.5 + 1.0 + 0.9 + 6) / 11,
+            "weight_max": 1.5,
+            "outside_clip_age_0": 0,
+            "outside_clip_age_1": 2 / 5,
+        }
+    )
+
+
+def saved_and_loaded(state, tmp_path):
+    save_checkpoint(tmp_path / "one", {"part": state}, {})
+    return load_checkpoint(tmp_path / "one")[0]["part"]
+
+
+def test_a_replay_is_the_same_bit_for_bit_after_a_checkpoint_and_goes_on_alike(tmp_path):
+    replay, other = Replay(18, 3, 4), Replay(18, 3, 4)
+    for tag in range(4):
+        replay.push(rollout(tag))
+        use(replay, *range(tag + 1))
+        replay.end_iteration()
+    other.push(rollout(9))
+    other.load_state_dict(saved_and_loaded(replay.state_dict(), tmp_path))
+    assert digest(other.state_dict()) == digest(replay.state_dict())
+    for tag in (4, 5):
+        for one in (replay, other):
+            one.push(rollout(tag))
+            use(one, *range(12))
+            one.end_iteration()
+        assert digest(other.state_dict()) == digest(replay.state_dict())
+    assert tags(other) == [3, 4, 5]
+
+
+# ------------------------------------------------------------------ the store of an auxiliary phase
+
+
+def samples_of(tag, n, runs=()):
+    place = 50 * tag + torch.arange(n)
+    fields = {"obs": {"image": place.to(torch.uint8)[:, None]}, "value_target": place.float()}
+    if not runs:
+        return Samples(fields)
+    length = torch.tensor(runs)
+    hidden = {"h": (10.0 * tag + torch.arange(len(runs)))[:, None]}
+    return Samples(fields, Runs(length.cumsum(0) - length, length, hidden))
+
+
+@pytest.mark.parametrize("planned", [0, 7, 100])
+def test_a_store_holds_all_samples_in_their_order_and_type(planned):
+    """Whether it had room for them or not."""
+    store = Store()
+    for tag, n in enumerate((4, 3, 5)):
+        store.append(samples_of(tag, n), planned)
+    assert (store.iterations, store.size, len(store.samples())) == (3, 12, 12)
+    fields = store.samples().fields
+    assert fields["value_target"].tolist() == [0, 1, 2, 3, 50, 51, 52, 100, 101, 102, 103, 104]
+    assert fields["obs"]["image"].dtype == torch.uint8
+    assert fields["obs"]["image"][:, 0].tolist() == fields["value_target"].tolist()
+
+
+def test_a_store_is_allocated_once_and_used_again():
+    store, addresses = Store(), set()
+    for _ in range(2):
+        for tag in range(3):
+            store.append(samples_of(tag, 4), 12)
+            addresses.add(store.samples().fields["value_target"].data_ptr())
+        store.clear()
+        assert (store.iterations, store.size) == (0, 0)
+    assert len(addresses) == 1
+
+
+def test_a_store_keeps_copies_and_runs_with_their_hidden_states():
+    store, given = Store(), samples_of(1, 5, (2, 3))
+    store.append(samples_of(0, 4, (4,)), 9)
+    store.append(given, 9)
+    given.fields["value_target"].zero_()
+    given.runs.hidden["h"].zero_()
+    found = store.samples()
+    assert found.fields["value_target"].tolist() == [0, 1, 2, 3, 50, 51, 52, 53, 54]
+    assert found.runs.start.tolist() == [0, 4, 6]
+    assert found.runs.length.tolist() == [4, 2, 3]
+    assert found.runs.hidden["h"].tolist() == [[0], [10], [11]]
+
+
+@pytest.mark.parametrize("runs", [(), (1, 3)])
+def test_a_store_is_the_same_after_a_checkpoint_and_goes_on_alike(runs, tmp_path):
+    store, other = Store(), Store()
+    for tag in range(2):
+        store.append(samples_of(tag, 4, runs), 12)
+    other.append(samples_of(9, 7), 7)
+    other.load_state_dict(saved_and_loaded(store.state_dict(), tmp_path))
+    for each in (store, other):
+        each.append(samples_of(2, 4, runs), 12)
+    assert digest(other.state_dict()) == digest(store.state_dict())
+    assert other.size == 12
+    other.load_state_dict(saved_and_loaded(Store().state_dict(), tmp_path / "empty"))
+    assert (other.iterations, other.size, other.state_dict()["runs"]) == (0, 0, None)

@@ -1,0 +1,256 @@
+"""Acting in NumPy: actions, log-probs and draws are the model's; values of networks with a shared encoder."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from broken_worlds import Masked, Sound
+from fast_cases import DISCRETE, MIXED, NETWORKS, VECTOR, observations, policy_for
+from small_worlds import SeededBox, SeededEnv, SeededMulti
+from torch import nn
+from worlds import merged, rollout_log_probs, trainee
+
+from ding_lite import PPOPolicy
+from ding_lite.data.rollout import as_rollout
+from ding_lite.fast.acting import RAW, VALUE, Acting, NumpyActing, acting_of
+from ding_lite.models import VAC
+from ding_lite.trees import map_tree, to_dict
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def compare(policy, obs):
+    """Compares what acts in NumPy with the model: results, and the generator after each call."""
+    fast, slow, generator = acting_of(policy), Acting(policy), policy.generator
+    assert isinstance(fast, NumpyActing)
+    state = generator.get_state()
+    expected, after = slow.sample(obs), generator.get_state()
+    assert not torch.equal(state, after)
+    generator.set_state(state)
+    row = {"obs": obs, **fast.sample_now(obs), "valid": np.ones(len(expected["log_prob"]), bool)}
+    rollout = fast.finished(as_rollout(map_tree(lambda x: torch.as_tensor(x)[None], row)))
+    equal(rollout.action[0], expected["action"])
+    equal(rollout.log_prob[0], expected["log_prob"])
+    equal(fast.greedy(obs)["action"], slow.greedy(obs)["action"])
+    assert torch.equal(generator.get_state(), after)
+    return expected["action"]
+
+
+def equal(found, expected):
+    torch.testing.assert_close(*(map_tree(lambda x: x, tree) for tree in (found, expected)), **CLOSE)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_numpy_acts_as_the_model_does(network):
+    obs_space, action_space, options, _ = NETWORKS[network]
+    policy = policy_for(obs_space, action_space, model=options)
+    for n in (1, 50, 2**10 + 3):
+        compare(policy, observations(obs_space, n, torch.Generator().manual_seed(n)))
+
+
+@pytest.mark.parametrize("obs_space", [VECTOR, MIXED])
+def test_observations_are_scaled(obs_space):
+    policy, obs = (
+        policy_for(obs_space, normalize={"obs": True}),
+        observations(obs_space, 50, torch.Generator()),
+    )
+    before = compare(policy, obs)
+    policy.obs_norm.update(map_tree(lambda x: 5 * torch.as_tensor(x), obs), torch.ones(50, dtype=torch.bool))
+    assert not torch.equal(compare(policy, obs), before)
+
+
+class OtherDistribution(PPOPolicy):
+    def distribution(self, obs, logit):
+        return super().distribution(obs, -logit)
+
+
+def test_a_distribution_of_ones_own_is_drawn_from():
+    obs = observations(VECTOR, 50, torch.Generator())
+    own, plain = compare(policy_for(cls=OtherDistribution), obs), compare(policy_for(), obs)
+    assert not torch.equal(own, plain)
+
+
+class OtherActor(VAC):
+    def compute_actor(self, obs):
+        return -super().compute_actor(obs)
+
+
+def twice(name):
+    return lambda self, *args: map_tree(lambda x: 2 * x, getattr(PPOPolicy, name)(self, *args))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"made": OtherActor(VECTOR, DISCRETE)},
+        *({"cls": type("Mine", (PPOPolicy,), {name: twice(name)})} for name in ("inputs", "scaled")),
+    ],
+)
+def test_what_sees_or_says_something_else_is_asked_itself(options):
+    assert type(acting_of(policy_for(**options))) is Acting
+
+
+# ------------------------------------------------------------------ within a rollout
+
+
+def by_torch(policy):
+    """Adds somebody who listens, so that the model acts itself."""
+    policy.model.register_forward_hook(lambda *_: None)
+    return policy
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"kind": "ppo", "world": SeededEnv, "normalize": {"obs": True}},
+        {"kind": "ppo", "world": SeededMulti},
+        {"kind": "ppo", "world": SeededBox},
+        {"kind": "ppo", "world": SeededBox, "model": {"bound_type": "tanh"}},
+        {"kind": "ppg_offpolicy", "world": SeededEnv},
+    ],
+)
+def test_a_rollout_is_the_one_that_torch_collects(case):
+    (policy, collector), (other, others) = (trainee(n_sample=96, **case) for _ in range(2))
+    by_torch(other)
+    for one, each in ((policy, collector), (other, others)):
+        if one.warm_up_steps:
+            one.warm_up(torch.from_numpy(each.random_observations(50, 0)))
+    for _ in range(2):
+        stored, expected = recorded(policy, collector), recorded(other, others)
+        assert RAW in stored[1]
+        assert "log_prob" not in stored[1]
+        assert "log_prob" in expected[1]
+        found, its = to_dict(stored[0]), to_dict(expected[0])
+        assert found.keys() == its.keys()
+        for name, field in found.items():
+            torch.testing.assert_close(field, its[name], rtol=1e-5, atol=1e-5)
+        assert found["log_prob"].std() > 1e-3, "so that one row's would not do for another's"
+        policy.learn_mode.forward(stored[0])
+        other.load_state_dict(policy.state_dict())
+
+
+def recorded(policy, collector):
+    """Returns the next rollout, and what the collector had stored before it was given its advantages."""
+    stored = []
+
+    def specialize(mode):
+        mode = policy.collect_mode.for_rollout()
+
+        def watched(rollout):
+            stored.append(to_dict(rollout))
+            return mode.get_train_sample(rollout)
+
+        return mode._replace(get_train_sample=watched)
+
+    collector.mode = policy.collect_mode._replace(specialize=specialize)
+    return collector.collect(), stored[0]
+
+
+class OneForbidden(Masked):
+    def obs(self):
+        self.mask = np.ones(3, np.int8)
+        self.mask[self.np_random.integers(3)] = 0
+        return {"action_mask": self.mask.copy(), "pose": Sound.obs(self)}
+
+
+def test_log_probs_of_masked_actions_are_those_of_their_masks():
+    policy, collector = trainee("ppo", OneForbidden, n_sample=96)
+    rollout, stored = recorded(policy, collector)
+    assert RAW in stored
+    torch.testing.assert_close(rollout.log_prob, rollout_log_probs(policy, rollout), **CLOSE)
+    rollout.obs.action_mask = torch.ones_like(rollout.obs.action_mask)
+    assert not torch.allclose(rollout.log_prob, rollout_log_probs(policy, rollout), atol=1e-2)
+
+
+def test_a_network_that_is_replaced_between_two_rollouts_acts_no_more():
+    policy, collector = trainee("ppo")
+    collector.collect()
+    layer = nn.Linear(8, 3)
+    policy.model.actor_head.layers[-1] = layer
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.copy_(torch.tensor([0.0, 99.0, 0.0]))
+    assert collector.collect().action.unique().tolist() == [1]
+    heard = []
+    layer.register_forward_hook(lambda *_: heard.append(1))
+    collector.collect()
+    assert len(heard) >= 16
+
+
+@pytest.mark.parametrize(
+    "method", ["_forward_collect", "_to_env", "_process_transition", "_get_train_sample"]
+)
+def test_a_policy_that_collects_in_its_own_way_has_log_probs_at_every_step(method):
+    own = type("Own", (PPOPolicy,), {method: lambda self, *args: getattr(PPOPolicy, method)(self, *args)})
+    policy, collector = trainee("ppo", cls=own)
+    output = policy.collect_mode.for_rollout().forward(collector.obs[0])
+    assert output.keys() == {"action", "log_prob"}
+    collector.mode = collector.mode._replace(
+        forward=lambda obs: {**output, "log_prob": torch.full((4,), -0.25)}
+    )
+    assert (collector.collect().log_prob == -0.25).all()
+
+
+# ------------------------------------------------------------------ values of a shared encoder
+
+
+SHARED = {"model": {"activation": "gelu", "share_encoder": True}}  # NumPy has no gelu
+
+
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("ppo", merged(SHARED, {"learn": {"value_norm": True}, "normalize": {"obs": True}})),
+        ("ppo", {"model": {"rnn": "lstm", "rnn_hidden_size": 4}}),
+        ("ppg", {"model": {"activation": "gelu", "arch": "shared"}}),
+    ],
+)
+def test_values_given_while_acting_are_those_of_the_value_network(kind, options, world):
+    policy, collector = trainee(kind, world, n_sample=96, **options)
+    if policy.warm_up_steps:
+        policy.warm_up(torch.from_numpy(collector.random_observations(50, 0)))
+    for _ in range(2):
+        policy.learn_mode.forward(collector.collect())
+    rollout, stored = recorded(policy, collector)
+    assert torch.equal(rollout.value, stored[VALUE])
+    assert VALUE not in rollout
+    assert rollout.value.std() > 1e-3, "so that one sample's would not do for another's"
+    again, valid = policy.credit(rollout), rollout.valid
+    for name in ("value", "advantage", "value_target"):
+        torch.testing.assert_close(rollout[name][valid], again[name][valid], rtol=1e-4, atol=1e-4)
+
+
+class Sevens(PPOPolicy):
+    def rollout_values(self, rollout):
+        return torch.full(rollout.valid.shape, 7.0)
+
+
+def test_values_of_ones_own_are_used():
+    _, collector = trainee("ppo", cls=Sevens, **SHARED)
+    assert (collector.collect().value == 7).all()
+
+
+class Pictures(gym.Env):
+    observation_space, action_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.look(), {}
+
+    def look(self):
+        return self.np_random.integers(0, 256, (36, 36, 3), np.uint8)
+
+    def step(self, action):
+        return self.look(), 1.0, False, bool(self.np_random.random() < 0.1), {}
+
+
+def test_images_are_seen_once_by_the_shared_encoder():
+    """But for those after the last row, and the last ones of episodes that were cut."""
+    model = {"encoder_hidden_size_list": None, "share_encoder": True}
+    policy, collector = trainee("ppo", Pictures, n_sample=64, model=model)
+    seen = []
+    policy.model.actor_encoder.register_forward_hook(lambda layer, inputs, out: seen.append(len(out)))
+    rollout = collector.collect()
+    assert rollout.truncated.any()
+    assert sum(seen) == 64 + 4 + int(rollout.truncated.sum())

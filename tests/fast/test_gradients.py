@@ -1,0 +1,354 @@
+"""Gradients by autograd, NumPy stacks, and slopes in NumPy are equal for every network and loss."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from fast_cases import ARCHS, BOX, DISCRETE, IMAGE, MASKED, NETWORKS, VECTOR, batch_for, policy_for, spaces
+from torch import nn
+
+from ding_lite import PPOPolicy
+from ding_lite.errors import NumericsError
+from ding_lite.fast import stacks
+from ding_lite.fast.gradients import ThroughStacks, by_autograd
+from ding_lite.models import PPG, VAC
+from ding_lite.policies.ppg import PPGPolicy
+
+TOLERANCE = 1e-5  # of the largest number of each gradient: sums are in another order
+
+
+def objectives(policy):
+    """Returns every loss that a policy goes down."""
+    own = [policy.objective, policy.critic_objective]
+    return [*own, policy.actor_objective, policy.auxiliary_objective] if hasattr(policy, "store") else own
+
+
+def in_torch(policy, objective, batch):
+    return by_autograd(objective, policy.model, policy.optimizer.parameters, batch)
+
+
+def in_numpy(policy, objective, batch):
+    function = policy.optimizer.gradients.of(objective)
+    assert isinstance(function, ThroughStacks)
+    return function(batch)
+
+
+def assert_equal(found, expected):
+    assert [value is None for value in found.values] == [value is None for value in expected.values]
+    assert list(found.metrics) == list(expected.metrics)
+    reached = [value for value in expected.values if value is not None]
+    floor = 0.1 * max(float(value.abs().max()) for value in reached)
+    for mine, its in zip(found.values, expected.values, strict=True):
+        if its is not None:
+            assert mine.shape == its.shape
+            assert float((mine - its).abs().max()) <= TOLERANCE * max(floor, float(its.abs().max()))
+    numbers = {**expected.metrics, "total": expected.total}
+    for name, value in {**found.metrics, "total": found.total}.items():
+        assert float(value) == pytest.approx(float(numbers[name]), rel=TOLERANCE, abs=TOLERANCE)
+    if found.flat is not None:
+        norm = math.sqrt(sum(float(value.square().sum()) for value in reached))
+        assert math.sqrt(np.dot(found.flat, found.flat)) == pytest.approx(norm, rel=1e-4)
+
+
+def compare(policy, batch):
+    """Compares the gradients of every loss; returns the names of those with slopes in NumPy."""
+    with_slopes = []
+    for objective in objectives(policy):
+        expected = in_torch(policy, objective, batch)
+        assert_equal(in_numpy(policy, objective._replace(slopes=None), batch), expected)
+        if objective.slopes is not None:
+            assert_equal(in_numpy(policy, objective, batch), expected)
+            with_slopes.append(objective.loss.__name__)
+    return with_slopes
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network_has_the_gradient_that_torch_finds(network, arch):
+    obs_space, action_space, options, has_slopes = NETWORKS[network]
+    kind, shares = ARCHS[arch]
+    if kind == "ppg" and network == "index":
+        options = {}  # with no hidden layer there is nothing to distil into
+    policy = policy_for(obs_space, action_space, kind, model=options | shares)
+    found = compare(policy, batch_for(policy))
+    expected = ["loss", "critic_loss", *(["actor_loss"] if kind == "ppg" else [])]
+    assert found == (expected if has_slopes else [])
+
+
+# One option each; every one changes the gradient of the batch.
+OPTIONS = {
+    "no entropy": {"entropy_weight": 0.0},
+    "much entropy": {"entropy_weight": 1.0},
+    "narrow clip": {"clip_ratio": 0.05},
+    "clip of one": {"clip_ratio": 1.0},
+    "clip above one": {"clip_ratio": 1.5},
+    "dual clip": {"dual_clip": 1.05},
+    "value clip": {"value_clip": 0.2},
+    "smooth l1": {"value_loss": "smooth_l1"},
+    "smooth l1, value clip": {"value_loss": "smooth_l1", "value_clip": 0.2},
+    "value weight": {"value_weight": 2.0},
+    "kl penalty": {"kl_penalty": 0.5},
+}
+
+
+@pytest.mark.parametrize(("obs_space", "action_space"), [(MASKED, DISCRETE), (VECTOR, BOX)])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_has_the_gradient_that_torch_finds_and_changes_it(option, obs_space, action_space):
+    base = {"entropy_weight": 0.01}
+    plain = policy_for(obs_space, action_space, learn=base)
+    policy = policy_for(obs_space, action_space, learn=base | OPTIONS[option])
+    batch = batch_for(policy)
+    batch.log_prob[:8] += 3.0  # ratios near 0.05
+    assert compare(policy, batch) == ([] if option == "kl penalty" else ["loss", "critic_loss"])
+    found, before = (in_torch(each, each.objective, batch).values for each in (policy, plain))
+    assert any(not torch.allclose(a, b, rtol=1e-3) for a, b in zip(found, before, strict=True))
+    batch.policy_weight = None
+    compare(policy, batch)
+    assert not torch.allclose(in_torch(policy, policy.objective, batch).values[0], found[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("option", ["aux_bc_weight", "aux_value_weight"])
+@pytest.mark.parametrize("network", ["masked", "box", "tree"])
+def test_weights_of_the_auxiliary_phase_have_the_gradient_that_torch_finds(option, network):
+    obs_space, action_space, options, _ = NETWORKS[network]
+    totals = []
+    for weight in (0.0, 3.0):
+        policy = policy_for(obs_space, action_space, "ppg", model=options, learn={option: weight})
+        batch = batch_for(policy)
+        compare(policy, batch)
+        totals.append(float(in_torch(policy, policy.auxiliary_objective, batch).total))
+    assert totals[0] < totals[1] - 0.01
+
+
+# ------------------------------------------------------------------ losses of one's own
+
+
+class OtherPolicyLoss(PPOPolicy):
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        return 2 * loss + batch.dist.entropy().square().mean(), {**metrics, "twice": 2 * loss}
+
+
+class OtherValueLoss(PPOPolicy):
+    def value_loss(self, batch):
+        loss = (batch.new_value - batch.value_target).abs().mean()
+        return loss, {"value_loss": loss}
+
+
+class OtherDistribution(PPOPolicy):
+    def distribution(self, obs, logit):
+        return super().distribution(obs, 2 * logit)
+
+
+class Predicting(VAC):
+    """Predicts the observation by a head of its own, behind the encoder of the policy."""
+
+    def __init__(self, obs_space, action_space):
+        super().__init__(obs_space, action_space)
+        self.prediction = nn.Linear(self.actor_encoder.out_features, 4)
+
+
+class WithPrediction(PPOPolicy):
+    def policy_loss(self, batch):
+        loss, metrics = super().policy_loss(batch)
+        found = self.model.prediction(self.model.actor_encoder(batch.obs))
+        error = (found - batch.obs).square().mean()
+        return loss + error, {**metrics, "prediction": error}
+
+
+class ByValue(PPGPolicy):
+    """An auxiliary loss without the terms of the policy."""
+
+    def auxiliary_loss(self, batch):
+        loss = (batch.auxiliary - batch.new_value).square().mean()
+        return loss, {"auxiliary_loss": loss}
+
+
+@pytest.mark.parametrize(
+    ("cls", "model"),
+    [
+        *((cls, None) for cls in (OtherPolicyLoss, OtherValueLoss, OtherDistribution)),
+        (WithPrediction, Predicting(VECTOR, DISCRETE)),
+    ],
+)
+def test_a_loss_of_ones_own_runs_on_the_outputs_of_numpy(cls, model):
+    policy = policy_for(cls=cls, made=model)
+    assert compare(policy, batch_for(policy)) == []
+    values = in_numpy(policy, policy.objective, batch_for(policy)).values
+    assert all(value is not None and value.abs().max() > 1e-5 for value in values)
+
+
+def test_an_auxiliary_loss_of_ones_own_reaches_what_torch_says():
+    policy = policy_for(kind="ppg", cls=ByValue)
+    assert "loss" in compare(policy, batch_for(policy))
+    found = in_numpy(policy, policy.auxiliary_objective, batch_for(policy)).values
+    named = zip(policy.model.named_parameters(), found, strict=True)
+    assert {name.split(".")[0] for (name, _), value in named if value is None} == {"actor_head"}
+
+
+# ------------------------------------------------------------------ what is left to torch
+
+
+class OtherActor(VAC):
+    def compute_actor(self, obs):
+        return super().compute_actor(obs)
+
+
+class OtherCritic(VAC):
+    def compute_critic(self, obs):
+        return 2 * super().compute_critic(obs)
+
+
+class OtherAuxiliary(PPG):
+    def compute_auxiliary(self, obs):
+        return super().compute_auxiliary(obs)
+
+
+def hook(policy):
+    policy.model.actor_encoder.trunk.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def layer_norm(policy):
+    policy.model.critic_encoder.trunk.insert(1, nn.LayerNorm(64))
+
+
+def spectral_norm(policy):
+    nn.utils.parametrizations.spectral_norm(policy.model.actor_head.layers[-1])
+
+
+def other_layer(policy):
+    policy.model.critic_encoder.trunk[0] = nn.Linear(4, 64)  # whose parameters the optimiser does not have
+
+
+LEFT_TO_TORCH = {
+    "images": lambda: policy_for(IMAGE),
+    "images among others": lambda: policy_for(spaces.Dict(a=VECTOR, b=IMAGE)),
+    "a recurrent network": lambda: policy_for(model={"rnn": "gru"}),
+    "gelu": lambda: policy_for(model={"activation": "gelu"}),
+    "large layers": lambda: policy_for(model={"encoder_hidden_size_list": [1024, 1024]}),
+    "many indices": lambda: policy_for(spaces.MultiDiscrete([3] * 9)),
+    "compute_actor": lambda: policy_for(made=OtherActor(VECTOR, DISCRETE)),
+    "compute_critic": lambda: policy_for(made=OtherCritic(VECTOR, DISCRETE), learn={"value_norm": False}),
+    "compute_auxiliary": lambda: policy_for(kind="ppg", made=OtherAuxiliary(VECTOR, DISCRETE)),
+}
+
+
+@pytest.mark.parametrize("make", LEFT_TO_TORCH.values(), ids=LEFT_TO_TORCH)
+def test_what_numpy_does_not_run_is_left_to_torch(make):
+    is_left_to_torch(make())
+
+
+@pytest.mark.parametrize("change", [hook, layer_norm, spectral_norm, other_layer])
+def test_a_model_that_is_changed_is_read_anew(change):
+    policy = policy_for()
+    assert policy.optimizer.gradients.name_of(policy.objective) == "NumPy"
+    change(policy)
+    is_left_to_torch(policy)
+
+
+def is_left_to_torch(policy):
+    gradients, objective = policy.optimizer.gradients, policy.objective
+    assert gradients.name_of(objective) == "autograd"
+    assert not isinstance(gradients.of(objective), ThroughStacks)
+
+
+@pytest.mark.parametrize(("threads", "blas", "known"), [(1, "1", True), (4, "1", False), (1, "2", False)])
+def test_wide_layers_are_left_to_torch_unless_both_have_one_thread(threads, blas, known, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", blas)
+    policy = policy_for(model={"encoder_hidden_size_list": [256, 256]})
+    assert (policy.optimizer.gradients.name_of(policy.objective) == "NumPy") is known
+    assert stacks.has_one_thread() is known
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("part", ["critic_encoder", "actor_head.out", "actor_head.layers"])
+def test_frozen_layers_have_no_gradient(part, when):
+    model = VAC(VECTOR, BOX)
+    if when == "before":
+        model.get_submodule(part).requires_grad_(False)
+    policy = policy_for(VECTOR, BOX, made=model)
+    model.get_submodule(part).requires_grad_(False)
+    frozen, batch = {id(p) for p in model.get_submodule(part).parameters()}, batch_for(policy)
+    for objective in (policy.objective, policy.objective._replace(slopes=None)):
+        expected = in_torch(policy, objective, batch)
+        found = policy.optimizer.gradients.of(objective)(batch)
+        assert_equal(found, expected)
+        reached = {
+            id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
+        }
+        assert reached == {id(p) for p in model.parameters()} - frozen
+
+
+# ------------------------------------------------------------------ far from the clip
+
+
+def policy_by(way, **learn):
+    activation = "gelu" if way == "autograd" else "tanh"
+    policy = policy_for(
+        model={"activation": activation}, learn={"entropy_weight": 0.0, "value_norm": False, **learn}
+    )
+    objective = policy.objective._replace(**({"slopes": None} if way == "stacks" else {}))
+    return policy, objective, policy.optimizer.gradients.of(objective)
+
+
+every_way = pytest.mark.parametrize("way", ["slopes", "stacks", "autograd"])
+
+
+def batch_at_ratio(policy, log_ratio, advantage):
+    batch = batch_for(policy, 16, weights=False)
+    with torch.no_grad():
+        log_prob = policy.log_prob(batch.obs, batch.action)
+    return batch.plus(log_prob=log_prob - log_ratio, advantage=advantage)
+
+
+@every_way
+def test_where_the_clip_holds_the_gradient_is_zero_at_any_ratio(way):
+    """Half of the samples lie beyond a bound, by up to 500 nats, where exp overflows; the rest have r = 1."""
+    policy, _, gradient_of = policy_by(way, dual_clip=3.0, value_weight=0.0)
+    advantage, beyond = torch.linspace(-1, 1, 16), torch.arange(16) % 2 == 0
+    falls = (advantage < 0) & (torch.arange(16) % 4 == 0)  # below 1 - eps; the others above 1 + eps or c
+
+    def gradient(far):
+        log_ratio = torch.where(beyond, torch.where(falls, -far, far), 0.0)
+        found = gradient_of(batch_at_ratio(policy, log_ratio, advantage)).values
+        return torch.cat([value.flatten().clone() for value in found if value is not None])
+
+    near = gradient(2.0)
+    assert near.norm() > 1e-2, "the other half has a gradient"
+    for far in (88.0, 89.0, 100.0, 500.0):
+        torch.testing.assert_close(gradient(far), near, rtol=0, atol=1e-6)
+
+
+@every_way
+def test_a_ratio_that_overflows_where_no_bound_holds_is_an_error_and_changes_nothing(way):
+    policy, objective, _ = policy_by(way)
+    batch = batch_at_ratio(policy, torch.full((16,), 500.0), -torch.ones(16))
+    before = [p.detach().clone() for p in policy.model.parameters()]
+    with pytest.raises(NumericsError, match="gradient step 1 of .*loss was not finite"):
+        policy.optimizer.steps(objective, [batch])
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.model.parameters(), strict=True))
+
+
+@every_way
+def test_a_sample_without_an_advantage_moves_nothing_at_any_ratio(way):
+    policy, _, gradient_of = policy_by(way)
+    batch = batch_for(policy, weights=False)
+    batch.advantage[3], found = 0.0, []
+    for log_prob in (-2.0, -200.0, 200.0):
+        batch.log_prob[3] = log_prob
+        found.append(torch.cat([value.flatten().clone() for value in gradient_of(batch).values]))
+    assert torch.isfinite(found[0]).all()
+    torch.testing.assert_close(found[1:], [found[0]] * 2, rtol=0, atol=1e-6)
+
+
+def test_values_inside_of_the_clip_move_whatever_the_rounding():
+    policy = policy_for(learn={"value_clip": 0.5, "value_norm": False, "entropy_weight": 0.0})
+    last = policy.model.critic_head[-1]
+    with torch.no_grad():  # values near 0, where old + (value - old) is not the value
+        last.weight.mul_(1e-4)
+        last.bias.fill_(1e-3)
+    batch = batch_for(policy, 4096)
+    batch.value = policy.model.compute_critic(batch.obs).detach() + 0.3 * torch.rand(4096)
+    assert_equal(*(way(policy, policy.critic_objective, batch) for way in (in_numpy, in_torch)))

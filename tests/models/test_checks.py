@@ -1,0 +1,240 @@
+"""Shapes of what an encoder and a model return are checked when they are made."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from broken_worlds import Masked
+from small_worlds import SeededBox, SeededEnv
+from torch import nn
+from worlds import digest, trainee
+
+from ding_lite import ActorCritic, PPOPolicy
+from ding_lite.errors import ConfigError, ContractError
+from ding_lite.models import VAC
+from ding_lite.models.checks import check_encoder, undisturbed
+from ding_lite.models.encoders import Encoder
+from ding_lite.models.heads import ActionHead
+from ding_lite.trees import example_observations, leaf_at, space_leaves
+
+SPACE = gym.spaces.Box(-1, 1, (3,), np.float32)
+
+
+class Linear(nn.Module):
+    """A correct encoder, without the argument ``activation``."""
+
+    out_features = 8
+
+    def __init__(self, space):
+        super().__init__()
+        self.layer = nn.Linear(int(np.prod(space.shape)), 8)
+
+    def forward(self, x):
+        return self.changed(self.layer(x))
+
+    def changed(self, features):
+        return features
+
+
+def encoder_that(change):
+    return type("Wrong", (Linear,), {"changed": lambda self, features: change(features)})
+
+
+def of_encoder(kind, space=SPACE, **options):
+    return Encoder(space, {"type": kind}, None, "tanh", **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda x: x.unsqueeze(1), r"forward returned \(5, 1, 8\), expected \(5, out_features\) = \(5, 8\)"),
+        (lambda x: x[:1], r"forward returned \(1, 8\), expected"),
+        (lambda x: x[:, :4], r"forward returned \(5, 4\), expected"),
+        (lambda x: x.double(), "forward returned torch.float64, expected torch.float32"),
+        (lambda x: (x, x), "forward returned a tuple of 2, expected"),
+        (
+            lambda x: x @ x,
+            r"forward of a leaf \(5, 3\), torch.float32, raised RuntimeError: .*\(at test_checks.py",
+        ),
+    ],
+)
+def test_wrong_output_of_an_encoder_is_named_with_its_key_and_its_leaf(change, fault):
+    with pytest.raises(
+        ContractError, match=rf"policy.model.encoder \(test_checks:Wrong\): {fault}"
+    ) as caught:
+        of_encoder(encoder_that(change))
+    assert caught.value.exit_code == 2
+    space = gym.spaces.Dict(body=SPACE, arm=gym.spaces.Dict(hand=SPACE))
+    options = {"arm.hand": {"type": encoder_that(change)}}
+    with pytest.raises(ContractError, match=r"encoder \(test_checks:Wrong, observation arm.hand\): forward"):
+        Encoder(space, options, None, "tanh")
+
+
+@pytest.mark.parametrize("width", [None, "8", 8.0])
+def test_out_features_is_a_whole_number(width):
+    wrong = type("Wrong", (Linear,), {"out_features": width})
+    with pytest.raises(ContractError, match=f"out_features is {width!r}, expected the number F"):
+        of_encoder(wrong)
+
+
+def test_the_activation_of_the_model_is_given_to_encoders_that_take_it():
+    class Takes(Linear):
+        def __init__(self, space, activation):
+            super().__init__(space)
+            self.activation = activation
+
+    class TakesAny(Linear):
+        def __init__(self, space, **options):
+            super().__init__(space)
+            self.activation = options["activation"]
+
+    assert [of_encoder(kind).leaves[0].activation for kind in (Takes, TakesAny)] == ["tanh", "tanh"]
+    assert of_encoder(Linear)(torch.zeros(5, 3)).shape == (5, 64)
+    with pytest.raises(ConfigError, match=r"unknown key 'activation'; known here: no keys"):
+        Encoder(SPACE, {"type": Linear, "activation": "relu"}, None, "tanh")
+
+
+# ------------------------------------------------------------------ models
+
+
+class Small(ActorCritic):
+    """A correct model."""
+
+    config = dict(encoder_hidden_size_list=[])  # a key of ``small_config``
+
+    def __init__(self, obs_space, action_space, encoder_hidden_size_list=()):
+        super().__init__(obs_space, action_space)
+        self.body = nn.Linear(obs_space.shape[0], 4)
+        self.actor_head = ActionHead(action_space, 4)
+        self.critic_head = nn.Linear(4, 1)
+        self.value_heads = (self.critic_head,)
+
+    def compute_actor(self, obs):
+        return self.actor_head(self.body(obs))
+
+    def compute_critic(self, obs):
+        return self.critic_head(self.body(obs)).squeeze(-1)
+
+
+def wrong_model(method, change):
+    original = getattr(Small, method)
+    return type("Wrong", (Small,), {method: lambda self, obs: change(original(self, obs))})
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "fault"),
+    [
+        ("compute_critic", lambda x: x.unsqueeze(-1), r"compute_critic returned \(5, 1\) for 5 obs"),
+        ("compute_critic", lambda x: x.mean(), r"compute_critic returned \(\) for"),
+        ("compute_critic", lambda x: (x, x), "compute_critic returned a tuple of 2 for"),
+        ("compute_critic", lambda x: x.no_such, "compute_critic raised AttributeError"),
+        ("compute_actor", lambda x: x.unsqueeze(1), r"Categorical.log_prob must .*\(5,\); got \(5, 1\)"),
+        ("compute_actor", lambda x: x[:1], r"Categorical.sample must .*\(5,\) .*; got \(1,\)"),
+        ("compute_actor", lambda x: (x, x), "the logit a tuple of 2 that compute_actor returned raised"),
+        ("compute_actor", lambda x: x.no_such, "compute_actor raised AttributeError"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("given", [False, True])
+def test_wrong_output_of_a_model_is_named(method, change, fault, given):
+    wrong = wrong_model(method, change)
+
+    def build():
+        if given:
+            return policy_with(wrong(SPACE, SeededEnv.action_space))
+        return trainee("ppo", SeededEnv, model={"type": wrong})
+
+    with pytest.raises(ContractError, match=fault):
+        build()
+
+
+def policy_with(model, kind=PPOPolicy, **options):
+    cfg = trainee("ppo", SeededEnv)[0].cfg
+    return kind(cfg, model.obs_space, model.action_space, model=model, **options)
+
+
+def test_a_policy_that_only_acts_needs_no_value():
+    model = wrong_model("compute_critic", lambda x: x.unsqueeze(-1))(SPACE, gym.spaces.Discrete(3))
+    policy_with(model, enable_field=("eval",)).act(np.zeros(3))
+
+
+def test_a_policy_may_say_itself_what_the_output_of_the_model_means():
+    class Own(PPOPolicy):
+        def distribution(self, obs, logit):
+            return self.model.distribution(logit[:, 0])
+
+    model = wrong_model("compute_actor", lambda x: x.unsqueeze(1))(SPACE, gym.spaces.Discrete(3))
+    assert policy_with(model, Own).act(np.zeros((4, 3))).shape == (4,)
+
+
+@pytest.mark.parametrize("rnn", [None, "lstm", "gru"])
+@pytest.mark.parametrize("world", [SeededEnv, SeededBox, Masked])
+def test_correct_models_pass(world, rnn):
+    for kind in ("ppo", "ppg"):
+        trainee(kind, world, model={"rnn": rnn})
+
+
+def test_a_model_without_numbers_is_not_computed():
+    with torch.device("meta"):
+        model = VAC(SPACE, gym.spaces.Discrete(3), encoder={"type": encoder_that(lambda x: x[:1])})
+    assert next(model.parameters()).is_meta
+
+
+# ------------------------------------------------------------------ nothing changes
+
+
+class Restless(Linear):
+    """An encoder with all that a call may change."""
+
+    def __init__(self, space):
+        super().__init__(space)
+        self.norm = nn.BatchNorm1d(8)
+        self.dropout = nn.Dropout(0.5)
+        self.frozen = nn.Linear(8, 8).eval()
+
+    def forward(self, x):
+        return self.frozen(self.dropout(self.norm(self.layer(x)))) + torch.randn(len(x), 8)
+
+
+def test_a_check_changes_no_module_and_draws_no_random_number():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = Restless(SPACE)
+        next_number = torch.rand(())
+        torch.manual_seed(0)
+        checked = Restless(SPACE)
+        check_encoder(checked, SPACE, "encoder", torch.float32)
+        assert torch.rand(()) == next_number
+    assert digest(checked.state_dict()) == digest(expected.state_dict())
+    assert [part.training for part in checked.modules()] == [part.training for part in expected.modules()]
+    checked(torch.zeros(2, 3))  # the negative control
+    assert digest(checked.state_dict()) != digest(expected.state_dict())
+    with undisturbed(checked):
+        assert not checked.training
+    assert checked.training
+
+
+# ------------------------------------------------------------------ observations for a check
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Box(-np.inf, np.inf, (3,), np.float64),
+        gym.spaces.Box(np.float32(-3.4e38), np.float32(3.4e38), (3,), np.float32),
+        gym.spaces.Box(100, 200, (2, 2), np.float32),
+        gym.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+        gym.spaces.Discrete(3, start=5),
+        gym.spaces.MultiDiscrete([2, 3]),
+        gym.spaces.Tuple([gym.spaces.Discrete(2), gym.spaces.Dict(a=SPACE)]),
+        gym.spaces.Dict(obs=SPACE, action_mask=gym.spaces.MultiBinary(5)),
+    ],
+    ids=str,
+)
+def test_examples_are_observations_of_the_space_and_always_the_same(space):
+    batch = example_observations(space, 2)
+    assert digest(batch) == digest(example_observations(space, 2))
+    for path, leaf in space_leaves(space):
+        values = leaf_at(batch, path)
+        assert all(leaf.contains(leaf.dtype.type(x) if x.ndim == 0 else x.astype(leaf.dtype)) for x in values)
+        assert np.abs(values.astype(float)).max() <= 255
+        assert path != ("action_mask",) or values.all()

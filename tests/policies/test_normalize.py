@@ -1,0 +1,196 @@
+"""When each scale takes in a rollout: rewards before their advantages, values before the first epoch."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from small_worlds import SeededBox, SeededEnv
+from worlds import merged, small_config, trainee
+
+from ding_lite import PPOPolicy, SerialPipeline
+from ding_lite.config.compile import load_config
+from ding_lite.rl.scales import RewardScale
+
+GAMMA = 0.9
+SCALED = dict(normalize=dict(reward=True), collect=dict(discount_factor=GAMMA))
+
+
+class Pixels(SeededEnv):
+    observation_space = gym.spaces.Box(0, 255, (10, 10, 3), np.uint8)
+
+    def obs(self):
+        return np.zeros(self.observation_space.shape, self.observation_space.dtype)
+
+
+class Integers(Pixels):
+    observation_space = gym.spaces.Box(0, 9, (3,), np.int64)
+
+
+class Bytes(Pixels):
+    observation_space = gym.spaces.Box(0, 255, (3,), np.uint8)
+
+
+def copies(collector, count):
+    """Returns ``count`` rollouts; the collector writes each of them over the one before."""
+    found = []
+    for _ in range(count):
+        rollout = collector.collect()
+        found.append(type(rollout)({name: field.clone() for name, field in rollout.items()}))
+    return found
+
+
+@pytest.mark.parametrize("rollouts", [1, 3])
+def test_rollouts_are_in_the_scale_once_before_they_are_learned_from(rollouts):
+    policy, collector = trainee("ppo", SeededEnv, **SCALED)
+    collected = copies(collector, rollouts)
+    count, std = policy.reward_scale.count, float(policy.reward_scale.std)
+    for rollout in collected:
+        policy.learn_mode.forward(rollout)
+    assert (policy.reward_scale.count, float(policy.reward_scale.std)) == (count, std)
+    assert count == sum(int(rollout.valid.sum()) for rollout in collected)
+
+
+def test_a_policy_with_its_own_credit_has_a_reward_scale_in_time():
+    class OneStep(PPOPolicy):
+        def _get_train_sample(self, rollout):
+            rollout.value = torch.zeros_like(rollout.reward)
+            rollout.advantage = rollout.value_target = self.training_reward(rollout.reward)
+            return rollout
+
+    policy, collector = trainee("ppo", SeededEnv, cls=OneStep, **SCALED)
+    (rollout,) = copies(collector, 1)
+    std = float(policy.reward_scale.std)
+    assert abs(std - 1) > 0.1
+    torch.testing.assert_close(rollout.advantage, rollout.reward / std)
+    policy.learn_mode.forward(rollout)
+    assert policy.reward_scale.count == 64
+
+
+def test_no_return_runs_on_over_a_row_that_is_not_valid():
+    """An open episode may have been lost with its worker before such a row."""
+    policy, collector = trainee("ppo", SeededEnv, **merged(SCALED, {"normalize": {"reward_discount": 1.0}}))
+    (rollout,) = copies(collector, 1)
+    scale = policy.reward_scale = RewardScale(gamma=1.0)
+    steps = len(rollout.reward)
+    rollout.reward = torch.ones_like(rollout.reward)
+    rollout.terminated = rollout.truncated = torch.zeros_like(rollout.valid)
+    rollout.valid = (torch.arange(steps) % 2 == 0)[:, None].expand_as(rollout.valid).clone()
+    policy._prepare_rollout(rollout)
+    assert (scale.count, scale.mean, scale.var) == (4 * steps / 2, 1.0, 0.0)
+    assert scale.running_return.tolist() == [0.0] * 4
+    rollout.valid = (torch.arange(steps) > 0)[:, None].expand_as(rollout.valid).clone()
+    scale.running_return[:] = 100.0
+    policy._prepare_rollout(rollout)
+    assert scale.running_return.tolist() == [steps - 1.0] * 4
+
+
+def test_a_first_reward_after_a_rollout_without_any_is_of_unit_scale():
+    """The std of no reward at all is 1e-4; to divide the first reward by it gave thousands."""
+
+    class Late(SeededEnv):
+        def step(self, action):
+            obs, _, *rest = super().step(action)
+            self.steps = getattr(self, "steps", 0) + 1
+            return obs, float(self.steps > 16), *rest
+
+    _, collector = trainee("ppo", Late, n_sample=64, envs=4, **SCALED)
+    first, second = copies(collector, 2)
+    assert (first.reward == 0).all()
+    assert (second.reward == 1).all()
+    assert second.advantage.abs().max() < 50
+
+
+def test_observations_begin_with_random_steps_and_go_on_from_there(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    (stats,) = pipeline.policy.obs_norm.stats.values()
+    assert (stats.count, pipeline.progress.env_step) == (100, 0), "random steps are counted apart"
+    assert stats.mean[0] > 0.5, "the first number counts the steps of an episode"
+    for progress in pipeline:
+        assert stats.count == 100 + progress.env_step
+    assert "100 random steps" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_weights_that_bring_their_statistics_take_no_random_steps(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
+    for _ in SerialPipeline(config, folder=tmp_path / "first"):
+        pass
+    pipeline = SerialPipeline(config, folder=tmp_path / "second", init_from=tmp_path / "first")
+    (stats,) = pipeline.policy.obs_norm.stats.values()
+    assert stats.count == 100 + 1536
+    assert "random steps" not in (tmp_path / "second" / "log.txt").read_text()
+    pipeline.close()
+
+
+def test_random_steps_for_an_intrinsic_reward_leave_the_scale_that_weights_brought(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs="initial", obs_samples=100)))
+    for _ in SerialPipeline(config, folder=tmp_path / "first"):
+        pass
+    config = merged(config, {"seed": 5, "policy": {"intrinsic": {"type": "rnd"}}})
+    with SerialPipeline(config, folder=tmp_path / "second", init_from=tmp_path / "first") as pipeline:
+        (stats,), (of_reward,) = (norm.stats.values() for norm in pipeline.policy._obs_norms())
+    assert stats.count == of_reward.count == 100
+    assert not np.allclose(stats.mean, of_reward.mean), "of other steps"
+
+
+def test_a_number_that_was_constant_in_the_random_steps_is_not_divided_by_nothing():
+    policy, _ = trainee("ppo", SeededEnv, normalize=dict(obs=True))
+    obs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    obs[:, 1] = 7.0
+    policy.warm_up(obs)
+    scaled = policy.inputs(torch.tensor([[0.0, 8.0, 0.0]]))
+    assert scaled[0, 1] == pytest.approx(1.0), "centred, and no more: a std of 1e-4 would give the clip, 10"
+
+
+@pytest.mark.parametrize(("world", "steps"), [(SeededEnv, 1000), (Pixels, 0), (Integers, 0), (Bytes, 0)])
+def test_random_steps_are_for_observations_that_are_scaled(world, steps):
+    policy, _ = trainee("ppo", world, normalize=dict(obs=True))
+    assert policy.warm_up_steps == steps
+
+
+def test_a_resumed_run_takes_no_random_steps(tmp_path):
+    config = small_config(SeededBox, policy=dict(normalize=dict(obs=True, obs_samples=100)))
+    pipeline = SerialPipeline(config, folder=tmp_path / "run")
+    for progress in pipeline:
+        if progress.iteration == 2:
+            break
+    pipeline.close()
+    resumed = SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])
+    (stats,) = resumed.policy.obs_norm.stats.values()
+    assert stats.count == 100 + resumed.progress.env_step
+    resumed.close()
+
+
+# ------------------------------------------------------------------ on Pendulum, where it was measured
+
+
+def first_iterations(folder, config, count, *overrides):
+    """Returns the metrics of the first iterations of a shipped config."""
+    quiet = ("policy.eval.eval_freq=0", "env.n_evaluator_episode=1", "env.evaluator_env_num=1")
+    pipeline, found = SerialPipeline(load_config(config, [*quiet, *overrides]), folder=folder), []
+    for progress in pipeline:
+        found.append(progress.metrics)
+        if progress.iteration == count:
+            break
+    pipeline.close()
+    return found
+
+
+def test_values_are_explained_early_where_rewards_and_values_both_have_a_scale(tmp_path):
+    """In the old order it was below 0 until iteration 3: targets of raw rewards had set the scale."""
+    found = first_iterations(tmp_path / "run", "pendulum_ppo", 3, "policy.normalize.reward=True")
+    assert found[2]["learn/explained_variance"] > 0.5
+
+
+@pytest.mark.slow
+def test_the_first_auxiliary_phase_is_of_unit_scale(tmp_path):
+    """In the old order its loss was 499: the targets of the first rollout were raw."""
+    found = first_iterations(
+        tmp_path / "run",
+        "pendulum_ppg",
+        8,
+        *("policy.normalize.reward=True", "policy.learn.value_norm=False"),
+    )
+    assert 0 < found[7]["learn/auxiliary_loss"] < 1

@@ -1,0 +1,241 @@
+"""Running statistics against NumPy on all samples at once, and the scales against naive loops."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from ding_lite.rl import scales
+from ding_lite.rl.scales import NoScale, ObservationNorm, RewardScale, RunningMeanStd, ValueNorm
+
+# ------------------------------------------------------------------ mean and variance
+
+
+@pytest.mark.parametrize("chunk", [1, 100, 2**23])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 4)])
+@pytest.mark.parametrize("as_given", [torch.as_tensor, np.asarray])
+def test_statistics_of_batches_equal_those_of_their_concatenation(as_given, shape, chunk, monkeypatch):
+    monkeypatch.setattr(scales, "CHUNK", chunk)
+    draw = np.random.default_rng(0)
+    batches = [draw.normal(5, 3, (n, *shape)) for n in (1, 17, 0, 256, 3)]
+    stats = RunningMeanStd(shape)
+    for batch in batches:
+        stats.update(as_given(batch))
+    together = np.concatenate(batches)
+    np.testing.assert_allclose(stats.mean, together.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(stats.var, together.var(0), rtol=1e-12)
+    np.testing.assert_allclose(stats.std, together.std(0), rtol=1e-12)
+    assert stats.count == 277
+
+
+def test_numbers_far_from_zero_lose_no_precision():
+    samples, stats, of_floats = (
+        1e6 + np.random.default_rng(1).normal(size=3000),
+        RunningMeanStd(),
+        RunningMeanStd(),
+    )
+    for one in samples:
+        stats.update(np.array([one]))
+    np.testing.assert_allclose(stats.mean, samples.mean(), rtol=1e-14)
+    np.testing.assert_allclose(stats.var, samples.var(), rtol=1e-6)
+    of_floats.update(torch.tensor([16777216.0, 16777218.0]))  # whose sum float32 rounds
+    assert (of_floats.mean, of_floats.var) == (16777217.0, 1.0)
+
+
+def test_no_sample_changes_nothing_and_a_constant_one_has_a_small_std():
+    stats = RunningMeanStd((2,))
+    stats.update(np.zeros((0, 2)))
+    assert [stats.mean.tolist(), stats.std.tolist(), stats.count] == [[0, 0], [1, 1], 0]
+    stats.update(np.full((100, 2), 7.0))
+    assert [stats.mean.tolist(), stats.var.tolist()] == [[7, 7], [0, 0]]
+    assert stats.std.tolist() == pytest.approx([1e-4, 1e-4])
+
+
+# ------------------------------------------------------------------ PopArt
+
+
+@pytest.mark.parametrize(("heads", "moved"), [(2, 0.0), (0, 1.0)], ids=["corrected", "negative control"])
+def test_raw_predictions_stay_when_the_scale_moves(heads, moved):
+    torch.manual_seed(0)
+    layers, x = [torch.nn.Linear(8, 1) for _ in range(2)], torch.randn(32, 8)
+    norm, draw = ValueNorm(), np.random.default_rng(3)
+    for mean, std in ((3, 2), (50, 20), (-300, 4), (5, 0.1)):
+        before = [norm.denormalize(layer(x)) for layer in layers]
+        norm.update_heads(torch.as_tensor(draw.normal(mean, std, 200)), tuple(layers[:heads]))
+        for layer, raw in zip(layers, before, strict=True):
+            largest = (norm.denormalize(layer(x)) - raw).abs().max() / max(1.0, abs(norm.mean), norm.std)
+            assert largest > 0.01 if moved else largest < 1e-5
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.99])
+def test_value_norm_is_the_debiased_exponential_mean(decay):
+    norm, draw = ValueNorm(decay), np.random.default_rng(7)
+    first = second = weight = 0.0
+    for k in range(6):
+        targets = draw.normal(100 - 10 * k, 1 + k, 50)
+        norm.update(targets)
+        first = decay * first + (1 - decay) * targets.mean()
+        second = decay * second + (1 - decay) * (targets**2).mean()
+        weight = decay * weight + (1 - decay)  # 1 - decay^k, Adam's correction for the start
+        mean = first / weight
+        assert norm.mean == pytest.approx(mean, rel=1e-12)
+        assert norm.var == pytest.approx(second / weight - mean**2, rel=1e-9)
+
+
+def test_value_norm_weighs_rollouts_by_their_samples_and_forgets_nothing_for_none():
+    norm = ValueNorm(decay=0.5)
+    norm.update(np.zeros(1000))
+    norm.update(np.zeros(0))
+    norm.update(np.ones(1))
+    assert norm.mean == pytest.approx(1 / 501)
+
+
+def test_values_by_hand_in_both_units():
+    norm, value = ValueNorm(), torch.tensor([5.0, 20.0])
+    norm.update(np.array([10.0, 30.0]))
+    assert norm.normalize(value).tolist() == [-1.5, 0.0]
+    assert torch.equal(norm.denormalize(norm.normalize(value)), value)
+    assert norm.normalize(value).dtype == torch.float32
+
+
+# ------------------------------------------------------------------ rewards
+
+
+def reward_rollouts(count=3, steps=25, envs=4):
+    draw = np.random.default_rng(6)
+    return [
+        (
+            draw.normal(1, 2, (steps, envs)).astype(np.float32),
+            draw.random((steps, envs)) < 0.2,
+            draw.random((steps, envs)) < 0.8,
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("filler", [0.0, 1e30, np.nan])
+@pytest.mark.parametrize("over_lost_rows", [True, False])
+def test_reward_scale_equals_a_naive_loop_over_rollouts(over_lost_rows, filler):
+    scale, running, seen = RewardScale(gamma=0.9), [0.0] * 4, []
+    for reward, restarts, valid in reward_rollouts():
+        restarts = restarts if over_lost_rows else restarts | ~valid
+        scale.update_from(torch.as_tensor(np.where(valid, reward, filler)), restarts, valid)
+        for t, b in np.ndindex(reward.shape):
+            if valid[t, b]:
+                running[b] = 0.9 * running[b] + float(reward[t, b])
+                seen.append(running[b])
+            running[b] *= not restarts[t, b]
+    assert scale.count == len(seen)
+    assert scale.mean == pytest.approx(np.mean(seen), rel=1e-6)
+    assert scale.std == pytest.approx(np.std(seen), rel=1e-6)
+    np.testing.assert_allclose(scale.running_return, running, rtol=1e-6)
+    assert scale(torch.tensor([2.0])).item() == pytest.approx(2 / np.std(seen), rel=1e-6)
+
+
+def test_reward_scale_by_hand_goes_on_over_rollouts():
+    scale, yes = RewardScale(gamma=0.5), np.ones((3, 1), bool)
+    scale.update_from(np.array([[1.0], [2.0], [4.0]]), np.array([[False], [True], [False]]), yes)
+    assert scale.mean == pytest.approx((1 + 2.5 + 4) / 3)
+    scale.update_from(np.array([[1.0]]), ~yes[:1], yes[:1])
+    assert scale.running_return.tolist() == [3.0]
+    scale.running_return = None
+    scale.update_from(np.array([[1.0]]), ~yes[:1], ~yes[:1])
+    assert (scale.running_return.tolist(), scale.count) == ([0.0], 4)
+
+
+# ------------------------------------------------------------------ observations
+
+SPACE = gym.spaces.Dict(
+    action_mask=gym.spaces.Box(0, 1, (2,), np.float32),
+    count=gym.spaces.Box(0, 9, (3,), np.int64),
+    deep=gym.spaces.Dict(speed=gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)),
+    pixels=gym.spaces.Box(0, 255, (4, 4, 1), np.uint8),
+)
+
+
+def observations(seed=0, steps=30, envs=2):
+    draw = np.random.default_rng(seed)
+    obs = {
+        "action_mask": np.ones((steps, envs, 2), np.float32),
+        "count": draw.integers(0, 10, (steps, envs, 3)),
+        "deep": {"speed": draw.normal([5, -2], [3, 0.5], (steps, envs, 2)).astype(np.float32)},
+        "pixels": draw.integers(0, 256, (steps, envs, 4, 4, 1)).astype(np.uint8),
+    }
+    obs["deep"]["speed"][..., 0][3:5] = 5 + 12.0  # four times the std
+    return obs, draw.random((steps, envs)) < 0.8
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_observations_are_scaled_by_their_valid_rows_as_tensors_and_as_arrays(images):
+    obs, valid = observations()
+    norm = ObservationNorm(SPACE, 3.0, torch.device("cpu"), images=images)
+    tensors = scales_tree(torch.as_tensor, obs)
+    assert norm.is_empty
+    norm.update(tensors, torch.as_tensor(valid))
+    found = norm(tensors)
+    for path in [("deep", "speed"), *([("pixels",)] if images else [])]:
+        leaf, of_torch = obs, found
+        for name in path:
+            leaf, of_torch = leaf[name], of_torch[name]
+        x, rows = leaf.astype(np.float64), leaf[valid].astype(np.float64)
+        expected = ((x - rows.mean(0)) / rows.std(0)).clip(-3, 3)
+        np.testing.assert_allclose(of_torch, expected, atol=1e-5)
+        np.testing.assert_array_equal(norm(leaf, path), of_torch)
+        assert of_torch.dtype == torch.float32
+    untouched = ["action_mask", "count", *([] if images else ["pixels"])]
+    assert all(found[name] is tensors[name] for name in untouched)
+    assert not norm.is_empty
+
+
+def scales_tree(function, tree):
+    return {k: scales_tree(function, v) if isinstance(v, dict) else function(v) for k, v in tree.items()}
+
+
+def test_the_share_of_clipped_numbers_is_that_of_the_valid_rows():
+    norm = ObservationNorm(gym.spaces.Box(-np.inf, np.inf, (1,)), 2.0, torch.device("cpu"))
+    norm.update(torch.tensor([[[-1.0], [1.0]]]), torch.ones(1, 2, dtype=torch.bool))  # mean 0, std 1
+    obs = torch.tensor([[[3.0], [0.5]], [[-4.0], [9.0]]])
+    assert float(norm.clipped_share(obs, torch.tensor([[True, True], [True, False]]))) == pytest.approx(2 / 3)
+
+
+def test_a_number_that_was_constant_is_centred_and_not_divided_by_nothing():
+    norm = ObservationNorm(gym.spaces.Box(-np.inf, np.inf, (1,)), 10.0, torch.device("cpu"))
+    norm.update(torch.full((5, 2, 1), 7.0), torch.ones(5, 2, dtype=torch.bool))
+    assert norm(torch.tensor([8.0])).item() == 1.0
+
+
+# ------------------------------------------------------------------ all of them
+
+
+def test_saved_scales_go_on_as_the_originals_and_do_not_change_with_them():
+    obs, valid = (scales_tree(torch.as_tensor, observations()[0]), torch.as_tensor(observations()[1]))
+    targets = np.arange(9.0)
+    updates = {
+        ValueNorm: lambda scale: scale.update_heads(targets, ()),
+        RewardScale: lambda scale: scale.update_from(*reward_rollouts(1)[0]),
+        ObservationNorm: lambda scale: scale.update(obs, valid),
+    }
+    for kind, update in updates.items():
+        arguments = (SPACE, 5.0, torch.device("cpu")) if kind is ObservationNorm else (0.9,)
+        scale, other = kind(*arguments), kind(*arguments)
+        other.load_state_dict(scale.state_dict())
+        update(scale)
+        state, text = scale.state_dict(), str(scale.state_dict())
+        other.load_state_dict(state)
+        for each in (scale, other):
+            update(each)
+        assert str(other.state_dict()) == str(scale.state_dict()) != text
+        assert str(state) == text
+
+
+def test_no_scale_changes_nothing():
+    scale, x = NoScale(), torch.randn(3)
+    scale.update(x, x)
+    scale.update_from(x, x, x)
+    head = torch.nn.Linear(3, 1)
+    before = head.weight.clone()
+    scale.update_heads(x, (head,))
+    scale.load_state_dict(scale.state_dict())
+    assert scale({"a": x})["a"] is scale.normalize(x) is scale.denormalize(x) is x
+    assert torch.equal(head.weight, before)
+    assert not scale.is_empty
