@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -183,7 +184,7 @@ class Policy:
         self._graph_pool = GraphPool()
         self._hidden_of_act: Tree | None = None
         self._init_shared()
-        if "learn" in self.fields and self.device.type != "meta":
+        if "learn" in self.fields:
             is_ours = type(self).distribution is Policy.distribution
             inputs = self.inputs(example_observations(obs_space, SAMPLES))
             check_outputs(self.model, inputs, action_space, with_actions=is_ours)
@@ -595,12 +596,9 @@ def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch
         device = torch.device("cuda" if wants_gpu else "cpu")
         device = present if cuda is None and present.type in ("cuda", "mps") else device
     else:
-        try:
-            device = torch.device(name)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"policy.device: {name!r} is not one of auto, cpu, cuda, cuda:N, mps"
-            ) from error
+        if not re.fullmatch(r"cpu|cuda(:\d+)?|mps", name):
+            raise ConfigError(f"policy.device: {name!r} is not one of auto, cpu, cuda, cuda:N, mps")
+        device = torch.device(name)
     if device.type == "cuda" and ranks.current().size > 1 and torch.cuda.is_available():
         device = torch.device("cuda", torch.cuda.current_device())
     count = torch.cuda.device_count()

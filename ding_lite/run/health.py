@@ -210,9 +210,8 @@ def _buffer_holds_one_rollout(recent: RecentMetrics) -> Finding | None:
         if capacity is not None and 2 * samples > capacity:
             return Finding(
                 "the replay buffer holds the newest rollout only",
-                f"rollouts of {samples:,.0f} samples, policy.other.{section}.replay_buffer_size "
-                f"{capacity:,.0f}",
-                "a replay_buffer_size of several rollouts",
+                f"rollouts of {samples:,.0f} samples, replay_buffer_size {capacity:,.0f}",
+                f"policy.other.{section}.replay_buffer_size of several rollouts",
             )
     return None
 

@@ -25,7 +25,7 @@ ALL = 400  # cases
 DAILY = range(0, 50, 5)  # of all kinds
 DAILY_FAULTS = ("no gamma in delta", "the value clip is no maximum")
 TRIED = 10  # cases that may show a fault
-TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
+TIES = 8  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 # Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
 OFTEN = 20
