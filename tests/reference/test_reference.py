@@ -28,7 +28,7 @@ TRIED = 10  # cases that may show a fault
 TIES = 8  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 # Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
-OFTEN = 20
+OFTEN = 12
 MECHANISMS = (
     *("terminated", "truncated", "filler", "filler in row 0"),
     *("the clip", "the dual clip", "the value clip", "the straight part of smooth L1", "target_kl"),
