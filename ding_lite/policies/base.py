@@ -596,7 +596,7 @@ def chosen_device(name: str, cuda: bool | None, model: torch.nn.Module) -> torch
         device = torch.device("cuda" if wants_gpu else "cpu")
         device = present if cuda is None and present.type in ("cuda", "mps") else device
     else:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?|mps", name):
+        if not re.fullmatch(r"cpu|cuda(:\d+)?|mps", str(name)):
             raise ConfigError(f"policy.device: {name!r} is not one of auto, cpu, cuda, cuda:N, mps")
         device = torch.device(name)
     if device.type == "cuda" and ranks.current().size > 1 and torch.cuda.is_available():
