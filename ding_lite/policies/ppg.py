@@ -42,6 +42,12 @@ MEASURED = 1024  # samples of the store, about, that an auxiliary phase is measu
 ONE_BUFFER = "PPG has two buffers: write other.replay_buffer.policy.{0} and other.replay_buffer.value.{0}"
 TWO_EPOCHS = "write actor_epoch_per_collect and critic_epoch_per_collect: PPG has one for each network"
 
+AUXILIARY_METRICS = (
+    *("aux_memory", "auxiliary_loss", "behavioral_cloning_loss", "aux_value_loss", "aux_grad_norm", "aux_kl"),
+    *("aux_explained_variance_before", "aux_explained_variance", "value_explained_variance"),
+    *("aux_updates", "aux_cur_lr"),
+)
+
 
 def _buffer() -> dict[str, Any]:
     return dict(
@@ -227,6 +233,10 @@ class PPGPolicy(PPOPolicy):
         ]
         found: list[float] = torch.stack([old.kl(new).mean(), *variances]).tolist()
         return found
+
+    def _monitor_vars_learn(self) -> list[str]:
+        names = [] if not self.cfg.learn.aux_train_epoch else AUXILIARY_METRICS
+        return [*super()._monitor_vars_learn(), *names]
 
     # -- Losses
 

@@ -34,9 +34,9 @@ def schedule(kind: str, progress: float, final: float = 0.0) -> float:
 def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     """Returns the learning rate for the next pass, that brings the KL to the old policy near ``desired_kl``.
 
-        rate / 1.5  if kl > 2 desired_kl        1.5 rate  if 0 < kl < desired_kl / 2        else rate
+        rate / 1.5  if kl > 2 desired_kl        1.5 rate  if 1e-7 < kl < desired_kl / 2     else rate
 
-    within 1e-5 .. 1e-2 (arXiv:2109.11978, appendix; rsl_rl does so before each minibatch).
+    within 1e-5 .. 1e-2. A smaller KL is rounding: the policy has not moved (arXiv:2109.11978, appendix; rsl_rl does so before each minibatch).
 
     Args:
         rate: of the pass.
@@ -45,7 +45,7 @@ def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
     """
     if kl > 2 * desired_kl:
         return max(LOWEST, rate / 1.5)
-    if 0 < kl < desired_kl / 2:
+    if 1e-7 < kl < desired_kl / 2:
         return min(HIGHEST, 1.5 * rate)
     return rate
 

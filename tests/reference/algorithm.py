@@ -397,11 +397,11 @@ class Reference:
 
         (arXiv:2109.11978, appendix.) It stays within 1e-5 .. 1e-2.
         """
-        for bound in (0.0, 0.5, 2.0):  # the KL of the first minibatch is 0, but for rounding
+        for bound in (1e-7 / self.cfg.learn.desired_kl, 0.5, 2.0):  # below 1e-7 it is rounding
             self.watch.near("desired_kl", kl / self.cfg.learn.desired_kl - bound)
         if kl > 2 * self.cfg.learn.desired_kl:
             self.learning_rate = max(1e-5, self.learning_rate / 1.5)
-        elif 0 < kl < self.cfg.learn.desired_kl / 2:
+        elif 1e-7 < kl < self.cfg.learn.desired_kl / 2:
             self.learning_rate = min(1e-2, self.learning_rate * 1.5)
         self.watch.saw("another learning rate", self.learning_rate != self.cfg.learn.learning_rate)
         at_start = self.metrics["cur_lr"]

@@ -1,6 +1,6 @@
 """The library against the algorithms written from their formulas, on random configurations.
 
-``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 400 cases, and
+``sweep`` makes one case per seed. The daily tests compare a few cases. The slow ones compare 600 cases, and
 check that the comparison finds faults planted in the library.
 """
 
@@ -21,14 +21,14 @@ from reference.distributions import distribution
 from reference.faults import FAULTS
 from reference.recording import ACTION_SPACES, Mismatch
 
-ALL = 400  # cases
+ALL = 600  # cases
 DAILY = range(0, 50, 5)  # of all kinds
 DAILY_FAULTS = ("no gamma in delta", "the value clip is no maximum")
 TRIED = 10  # cases that may show a fault
-TIES = 8  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
+TIES = 4  # number of cases that may differ because they are too near to a corner of a loss: see sweep.TIE
 
 # Mechanisms, each of which must occur in at least OFTEN cases: else the agreement would not test it.
-OFTEN = 12
+OFTEN = 20
 MECHANISMS = (
     *("terminated", "truncated", "filler", "filler in row 0"),
     *("the clip", "the dual clip", "the value clip", "the straight part of smooth L1", "target_kl"),
