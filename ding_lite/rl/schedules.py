@@ -36,7 +36,8 @@ def adapted_rate(rate: float, kl: float, desired_kl: float) -> float:
 
         rate / 1.5  if kl > 2 desired_kl        1.5 rate  if 1e-7 < kl < desired_kl / 2     else rate
 
-    within 1e-5 .. 1e-2. A smaller KL is rounding: the policy has not moved (arXiv:2109.11978, appendix; rsl_rl does so before each minibatch).
+    within 1e-5 .. 1e-2 (arXiv:2109.11978, appendix; rsl_rl does so before each minibatch). A KL below 1e-7
+    is rounding: the policy has not moved.
 
     Args:
         rate: of the pass.
