@@ -57,10 +57,6 @@ class WholeBoxAction(Sound):
     action_space = spaces.Box(0, 5, (2,), np.int64)
 
 
-class EmptyBoxAction(Sound):
-    action_space = spaces.Box(-1, 1, (0,), np.float32)
-
-
 class NoSpace(Sound):
     observation_space = None
 

@@ -18,7 +18,6 @@ from ding_lite.trees import in_one_order, map_tree
 
 MOST_USES = 2**31 - 1  # uses are counted in int32
 ROLLOUTS_KEPT = 4  # without a given capacity
-OLDEST_SHOWN = 8  # iterations; older samples are counted with it
 
 
 @dataclass
@@ -128,7 +127,7 @@ class Replay:
             clip_ratio: (), of the policy.
         """
         live = [(stored, self.live(stored)) for stored in self.rollouts]
-        ages = torch.tensor([min(self.age(stored), OLDEST_SHOWN) for stored, _ in live])
+        ages = torch.tensor([self.age(stored) for stored, _ in live])
         age = ages.repeat_interleave(torch.tensor([int(which.sum()) for _, which in live]))
         uses = torch.cat([stored.uses[which] for stored, which in live])
         ratios = [
@@ -140,9 +139,9 @@ class Replay:
             "samples": float(len(ratio)),
             "age": float(age.float().mean()),
             "uses": float(uses.float().mean()),
-            "weight_mean": float(ratio.mean()),
-            "weight_max": float(ratio.max()),
-            **{f"outside_clip_age_{k}": float(outside[age == k].mean()) for k in age.unique().tolist()},
+            "ratio_mean": float(ratio.mean()),
+            "ratio_max": float(ratio.max()),
+            "outside_clip": float(outside.mean()),
         }
 
     def clear(self) -> None:

@@ -95,7 +95,7 @@ def checked(returned: Any, policy: Any, method: str) -> tuple[Tensor, dict[str, 
     """
     where = f"{type(policy).__name__}.{method}"
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict)):
-        raise ContractError(f"{where} must return (loss, dict of metrics), got {returned!r:.60}")
+        raise ContractError(f"{where} must return (loss, dict of metrics), got a {type(returned).__name__}")
     for name, value in {"loss": returned[0], **returned[1]}.items():
         if not isinstance(value, Tensor) or value.dim():
             got, advice = f"{value!r:.60}", "use torch.tensor"

@@ -157,10 +157,9 @@ def test_metrics_are_those_counted_by_hand():
             "samples": 11,
             "age": 5 / 11,
             "uses": 4 / 11,
-            "weight_mean": (1.1 + 1.5 + 0.5 + 1.0 + 0.9 + 6) / 11,
-            "weight_max": 1.5,
-            "outside_clip_age_0": 0,
-            "outside_clip_age_1": 2 / 5,
+            "ratio_mean": (1.1 + 1.5 + 0.5 + 1.0 + 0.9 + 6) / 11,
+            "ratio_max": 1.5,
+            "outside_clip": 2 / 11,
         }
     )
 

@@ -77,7 +77,7 @@ def test_ratios_and_weights_of_fresh_and_of_older_samples(world, proximal):
     assert ages == {0, 1, 2, 3}
 
 
-def test_share_outside_the_clip_by_age_is_that_counted_by_hand():
+def test_metrics_of_the_buffer_are_those_counted_by_hand():
     policy, collect = make(autoreset="next_step", **REUSED)
     for _ in range(3):
         policy.learn_mode.forward(collect())
@@ -90,12 +90,14 @@ def test_share_outside_the_clip_by_age_is_that_counted_by_hand():
         ratio = (log_prob - stored.rollout.log_prob).exp()[stored.rollout.valid]
         age = start.replay.age(stored)
         outside = float(((ratio - 1).abs() > 0.2).float().mean())
-        assert told[f"buffer_outside_clip_age_{age}"] == pytest.approx(outside, abs=1e-6)
         assert (outside > 0) == (age > 0)
         ages += [age] * len(ratio)
         ratios.append(ratio)
-    assert told["buffer_weight_mean"] == pytest.approx(float(torch.cat(ratios).mean()), rel=1e-5)
-    assert told["buffer_weight_max"] == pytest.approx(float(torch.cat(ratios).max()), rel=1e-5)
+    ratio = torch.cat(ratios)
+    outside = ((ratio - 1).abs() > 0.2).float().mean()
+    assert told["buffer_outside_clip"] == pytest.approx(float(outside), abs=1e-6)
+    assert told["buffer_ratio_mean"] == pytest.approx(float(ratio.mean()), rel=1e-5)
+    assert told["buffer_ratio_max"] == pytest.approx(float(ratio.max()), rel=1e-5)
     assert told["buffer_age"] == pytest.approx(sum(ages) / len(ages))
     assert told["buffer_samples"] == len(ages)
 

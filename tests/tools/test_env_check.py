@@ -150,7 +150,6 @@ FAULTS = [
     (broken.TextLeaf, "spaces", FAIL, r"observation\['name'\]: .*Text", "wrapper"),
     (broken.SequenceAction, "spaces", FAIL, r"action\[1\]: .*Sequence", "wrapper"),
     (broken.WholeBoxAction, "spaces", FAIL, r"action: .*integers", "wrapper"),
-    (broken.EmptyBoxAction, "spaces", FAIL, r"action: .*empty", "wrapper"),
     # the old API, and exceptions
     (broken.OldReset, "reset", FAIL, "reset returned one ndarray", "old gym API.*pip install shimmy"),
     (broken.SeedlessReset, "reset", FAIL, "unexpected keyword argument 'seed'", "old gym API"),
