@@ -65,9 +65,6 @@ RUN_CONFIG: dict[str, Any] = dict(
     # Torch's CPU threads. "auto": 1 for vector observations, whose matrices are small; every core for images.
     # The command line applies it; a pipeline in a script only with SerialPipeline(..., own_process=True).
     num_threads=Key("auto", (int,), choices=("auto",), low=1, high=1024),
-    # Seconds after SIGTERM, SIGHUP or Ctrl-C until the command line gives up a rollout, and saves the state
-    # before it; an evaluation has half of them. Learning is always completed.
-    stop_timeout=Key(20.0, low=0.0, high=1e6),
     checkpoint=dict(
         freq=Key(50_000, low=0),  # env steps between saves of ckpt/last; 0: save at the end only
         keep_freq=Key(0, low=0),  # env steps between snapshots ckpt/iteration_*; 0: none
@@ -75,11 +72,10 @@ RUN_CONFIG: dict[str, Any] = dict(
     ),
     logger=dict(
         # Where the metrics are sent: names (ding-lite list trackers), "package.module:Class", or dicts
-        # {"type": ..., **arguments}. metrics.csv and episodes.csv are written with and without "csv".
-        trackers=Key(["csv", "tensorboard"], (list,), faults=TRACKER_REGISTRY.item_faults),
+        # {"type": ..., **arguments}. Every run writes metrics.csv and episodes.csv beside them.
+        trackers=Key(["tensorboard"], (list,), faults=TRACKER_REGISTRY.item_faults),
         # Env steps between rows sent to trackers: at each multiple (metrics.csv has every iteration).
         freq=Key(5_000, low=1),
-        video_freq=Key(0, low=0),  # env steps between videos of an evaluation episode; 0: none
     ),
     # Called before and after the run and each iteration: names (ding-lite list hooks),
     # "package.module:Class", or dicts {"type": ..., **arguments}.
