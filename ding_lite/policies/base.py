@@ -34,6 +34,7 @@ from ding_lite.data.modes import CollectMode, EvalMode, LearnMode
 from ding_lite.data.replay import Replay
 from ding_lite.data.rollout import Rollout, flat, require_rollout, to_device
 from ding_lite.data.samples import Recurrence, Samples, Store
+from ding_lite.data.timer import Timer
 from ding_lite.envs.masks import without_legal_action
 from ding_lite.envs.transition import Transition
 from ding_lite.errors import CheckpointError, ConfigError, ContractError, error_text
@@ -105,6 +106,7 @@ class Policy:
         self.obs_space, self.action_space, self.seed = obs_space, action_space, seed
         self.fields = tuple(f for f in FIELDS if enable_field is None or f in enable_field)
         self.ranks = ranks.current()
+        self.timer = Timer()
         self.parts: dict[str, Any] = {}  # what has a state, by name
         self._lines: list[str] = []
         self._generators: dict[str, torch.Generator] = {}  # by the names of their streams

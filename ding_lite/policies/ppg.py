@@ -116,7 +116,9 @@ class PPGPolicy(PPOPolicy):
         self.store.append(samples, planned=learn.aux_freq * rollout.valid.numel())
         log["aux_memory"] = float(self.store.size)
         if self.store.iterations >= learn.aux_freq:
+            self.timer("auxiliary")
             log |= self.auxiliary_phase()
+            self.timer("updates")
         return log
 
     def policy_phase(self, rollout: Rollout) -> dict[str, float]:

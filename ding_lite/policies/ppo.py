@@ -328,12 +328,14 @@ class PPOPolicy(Policy):
 
     def renew_credit(self, replay: Replay) -> None:
         """Computes what the newest value network changes: credit under recompute_adv, n-step targets."""
+        self.timer("advantages")
         for stored in replay.rollouts if self.cfg.recompute_adv or self.cfg.nstep_return else ():
             # V-trace with c-bar = rho-bar = 1 (arXiv:1802.01561).
             weight = None if stored.prox_over_mu is None else stored.prox_over_mu.clamp(max=1.0)
             credit = self.credit(stored.rollout, weight)
             names = tuple(credit) if self.cfg.recompute_adv else ("value_target",)
             stored.newer |= {name: credit[name] for name in names}
+        self.timer("updates")
 
     @torch.no_grad()
     def minibatches(self, replay: Replay | Rollout, steps: float = math.inf) -> Pass:
