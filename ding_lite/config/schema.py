@@ -173,7 +173,9 @@ def without_effect(values: Mapping[str, Any], schema: Schema, path: str) -> tupl
         schema: of the section.
         path: of the section.
     """
-    found, faults, notes = dict(leaves(values)), [], []
+    found = dict(leaves(values))
+    faults: list[str] = []
+    notes: list[str] = []
 
     def holds(need: str) -> bool:
         name, _, expected = need.removeprefix("not ").partition("=")
@@ -265,15 +267,17 @@ def _is_same(value: float, kind: Any) -> bool:
         return False
 
 
-WORDS = {
+WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     str: "a text",
     list: "a list",
     dict: "a dict",
+    Choice: 'a dict with "type"',
+    Callable: "a class",
     NoneType: "None",
+    Any: "any value",
 }
-WORDS |= {bool: "True or False", Callable: "a class", Choice: 'a dict with "type"', Any: "any value"}
 
 
 def in_words(annotation: Any) -> str:
@@ -286,6 +290,8 @@ def _words(annotation: Any) -> list[str]:
     kind, parts = get_origin(annotation) or annotation, get_args(annotation)
     if kind in (Union, UnionType):
         return [word for part in parts for word in _words(part)]
+    if kind is bool:
+        return ["True", "False"]
     if kind is Literal:
         return [repr(choice) for choice in parts]
     if kind is list and parts:

@@ -91,7 +91,7 @@ def test_defaults_are_those_of_the_policy():
     [
         (Key(1, low=0), "a whole number, at least 0"),
         (Key(0.5, low=0, high=1), "a number, at least 0 and at most 1"),
-        (Key(None, bool | None), "True or False or None"),
+        (Key(None, bool | None), "True, False or None"),
         (Key("auto", int | Literal["auto"], low=1), "a whole number or 'auto', at least 1"),
         (Key("a", Literal["a", "b"] | None), "'a', 'b' or None"),
         (Key([16], list[int], low=1), "a list of whole numbers, at least 1"),
