@@ -149,8 +149,8 @@ class Ranks:
                 raise
             raise RankError(
                 f"another of the {self.size} ranks has ended ({str(error).splitlines()[0]:.200}); its own "
-                "output says why. Checkpoints are unchanged: start again, with --resume if the run has one, or let "
-                "torchrun do it (--max-restarts)"
+                "output says why. Checkpoints are unchanged: start again, with --resume if the run has one, "
+                "or let torchrun do it (--max-restarts)"
             ) from error
 
 

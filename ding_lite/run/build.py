@@ -95,14 +95,14 @@ def build_envs(
     """
     env, seed = cfg.env, cfg.seed
     made = []
-    make, *sides = env_setting or (None,)
     for number, side in enumerate(("collector", "evaluator")):
         num_envs = own.env[f"{side}_env_num"]
         if env_setting is None:
             first = ranks.slice_of(env[f"{side}_env_num"]).start
             envs = make_vector_env(env, num_envs, seed, evaluate=bool(number), index_offset=first)
         else:
-            cfgs = sides[number]
+            make, *sides = env_setting
+            cfgs: Any = sides[number]
             first = ranks.slice_of(len(cfgs)).start
             envs = vector_env_of(
                 make,
