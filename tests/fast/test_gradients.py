@@ -29,7 +29,7 @@ def in_torch(policy, objective, batch):
 
 
 def in_numpy(policy, objective, batch):
-    function = policy.optimizer.gradients.of(objective)
+    _, function = policy.optimizer.gradients.of(objective)
     assert isinstance(function, ThroughStacks)
     return function(batch)
 
@@ -242,15 +242,15 @@ def test_what_numpy_does_not_run_is_left_to_torch(make):
 @pytest.mark.parametrize("change", [hook, layer_norm, spectral_norm, other_layer])
 def test_a_model_that_is_changed_is_read_anew(change):
     policy = policy_for()
-    assert policy.optimizer.gradients.name_of(policy.objective) == "NumPy"
+    assert policy.optimizer.gradients.of(policy.objective)[0] == "NumPy"
     change(policy)
     is_left_to_torch(policy)
 
 
 def is_left_to_torch(policy):
     gradients, objective = policy.optimizer.gradients, policy.objective
-    assert gradients.name_of(objective) == "autograd"
-    assert not isinstance(gradients.of(objective), ThroughStacks)
+    assert gradients.of(objective)[0] == "autograd"
+    assert not isinstance(gradients.of(objective)[1], ThroughStacks)
 
 
 @pytest.mark.parametrize(("threads", "blas", "known"), [(1, "1", True), (4, "1", False), (1, "2", False)])
@@ -258,7 +258,7 @@ def test_wide_layers_are_left_to_torch_unless_both_have_one_thread(threads, blas
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", blas)
     policy = policy_for(model={"encoder_hidden_size_list": [256, 256]})
-    assert (policy.optimizer.gradients.name_of(policy.objective) == "NumPy") is known
+    assert (policy.optimizer.gradients.of(policy.objective)[0] == "NumPy") is known
     assert stacks.has_one_thread() is known
 
 
@@ -273,7 +273,7 @@ def test_frozen_layers_have_no_gradient(part, when):
     frozen, batch = {id(p) for p in model.get_submodule(part).parameters()}, batch_for(policy)
     for objective in (policy.objective, policy.objective._replace(slopes=None)):
         expected = in_torch(policy, objective, batch)
-        found = policy.optimizer.gradients.of(objective)(batch)
+        found = policy.optimizer.gradients.of(objective)[1](batch)
         assert_equal(found, expected)
         reached = {
             id(p) for p, x in zip(policy.optimizer.parameters, found.values, strict=True) if x is not None
@@ -290,7 +290,7 @@ def policy_by(way, **learn):
         model={"activation": activation}, learn={"entropy_weight": 0.0, "value_norm": False, **learn}
     )
     objective = policy.objective._replace(**({"slopes": None} if way == "stacks" else {}))
-    return policy, objective, policy.optimizer.gradients.of(objective)
+    return policy, objective, policy.optimizer.gradients.of(objective)[1]
 
 
 every_way = pytest.mark.parametrize("way", ["slopes", "stacks", "autograd"])

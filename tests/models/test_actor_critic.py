@@ -105,7 +105,7 @@ def test_both_value_heads_keep_their_raw_values_when_the_scale_moves(arch):
     norm.update(np.array([1.0, 3.0]))
     with torch.no_grad():
         before = [norm.denormalize(value) for value in model.compute_auxiliary(obs)[1:]]
-        norm.update_heads(np.array([500.0, 700.0, 900.0]), model.value_heads)
+        norm.update_and_rescale(np.array([500.0, 700.0, 900.0]), model.value_heads)
         units = model.compute_auxiliary(obs)[1:]
     for value, old in zip(units, before, strict=True):
         assert torch.allclose(norm.denormalize(value), old, atol=1e-3)

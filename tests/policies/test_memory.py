@@ -88,13 +88,6 @@ def test_modes_begin_the_episodes_that_first_names(mode, as_given):
     assert after(None) == after(initial)
 
 
-def test_a_rollout_without_hidden_states_is_refused():
-    policy, _ = recurrent()
-    _, collector = trainee("ppo")
-    with pytest.raises(ContractError, match="last_hidden"):
-        policy.collect_mode.get_train_sample(collector.collect())
-
-
 def test_network_calls_over_a_rollout_are_bounded_in_bytes(monkeypatch):
     policy, collector = recurrent()
     rollout = collector.collect()

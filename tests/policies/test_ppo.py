@@ -138,7 +138,7 @@ def test_kl_penalty_takes_the_place_of_the_clip():
         policy, collector = trainee("ppo", SeededBox, n_sample=128, learn=learn)
         metrics = policy.learn_mode.forward(collector.collect())
         distances.append(metrics["kl"])
-        assert policy.optimizer.gradients.name_of(policy.objective).startswith("NumPy")
+        assert policy.optimizer.gradients.of(policy.objective)[0] == "NumPy"
     assert 0 < distances[1] < 0.2 * distances[0]
 
 
@@ -194,7 +194,7 @@ def test_value_norm_keeps_raw_values_when_its_scale_moves():
     policy, collector = trainee("ppo", learn=dict(value_norm=True))
     rollout = collector.collect()
     before = policy.rollout_values(rollout)
-    policy.value_norm.update_heads(1000 + 50 * rollout.reward.flatten(), policy.model.value_heads)
+    policy.value_norm.update_and_rescale(1000 + 50 * rollout.reward.flatten(), policy.model.value_heads)
     assert torch.allclose(policy.rollout_values(rollout), before, atol=1e-3)
     assert float(policy.value_norm.mean) > 900
 

@@ -61,7 +61,7 @@ def test_raw_predictions_stay_when_the_scale_moves(heads, moved):
     norm, draw = ValueNorm(), np.random.default_rng(3)
     for mean, std in ((3, 2), (50, 20), (-300, 4), (5, 0.1)):
         before = [norm.denormalize(layer(x)) for layer in layers]
-        norm.update_heads(torch.as_tensor(draw.normal(mean, std, 200)), tuple(layers[:heads]))
+        norm.update_and_rescale(torch.as_tensor(draw.normal(mean, std, 200)), tuple(layers[:heads]))
         for layer, raw in zip(layers, before, strict=True):
             largest = (norm.denormalize(layer(x)) - raw).abs().max() / max(1.0, abs(norm.mean), norm.std)
             assert largest > 0.01 if moved else largest < 1e-5
@@ -211,7 +211,7 @@ def test_saved_scales_go_on_as_the_originals_and_do_not_change_with_them():
     obs, valid = (scales_tree(torch.as_tensor, observations()[0]), torch.as_tensor(observations()[1]))
     targets = np.arange(9.0)
     updates = {
-        ValueNorm: lambda scale: scale.update_heads(targets, ()),
+        ValueNorm: lambda scale: scale.update_and_rescale(targets, ()),
         RewardScale: lambda scale: scale.update_from(*reward_rollouts(1)[0]),
         ObservationNorm: lambda scale: scale.update(obs, valid),
     }
@@ -234,7 +234,7 @@ def test_no_scale_changes_nothing():
     scale.update_from(x, x, x)
     head = torch.nn.Linear(3, 1)
     before = head.weight.clone()
-    scale.update_heads(x, (head,))
+    scale.update_and_rescale(x, (head,))
     scale.load_state_dict(scale.state_dict())
     assert scale({"a": x})["a"] is scale.normalize(x) is scale.denormalize(x) is x
     assert torch.equal(head.weight, before)
