@@ -251,10 +251,6 @@ def test_channels_are_at_the_smaller_end_unless_the_config_says(shape, channels,
             lambda: Encoder(vector_space(4), {"type": "embedding"}, None, "tanh"),
             r"^policy\.model\.encoder: .* is for .* a Box of shape",
         ),
-        (
-            lambda: Encoder(vector_space(3), {"widths": [7]}, [], "tanh"),
-            r"^policy\.model\.encoder: .*'widths'",
-        ),
         (lambda: Encoder(NESTED, {"camrea": {"type": "impala_cnn"}}, None, "relu"), "camrea"),
     ],
 )
