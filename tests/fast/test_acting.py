@@ -197,6 +197,7 @@ def test_a_policy_that_collects_in_its_own_way_has_log_probs_at_every_step(metho
 SHARED = {"model": {"activation": "gelu", "share_encoder": True}}  # NumPy has no gelu
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("world", [SeededEnv, SeededBox])
 @pytest.mark.parametrize(
     ("kind", "options"),
