@@ -8,7 +8,7 @@ import torch
 from worlds import small_config
 
 from ding_lite import SerialPipeline, load_policy
-from ding_lite.cli.program import main
+from ding_lite.cli import main
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.models import VAC
 from ding_lite.tools.export import export_policy
