@@ -147,15 +147,15 @@ def _sweep_of_file(source: Source) -> dict[str, Any]:
     from ding_lite.config.schema import Key, check
 
     schema = {
-        "search": Key({}, (dict,)),
-        "trials": Key(DEFAULT_TRIALS, (int,), low=1),
-        "seeds": Key([], (list,), low=0),
+        "search": Key({}),
+        "trials": Key(DEFAULT_TRIALS, low=1),
+        "seeds": Key([], list[int], low=0),
     }
     in_file = read_sweep(find_config(source.config)) if source.config else {}
     values, faults = check(in_file, schema, "sweep")
     seeds = values.get("seeds", [])
-    if not all(isinstance(seed, int) for seed in seeds) or len(set(seeds)) < len(seeds):
-        faults.append("sweep.seeds: expected different whole numbers")
+    if len(set(seeds)) < len(seeds):
+        faults.append("sweep.seeds: expected different numbers")
     if faults:
         raise ConfigError("\n  ".join(["the sweep has a fault:", *faults]))
     return {name: key.default for name, key in schema.items()} | values

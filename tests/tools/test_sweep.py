@@ -65,10 +65,10 @@ def result_of(folder):
     [
         (None, [], "no search space: give --search"),
         (None, ["--search", "policy.learn.learning_rat=log(1e-5,1e-2)"], "did you mean 'learning_rate'?"),
-        ({"search": {"policy.gamma": [0.9, 0.99]}}, [], "'discount_factor' exists at policy.collect"),
+        ({"search": {"policy.gamma": [0.9, 0.99]}}, [], "policy.collect.discount_factor"),
         ({"serach": {}}, [], "sweep: unknown key 'serach'; did you mean 'search'?"),
-        ({"seeds": [0, 0]}, [], "expected different whole numbers"),
-        ({"seeds": [0.5]}, [], "sweep.seeds: expected different whole numbers"),
+        ({"seeds": [0, 0]}, [], "expected different numbers"),
+        ({"seeds": [0.5]}, [], "sweep.seeds: expected a whole number"),
         ({"trials": 0}, [], "sweep.trials: expected a number at least 1, got 0"),
         (None, ["--search", "seed=int(0,3)"], "seed: cannot be searched"),
         (None, ["--search", "num_threads=[1,2]"], "num_threads: expected uniform(a, b)"),
