@@ -124,8 +124,8 @@ def run(
                 on_video=videos.append,
                 **options,
             )
-    if checkpoint.name == "last" and checkpoint.resolve() != Path(run).resolve():
-        print(f"{run} has no ckpt/best; this is ckpt/last", file=sys.stderr)
+    if checkpoint.stem == "last" and Path(run).is_dir():
+        print(f"{run} has no checkpoint best; this is last", file=sys.stderr)
     report = _report(evaluation, checkpoint, seed)
     if video:
         report["videos"] = [str(file) for file in videos]

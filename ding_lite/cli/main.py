@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
 import click
 
-from ding_lite.cli.signals import Signals
+from ding_lite.run.signals import exit_at_once
 
 # In the order of the help; each is the module of its name in this folder.
 COMMANDS = (
@@ -90,14 +91,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Modules of the user are found in the working directory, as with `python script.py`.
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    with Signals() as signals:
-        try:
-            code = commands.main(argv, "ding-lite", standalone_mode=False, obj=signals)
-            sys.stdout.flush()
-        except click.ClickException as error:
-            error.show()
-            code = error.exit_code
-        except BrokenPipeError:  # the reader, such as `head`, has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 1
+    if argv is None:
+        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+            if signal.getsignal(number) == signal.SIG_DFL:  # under nohup SIGHUP is ignored
+                signal.signal(number, exit_at_once)
+    try:
+        code = commands.main(argv, "ding-lite", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except BrokenPipeError:  # the reader, such as `head`, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
     return int(code or 0)

@@ -21,6 +21,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ding_lite.errors import FOREIGN, ConfigError, DingLiteError, error_text, is_of_user
+from ding_lite.run.signals import EXIT_CODES
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
@@ -60,18 +61,13 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; returns its exit code. A report of :func:`print_json` is alone on stdout."""
         debug = ctx.params.pop("debug")
-        signals = ctx.obj
         try:
             _import_without_collection(self.preload)
-            if signals.caught:  # an import has swallowed the exception
-                raise KeyboardInterrupt
             with stdout_to_stderr() if ctx.params.get("json") else contextlib.nullcontext():
                 code = super().invoke(ctx)
-        except KeyboardInterrupt:
-            return signals.exit_code or 130
+        except KeyboardInterrupt as error:
+            return EXIT_CODES.get(str(error), EXIT_CODES["SIGINT"])
         except FOREIGN as error:
-            if signals.was_swallowed:
-                return signals.exit_code
             if not (isinstance(error, DingLiteError) or is_of_user(error)):
                 raise
             if debug:

@@ -26,7 +26,6 @@ from ding_lite.cli.options import (
     print_table,
     stdout_to_stderr,
 )
-from ding_lite.cli.signals import Signals
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,9 +64,7 @@ TUNE = "Find the fastest settings, such as: --tune --minutes 5"
     "--contestant", is_flag=True, hidden=True
 )  # for the processes that --tune starts: see _train_on_request
 @json_option
-@click.pass_obj
 def run(
-    signals: Signals,
     source: Source,
     seed: int | None,
     iterations: int | None,
@@ -75,7 +72,7 @@ def run(
     minutes: float | None,
     contestant: bool,
     json: bool,
-) -> int:
+) -> None:
     """Shows where the time of training goes, and which keys to try.
 
     Trains for some iterations in a temporary folder, and shows how much time each phase takes and which
@@ -102,12 +99,11 @@ def run(
         raise ConfigError("--minutes is for --tune; without it, set the number of --iterations")
     config = source.read()
     if contestant:
-        return _train_on_request(config, seed, signals)
-    if tune:
+        _train_on_request(config, seed)
+    elif tune:
         _tune(config, source, seed, minutes or DEFAULT_MINUTES, json)
     else:
         _show_phases(config, iterations, seed, json)
-    return 0
 
 
 # ------------------------------------------------------------------ the table of phases
@@ -171,7 +167,7 @@ def _print_phases(report: dict[str, Any]) -> None:
 # ------------------------------------------------------------------ --tune
 
 
-def _train_on_request(config: Config, seed: int | None, signals: Signals) -> int:
+def _train_on_request(config: Config, seed: int | None) -> None:
     """Trains for as many iterations as each line of standard input has, and prints their profile as JSON.
 
     ``--tune`` starts this command once for each setting (:class:`ding_lite.tools.tune.TrainingProcess`).
@@ -182,12 +178,9 @@ def _train_on_request(config: Config, seed: int | None, signals: Signals) -> int
         with stdout_to_stderr():
             measure = stack.enter_context(training(config, seed))
         for line in sys.stdin:
-            if signals.caught:  # an import may have swallowed the exception
-                break
             with stdout_to_stderr():
                 result = measure(int(line))
             print(json_module.dumps(result._asdict()), flush=True)
-    return signals.exit_code
 
 
 def _tune(config: Config, source: Source, seed: int | None, minutes: float, json: bool) -> None:

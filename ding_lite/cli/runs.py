@@ -33,7 +33,7 @@ def run(folder: str, sort: str, json: bool) -> None:
     differs  the keys of the config in which the runs of its policy and environment differ, seeds and
              limits aside
     """
-    from ding_lite.run.score_text import score_text
+    from ding_lite.run.display import score_text
     from ding_lite.tools.runs import list_runs, short_names
 
     runs = list_runs(Path(folder), sort)

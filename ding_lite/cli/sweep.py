@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ding_lite.cli.options import (
     PATH,
     POSITIVE,
@@ -24,7 +22,6 @@ from ding_lite.cli.options import (
     parallel_options,
     print_json,
 )
-from ding_lite.cli.signals import Signals
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,9 +69,7 @@ SEARCH = 'Search, such as: --search "policy.learn.learning_rate=log(1e-5,1e-2)" 
 @limit_options
 @parallel_options
 @json_option
-@click.pass_obj
 def run(
-    signals: Signals,
     source: Source,
     searches: tuple[str, ...],
     trials: int | None,
@@ -108,6 +103,7 @@ def run(
     was killed. Needs Optuna: pip install "ding_lite[sweep]".
     """
     from ding_lite.config.files import parse_overrides
+    from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.search import check_space, parse_searches, search_space
     from ding_lite.tools.sweep import Sweep
 
@@ -132,13 +128,13 @@ def run(
     with (
         open_crew(config, trials * len(all_seeds), jobs, ray, quiet or json) as crew,
         contextlib.closing(Sweep(folder, config, space, all_seeds, arguments, crew, resume=resume)) as sweep,
+        StopSignals(crew.request_stop),
     ):
-        signals.hand_over(crew.request_stop, "these iterations")
         sweep.run(trials)
     _report(sweep, quiet, json)
-    if signals.caught and not (quiet or json):
+    if crew.stopped_by and not (quiet or json):
         print("to continue: the same command with --resume")
-    return signals.exit_code or (0 if sweep.best() is not None else crew.exit_code)
+    return EXIT_CODES.get(crew.stopped_by, 0) or (0 if sweep.best() is not None else crew.exit_code)
 
 
 def _sweep_of_file(source: Source) -> dict[str, Any]:

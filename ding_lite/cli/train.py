@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from ding_lite.cli.options import (
     PATH,
@@ -24,11 +20,10 @@ from ding_lite.cli.options import (
     parallel_options,
     print_json,
 )
-from ding_lite.cli.signals import Signals
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ding_lite.run.display import Display
+    from ding_lite.run.hooks import Hook
     from ding_lite.run.pipeline import SerialPipeline
 
 RUN = "Run, such as: -s 3 --exp-name /tmp/try"
@@ -86,9 +81,7 @@ class Request:
 )
 @parallel_options
 @option("--json", is_flag=True, help="with several seeds: print one JSON object and nothing else")
-@click.pass_obj
 def run(
-    signals: Signals,
     source: Source,
     quiet: bool,
     jobs: int | None,
@@ -117,44 +110,37 @@ def run(
     if request.resume and request.init_from:
         raise ConfigError("--resume and --init-from exclude each other: a resumed run has weights of its own")
     if len(request.seeds) > 1:
-        return _train_seeds(signals, source, request, quiet, jobs, ray, json)
+        return _train_seeds(source, request, quiet, jobs, ray, json)
     if json or jobs is not None or ray is not None:
         raise ConfigError("--jobs, --ray and --json are for several seeds, such as -s 0,1,2")
-    return _train_one(signals, source, _after_restart(request), quiet)
+    return _train_one(source, _after_restart(request), quiet)
 
 
-def _train_one(signals: Signals, source: Source, request: Request, quiet: bool) -> int:
+def _train_one(source: Source, request: Request, quiet: bool) -> int:
     from ding_lite.run.display import display_for
-    from ding_lite.run.folder import ENDED, read_result
+    from ding_lite.run.signals import EXIT_CODES
 
-    with display_for(sys.stdout, quiet) as display:
-        pipeline = (_new_run if request.resume is None else _resumed_run)(source, request, display)
-        timeout = pipeline.cfg.stop_timeout
-        signals.hand_over(pipeline.request_stop, "this iteration", pipeline.give_up, timeout)
-        # A run that was killed while it ended has not written its result.
-        result = read_result(pipeline.folder)
-        if request.resume is not None and pipeline.is_over() and result.get("status") in ENDED:
-            pipeline.display.say(_finished_message(pipeline))
-            pipeline.recorder.write_result(result)  # its trackers have begun to wait for rows
-            pipeline.close()
-            return 0
+    display = None if quiet else display_for(sys.stdout)
+    pipeline = (_new_run if request.resume is None else _resumed_run)(source, request, display)
+    try:
         for _ in pipeline:
             pass
-        pipeline.display.say(pipeline.summary())
-    # A signal while a run that has reached its end was being saved did not end it.
-    return 0 if pipeline.status in ENDED else signals.exit_code
+    except KeyboardInterrupt:
+        if pipeline.stop_reason not in EXIT_CODES:
+            raise
+    return EXIT_CODES.get(pipeline.stop_reason, 0) if pipeline.status == "interrupted" else 0
 
 
 def _after_restart(request: Request) -> Request:
     """Returns the request for a resumed run if torchrun has started the ranks again (--max-restarts)."""
     from ding_lite.ranks import kept_before_restart, restarts
     from ding_lite.run.checkpoint import checkpoints_of
-    from ding_lite.run.resume import run_of
+    from ding_lite.run.resume import folder_of
 
     if not restarts():
         return request
     if request.resume:  # not the checkpoint that it began with
-        return dataclasses.replace(request, resume=str(run_of(Path(request.resume))))
+        return dataclasses.replace(request, resume=str(folder_of(Path(request.resume))))
     folder = kept_before_restart()
     if folder is not None and checkpoints_of(Path(folder)):
         return dataclasses.replace(request, resume=folder, init_from=None)
@@ -163,15 +149,9 @@ def _after_restart(request: Request) -> Request:
     return request
 
 
-def _new_run(source: Source, request: Request, display: Display) -> SerialPipeline:
+def _new_run(source: Source, request: Request, display: Hook | None) -> SerialPipeline:
     from ding_lite.run.pipeline import SerialPipeline
-    from ding_lite.run.warm_start import import_weights
 
-    if request.init_from and request.init_from.endswith((".pt", ".safetensors")):
-        with tempfile.TemporaryDirectory() as folder:
-            import_weights(request.init_from, f"{folder}/imported")
-            request = dataclasses.replace(request, init_from=f"{folder}/imported")
-            return _new_run(source, request, display)
     return SerialPipeline(
         source.read(),
         seed=request.seeds[0] if request.seeds else None,
@@ -184,43 +164,31 @@ def _new_run(source: Source, request: Request, display: Display) -> SerialPipeli
     )
 
 
-def _resumed_run(source: Source, request: Request, display: Display) -> SerialPipeline:
+def _resumed_run(source: Source, request: Request, display: Hook | None) -> SerialPipeline:
     from ding_lite.config.files import parse_overrides
     from ding_lite.run.pipeline import SerialPipeline
-    from ding_lite.run.resume import run_of
 
-    config = source.read() if source else None
     assert request.resume is not None
-    _refuse_two_folders(request, run_of)
-    changes = parse_overrides(source.overrides)
-    if request.seeds:
-        changes["seed"] = request.seeds[0]
+    if request.exp_name:
+        raise ConfigError("--exp-name is for a new run: a resumed run keeps its folder")
+    given = {
+        "seed": request.seeds[0] if request.seeds else None,
+        "max_env_step": request.max_env_step,
+        "max_train_iter": request.max_train_iter,
+    }
     return SerialPipeline.resume(
         request.resume,
-        config=config,
-        changes=changes,
+        changes=parse_overrides(source.overrides)
+        | {key: value for key, value in given.items() if value is not None},
         override=request.override,
-        max_env_step=request.max_env_step,
-        max_train_iter=request.max_train_iter,
         display=display,
         own_process=True,
-        trust=[*source.modules, *(config.modules() if config is not None else ())],
+        # Beside --resume a config only says which modules the user trusts.
+        trust=[*source.modules, *(source.read().modules() if source else ())],
     )
 
 
-def _refuse_two_folders(request: Request, own: Callable[[Path], Path]) -> None:
-    """Refuses ``--exp-name`` with another folder than ``own`` returns for the path of ``--resume``."""
-    if not (request.resume and request.exp_name):
-        return
-    if own(Path(request.resume)).absolute() != Path(request.exp_name).absolute():
-        raise ConfigError(
-            f"--resume {request.resume} continues in its own folder, not in --exp-name {request.exp_name}; "
-            f"for a new run from the weights: --init-from {request.resume}"
-        )
-
-
 def _train_seeds(
-    signals: Signals,
     source: Source,
     request: Request,
     quiet: bool,
@@ -231,6 +199,7 @@ def _train_seeds(
     """Trains one run for each seed; returns the exit code of a signal, or of the first run that failed."""
     from ding_lite.ranks import number_of_processes
     from ding_lite.run.display import Lines
+    from ding_lite.run.signals import EXIT_CODES, StopSignals
     from ding_lite.tools.seeds import seed_trainings, seeds_report, seeds_table
 
     if number_of_processes() > 1:
@@ -247,7 +216,6 @@ def _train_seeds(
     arguments = ["train", "--quiet", *source.words(), *source.overrides]
     arguments += given({f"--{name.replace('_', '-')}": limit for name, limit in limits.items()})
     arguments += given({"--init-from": request.init_from})
-    _refuse_two_folders(request, Path)
     prefix = Path(request.resume or request.exp_name or Path("runs") / config.values.exp_name)
     trainings = seed_trainings(
         request.seeds,
@@ -257,8 +225,8 @@ def _train_seeds(
         resume=request.resume is not None,
         override=request.override,
     )
-    with open_crew(config, len(trainings), jobs, ray, quiet or json) as crew:
-        signals.hand_over(crew.request_stop, "these iterations")
+    crews = open_crew(config, len(trainings), jobs, ray, quiet or json)
+    with crews as crew, StopSignals(crew.request_stop):
         crew.train(trainings)
     if quiet or json:
         for training in trainings:
@@ -269,13 +237,4 @@ def _train_seeds(
     elif not quiet:
         several = given({"--jobs": jobs, "--ray": ray})
         Lines(sys.stdout).say(seeds_table(trainings, several))  # a closed pipe is no error
-    return signals.exit_code or crew.exit_code
-
-
-def _finished_message(pipeline: SerialPipeline) -> str:
-    progress = pipeline.progress
-    solved = ", solved" if progress.solved else ""
-    return (
-        f"{pipeline.folder} is finished: {progress.env_step:,} of {pipeline.cfg.max_env_step:,} env steps"
-        f"{solved}. To continue it, give a --max-env-step or --max-train-iter above what it has done"
-    )
+    return EXIT_CODES.get(crew.stopped_by, 0) or crew.exit_code
