@@ -2,158 +2,118 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ding_lite.cli.common import Once, add_config_options, config_of, path_text
+from ding_lite.cli.options import PATH, Source, command, config_options, option, print_json, print_table
 from ding_lite.errors import ConfigError
 
 if TYPE_CHECKING:
     from ding_lite.config.compile import Config
-    from ding_lite.tools.key_reference import DocumentedKey
+    from ding_lite.config.schema import Key
 
-SUMMARY = "show every key of a config, its value and its source"
-DESCRIPTION = """\
-Shows every key of a complete config, its value, and where the value comes from: the default,
-the config file, the command line, or other keys. Each key can be set as key.path=value.
-
-A file of DI-engine (main_config and create_config) is shown as the config that it becomes here;
-what was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.
-"""
-EXAMPLES = """\
-examples:
-  ding-lite config -c cartpole_ppo                     the keys of a shipped config
-  ding-lite config --env Pendulum-v1 --policy ppg      the keys of PPG, with its defaults
-  ding-lite config -c cartpole_ppo --explain clip      what the keys do whose name has "clip"
-  ding-lite config --explain aux                       the same for all policies, with the defaults
-  ding-lite config -c cartpole_ppo seed=3 --json > my.json
-                                                       a complete config file: train -c my.json
-  ding-lite config -c their_config.py -o mine.py       a file of DI-engine as one of ding_lite
-"""
+FORM = "Form, such as: --explain clip"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of ``ding-lite config``."""
-    add_config_options(parser)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print a JSON file that -c accepts")
-    form.add_argument(
-        "--explain",
-        metavar="TEXT",
-        help="print value, type, range and effect of the keys whose path contains TEXT; without -c and "
-        "--env: of all policies, with the defaults",
-    )
-    form.add_argument(
-        "-o",
-        "--output",
-        action=Once,
-        type=path_text,
-        metavar="FILE",
-        help="write a new file that -c accepts: a .py file with the keys that are not defaults, or a .json "
-        "file with all keys",
-    )
+@command()
+@config_options
+@option("--json", is_flag=True, group=FORM, help="print a JSON file that -c accepts")
+@option(
+    "--explain",
+    metavar="TEXT",
+    group=FORM,
+    help="print value, type, range and effect of the keys whose path contains TEXT; without -c and --env: of "
+    "all policies, with the defaults",
+)
+@option(
+    *("-o", "--output"),
+    type=PATH,
+    metavar="FILE",
+    group=FORM,
+    help="write a new file that -c accepts: a .py file with the keys that are not defaults, or a .json file "
+    "with all keys",
+)
+def run(source: Source, json: bool, explain: str | None, output: str | None) -> None:
+    """Shows every key of a config, its value and its source.
 
+    The value of a key comes from its default, the config file, the command line, or other keys. Each key
+    can be set as key.path=value.
 
-def run(args: argparse.Namespace) -> int:
-    """Prints the complete config, or writes it to a file."""
+    A file of DI-engine (main_config and create_config) is shown as the config that it becomes here; what
+    was converted or left out is printed to stderr. -o FILE keeps it as a config of ding_lite.
+    """
     from ding_lite.config.compile import save_config
     from ding_lite.config.schema import leaves
     from ding_lite.config.values import plain
 
-    if args.explain is not None and not (args.config or args.env or args.overrides):
-        return _explain_defaults(args.explain, [args.policy] if args.policy else [])
-    config = config_of(args)
+    if explain is not None and not (source or source.overrides):
+        _explain_defaults(explain, [source.policy] if source.policy else [])
+        return
+    config = source.read()
     for note in config.notes:
         print(note, file=sys.stderr)
-    if args.output:
-        save_config(config, args.output)
-        print(f"{args.output} is written   try: ding-lite train -c {args.output}")
-        return 0
-    if args.json:
-        print(json.dumps(config.as_json(), indent=2))
-        return 0
-    if args.explain is not None:
-        return _explain(args.explain, config)
-    rows = [(path, repr(value), config.source[path]) for path, value in leaves(plain(config.values))]
-    path_width = max(len(path) for path, _, _ in rows)
-    value_width = min(40, max(len(value) for _, value, _ in rows))
-    for path, value, source in rows:
-        print(f"{path:<{path_width}}  {value:<{value_width}}  {source}")
-    return 0
+    if output:
+        save_config(config, output)
+        print(f"{output} is written   try: ding-lite train -c {output}")
+    elif json:
+        print_json(config.as_json(), indent=2)
+    elif explain is not None:
+        _explain(explain, config)
+    else:
+        rows = [(path, repr(value), config.source[path]) for path, value in leaves(plain(config.values))]
+        print_table(["key", "value", "source"], rows)
 
 
-def _explain(text: str, config: Config) -> int:
+def _explain(text: str, config: Config) -> None:
     """Prints the keys of a config that a text names, with their values."""
     from ding_lite.config.schema import leaves
     from ding_lite.config.values import plain
-    from ding_lite.tools.key_reference import documented_keys
+    from ding_lite.tools.key_reference import keys_of
 
     values = dict(leaves(plain(config.values)))
-    documented = [entry for entry in documented_keys(config.values) if entry.path in values]
-    for entry in _named(text, documented, [config.values.policy.type]):
-        _print_key(entry, repr(values[entry.path]))
-    return 0
+    keys = {path: key for path, key in keys_of(config.values).items() if path in values}
+    for path in _named(text, keys):
+        _print_key(path, keys[path], repr(values[path]))
 
 
-def _explain_defaults(text: str, policies: list[str]) -> int:
+def _explain_defaults(text: str, policies: list[str]) -> None:
     """Prints the keys of policies, or of all that are shipped, that a text names, with their defaults."""
     from ding_lite.tools.key_reference import POLICIES, defaults_of, keys_of_policies
 
     policies = policies or list(POLICIES)
-    keys = {path: key.by_policy for path, key in keys_of_policies(policies).items()}
-    for entry in _named(text, [next(iter(key.values())) for key in keys.values()], policies):
-        key = keys[entry.path]
-        (first, _), *others = defaults_of(key).items()
+    keys = keys_of_policies(policies)
+    for path in _named(text, {path: next(iter(key.values())) for path, key in keys.items()}):
+        (first, _), *others = defaults_of(keys[path]).items()
         default = ", ".join([first, *(f"{' and '.join(names)}: {value}" for value, names in others)])
-        _print_key(entry, default, "" if len(key) == len(policies) else f"; only {' and '.join(key)}")
-    return 0
+        only = "" if len(keys[path]) == len(policies) else f"; only {' and '.join(keys[path])}"
+        _print_key(path, next(iter(keys[path].values())), default, only)
 
 
-def _named(text: str, documented: list[DocumentedKey], policies: list[str]) -> list[DocumentedKey]:
+def _named(text: str, keys: Mapping[str, Key]) -> list[str]:
     """Returns the keys with a text in their path, of another library's word for them, or explained by it.
 
     Raises:
         ConfigError: if there is none.
     """
     from ding_lite.config.schema import paths_named
-    from ding_lite.config.sections import schema_of
 
-    word = text.replace("-", "_")
-    meant = {
-        path for name in policies for path in paths_named(word, schema_of({"policy": {"type": name}})[0])
-    }
-    keys = (
-        [entry for entry in documented if text in entry.path]
-        or [entry for entry in documented if entry.path in meant]
-        or [entry for entry in documented if text.lower() in entry.sentences.lower()]
+    found = (
+        [path for path in keys if text in path]
+        or paths_named(text.replace("-", "_"), dict(keys))
+        or [path for path, key in keys.items() if text.lower() in key.doc.lower()]
     )
-    if not keys:
+    if not found:
         raise ConfigError(
-            f"--explain: no key contains {text!r}, and no explanation; {_where_to_look(text, policies)}"
+            f"--explain: no key contains {text!r}, and no explanation; `ding-lite config -c NAME` lists all"
         )
-    return keys
+    return found
 
 
-def _where_to_look(text: str, policies: list[str]) -> str:
-    """Returns what to do about a text that names no key of some policies."""
-    from ding_lite.tools.key_reference import keys_of_policies
+def _print_key(path: str, key: Key, value: str, note: str = "") -> None:
+    from ding_lite.tools.key_reference import rules, sentences
 
-    others = {
-        name
-        for path, key in keys_of_policies().items()
-        for name in key.free()
-        if text in path and name not in policies
-    }
-    if not others:
-        return "`ding-lite config -c NAME` lists all"
-    return f"{' and '.join(sorted(others))} have one, which `ding-lite config --explain {text}` explains"
-
-
-def _print_key(entry: DocumentedKey, value: str, note: str = "") -> None:
-    rules = f"{entry.type}, {entry.range}" if entry.range else entry.type
-    print(f"{entry.path} = {value}    ({rules}{note})")
-    for line in textwrap.wrap(entry.sentences, 100):
+    print(f"{path} = {value}    ({rules(key)}{note})")
+    for line in textwrap.wrap(sentences(key), 100):
         print(f"    {line}")

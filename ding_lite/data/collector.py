@@ -21,6 +21,7 @@ from ding_lite.data.episodes import means_of
 from ding_lite.data.hidden import HiddenStates
 from ding_lite.data.modes import CollectMode, check_output
 from ding_lite.data.rollout import Rollout, RolloutStorage, require_rollout
+from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.transition import RECENT_EPISODES, Episode
@@ -38,6 +39,7 @@ class Collector:
         envs: only the collector steps them.
         mode: collect mode of the policy.
         n_sample: transitions in a rollout, rounded up to whole steps.
+        timer: that of the policy, to measure the phases; None: one of its own.
 
     Attributes:
         steps: T.
@@ -59,9 +61,10 @@ class Collector:
         "bad_values",
     )
 
-    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int) -> None:
+    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int, timer: Timer | None = None) -> None:
         self.envs = envs
         self.mode = mode
+        self.timer = timer or Timer()
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.storage = RolloutStorage(self.steps, envs.num_envs)
@@ -94,6 +97,7 @@ class Collector:
                 or a mask leaves no legal action. Nothing is learned from this rollout.
             EnvError: if no row is valid.
         """
+        self.timer("store")
         envs, storage = self.envs, self.storage
         groups = range(len(envs.groups))
         self.is_incomplete = True
@@ -115,8 +119,8 @@ class Collector:
         self._truncate_lost_episodes()
         if not self.storage.array("valid").any():
             raise EnvError(
-                f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or steps lost with "
-                "a worker or to values that are not finite; raise policy.collect.n_sample, or correct the "
+                f"none of the {self.n_sample} rows of a rollout is a step: all are resets, or lost with a "
+                "worker or to values that are not finite; raise policy.collect.n_sample, or correct the "
                 "environment"
             )
         self._watch.look_at_bounds(self.storage.array("obs"))
@@ -130,6 +134,7 @@ class Collector:
         if self._finals:
             others["final"] = _final_fields(self._finals)
         self.is_incomplete = False
+        self.timer("advantages")
         sample = mode.get_train_sample(storage.rollout(**others))
         require_rollout(sample, "the result of the policy's _get_train_sample")
         return sample
@@ -152,19 +157,25 @@ class Collector:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
         # The policy reads the row of the storage, because the environments may reuse their arrays.
         obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
+        self.timer("act")
         if self.hidden is None:
             output = mode.forward(obs)
         else:
             output = mode.forward(obs, self.hidden.before(t, group, self.envs.groups[group]))
         if t == 0:
             check_output(output, "_forward_collect")
-        self.envs.send(mode.to_env(output["action"]), group)
+        action = mode.to_env(output["action"])
+        self.timer("env")
+        self.envs.send(action, group)
+        self.timer("store")
         self._pending[group] = obs, output
 
     def _finish_row(self, mode: CollectMode, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
         obs, output = self._pending[group]
+        self.timer("env")
         transition = self.envs.receive(group)
+        self.timer("store")
         self.obs[group], self._pending[group] = transition.obs, None
         rows = self.envs.groups[group]
         env_indices = self._env_indices[group]
@@ -269,10 +280,6 @@ class Collector:
                 "episode_length_max": float(max(lengths)),
             }
         )
-
-    def abandon_episodes(self) -> None:
-        """Leaves the open episodes out of the state, because the environments have failed."""
-        self.is_incomplete = True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state of the environments, the recent finished episodes and their count.

@@ -6,7 +6,6 @@ would favour short ones and bias the mean return. An evaluation changes nothing 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,10 +78,6 @@ def shares(n_episode: int, num_envs: int) -> np.ndarray:
     return np.array(even_sizes(n_episode, num_envs))
 
 
-class EvaluationStopped(Exception):
-    """An evaluation was given up, since :attr:`Evaluator.stop_at` has passed."""
-
-
 class Evaluator:
     """Plays ``n_episode`` episodes, an equal share in each environment.
 
@@ -92,10 +87,6 @@ class Evaluator:
         n_episode: episodes in one evaluation.
         max_steps: an episode that reaches this length is cut, in case the environment has no limit.
         ranks: that play a share of the episodes each; every rank gets the evaluation of all.
-
-    Attributes:
-        stop_at: time (``time.monotonic``) from which on an evaluation is given up; None: never. With several
-            ranks it has no effect.
     """
 
     def __init__(
@@ -106,7 +97,6 @@ class Evaluator:
         self.n_episode = n_episode
         self.max_steps = max_steps
         self.ranks = ranks
-        self.stop_at: float | None = None
         self._watch = Watch(envs, ", in an evaluation")
         self._env_indices = np.arange(envs.num_envs)
 
@@ -124,7 +114,7 @@ class Evaluator:
         Raises:
             EnvContractError: if an observation or a reward is not finite, an index is outside of its range,
                 or a mask leaves no legal action.
-            EvaluationStopped: if ``stop_at`` passes before the last episode has ended.
+            NotFiniteError: if more than ``BAD_PER_EPISODE * n_episode`` episodes are lost to such values.
         """
         left = shares(self.n_episode, self.envs.num_envs)
         self._most_bad_values = self.envs.bad_values + BAD_PER_EPISODE * self.n_episode
@@ -163,8 +153,6 @@ class Evaluator:
         hidden = initial
         obs = self._watch.reset("evaluate", *stream, *([number] if number else []))
         while any(left):
-            if self.stop_at is not None and self.ranks.size == 1 and time.monotonic() >= self.stop_at:
-                raise EvaluationStopped
             output = mode.forward(obs) if hidden is None else mode.forward(obs, hidden)
             check_output(output, "_forward_eval")
             transition = envs.step(mode.to_env(output["action"]))
@@ -173,8 +161,8 @@ class Evaluator:
             self._watch.look(transition, self._env_indices)
             if envs.bad_values > self._most_bad_values:
                 raise NotFiniteError(
-                    f"an evaluation of {self.n_episode} episodes lost more than {BAD_PER_EPISODE} times as many "
-                    "to values that are not finite: correct the environment"
+                    f"an evaluation of {self.n_episode} episodes lost more than {BAD_PER_EPISODE} times as "
+                    "many to values that are not finite: correct the environment"
                 )
             obs = transition.obs
             steps += 1

@@ -89,25 +89,6 @@ def test_the_adaptive_rate_brings_the_kl_near_the_desired_one():
     assert 0.004 < sum(kls[6:]) / 6 < 0.025
 
 
-@pytest.mark.parametrize(
-    ("kind", "policy", "said"),
-    [
-        ("ppo", {"learn": {"kl_penalty": 1.0, "dual_clip": 3.0}}, "policy.learn.dual_clip=3.0"),
-        ("ppo", {"nstep": 5}, "policy.nstep=5"),
-        ("ppo", {"normalize": {"obs_clip": 5.0}}, "policy.normalize.obs_clip=5.0"),
-        ("ppo", {"learn": {"lr_final": 0.1}}, "policy.learn.lr_final=0.1"),
-        ("ppg", {"learn": {"aux_train_epoch": 0, "aux_freq": 2}}, "policy.learn.aux_freq=2"),
-        ("ppo", {}, None),
-        ("ppg", {}, None),
-        ("ppo_offpolicy", {}, None),
-    ],
-)
-def test_a_key_without_effect_is_named_in_the_first_lines_of_a_run(kind, policy, said):
-    lines = [line for line in trainee(kind, SeededBox, **policy)[0].describe() if "no effect" in line]
-    assert len(lines) == (said is not None)
-    assert all(said in line for line in lines)
-
-
 # ------------------------------------------------------------------ schedules, scales
 
 
