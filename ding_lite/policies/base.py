@@ -114,7 +114,9 @@ class Policy:
             self.device = chosen_device(self.cfg.device, self.cfg.cuda, self.model)
             self.model.to(device=self.device)
         except (RuntimeError, AssertionError) as error:
-            raise ConfigError(f"policy.device: {error_text(error)}; use 'auto' or 'cpu'") from error
+            raise ConfigError(
+                f"policy.device: {self.cfg.device!r}: {error_text(error)}; use 'auto' or 'cpu'"
+            ) from error
         self.generator = self.own_generator("action", device=self.device)
         # While learning, torch's global generators continue these streams: layers and losses draw from them.
         self._layer_generators = [self.own_generator("layers")]

@@ -156,7 +156,7 @@ def test_checkpoint_imports_the_module_of_a_box_distribution_only_if_it_is_trust
     for _ in pipeline:
         pass
     del sys.modules[own_module]
-    with pytest.raises(CheckpointError, match=f"module '{own_module}'.*not imported"):
+    with pytest.raises(CheckpointError, match=own_module):
         load_policy(tmp_path / "run", checkpoint="last")
     with pytest.raises(CheckpointError, match=own_module):
         SerialPipeline.resume(tmp_path / "run", trust=["small_worlds"])
@@ -173,9 +173,7 @@ def test_checkpoint_with_a_box_distribution_that_is_not_registered_names_it(tmp_
     for _ in pipeline:
         pass
     del BOX_DISTRIBUTIONS["laplace"]
-    with pytest.raises(
-        CheckpointError, match="needs the Box distribution 'laplace', which is not registered"
-    ):
+    with pytest.raises(CheckpointError, match="Box distribution named 'laplace'"):
         load_policy(tmp_path / "run", checkpoint="last")
 
 

@@ -119,7 +119,6 @@ REFUSED = {
     "max_use 0": ({"other": {"replay_buffer": {"max_use": 0}}}, r"max_use.*at least 1"),
     "a bound below that of fresh samples": ({"learn": {"weight_bound": 0.5}}, r"weight_bound.*at least 1"),
     "epochs": ({"learn": {"epoch_per_collect": 3}}, r"learn\.epoch_per_collect.*on_policy"),
-    "priority": ({"priority": True}, r"priority: .*without priorities"),
 }
 
 

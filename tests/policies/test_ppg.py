@@ -173,12 +173,14 @@ def test_metrics_are_finite_and_those_of_di_engine_are_among_them(kind, critic):
 RAW = dict(value_norm=False)
 WANTED = {
     "no scale of values": (dict(learn=RAW), "value_norm: .*normalize.reward=True.*allow_raw_values=True"),
-    "epochs": (dict(learn=dict(epoch_per_collect=3)), "actor_epoch_per_collect and critic_epoch_per_collect"),
-    "priority": (dict(priority=True), "priority: .*without priorities"),
+    "epochs": (
+        dict(learn=dict(epoch_per_collect=3)),
+        "actor_epoch_per_collect or .*critic_epoch_per_collect",
+    ),
     "N_pi": (dict(learn=dict(aux_freq=0)), "aux_freq"),
     "one buffer": (
         dict(other=dict(replay_buffer=dict(max_use=3))),
-        r"two buffers.*replay_buffer\.policy\.max_use",
+        r"replay_buffer\.policy\.max_use",
     ),
     "raw": (dict(learn=dict(RAW, allow_raw_values=True)), None),
     "reward": (dict(learn=RAW, normalize=dict(reward=True)), None),
