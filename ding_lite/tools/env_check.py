@@ -33,7 +33,7 @@ from ding_lite.errors import DingLiteError
 from ding_lite.models import VAC
 from ding_lite.rl.seeding import seeded_layers, torch_generator
 from ding_lite.tools.table import aligned
-from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, path_text, to_tree, tree_leaves
+from ding_lite.trees import MASK_KEY, Tree, map_tree, named_leaves, to_tree, tree_leaves
 
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
 NUM_ENVS = 2  # environments that are played; in "subprocess" each has a worker
@@ -85,9 +85,8 @@ def check_env(
 
 def section_of(env: Mapping[str, Any] | Callable[..., gym.Env] | gym.Env | str) -> dict[str, Any]:
     """Returns the complete section ``env`` for the argument ``env`` of :func:`check_env`."""
-    if isinstance(env, str):
-        env = env_section(env)
-    given = dict(env) if isinstance(env, Mapping) else {"type": env}
+    given = env_section(env) if isinstance(env, str) else env
+    given = dict(given) if isinstance(given, Mapping) else {"type": given}
     kind = given.get("type", "gymnasium")
     # compile_config requires a class or function with a name; a functools.partial has none.
     given["type"] = kind if isinstance(kind, str) else gym.Env
@@ -173,8 +172,8 @@ def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) 
         act: observations (B, ...) -> actions (B, ...) as the environments take them.
 
     Shapes:
-        "obs", "action", "reward", "terminated", "truncated", "valid": (B, ...); "final": the last observations
-        (K, ...) of truncated episodes, {} if there are none
+        "obs", "action", "reward", "terminated", "truncated", "valid": (B, ...)
+        "final": the last observations (K, ...) of truncated episodes; {} if there are none
 
     Raises:
         EnvError: as training does.
@@ -188,7 +187,9 @@ def play(envs: VectorEnv, steps: int, stream: str, act: Callable[[Tree], Tree]) 
         got = envs.step(action)
         watch.look(got, numbers)
         watch.look_at_bounds(map_tree(lambda leaf: leaf[None], obs))
-        flags = {name: np.array(getattr(got, name)) for name in ("reward", "terminated", "truncated", "valid")}
+        flags = {
+            name: np.array(getattr(got, name)) for name in ("reward", "terminated", "truncated", "valid")
+        }
         yield {**row, **flags, "final": {} if got.final_obs is None else got.final_obs}
         obs = got.obs
 
@@ -284,9 +285,9 @@ def _seeds(not_repeated: str, has_other_episodes: bool) -> Iterator[Finding]:
         yield Finding(
             "same seed",
             FAIL,
-            f"the same seeds and actions gave another episode: {not_repeated}. Draw only from self.np_random, "
-            "after super().reset(seed=seed), and begin every episode anew: until then runs cannot be repeated, "
-            "and a resumed run refuses the open episodes of its checkpoint",
+            f"the same seeds and actions gave another episode: {not_repeated}. Draw only from "
+            "self.np_random, after super().reset(seed=seed), and begin every episode anew: until then runs "
+            "cannot be repeated, and a resumed run refuses the open episodes of its checkpoint",
         )
         return
     yield Finding("same seed", OK, "the same seeds and actions give the same episodes, bit for bit")
@@ -339,8 +340,8 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
         yield Finding("episodes end", OK, text)
     else:
         advice = (
-            f". Evaluations will cut episodes at env.max_eval_steps={max_eval_steps}. Register the environment "
-            "with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit"
+            f". Evaluations will cut episodes at env.max_eval_steps={max_eval_steps}. Register the "
+            "environment with max_episode_steps=N, or wrap it in gymnasium.wrappers.TimeLimit"
         )
         text = f"no episode ended in {len(played)} steps; {has_limit}{'' if limit else advice}"
         yield Finding("episodes end", OK if limit else WARN, text)
@@ -353,20 +354,20 @@ def _ends(played: list[Row], limit: int | None, max_eval_steps: int) -> Iterator
     if at_limit and all(at_limit):
         verdict = FAIL if len(at_limit) > 1 else WARN
         yield Finding("time limit", verdict, f"every episode of {limit} steps, the time limit, was {advice}")
-    elif limit is None and len(ended) > 2 and len(set(every)) == 1 < every[0] and all(end for _, end in ended):
+    elif (
+        limit is None and len(ended) > 2 and len(set(every)) == 1 < every[0] and all(end for _, end in ended)
+    ):
         yield Finding("time limit", WARN, f"all {len(ended)} episodes had {every[0]} steps and were {advice}")
     else:
         cuts = sum(not terminated for _, terminated in ended)
         yield Finding("time limit", OK, f"{len(ended) - cuts} episodes were terminated, {cuts} truncated")
 
 
-def _seen_by(
-    watchers: list[Watcher], env_cfg: Mapping[str, Any], obs_space: gym.Space
-) -> Iterator[Finding]:
+def _seen_by(watchers: list[Watcher], env_cfg: Mapping[str, Any], obs_space: gym.Space) -> Iterator[Finding]:
     if any(watcher.overwrites for watcher in watchers):
         text = (
-            "an observation was overwritten by a later call. Return a copy: ding_lite copies observations, but "
-            "wrappers and other libraries keep references"
+            "an observation was overwritten by a later call. Return a copy: ding_lite copies observations, "
+            "but wrappers and other libraries keep references"
         )
         yield Finding("aliasing", WARN, text)
     else:
@@ -418,6 +419,8 @@ def rollout_lines(rollout: Tree) -> list[str]:
     """Returns the name, shape, dtype and range of each leaf of a rollout as lines of text."""
     rows = [("", "shape", "dtype", "range")]
     for path, leaf in named_leaves(rollout):
-        spread = f"{leaf.sum()} of {leaf.size}" if leaf.dtype == bool else f"{leaf.min():.4g} .. {leaf.max():.4g}"
+        spread = (
+            f"{leaf.sum()} of {leaf.size}" if leaf.dtype == bool else f"{leaf.min():.4g} .. {leaf.max():.4g}"
+        )
         rows.append((".".join(path), str(leaf.shape), str(leaf.dtype), spread))
     return aligned(rows)

@@ -66,7 +66,7 @@ def test_command_line_plays_in_no_other_environment_than_the_one_named(tmp_path,
 
 def test_a_policy_is_not_exported_beside_other_environments(tmp_path):
     trained(tmp_path / "run", env_setting=SETTING)
-    with pytest.raises(ConfigError, match="given by a script.*train with an environment that"):
+    with pytest.raises(ConfigError, match="given by a script"):
         export_policy(tmp_path / "run", tmp_path / "policy.pt2")
 
 
