@@ -149,13 +149,9 @@ def error_text(error: BaseException) -> str:
     An exception of another library gets its type in front, and behind it the file and line of the user's
     code where it was raised, if the traceback has such a line.
     """
-    try:
-        message = str(error)
-    except Exception as second:
-        message = f"(its __str__ raises {type(second).__name__})"
+    message, name = str(error), type(error).__name__
     if isinstance(error, DingLiteError):
         return message
-    name = type(error).__name__
     message = f"{name}: {message}" if message else name
     place = ""
     for frame, line in walk_tb(error.__traceback__):
