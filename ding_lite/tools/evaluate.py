@@ -24,8 +24,7 @@ from ding_lite.errors import FOREIGN, ConfigError, ContractError, EnvError, erro
 from ding_lite.policies.base import Policy
 from ding_lite.rl.seeding import integer_seed
 from ding_lite.run.checkpoint import load_of_run
-from ding_lite.run.given import refuse_other_envs
-from ding_lite.run.load import policy_from_state
+from ding_lite.run.load import policy_from_state, refuse_without
 from ding_lite.run.resume import config_of_checkpoint
 from ding_lite.run.video import recording_env
 from ding_lite.trees import space_leaves
@@ -38,13 +37,13 @@ class Loaded(NamedTuple):
     """What playing needs of a checkpoint.
 
     Attributes:
-        folder: of the checkpoint.
+        file: the checkpoint.
         config: of the run.
         policy: on the CPU.
         env_step: of the run, when it was saved.
     """
 
-    folder: Path
+    file: Path
     config: Config
     policy: Policy
     env_step: int
@@ -66,14 +65,14 @@ def load(run: Path, *, trust: Sequence[str] = (), changes: Mapping[str, Any] | N
     changes = changes or {}
     if others := [key for key in changes if not key.startswith("env.")]:
         raise ConfigError(f"{others[0]}: only keys of env can be changed here; the policy is that of the run")
-    folder, state, saved = load_of_run(run, "best")
-    config = config_of_checkpoint(folder, saved, list(trust))
-    advice = "Name an environment, such as env.env_id=ID, or play in a script: load_policy(RUN).act(obs)"
-    refuse_other_envs(folder, saved, changes, advice)
-    policy = policy_from_state(folder, state, saved, device="cpu", trust=trust)
+    file, state, saved = load_of_run(run, "best")
+    config = config_of_checkpoint(file, saved, list(trust))
+    if {"env.type", "env.env_id"}.isdisjoint(changes):
+        refuse_without(file, saved, "env_setting")
+    policy = policy_from_state(file, state, saved, device="cpu", trust=trust)
     if changes:
         config = compile_config(config.as_json(), changes, origin="the run's config")
-    return Loaded(folder, config, policy, int(state["progress"]["env_step"]))
+    return Loaded(file, config, policy, int(state["progress"]["env_step"]))
 
 
 def play(
@@ -204,7 +203,7 @@ def evaluate_checkpoint(
         on_video: called with each video that is written.
 
     Returns:
-        the folder of the checkpoint, and the returns and lengths of the episodes.
+        the checkpoint, and the returns and lengths of the episodes.
 
     Raises:
         CheckpointError: as :func:`load`.
@@ -230,7 +229,7 @@ def evaluate_checkpoint(
         evaluation = play(
             loaded.policy, envs, episodes, env_cfg["max_eval_steps"], "command", actions_seed, ended
         )
-    return loaded.folder, evaluation
+    return loaded.file, evaluation
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -34,8 +35,7 @@ from ding_lite.models.encoders import Encoder
 from ding_lite.models.recurrent import chosen_hidden
 from ding_lite.policies.base import Policy
 from ding_lite.policies.ppo import PPOPolicy
-from ding_lite.run.atomic_files import write_output
-from ding_lite.run.resume import versions
+from ding_lite.run.checkpoint import write_whole
 from ding_lite.tools.evaluate import load
 from ding_lite.trees import (
     MASK_KEY,
@@ -148,7 +148,8 @@ def export_policy(
     _check_output(output)
     loaded = load(Path(run), trust=trust)
     config, module = loaded.config.values, ExportedPolicy(_exportable(loaded.policy))
-    example, packages = module.example(), ("ding_lite", *(ONNX_PACKAGES if output.suffix == ONNX else ()))
+    example = module.example()
+    packages = ("ding_lite", "torch", "numpy", "gymnasium", *(ONNX_PACKAGES if output.suffix == ONNX else ()))
     described = {
         "format": FORMAT_VERSION,
         "kind": output.suffix[1:],
@@ -158,13 +159,16 @@ def export_policy(
         "action_space": space_to_json(loaded.policy.action_space),
         "source": {
             "run": str(run),
-            "checkpoint": loaded.folder.name,
+            "checkpoint": loaded.file.stem,
             "env_id": env_name(config.env),
             "policy": encode(config.policy.type, "policy.type"),
             "env_step": loaded.env_step,
             "seed": config.seed,
         },
-        "versions": {**versions(), **{name: metadata.version(name) for name in packages}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in packages},
+        },
     }
     data = file_of(module, output.suffix, described)
     recorded = list(record(config.env, module.policy, observations, seed))
@@ -177,8 +181,8 @@ def export_policy(
         )
     manifest = {**described, "parity": parity}
     try:
-        write_output(output, data)
-        write_output(Path(f"{output}.json"), (json.dumps(manifest, indent=1) + "\n").encode())
+        write_whole(output, data)
+        write_whole(Path(f"{output}.json"), (json.dumps(manifest, indent=1) + "\n").encode())
     except OSError as error:
         raise ConfigError(f"cannot write {output}: {error}") from error
     return manifest
