@@ -97,8 +97,8 @@ def test_backend_is_advised_where_it_is_clear(milliseconds, num_envs, cores, sui
 
 # ------------------------------------------------------------------ faults that end a training
 
-STEP = r"env \d \(seed \d+, episode \d+, step \d+\), action .*: "
-RESET = r"env \d \(seed \d+, episode 0, step 0\), at reset: "
+STEP = r"env \d \(seed \d+, episode \d+, step \d+\), .*action .*: "
+RESET = r"env \d \(seed \d+, episode 0, step 0\), .*reset: "
 WORKERS = {"manager": {"type": "subprocess", "worker_num": 2, "step_timeout": 1.0, "max_restarts": 0}}
 FAULTS = [
     # making and spaces
