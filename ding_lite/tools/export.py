@@ -79,11 +79,12 @@ class ExportedPolicy(nn.Module):
         super().__init__()
         self.model = policy.model
         self.policy = policy
+        self.paths = [path for path, _ in space_leaves(policy.obs_space)]
         self.eval().requires_grad_(False)
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         policy, model = self.policy, self.model
-        obs = _tree("obs", inputs, [path for path, _ in space_leaves(policy.obs_space)])
+        obs = _tree("obs", inputs, self.paths)
         if policy.recurrence is None:
             seen = policy.inputs(obs)
             logit, after = model.compute_actor(seen), {}
