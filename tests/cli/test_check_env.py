@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from ding_lite.cli import main
 from ding_lite.config.registry import ENV_REGISTRY
 
 WORLD = """\
@@ -35,21 +33,12 @@ config = dict(
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capsys):
+def here(ding_lite, tmp_path, monkeypatch):
     """Runs the command beside environments and a config; returns its exit code, stdout and stderr."""
     (tmp_path / "my_world.py").write_text(WORLD)
     (tmp_path / "my_config.py").write_text(CONFIG)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(ENV_REGISTRY, "_entries", dict(ENV_REGISTRY._entries))
-
-    def call(*arguments):
-        code = main(["check-env", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    yield call
-    sys.modules.pop("my_world", None)
+    return lambda *words: ding_lite("check-env", *words)
 
 
 def test_sound_environment_has_a_line_for_each_check_and_exit_code_0(here):
@@ -87,28 +76,12 @@ def test_rollout_is_printed_and_nothing_else_is_done(here):
     assert [line.split()[0] for line in lines[1:]] == ["obs", "action", "reward", "terminated", "truncated"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ((), "no environment"),
-        (("CartPole-v1", "Pendulum-v1"), "expected one environment"),
-        (("CartPole-v1", "-c", "my_config.py"), "expected one environment"),
-        (("CartPole-v1", "env.kwarg.x=1"), "unknown key 'kwarg'; did you mean 'kwargs'"),
-    ],
-)
-def test_wrong_usage_is_one_plain_sentence(here, arguments, expected):
-    code, out, err = here(*arguments)
-    assert (code, out) == (2, "")
-    assert expected in err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("check-env",), ("train", "--max-env-step", "64", "--env")])
-def test_minigrid_names_the_wrappers_that_take_its_mission_away(command, tmp_path, monkeypatch, capsys):
+def test_minigrid_names_the_wrappers_that_take_its_mission_away(command, ding_lite):
     pytest.importorskip("minigrid", reason="the extra minigrid")
-    monkeypatch.chdir(tmp_path)
-    assert main([*command, "MiniGrid-Empty-5x5-v0"]) == 3
-    captured = capsys.readouterr()
-    said = " ".join((captured.out + captured.err).split())
+    done = ding_lite(*command, "MiniGrid-Empty-5x5-v0")
+    said = " ".join((done.out + done.err).split())
+    assert done.code == 3
     assert "env.wrappers=['minigrid_image']" in said
     assert "'minigrid_flat'" in said

@@ -96,6 +96,11 @@ def test_changes_that_a_policy_cannot_play_with_are_refused(run):
             evaluate_checkpoint(run, episodes=1, changes=changes)
 
 
+def test_key_outside_env_is_refused_as_such_even_if_an_option_has_its_name(run, capsys):
+    assert main(["eval", str(run), "seed=3"]) == 2
+    assert "error: seed: only keys of env can be changed here" in capsys.readouterr().err
+
+
 def test_without_a_display_the_error_says_how_to_get_a_video(run, monkeypatch):
     for name in DISPLAYS:
         monkeypatch.delenv(name, raising=False)
