@@ -22,7 +22,7 @@ from ding_lite.cli.process import stdout_to_stderr
 
 if TYPE_CHECKING:
     from ding_lite.data.episodes import Evaluation
-    from ding_lite.envs.transition import Episode
+    from ding_lite.envs.vector import Episode
 
 SUMMARY = "play episodes with a trained policy"
 DESCRIPTION = """\

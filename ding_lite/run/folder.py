@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import Episode
 from ding_lite.errors import CheckpointError, ConfigError
 from ding_lite.run.atomic_files import (
     ANY_BYTES,

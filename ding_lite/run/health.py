@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium as gym
 
 from ding_lite.data.episodes import SUCCESS
-from ding_lite.envs.transition import RECENT_EPISODES
+from ding_lite.envs.vector import RECENT_EPISODES
 from ding_lite.models.encoders import has_image
 from ding_lite.trees import box_size
 

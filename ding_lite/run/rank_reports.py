@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ding_lite.data.episodes import SUCCESS
-from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import Episode
 
 COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
 

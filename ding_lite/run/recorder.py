@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TextIO
 from ding_lite.config.compile import Config
 from ding_lite.data.rollout import Rollout
 from ding_lite.envs.space_json import space_to_json
-from ding_lite.envs.transition import Episode
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import Episode, VectorEnv
 from ding_lite.policies.base import Policy
 from ding_lite.ranks import Ranks
 from ding_lite.run.checkpoint import CheckpointKeeper

@@ -17,11 +17,11 @@ from small_worlds import (
     StuckEnv,
     scripted,
 )
-from worlds import digest, policy_for, vector_of
+from worlds import AUTORESET, digest, policy_for, vector_of
 
 from ding_lite.data.collector import Collector
 from ding_lite.data.samples import Recurrence
-from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import vector_env_of
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 from small_worlds import SCRIPTS, CountingEnv, HalveReward, LengthEnv, SeededEnv, StuckEnv
-from worlds import digest, policy_for, vector_of
+from worlds import AUTORESET, digest, policy_for, vector_of
 
 from ding_lite.config.compile import compile_config
 from ding_lite.data.episodes import Evaluator, means_of
 from ding_lite.data.modes import EvalMode
 from ding_lite.data.samples import Recurrence
-from ding_lite.envs.in_process import AUTORESET, InProcessVectorEnv
+from ding_lite.envs.in_process import InProcessVectorEnv
 from ding_lite.envs.make import make_vector_env
 from ding_lite.envs.native import NativeVectorEnv
 from ding_lite.envs.recorder import EpisodeRecorder

@@ -7,7 +7,7 @@ import pytest
 from small_worlds import LengthEnv
 
 from ding_lite import SerialPipeline, compile_config
-from ding_lite.envs.transition import RECENT_EPISODES
+from ding_lite.envs.vector import RECENT_EPISODES
 from ding_lite.run.health import RULES, WINDOW, HealthCheck
 
 VECTOR, ACTION = gym.spaces.Box(-1, 1, (4,)), gym.spaces.Discrete(2)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ding_lite.config.registry import TRACKER_REGISTRY, as_choice, name_of
 from ding_lite.config.schema import argument_faults
-from ding_lite.envs.transition import Episode
+from ding_lite.envs.vector import Episode
 from ding_lite.errors import FOREIGN, ConfigError, ContractError, error_text
 from ding_lite.run.atomic_files import read_bounded, write_whole
 from ding_lite.run.progress import Progress

@@ -16,8 +16,7 @@ import numpy as np
 
 from ding_lite.envs.in_process import AUTORESET
 from ding_lite.envs.make import make_vector_env
-from ding_lite.envs.transition import Transition
-from ding_lite.envs.vector import VectorEnv
+from ding_lite.envs.vector import Transition, VectorEnv
 from ding_lite.errors import DingLiteError
 from ding_lite.rl.seeding import integer_seed, numpy_generator
 from ding_lite.tools.env_check.finding import FAIL, OK, WARN, Finding
