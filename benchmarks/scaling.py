@@ -126,8 +126,15 @@ def speed(ranks: int, task: str, folder: Path) -> dict[str, float]:
     subprocess.run(command, check=True, env=environment, capture_output=True)
     with (folder / "metrics.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))[2:]
-    columns = ("env_steps_per_second", "collect_s", "learn_s")
-    return {name: statistics.median(float(row[f"time/{name}"]) for row in rows) for name in columns}
+    columns = {
+        "env_steps_per_second": ["env_steps_per_second"],
+        "collect_s": ["env_s", "act_s", "store_s", "advantages_s"],
+        "learn_s": ["updates_s", "auxiliary_s"],
+    }
+    return {
+        name: statistics.median(sum(float(row[f"time/{part}"] or 0) for part in parts) for row in rows)
+        for name, parts in columns.items()
+    }
 
 
 def costs() -> dict[str, Any]:

@@ -21,6 +21,7 @@ from ding_lite.data.episodes import means_of
 from ding_lite.data.hidden import HiddenStates
 from ding_lite.data.modes import CollectMode, check_output
 from ding_lite.data.rollout import Rollout, RolloutStorage, require_rollout
+from ding_lite.data.timer import Timer
 from ding_lite.envs.checks import Watch
 from ding_lite.envs.spaces import sample_actions
 from ding_lite.envs.vector import RECENT_EPISODES, Episode, VectorEnv
@@ -37,6 +38,7 @@ class Collector:
         envs: only the collector steps them.
         mode: collect mode of the policy.
         n_sample: transitions in a rollout, rounded up to whole steps.
+        timer: that of the policy, to measure the phases; None: one of its own.
 
     Attributes:
         steps: T.
@@ -58,9 +60,10 @@ class Collector:
         "bad_values",
     )
 
-    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int) -> None:
+    def __init__(self, envs: VectorEnv, mode: CollectMode, n_sample: int, timer: Timer | None = None) -> None:
         self.envs = envs
         self.mode = mode
+        self.timer = timer or Timer()
         self._watch = Watch(envs, "; nothing was learned from this rollout")
         self.steps = math.ceil(n_sample / envs.num_envs)
         self.storage = RolloutStorage(self.steps, envs.num_envs)
@@ -94,6 +97,7 @@ class Collector:
             NotFiniteError: if env.on_bad_value allows values that are not finite, and no valid row is left.
             EnvError: if no row is valid for another reason.
         """
+        self.timer("store")
         envs, storage = self.envs, self.storage
         groups = range(len(envs.groups))
         self.is_incomplete = True
@@ -126,6 +130,7 @@ class Collector:
         if self._finals:
             others["final"] = _final_fields(self._finals)
         self.is_incomplete = False
+        self.timer("advantages")
         sample = mode.get_train_sample(storage.rollout(**others))
         require_rollout(sample, "the result of the policy's _get_train_sample")
         return sample
@@ -160,19 +165,25 @@ class Collector:
         """Chooses the actions of row ``t`` for a group of environments, and sends them."""
         # The policy reads the row of the storage, because the environments may reuse their arrays.
         obs = self.storage.write(t, "obs", self.obs[group], self.envs.groups[group])
+        self.timer("act")
         if self.hidden is None:
             output = mode.forward(obs)
         else:
             output = mode.forward(obs, self.hidden.before(t, group, self.envs.groups[group]))
         if t == 0:
             check_output(output, "_forward_collect")
-        self.envs.send(mode.to_env(output["action"]), group)
+        action = mode.to_env(output["action"])
+        self.timer("env")
+        self.envs.send(action, group)
+        self.timer("store")
         self._pending[group] = obs, output
 
     def _finish_row(self, mode: CollectMode, t: int, group: int) -> None:
         """Waits for the transition of row ``t`` of a group of environments, and stores it."""
         obs, output = self._pending[group]
+        self.timer("env")
         transition = self.envs.receive(group)
+        self.timer("store")
         self.obs[group], self._pending[group] = transition.obs, None
         rows = self.envs.groups[group]
         env_indices = self._env_indices[group]

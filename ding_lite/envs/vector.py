@@ -29,7 +29,7 @@ import numpy as np
 from ding_lite.errors import FOREIGN, EnvContractError, EnvError, error_text
 from ding_lite.trees import Tree
 
-RAISE, RESET_ENV = ON_BAD_VALUE = "raise", "reset_env"  # the values of env.on_bad_value
+RAISE = "raise"  # what env.on_bad_value does; else "reset_env"
 RECENT_EPISODES = 100  # number of recent episodes that training metrics are averaged over
 NO_ENVS = np.zeros(0, np.int64)
 ALL = slice(None)

@@ -79,7 +79,7 @@ def wrap(env: gym.Env, wrapper: Any, *, evaluate: bool = False, index: int = 0) 
         and signature.parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
     }
     arguments = {**own, **arguments}
-    if faults := argument_faults(factory, arguments, own=own):
+    if faults := argument_faults(factory, arguments):
         raise ConfigError(f"env.wrappers: {name}: {'; '.join(faults)}")
     return factory(env, **arguments)
 

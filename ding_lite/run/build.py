@@ -116,6 +116,6 @@ def build_collector(cfg: Any, envs: VectorEnv, policy: Policy) -> Collector:
     Memory that does not suffice is thus noticed before the run has a folder.
     """
     collect = cfg.policy.collect
-    collector = Collector(envs, policy.collect_mode, collect.n_sample)
+    collector = Collector(envs, policy.collect_mode, collect.n_sample, policy.timer)
     collector.storage.write(0, "obs", collector.obs[0], envs.groups[0])
     return collector

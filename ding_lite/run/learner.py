@@ -1,8 +1,7 @@
-"""Trains the policy on rollouts; counts and times its optimiser steps."""
+"""Trains the policy on rollouts; counts its optimiser steps."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from ding_lite.run.resources import explained_memory_errors
 
 
 class Learner:
-    """Passes rollouts to the policy's learn mode, and counts and times the optimiser steps.
+    """Passes rollouts to the policy's learn mode, and counts the optimiser steps.
 
     Optimiser steps are those of the policy phase; the steps of an auxiliary phase are not counted here.
 
@@ -24,14 +23,12 @@ class Learner:
     Attributes:
         train_iter: optimiser steps so far. It is saved with the run.
         updates: optimiser steps in the last call of :meth:`train`.
-        seconds: duration of the last call of :meth:`train`.
     """
 
     def __init__(self, mode: LearnMode) -> None:
         self.mode = mode
         self.train_iter = 0
         self.updates = 0
-        self.seconds = 0.0
 
     def train(self, rollout: Rollout) -> dict[str, float]:
         """Trains on one rollout and returns the policy's metrics.
@@ -40,7 +37,6 @@ class Learner:
             ConfigError: if the memory, of the CPU or of a device, does not suffice.
             ContractError: if the policy does not report its number of optimiser steps.
         """
-        began = time.perf_counter()
         steps, envs = rollout.valid.shape
         with explained_memory_errors(
             f"learning from {steps} steps of {envs} environments",
@@ -51,7 +47,6 @@ class Learner:
             metrics = self.mode.forward(rollout)
         self.updates = _updates_in(metrics)
         self.train_iter += self.updates
-        self.seconds = time.perf_counter() - began
         return metrics
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import inspect
 import math
 import shlex
 import sys
-import time
 import warnings
 import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -524,12 +523,12 @@ class SerialPipeline:
         self.hooks.call("before_iter", self)
         progress = self.progress
         with self.stopping.during("collecting"):
-            began = time.perf_counter()
             rollout = self.collector.collect()
-            collect_seconds = time.perf_counter() - began
         with self.stopping.during("learning"):
+            self.policy.timer("updates")
             learn_metrics = self.learner.train(rollout)
-            report = self._report(rollout, learn_metrics, collect_seconds)
+            self.policy.timer("other")
+            report = self._report(rollout, learn_metrics)
             progress.turn_began = progress.env_step
             progress.env_step += report.new_steps
             progress.train_iter = self.learner.train_iter
@@ -555,15 +554,14 @@ class SerialPipeline:
         self.display.show(progress, self.cfg.max_env_step)
         return dataclasses.replace(progress)
 
-    def _report(self, rollout: Rollout, learn_metrics: Mapping[str, float], collect_seconds: float) -> Report:
+    def _report(self, rollout: Rollout, learn_metrics: Mapping[str, float]) -> Report:
         """Returns the steps, metrics, episodes and lines of this iteration, of all ranks together."""
         own = Report(
             new_steps=int(rollout.valid.sum()),
             metrics={
                 **{f"collect/{name}": value for name, value in self.collector.metrics().items()},
                 **{f"learn/{name}": value for name, value in learn_metrics.items()},
-                "time/collect_s": collect_seconds,
-                "time/learn_s": self.learner.seconds,
+                **{f"time/{phase}_s": seconds for phase, seconds in self.policy.timer.take().items()},
             },
             episodes=self.collector.episodes,
             lines=self.recorder.pending_lines[:],
@@ -572,8 +570,8 @@ class SerialPipeline:
         return merged_report(self.ranks.from_all(own))
 
     def _evaluate(self) -> None:
-        progress = self.progress
-        began = time.perf_counter()
+        progress, timer = self.progress, self.policy.timer
+        timer("eval")
         progress.owes_evaluation = True
         with self.stopping.during("evaluating"):
             try:
@@ -592,7 +590,8 @@ class SerialPipeline:
         progress.solved |= solved
         self.recorder.log(evaluation_line(progress))
         progress.metrics |= evaluation_metrics(progress.evaluation)
-        progress.metrics["time/eval_s"] = time.perf_counter() - began
+        timer("other")
+        progress.metrics["time/eval_s"] = timer.seconds.pop("eval")
 
     def _conclude(self) -> None:
         """Saves a run that has ended in order, and writes its result."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ding_lite.data.episodes import SUCCESS
+from ding_lite.data.timer import PHASES
 from ding_lite.envs.vector import Episode
 
 COUNTS = ("episode_count", "env_restarts", "bad_values", "aux_memory")  # metrics that are summed over ranks
@@ -32,7 +33,8 @@ class Report(NamedTuple):
 def merged_report(of_ranks: Sequence[Report]) -> Report:
     """Returns the iteration of all ranks, which takes as long as that of the slowest one."""
     new_steps = sum(report.new_steps for report in of_ranks)
-    seconds = max(r.metrics["time/collect_s"] + r.metrics["time/learn_s"] for r in of_ranks)
+    collecting_and_learning = [f"time/{phase}_s" for phase in PHASES if phase not in ("eval", "other")]
+    seconds = max(sum(r.metrics.get(name, 0.0) for name in collecting_and_learning) for r in of_ranks)
     metrics = merged_metrics([report.metrics for report in of_ranks])
     return Report(
         new_steps=new_steps,

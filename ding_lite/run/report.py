@@ -13,6 +13,7 @@ from ding_lite.config.registry import env_name
 from ding_lite.config.values import encode
 from ding_lite.data.collector import Collector
 from ding_lite.data.episodes import Evaluation
+from ding_lite.data.timer import PHASES
 from ding_lite.policies.base import Policy
 from ding_lite.rl.schedules import ADAPTIVE, schedule
 from ding_lite.run.resources import thread_count
@@ -20,7 +21,7 @@ from ding_lite.run.scores import evaluation_metrics
 from ding_lite.trees import MASK_KEY, children
 
 SCHEDULED = {"lr": "the learning rate", "clip": "the clip range", "entropy": "the entropy weight"}
-TIME_METRICS = ("env_steps_per_second", "collect_s", "learn_s", "eval_s", "wall_s")
+TIME_METRICS = ("env_steps_per_second", *(f"{phase}_s" for phase in PHASES), "wall_s")
 
 
 def description(cfg: Any, policy: Policy, collector: Collector) -> list[str]:

@@ -1,6 +1,4 @@
-"""The learner: its count of optimiser steps, its times, and the errors that it explains."""
-
-import time
+"""The learner: its count of optimiser steps, and the errors that it explains."""
 
 import pytest
 import torch
@@ -42,25 +40,6 @@ def test_metrics_are_those_of_the_policy(setting):
     assert set(metrics) >= {"policy_loss", "value_loss", "approx_kl"}
     twin, twin_collector = trainee("ppo", n_sample=ROWS, learn={"epoch_per_collect": EPOCHS})
     assert digest(twin.learn_mode.forward(twin_collector.collect())) == digest(metrics)
-
-
-def test_seconds_are_those_of_the_last_call(setting):
-    learner, collector = setting
-    rollout = collector.collect()
-    forward = learner.mode.forward
-    durations = []
-    for pause in (0.2, 0.0):
-
-        def slow(data, pause=pause):
-            time.sleep(pause)
-            return forward(data)
-
-        learner.mode = learner.mode._replace(forward=slow)
-        began = time.perf_counter()
-        learner.train(rollout)
-        durations.append((pause, learner.seconds, time.perf_counter() - began))
-    assert all(pause <= seconds <= around for pause, seconds, around in durations)
-    assert durations[1][1] < durations[0][1], "not a sum over the calls"
 
 
 def test_count_is_saved_and_restored(setting):

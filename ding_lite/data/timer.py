@@ -1,0 +1,39 @@
+"""Seconds of the phases of an iteration, measured where the phases are called."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+
+# In the order of an iteration; metrics.csv has the seconds of each as ``time/<phase>_s``.
+PHASES = ("env", "act", "store", "advantages", "updates", "auxiliary", "eval", "other")
+
+
+class Timer:
+    """Adds up seconds by phase like a chess clock: ``timer("env")`` ends one phase and begins another.
+
+    A phase that is not ended by a next one goes on, so the phases add up to all of the time. What a device
+    has only queued counts for the phase that waits for it, unless ``now`` waits for the device.
+
+    Attributes:
+        seconds: by phase, since the last :meth:`take`; time before the first call is left out.
+        now: the clock, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.now = time.perf_counter
+        self._phase = ""
+        self._since = 0.0
+
+    def __call__(self, phase: str) -> None:
+        now = self.now()
+        if self._phase:
+            self.seconds[self._phase] += now - self._since
+        self._phase, self._since = phase, now
+
+    def take(self) -> dict[str, float]:
+        """Returns the seconds of the phases that have had some since the last call."""
+        self(self._phase)
+        seconds, self.seconds = dict(self.seconds), defaultdict(float)
+        return seconds

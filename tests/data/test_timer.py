@@ -1,0 +1,40 @@
+"""Seconds of phases: they add up, and go where the time went."""
+
+import time
+
+import pytest
+from worlds import trainee
+
+from ding_lite.data.timer import PHASES, Timer
+
+
+def test_phases_add_up_to_all_of_the_time():
+    timer = Timer()
+    clock = iter([1.0, 3.0, 7.0, 8.0, 10.0])
+    timer.now = lambda: next(clock)
+    for phase in ("env", "act", "env"):
+        timer(phase)
+    assert timer.take() == {"env": 2.0 + 1.0, "act": 4.0}
+    assert timer.take() == {"env": 2.0}
+
+
+@pytest.mark.parametrize("phase", ["env", "act", "advantages"])
+def test_time_of_collecting_is_that_of_its_phase(phase):
+    policy, collector = trainee("ppo", n_sample=32)
+
+    def slow(function):
+        return lambda *arguments: (time.sleep(0.01), function(*arguments))[1]
+
+    mode = collector.mode.for_rollout()
+    if phase == "env":
+        collector.envs.receive = slow(collector.envs.receive)
+    name = {"act": "forward", "advantages": "get_train_sample"}.get(phase)
+    if name:
+        mode = mode._replace(**{name: slow(getattr(mode, name))})
+    collector.mode = mode._replace(specialize=lambda _: mode)
+    collector.timer(PHASES[-1])
+    collector.timer.take()
+    collector.collect()
+    collector.timer(PHASES[-1])
+    seconds = collector.timer.take()
+    assert max(seconds, key=seconds.get) == phase
