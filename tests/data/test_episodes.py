@@ -103,14 +103,13 @@ def test_mask_that_leaves_no_action_is_refused_where_one_is_needed(autoreset):
         if played:
             assert evaluator.evaluate(0).lengths == (5,) * 4
             continue
-        message = r"env 0 \(seed \d+, episode 0, step 4\).*action_mask.*evaluation"
+        message = r"env 0 \(.*step 4\).*action_mask.*evaluation"
         with pytest.raises(EnvContractError, match=message):
             evaluator.evaluate(0)
 
 
-@pytest.mark.parametrize("autoreset", AUTORESET)
-def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut(autoreset):
-    cfg = section(kwargs={"length": 10**9}, max_eval_steps=7, manager={"autoreset": autoreset})
+def test_endless_episodes_are_cut_at_the_bound_and_reported_as_cut():
+    cfg = section(kwargs={"length": 10**9}, max_eval_steps=7)
     envs = make_vector_env(cfg, 3, seed=0, evaluate=True)
     result = Evaluator(envs, passive(), 6, 7).evaluate(0)
     assert result.lengths == (7,) * 6

@@ -17,7 +17,7 @@ ROUNDS = int(os.environ.get("DING_LITE_KILLS", "20"))
 
 CONFIG = small_config(
     max_env_step=10**9,
-    env={"manager": {"type": "base", "autoreset": "next_step"}},
+    env={"manager": {"type": "base"}},
     policy={
         "normalize": {"obs": True, "reward": True},
         "learn": {"lr_schedule": "linear", "schedule_env_step": 10**5},

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -196,11 +197,15 @@ def test_seconds_of_the_script_between_two_loops_and_after_the_end_do_not_count(
     assert pipeline.wall_time == seconds
 
 
+def with_fillers(num_envs, length=5):
+    """Returns gymnasium's vector of environments, in its autoreset mode NEXT_STEP."""
+    return gym.vector.SyncVectorEnv([functools.partial(LengthEnv, length)] * num_envs)
+
+
 def test_rollout_without_a_step_is_an_error_that_says_what_to_change(make):
     # With a row per environment, each second rollout of episodes of one step has resets only.
-    env = dict(
-        type=lambda: LengthEnv(1), collector_env_num=4, manager=dict(type="base", autoreset="next_step")
-    )
+    make_envs = functools.partial(with_fillers, length=1)
+    env = dict(type=make_envs, collector_env_num=4, manager=dict(type="vector"))
     pipeline = make(small_config(env=env, policy=dict(collect=dict(n_sample=4), learn=dict(batch_size=4))))
     with pytest.raises(EnvError, match=r"none of the 4 rows .*policy\.collect\.n_sample"):
         finished(pipeline)
@@ -506,7 +511,7 @@ def test_rounded_n_sample_is_logged(make):
 
 
 def test_env_step_counts_valid_rows_alone(make):
-    pipeline = make(small_config(LengthEnv, env={"manager": {"autoreset": "next_step"}}, max_env_step=100))
+    pipeline = make(small_config(with_fillers, env={"manager": "vector"}, max_env_step=100))
     (progress,) = list(pipeline)
     # Episodes of 5 steps and a filler: in 64 rows there are 10 fillers.
     assert progress.env_step == 256 - 4 * 10

@@ -34,8 +34,7 @@ PENDULUM = small_config(
 )
 WORLDS = {
     "native CartPole": small_config(),
-    "base CartPole, same_step": small_config(env={"manager": {"type": "base"}}),
-    "base CartPole, next_step": small_config(env={"manager": {"type": "base", "autoreset": "next_step"}}),
+    "base CartPole": small_config(env={"manager": {"type": "base"}}),
     "Pendulum": PENDULUM,
 }
 WORLDS["Pendulum in workers"] = merged(
@@ -54,7 +53,7 @@ OTHERS = {
     "ppg_offpolicy": PHASES,
 }
 for kind, learn in OTHERS.items():
-    for name in ("native CartPole", "base CartPole, next_step", "Pendulum in workers"):
+    for name in ("native CartPole", "base CartPole", "Pendulum in workers"):
         world = merged(WORLDS[name], {"policy": {"type": kind, "learn": learn}})
         del world["policy"]["learn"]["epoch_per_collect"]
         WORLDS[f"{name}, {kind}"] = world
@@ -149,7 +148,7 @@ def resumed(folder, iterations, **options):
 
 @pytest.mark.slow
 def test_any_iteration_may_be_the_cut(tmp_path):
-    config = WORLDS["base CartPole, next_step"]
+    config = WORLDS["base CartPole"]
     expected = digest(state_of(train(config, tmp_path / "straight", ITERATIONS)))
     for cut in range(1, ITERATIONS):
         folder = train(config, tmp_path / f"cut_{cut}", cut)
@@ -224,7 +223,7 @@ def test_wall_time_goes_on(tmp_path):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """Half a run, its state, and what the hash is after the other half."""
-    folder = train(WORLDS["base CartPole, next_step"], tmp_path_factory.mktemp("runs") / "run", 3)
+    folder = train(WORLDS["base CartPole"], tmp_path_factory.mktemp("runs") / "run", 3)
     state, config = load_checkpoint(folder / "ckpt" / "last")
     return state, config, outcome(state, config, tmp_path_factory.mktemp("runs") / "whole")
 
@@ -318,9 +317,7 @@ def test_unchanged_state_ends_where_it_should(saved, tmp_path):
 
 def test_state_of_another_model_is_refused(saved, tmp_path):
     state, _, _ = saved
-    other = merged(
-        WORLDS["base CartPole, next_step"], {"policy": {"model": {"encoder_hidden_size_list": [8]}}}
-    )
+    other = merged(WORLDS["base CartPole"], {"policy": {"model": {"encoder_hidden_size_list": [8]}}})
     pipeline = SerialPipeline(other, folder=tmp_path / "run")
     with pytest.raises(CheckpointError, match="'model' does not fit"):
         pipeline.policy.load_state_dict(as_tensors(copy.deepcopy(state["policy"])))
