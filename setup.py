@@ -26,7 +26,6 @@ class BuildWithData(build_py):
 
 
 EXTRAS = {
-    "aim": ["aim>=3.28"],
     "atari": ["ale-py>=0.11", "opencv-python-headless>=4.10"],
     "box2d": ["gymnasium[box2d]"],
     "envpool": ["envpool>=1.2"],
@@ -36,7 +35,6 @@ EXTRAS = {
     "mlflow": ["mlflow-skinny>=3", "sqlalchemy>=2", "alembic>=1.10"],  # its web page needs mlflow itself
     "mujoco": ["gymnasium[mujoco]"],
     "classic": ["gymnasium[classic-control]"],
-    "completion": ["shtab>=1.7"],
     "plot": ["matplotlib>=3.8"],
     "ray": ["ray>=2.60"],
     "sweep": ["matplotlib>=3.8", "optuna>=5"],
@@ -80,7 +78,9 @@ setup(
         "DI-treetensor>=0.5.0",
         "tensorboardX>=2.6",
         "safetensors>=0.5",
+        "filelock>=3.12",
         "rich>=13",
+        "click>=8.5",
     ],
     extras_require={
         **EXTRAS,
