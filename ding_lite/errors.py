@@ -16,16 +16,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sysconfig
-from opcode import opname
 from traceback import walk_tb
 
 # The errors to catch around calls of code outside of ding_lite: environments, config files, user modules.
 # SystemExit is one of them, because sys.exit in that code would end a run without a message.
-# KeyboardInterrupt is not: it comes from the user, except where :func:`is_of_signal` says that it does not.
+# KeyboardInterrupt is not: it comes from the user.
 FOREIGN = (Exception, SystemExit)
-ENDING = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))  # end a program
 OWN_PREFIX = os.path.dirname(__file__) + os.sep
 # An error raised in these files comes from the arguments of their caller.
 HELPERS = tuple(OWN_PREFIX + path for path in ("rl" + os.sep, os.path.join("data", "samples.py")))
@@ -107,27 +104,6 @@ class CheckpointError(DingLiteError, OSError):
     """Raised when a file is not a checkpoint, is damaged, or belongs to another model or run."""
 
     exit_code = 5
-
-
-def is_of_signal(error: BaseException) -> bool:
-    """Returns whether a signal has raised an exception, not the code in which it was raised.
-
-    A signal interrupts code between two instructions with KeyboardInterrupt, or calls a handler, which may
-    raise, such as by sys.exit. Any other ``raise KeyboardInterrupt`` is a fault of the code that has it.
-    """
-    handlers = [getattr(signal.getsignal(number), "__code__", None) for number in ENDING]
-    trace, codes = error.__traceback__, []
-    while trace is not None:
-        codes.append((trace.tb_frame.f_code, trace.tb_lasti))
-        trace = trace.tb_next
-    if any(code is handler for code, _ in codes for handler in handlers):
-        return True
-    if not isinstance(error, KeyboardInterrupt):
-        return False
-    if not codes:
-        return True
-    innermost, position = codes[-1]
-    return position < 0 or opname[innermost.co_code[position]] != "RAISE_VARARGS"
 
 
 def error_text(error: BaseException) -> str:

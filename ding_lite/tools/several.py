@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ding_lite.errors import ENDING
 from ding_lite.run.display import score_text
 from ding_lite.run.folder import ENDED, read_result
+from ding_lite.run.signals import ENDING
 from ding_lite.tools.jobs import INTERRUPTED, Place, Running
 from ding_lite.tools.runs import SCORE
 
