@@ -30,6 +30,7 @@ from ding_lite.tools.runs import (
     read_run,
     repeated_seeds,
     runs_of,
+    same_config,
     seed_groups,
     settings_of,
     shared,
@@ -298,10 +299,7 @@ def _by_task(label: str, runs: Sequence[Run]) -> dict[str, list[Run]]:
     tasks: dict[str, list[Run]] = {}
     for run in runs:
         tasks.setdefault(env_of(run.config), []).append(run)
-    by_config: dict[str, list[Run]] = {}
-    for run in runs:
-        by_config.setdefault(repr(sorted(settings_of(run.config).items())), []).append(run)
-    for alike in by_config.values():
+    for alike in same_config(runs):
         if repeated_seeds(alike):
             raise ConfigError(
                 f"group {label}: runs of the same config and seed are not independent samples: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,20 +44,6 @@ td, th { padding: 0.2em 0.8em; text-align: left; border-bottom: 1px solid #ddd }
 DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}  # matplotlib's names, and plotly's
 
 
-class ScoreProfile(NamedTuple):
-    """The share of runs that score above each level, for each group.
-
-    Attributes:
-        levels: (L,).
-        shares: (L,) for each group.
-        bands: (2, L) for each group; None: too few runs.
-    """
-
-    levels: np.ndarray
-    shares: list[np.ndarray]
-    bands: list[np.ndarray | None]
-
-
 def learning_curves(comparison: Comparison, task: str) -> list[Curve]:
     """Returns the curve of the evaluations of each group in a task: interquartile means."""
     curves = []
@@ -67,21 +53,12 @@ def learning_curves(comparison: Comparison, task: str) -> list[Curve]:
     return curves
 
 
-def score_profile(comparison: Comparison) -> ScoreProfile:
-    """Returns the performance profile of each group over all tasks."""
-    scores = [comparison.values(place) for place in range(len(comparison.labels))]
-    every = np.concatenate([task for group in scores for task in group])
+def score_levels(comparison: Comparison) -> np.ndarray:
+    """Returns the scores (L,) at which a performance profile is drawn: those of all runs, and beyond."""
+    groups = [comparison.values(place) for place in range(len(comparison.labels))]
+    every = np.concatenate([task for group in groups for task in group])
     margin = 0.03 * (np.ptp(every) or abs(every[0]) or 1.0)
-    levels = np.linspace(every.min() - margin, every.max() + margin, LEVELS)
-
-    def shares(group: statistics.Scores) -> np.ndarray:
-        return statistics.performance_profile(group, levels)
-
-    return ScoreProfile(
-        levels,
-        [shares(group) for group in scores],
-        [statistics.interval(shares, group, resamples=PROFILE_RESAMPLES) for group in scores],
-    )
+    return np.linspace(every.min() - margin, every.max() + margin, LEVELS)
 
 
 # ------------------------------------------------------------------ the figure
@@ -127,16 +104,20 @@ def draw_comparison(comparison: Comparison, title: str | None = None, panels: Se
         _format_rows(axes, summaries, SCORES_TITLE, comparison.unit)
     if "profile" in chosen:
         axes = next(remaining)
-        found = score_profile(comparison)
-        for place, (shares, band) in enumerate(zip(found.shares, found.bands, strict=True)):
-            style = style_of(place)
-            axes.step(found.levels, shares, where="post", **style, linewidth=1.5)
+        levels = score_levels(comparison)
+
+        def shares(group: statistics.Scores) -> np.ndarray:
+            return statistics.performance_profile(group, levels)
+
+        for place, style in enumerate(map(style_of, range(len(summaries)))):
+            scores = comparison.values(place)
+            axes.step(levels, shares(scores), where="post", **style, linewidth=1.5)
+            band = statistics.interval(shares, scores, resamples=PROFILE_RESAMPLES)
             if band is not None:
-                options: dict[str, Any] = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
-                axes.fill_between(found.levels, *band, step="post", **options)
+                axes.fill_between(levels, *band, step="post", color=style["color"], alpha=0.15, linewidth=0)
         format_axes(axes, "Performance profile", comparison.unit, "Runs above")
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        axes.set(ylim=(-0.02, 1.02), xlim=(found.levels[0], found.levels[-1]))
+        axes.set(ylim=(-0.02, 1.02), xlim=(levels[0], levels[-1]))
     if "improvement" in chosen:
         axes = next(remaining)
         for place, summary in enumerate(summaries[1:], start=1):
@@ -219,33 +200,18 @@ def _charts(comparison: Comparison) -> Any:
         from plotly.subplots import make_subplots
     except ImportError as error:
         raise ConfigError('a page needs plotly: pip install "ding_lite[plot]"') from error
-    summaries = comparison.summaries()
-    titles = [f"Evaluation return (IQM), {task}" for task in comparison.tasks]
-    titles += [SCORES_TITLE, "Performance profile: share of runs above a score"]
-    titles += [f"Probability of a higher score than {summaries[0].label}"] if len(summaries) > 1 else []
+    titles = [f"Evaluation return (IQM), {escape(task)}" for task in comparison.tasks] + [SCORES_TITLE]
     figure = make_subplots(
-        rows=len(titles),
-        cols=1,
-        subplot_titles=[escape(t) for t in titles],
-        vertical_spacing=0.3 / len(titles),
+        rows=len(titles), cols=1, subplot_titles=titles, vertical_spacing=0.3 / len(titles)
     )
     names = [escape(label) for label in comparison.labels]
 
     def add(row: int, place: int, x: Any, y: Any, **options: Any) -> None:
-        """Adds a trace of a group to the chart ``row``; groups are shown and hidden as one."""
+        """Adds a trace of a group to the chart ``row``; the legend shows and hides a whole group."""
         style = style_of(place)
         line = {"color": style["color"], "dash": DASHES[style["linestyle"]]} | options.pop("line", {})
         fields: dict[str, Any] = {"name": names[place], "legendgroup": str(place), "showlegend": False}
         figure.add_trace(Scatter(x=x, y=y, **{**fields, "line": line, **options}), row=row, col=1)
-
-    def add_line(row: int, place: int, x: Any, y: Any, band: Any, shape: str = "linear") -> None:
-        if band is not None:
-            edge: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip"}
-            edge["line"] = {"width": 0, "shape": shape}
-            add(row, place, x, band[0], **edge)
-            add(row, place, x, band[1], **edge, fill="tonexty")
-        mode = "lines" if len(x) > 1 else "markers"
-        add(row, place, x, y, mode=mode, line={"shape": shape}, showlegend=row == 1)
 
     for row, task in enumerate(comparison.tasks, start=1):
         for place, curve in enumerate(learning_curves(comparison, task)):
@@ -253,28 +219,22 @@ def _charts(comparison: Comparison) -> Any:
                 x, y, _ = points_of(score.run, SCORE)
                 seed = f"{names[place]}, seed {score.run.config.get('seed')}"
                 add(row, place, x, y, mode="lines", opacity=0.3, line={"width": 1}, name=seed)
-            add_line(row, place, curve.x, curve.y, curve.band)
+            if curve.band is not None:
+                edge: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", "line": {"width": 0}}
+                add(row, place, curve.x, curve.band[0], **edge)
+                add(row, place, curve.x, curve.band[1], **edge, fill="tonexty")
+            mode = "lines" if len(curve.x) > 1 else "markers"
+            add(row, place, curve.x, curve.y, mode=mode, showlegend=row == 1)
         figure.update_xaxes(title_text=X_LABEL, row=row)
         figure.update_yaxes(title_text="Return", row=row)
-    row = len(comparison.tasks) + 1
-    found = score_profile(comparison)
-    for place, summary in enumerate(summaries):
+    row = len(titles)
+    for place, summary in enumerate(comparison.summaries()):
         runs = np.concatenate(comparison.values(place))
         add(row, place, runs, [names[place]] * len(runs), mode="markers", marker={"symbol": "line-ns-open"})
-        values = [(row, summary.iqm, summary.iqm_interval)]
-        if place:
-            values.append((row + 2, summary.improvement, summary.improvement_interval))
-        for at, value, edges in values:
-            low, high = edges or (value, value)
-            error = {"type": "data", "array": [high - value], "arrayminus": [value - low]}
-            add(at, place, [value], [names[place]], mode="markers", marker={"size": 10}, error_x=error)
-        add_line(row + 1, place, found.levels, found.shares[place], found.bands[place], "hv")
+        low, high = summary.iqm_interval or (summary.iqm, summary.iqm)
+        error = {"type": "data", "array": [high - summary.iqm], "arrayminus": [summary.iqm - low]}
+        add(row, place, [summary.iqm], [names[place]], mode="markers", marker={"size": 10}, error_x=error)
     figure.update_xaxes(title_text=comparison.unit, row=row)
-    figure.update_xaxes(title_text=comparison.unit, row=row + 1)
-    figure.update_yaxes(tickformat=".0%", row=row + 1)
     figure.update_yaxes(autorange="reversed", row=row)
-    if len(summaries) > 1:
-        figure.update_xaxes(title_text="Probability", range=[-0.02, 1.02], row=row + 2)
-        figure.update_yaxes(autorange="reversed", row=row + 2)
-    figure.update_layout(height=380 * len(titles), template="plotly_white", legend={"orientation": "h"})
+    figure.update_layout(height=400 * len(titles), template="plotly_white", legend={"orientation": "h"})
     return figure

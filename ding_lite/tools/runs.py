@@ -132,7 +132,8 @@ def runs_of(*arguments: str | Path) -> list[Path]:
         folders = [folder for place in places for folder in find_runs(place)]
         if not folders and not Path(argument).is_file():
             raise ConfigError(f"{argument} is no run and has none in it: a run has {', '.join(RUN_FILES)}")
-        found |= {folder.resolve(): folder for folder in folders}
+        for folder in folders:
+            found.setdefault(folder.resolve(), folder)
     return list(found.values())
 
 
@@ -310,17 +311,22 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "env.env_id": env_of(config)}
 
 
+def same_config(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups the runs whose configs differ only in ``NOT_COMPARED``, such as in the seed."""
+    by_config: dict[str, list[Run]] = {}
+    for run in runs:
+        by_config.setdefault(repr(sorted(settings_of(run.config).items())), []).append(run)
+    return list(by_config.values())
+
+
 def seed_groups(runs: Sequence[Run]) -> list[list[Run]]:
     """Groups the runs of each config; if a seed occurs twice, those of each launch.
 
     Two runs of a config with the same seed are not independent samples, for example before and after a change
     of the code. The seeds of one launch have folders of one name, as :func:`launch_of` returns it.
     """
-    by_config: dict[str, list[Run]] = {}
-    for run in runs:
-        by_config.setdefault(repr(sorted(settings_of(run.config).items())), []).append(run)
     groups: list[list[Run]] = []
-    for alike in by_config.values():
+    for alike in same_config(runs):
         if not repeated_seeds(alike):
             groups.append(alike)
             continue
