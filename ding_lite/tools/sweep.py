@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -377,9 +378,10 @@ def _draw(folder: Path, study: optuna.Study, *, has_importances: bool) -> None:
     mpl.use("agg")
     from optuna.visualization.matplotlib import plot_optimization_history, plot_param_importances
 
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    drawings = {"history": plot_optimization_history(study)}
-    if has_importances:
-        drawings["importance"] = plot_param_importances(study, evaluator=evaluator)
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+        drawings = {"history": plot_optimization_history(study, target_name="Score")}
+        if has_importances:
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            drawings["importance"] = plot_param_importances(study, evaluator=evaluator)
     for name, axes in drawings.items():
         axes.figure.savefig(folder / f"{name}.png", dpi=150, bbox_inches="tight")
